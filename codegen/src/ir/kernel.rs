@@ -1,0 +1,286 @@
+//! The kernel: arenas of values and operations, parameters, and roles.
+
+use std::fmt;
+
+use super::{Const, Dtype, Op, OpKind, Target, Type};
+
+macro_rules! id {
+    ($(#[$m:meta])* $name:ident) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        pub struct $name(pub u32);
+        impl $name {
+            /// As an index into the arena.
+            pub const fn index(self) -> usize {
+                self.0 as usize
+            }
+        }
+    };
+}
+id!(/// Index of a value.
+    ValueId);
+id!(/// Index of an operation.
+    OpId);
+id!(/// Index of a kernel parameter.
+    ParamId);
+id!(/// Index of a shared-memory array.
+    SharedId);
+id!(/// Index of a mutable variable.
+    VarId);
+id!(/// Index of a parcel: the puts to one target that a signal publishes together.
+    ParcelId);
+id!(/// Index of a receipt: what a wait yields and reading an inbox requires.
+    ReceiptId);
+
+/// A place in the kernel author's source.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Loc {
+    /// File as the compiler names it.
+    pub file: &'static str,
+    /// Line, from 1.
+    pub line: u32,
+    /// Column, from 1.
+    pub col: u32,
+}
+
+impl Loc {
+    /// The caller's place; call it from `#[track_caller]` functions.
+    #[track_caller]
+    pub fn caller() -> Loc {
+        let l = std::panic::Location::caller();
+        Loc { file: l.file(), line: l.line(), col: l.column() }
+    }
+
+    /// The file shortened to start at its last `src`, `tests` or `examples` folder when it is an absolute path, so that
+    /// emitted text does not depend on where a dependency was unpacked.
+    pub fn short_file(&self) -> &'static str {
+        if !self.file.starts_with('/') && !self.file.contains(":\\") {
+            return self.file;
+        }
+        ["/src/", "/tests/", "/examples/"]
+            .iter()
+            .filter_map(|m| self.file.rfind(m))
+            .max()
+            .map_or(self.file, |at| &self.file[at + 1..])
+    }
+}
+
+impl fmt::Display for Loc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.short_file(), self.line)
+    }
+}
+
+impl fmt::Debug for Loc {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}:{}", self.short_file(), self.line, self.col)
+    }
+}
+
+/// An ordered list of operations.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Region {
+    /// The operations, by arena index.
+    pub ops: Vec<OpId>,
+}
+
+/// A value of the kernel.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Value {
+    /// Its type.
+    pub ty: Type,
+    /// The author's name for it, when it was bound with `let`. Not unique.
+    pub name: Option<String>,
+}
+
+/// A mutable variable.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Var {
+    /// Type of its values.
+    pub ty: Type,
+    /// The author's name for it.
+    pub name: Option<String>,
+    /// Where it is declared.
+    pub loc: Loc,
+}
+
+/// What a parameter is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum ParamKind {
+    /// A buffer in this rank's global memory.
+    Local,
+    /// A symmetric buffer: every rank has one of the same size at a handle known to all.
+    Symmetric,
+    /// A symmetric array of `U32` flags, zero before the first launch.
+    Flags,
+    /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
+    EpochWord,
+    /// A scalar passed by value.
+    Scalar,
+}
+
+/// A kernel parameter.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Param {
+    /// Field name in the author's `KernelArgs` struct.
+    pub name: String,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements (1 for a scalar).
+    pub len: u64,
+    /// First line of the field's doc comment.
+    pub doc: String,
+}
+
+/// A shared-memory array. Every group that runs the declaring region has its own.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Shared {
+    /// The author's name for it.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements.
+    pub len: u32,
+    /// How many groups of a block have one each (1 when declared at block level, else block warps / split warps).
+    pub copies: u32,
+    /// Where it is declared.
+    pub loc: Loc,
+}
+
+/// A parcel: puts to one target, published by one signal.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Parcel {
+    /// Where its puts and its signal go.
+    pub target: Target,
+    /// Where it is opened.
+    pub loc: Loc,
+}
+
+/// A receipt of a wait.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Receipt {
+    /// The flag array waited on.
+    pub flag: ParamId,
+    /// Where the wait stands.
+    pub loc: Loc,
+}
+
+/// A named set of blocks with a body of its own. Blocks of the first role get the lowest block indices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Role {
+    /// Name, an identifier.
+    pub name: String,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// What each block runs.
+    pub body: Region,
+    /// Where it is declared.
+    pub loc: Loc,
+}
+
+/// A traced kernel. All arenas are append-only; ids index them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kernel {
+    /// Name of the author's function.
+    pub name: String,
+    /// First paragraph of its docs.
+    pub doc: String,
+    /// Full variant name; the entry point's name in emitted source.
+    pub variant: String,
+    /// Comptime facts worth printing in a banner, in order (`hidden = 7168`).
+    pub config: Vec<(String, String)>,
+    /// World size.
+    pub ranks: u32,
+    /// Lanes a warp: 32 (CUDA) or 64 (CDNA).
+    pub warp_size: u32,
+    /// Warps a block, the same for all roles.
+    pub block_warps: u32,
+    /// Parameters, in order.
+    pub params: Vec<Param>,
+    /// Shared-memory arrays.
+    pub shared: Vec<Shared>,
+    /// Values.
+    pub values: Vec<Value>,
+    /// Variables.
+    pub vars: Vec<Var>,
+    /// Parcels.
+    pub parcels: Vec<Parcel>,
+    /// Receipts.
+    pub receipts: Vec<Receipt>,
+    /// Operations.
+    pub ops: Vec<Op>,
+    /// Run by every block before its role: constants, rank, epochs, scalar arithmetic.
+    pub prologue: Region,
+    /// Roles, in order of block index.
+    pub roles: Vec<Role>,
+    /// Where the kernel function is.
+    pub loc: Loc,
+}
+
+impl Kernel {
+    /// Threads a block.
+    pub fn block_threads(&self) -> u32 {
+        self.block_warps * self.warp_size
+    }
+
+    /// Blocks of all roles together.
+    pub fn grid_blocks(&self) -> u32 {
+        self.roles.iter().map(|r| r.blocks).sum()
+    }
+
+    /// Bytes of shared memory a block declares, each array rounded up to 16 bytes.
+    pub fn shared_bytes(&self) -> u64 {
+        self.shared
+            .iter()
+            .map(|s| {
+                (u64::from(s.len) * u64::from(s.dtype.bytes())).next_multiple_of(16) * u64::from(s.copies)
+            })
+            .sum()
+    }
+
+    /// The operation with this id.
+    pub fn op(&self, id: OpId) -> &Op {
+        &self.ops[id.index()]
+    }
+
+    /// Type of a value.
+    pub fn ty(&self, v: ValueId) -> Type {
+        self.values[v.index()].ty
+    }
+
+    /// Adds a value.
+    pub fn add_value(&mut self, ty: Type, name: Option<String>) -> ValueId {
+        self.values.push(Value { ty, name });
+        ValueId(self.values.len() as u32 - 1)
+    }
+
+    /// Adds an operation to the arena (not to a region).
+    pub fn add_op(&mut self, kind: OpKind, loc: Loc) -> OpId {
+        self.ops.push(Op { kind, loc });
+        OpId(self.ops.len() as u32 - 1)
+    }
+
+    /// Which constant each value is, for values defined by a `Const` operation.
+    pub fn constants(&self) -> Vec<Option<Const>> {
+        let mut c = vec![None; self.values.len()];
+        for op in &self.ops {
+            if let OpKind::Const { out, value } = op.kind {
+                c[out.index()] = Some(value);
+            }
+        }
+        c
+    }
+
+    /// Visits every operation reachable from a region, depth first, in program order.
+    pub fn walk<'a>(&'a self, region: &'a Region, visit: &mut dyn FnMut(OpId, &'a Op)) {
+        for &id in &region.ops {
+            let op = self.op(id);
+            visit(id, op);
+            for r in op.kind.regions() {
+                self.walk(r, visit);
+            }
+        }
+    }
+}

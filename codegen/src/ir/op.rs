@@ -1,0 +1,342 @@
+//! The closed operation enum.
+//!
+//! Every consumer (verifier, text form, simulator, printers) matches [`OpKind`] exhaustively, without a wildcard
+//! arm: a new operation does not compile until all of them handle it.
+
+use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, ValueId, VarId};
+
+/// A comptime constant. Floats are kept by bits so that constants compare and hash.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Const {
+    /// Truth value.
+    Bool(bool),
+    /// Signed 32-bit value.
+    I32(i32),
+    /// Unsigned 32-bit value.
+    U32(u32),
+    /// Unsigned 64-bit value.
+    U64(u64),
+    /// The bits of an `f32`.
+    F32(u32),
+}
+
+/// Two-operand arithmetic and logic. Operands and result share one type. Integer arithmetic wraps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum BinaryOp {
+    Add,
+    Sub,
+    Mul,
+    /// Integer or float division; integer division by zero is an error in the simulator.
+    Div,
+    /// Integer remainder.
+    Rem,
+    Min,
+    Max,
+    /// Bitwise on integers, logical on `bool`.
+    And,
+    /// Bitwise on integers, logical on `bool`.
+    Or,
+    /// Bitwise on integers, logical on `bool`.
+    Xor,
+    /// Shift left; the shift count has the operand's type and must be below its width.
+    Shl,
+    /// Logical shift right on unsigned, arithmetic on signed.
+    Shr,
+}
+
+/// One-operand arithmetic.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum UnaryOp {
+    Neg,
+    /// Bitwise on integers, logical on `bool`.
+    Not,
+    Abs,
+    /// e to the power of x, `F32` only.
+    Exp,
+    /// Square root, `F32` only.
+    Sqrt,
+    /// Number of set bits; the result is `U32`.
+    PopCount,
+    /// Number of zero bits below the lowest set bit; the width for zero; the result is `U32`.
+    TrailingZeros,
+}
+
+/// Comparison; the result is `Bool` of the operands' shape.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum CompareOp {
+    Eq,
+    Ne,
+    Lt,
+    Le,
+    Gt,
+    Ge,
+}
+
+/// Associative operation of a reduction, scan or atomic. Float sums follow a fixed tree that depends on the
+/// group's size only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[allow(missing_docs)]
+pub enum ReduceOp {
+    Sum,
+    Min,
+    Max,
+    And,
+    Or,
+}
+
+/// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Place {
+    /// This rank's own instance of a buffer parameter (plain or symmetric).
+    Param(ParamId),
+    /// A shared-memory array of the group.
+    Shared(SharedId),
+}
+
+/// Destination of a put or signal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Target {
+    /// One rank; the value is a `U32` scalar.
+    Rank(ValueId),
+    /// Every rank whose bit is set; the value is a `U64` scalar. May include this rank, may be zero.
+    Mask(ValueId),
+}
+
+/// What an operation does. `out` fields are the values it defines.
+///
+/// Elementwise operations (`Binary`, `Unary`, `Compare`, `Select`, `Cast`, `Fma`) take operands of one shape; the
+/// tracer inserts `Splat` where an author mixes scalars and tiles.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(missing_docs)] // the variants document their fields
+pub enum OpKind {
+    /// A comptime constant.
+    Const { out: ValueId, value: Const },
+    /// This rank's number, `U32`.
+    Rank { out: ValueId },
+    /// The value of a scalar parameter.
+    ScalarParam { out: ValueId, param: ParamId },
+    /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest
+    /// value comes 2, so that parity keeps alternating). With `advance`, the last block to finish stores it back.
+    /// Only in the prologue, at most once a parameter.
+    Epoch { out: ValueId, word: ParamId, advance: bool },
+    /// Index of the current group among the groups of its role, `U32`. Consecutive indices go to different blocks
+    /// first: group `i` is group `i / blocks` of block `i % blocks`.
+    GroupIndex { out: ValueId },
+
+    /// Two-operand arithmetic.
+    Binary { out: ValueId, op: BinaryOp, a: ValueId, b: ValueId },
+    /// One-operand arithmetic.
+    Unary { out: ValueId, op: UnaryOp, a: ValueId },
+    /// Comparison.
+    Compare { out: ValueId, op: CompareOp, a: ValueId, b: ValueId },
+    /// `cond ? a : b`, elementwise; `cond` is `Bool` of the same shape.
+    Select { out: ValueId, cond: ValueId, a: ValueId, b: ValueId },
+    /// Conversion to the element type of `out`. Float to narrower float rounds to nearest even (fp8 saturates);
+    /// float to integer truncates and saturates; integers wrap or extend.
+    Cast { out: ValueId, a: ValueId },
+    /// `a * b + c` with one rounding, `F32`.
+    Fma { out: ValueId, a: ValueId, b: ValueId, c: ValueId },
+    /// Same bits as another type of the same width (`F32`/`U32`/`I32`).
+    Bitcast { out: ValueId, a: ValueId },
+
+    /// A tile with every element equal to a scalar.
+    Splat { out: ValueId, a: ValueId },
+    /// The `U32` tile 0, 1, 2, ...
+    Arange { out: ValueId },
+    /// Reduction of a tile to a scalar that every lane of the group has.
+    Reduce { out: ValueId, op: ReduceOp, a: ValueId },
+    /// Prefix reduction of a tile.
+    Scan { out: ValueId, op: ReduceOp, a: ValueId, exclusive: bool },
+
+    /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
+    /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there.
+    Load { out: ValueId, place: Place, index: ValueId, receipt: Option<ReceiptId> },
+    /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
+    /// memory is not touched.
+    LoadMasked {
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+        mask: ValueId,
+        other: ValueId,
+        receipt: Option<ReceiptId>,
+    },
+    /// Reads element `index[i]` for each `i` (a `U32` tile), where `mask` holds; elsewhere `other`.
+    Gather {
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+        mask: ValueId,
+        other: ValueId,
+        receipt: Option<ReceiptId>,
+    },
+    /// Writes a scalar or consecutive elements from element `index` on, where `mask` holds.
+    Store { place: Place, index: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct.
+    Scatter { place: Place, index: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
+    Atomic { out: ValueId, op: ReduceOp, place: Place, index: ValueId, value: ValueId },
+
+    /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
+    /// it has). Not ordered before the parcel is signalled.
+    Put { parcel: ParcelId, buffer: ParamId, index: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
+    /// every lane's puts of the parcel.
+    Signal { parcel: ParcelId, flag: ParamId, index: ValueId, value: ValueId, order: SignalOrder },
+    /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
+    /// `from` (`U32`) is the rank that signals, for the diagnosis.
+    Wait { receipt: ReceiptId, flag: ParamId, index: ValueId, from: ValueId, value: ValueId },
+    /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
+    /// `(index + i) / per_rank % ranks`.
+    WaitAll {
+        receipt: ReceiptId,
+        flag: ParamId,
+        index: ValueId,
+        count: ValueId,
+        per_rank: u32,
+        value: ValueId,
+    },
+
+    /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
+    If { cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)> },
+    /// Counts `var` from `start` while below `end` by `step` (all of one integer type; `step` above zero).
+    For { var: ValueId, start: ValueId, end: ValueId, step: ValueId, body: Region },
+    /// Runs `header`, stops unless `cond` (defined in it), runs `body`, and again.
+    While { header: Region, cond: ValueId, body: Region },
+    /// Leaves the `depth`-th enclosing loop (0 is the innermost).
+    Break { depth: u32 },
+    /// Next round of the `depth`-th enclosing loop.
+    Continue { depth: u32 },
+    /// Declares a mutable variable with its first value.
+    VarDecl { var: VarId, init: ValueId },
+    /// Current value of a variable.
+    VarGet { out: ValueId, var: VarId },
+    /// Assigns a variable.
+    VarSet { var: VarId, value: ValueId },
+    /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
+    Split { warps: u32, body: Region },
+}
+
+/// Memory order of a signal. The DSL emits `Release` only; `Relaxed` exists so that tests can plant the bug that the
+/// checker must catch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum SignalOrder {
+    /// Orders all puts of the parcel, by every lane, before the flag.
+    Release,
+    /// Orders nothing.
+    Relaxed,
+}
+
+/// An operation with the place in the author's source that it came from.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Op {
+    /// What it does.
+    pub kind: OpKind,
+    /// The author's line.
+    pub loc: super::Loc,
+}
+
+impl OpKind {
+    /// The values this operation defines for the region it stands in (for a `For`, the counter is defined in its body
+    /// and not listed).
+    pub fn outs(&self) -> Vec<ValueId> {
+        use OpKind::*;
+        match self {
+            Const { out, .. }
+            | Rank { out }
+            | ScalarParam { out, .. }
+            | Epoch { out, .. }
+            | GroupIndex { out }
+            | Binary { out, .. }
+            | Unary { out, .. }
+            | Compare { out, .. }
+            | Select { out, .. }
+            | Cast { out, .. }
+            | Fma { out, .. }
+            | Bitcast { out, .. }
+            | Splat { out, .. }
+            | Arange { out }
+            | Reduce { out, .. }
+            | Scan { out, .. }
+            | Load { out, .. }
+            | LoadMasked { out, .. }
+            | Gather { out, .. }
+            | Atomic { out, .. }
+            | VarGet { out, .. } => vec![*out],
+            If { results, .. } => results.iter().map(|r| r.0).collect(),
+            Store { .. }
+            | Scatter { .. }
+            | Put { .. }
+            | Signal { .. }
+            | Wait { .. }
+            | WaitAll { .. }
+            | For { .. }
+            | While { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarDecl { .. }
+            | VarSet { .. }
+            | Split { .. } => vec![],
+        }
+    }
+
+    /// The values this operation reads, in the order of its fields (those of nested regions are not listed; the
+    /// results that an `If`'s arms yield are, and so is a `While`'s condition).
+    pub fn operands(&self) -> Vec<ValueId> {
+        use OpKind::*;
+        match self {
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Arange { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarGet { .. }
+            | Split { .. } => vec![],
+            Binary { a, b, .. } | Compare { a, b, .. } => vec![*a, *b],
+            Unary { a, .. } | Cast { a, .. } | Bitcast { a, .. } | Splat { a, .. } => vec![*a],
+            Reduce { a, .. } | Scan { a, .. } => vec![*a],
+            Select { cond, a, b, .. } => vec![*cond, *a, *b],
+            Fma { a, b, c, .. } => vec![*a, *b, *c],
+            Load { index, .. } => vec![*index],
+            LoadMasked { index, mask, other, .. } | Gather { index, mask, other, .. } => {
+                vec![*index, *mask, *other]
+            }
+            Store { index, value, mask, .. }
+            | Scatter { index, value, mask, .. }
+            | Put { index, value, mask, .. } => {
+                let mut v = vec![*index, *value];
+                v.extend(mask);
+                v
+            }
+            Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
+            Wait { index, from, value, .. } => vec![*index, *from, *value],
+            WaitAll { index, count, value, .. } => vec![*index, *count, *value],
+            If { cond, results, .. } => {
+                let mut v = vec![*cond];
+                v.extend(results.iter().flat_map(|r| [r.1, r.2]));
+                v
+            }
+            For { start, end, step, .. } => vec![*start, *end, *step],
+            While { cond, .. } => vec![*cond],
+            VarDecl { init, .. } => vec![*init],
+            VarSet { value, .. } => vec![*value],
+        }
+    }
+
+    /// The nested regions, in order.
+    pub fn regions(&self) -> Vec<&Region> {
+        use OpKind::*;
+        match self {
+            If { then, otherwise, .. } => vec![then, otherwise],
+            For { body, .. } | Split { body, .. } => vec![body],
+            While { header, body, .. } => vec![header, body],
+            _ => vec![],
+        }
+    }
+}

@@ -1,0 +1,6 @@
+//! From a kernel function to IR, and from IR to checked CUDA and HIP source text. No CUDA and no I/O in here.
+#![warn(missing_docs)]
+
+extern crate self as peerwarp_codegen;
+
+pub mod ir;
