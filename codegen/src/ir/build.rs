@@ -81,14 +81,7 @@ impl Builder {
 
     /// Appends a constant.
     pub fn constant(&mut self, value: Const, loc: Loc) -> ValueId {
-        let dtype = match value {
-            Const::Bool(_) => Dtype::Bool,
-            Const::I32(_) => Dtype::I32,
-            Const::U32(_) => Dtype::U32,
-            Const::U64(_) => Dtype::U64,
-            Const::F32(_) => Dtype::F32,
-        };
-        self.emit(Type::scalar(dtype), loc, |out| OpKind::Const { out, value })
+        self.emit(Type::scalar(value.dtype()), loc, |out| OpKind::Const { out, value })
     }
 
     /// Opens a nested region; operations go there until [`Builder::end`].

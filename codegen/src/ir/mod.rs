@@ -5,10 +5,18 @@
 
 mod build;
 mod kernel;
+mod names;
 mod op;
+#[cfg(test)]
+pub(crate) mod samples;
+#[cfg(test)]
+mod tests;
+pub mod text;
 mod types;
+mod words;
 
 pub use build::Builder;
 pub use kernel::*;
+pub use names::Names;
 pub use op::*;
 pub use types::*;

@@ -336,7 +336,37 @@ impl OpKind {
             If { then, otherwise, .. } => vec![then, otherwise],
             For { body, .. } | Split { body, .. } => vec![body],
             While { header, body, .. } => vec![header, body],
-            _ => vec![],
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Binary { .. }
+            | Unary { .. }
+            | Compare { .. }
+            | Select { .. }
+            | Cast { .. }
+            | Fma { .. }
+            | Bitcast { .. }
+            | Splat { .. }
+            | Arange { .. }
+            | Reduce { .. }
+            | Scan { .. }
+            | Load { .. }
+            | LoadMasked { .. }
+            | Gather { .. }
+            | Store { .. }
+            | Scatter { .. }
+            | Atomic { .. }
+            | Put { .. }
+            | Signal { .. }
+            | Wait { .. }
+            | WaitAll { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarDecl { .. }
+            | VarGet { .. }
+            | VarSet { .. } => vec![],
         }
     }
 }

@@ -1,0 +1,3 @@
+//! Tests of the text form, verifier, analyses, descriptions and mutations.
+
+mod text;

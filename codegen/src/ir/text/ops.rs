@@ -1,0 +1,184 @@
+//! One line of text for each operation.
+
+use super::super::*;
+use super::{count, shared_name};
+
+/// The operation's line; for one with regions, what stands before the opening brace.
+pub(super) fn line(kernel: &Kernel, names: &Names, kind: &OpKind) -> String {
+    let l = Line { kernel, names };
+    let outs: Vec<String> = kind.outs().into_iter().map(|out| l.def(out)).collect();
+    match outs.is_empty() {
+        true => l.right_side(kind),
+        false => format!("{} = {}", outs.join(", "), l.right_side(kind)),
+    }
+}
+
+struct Line<'a> {
+    kernel: &'a Kernel,
+    names: &'a Names,
+}
+
+impl Line<'_> {
+    fn v(&self, id: ValueId) -> String {
+        self.names.value(id)
+    }
+
+    fn def(&self, id: ValueId) -> String {
+        match self.kernel.values.get(id.index()) {
+            Some(v) => format!("{}: {}", self.names.defined(id), v.ty),
+            None => self.names.defined(id),
+        }
+    }
+
+    fn param(&self, id: ParamId) -> String {
+        match self.kernel.params.get(id.index()) {
+            Some(p) => format!("@{}", p.name),
+            None => format!("@?{}", id.0),
+        }
+    }
+
+    fn place(&self, place: Place) -> String {
+        match place {
+            Place::Param(p) => self.param(p),
+            Place::Shared(s) => format!("shared {}", shared_name(self.kernel, s)),
+        }
+    }
+
+    fn element(&self, place: Place, index: ValueId) -> String {
+        format!("{}[{}]", self.place(place), self.v(index))
+    }
+
+    fn masked(
+        &self,
+        place: Place,
+        index: ValueId,
+        mask: ValueId,
+        other: ValueId,
+        receipt: Option<ReceiptId>,
+    ) -> String {
+        let (at, after) = (self.element(place, index), self.after(receipt));
+        format!("{at} where {} else {}{after}", self.v(mask), self.v(other))
+    }
+
+    fn declared(&self, var: VarId) -> String {
+        match self.kernel.vars.get(var.index()) {
+            Some(v) => format!("{}: {}", self.names.var(var), v.ty),
+            None => self.names.var(var),
+        }
+    }
+
+    fn after(&self, receipt: Option<ReceiptId>) -> String {
+        receipt.map(|r| format!(" after ^{}", r.0)).unwrap_or_default()
+    }
+
+    fn mask(&self, mask: Option<ValueId>) -> String {
+        mask.map(|m| format!(" where {}", self.v(m))).unwrap_or_default()
+    }
+
+    fn to(&self, parcel: ParcelId) -> String {
+        let target = match self.kernel.parcels.get(parcel.index()).map(|p| p.target) {
+            Some(Target::Rank(v)) => format!("rank {}", self.v(v)),
+            Some(Target::Mask(v)) => format!("ranks in {}", self.v(v)),
+            None => "nobody".into(),
+        };
+        format!(" to {target}, parcel {}", parcel.0)
+    }
+
+    fn binary(&self, op: BinaryOp, a: ValueId, b: ValueId) -> String {
+        let (a, b) = (self.v(a), self.v(b));
+        match op {
+            BinaryOp::Min | BinaryOp::Max => format!("{}({a}, {b})", op.symbol()),
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr => format!("{a} {} {b}", op.symbol()),
+        }
+    }
+
+    fn right_side(&self, kind: &OpKind) -> String {
+        let v = |id: &ValueId| self.v(*id);
+        match kind {
+            OpKind::Const { value, .. } => value.to_string(),
+            OpKind::Rank { .. } => "rank".into(),
+            OpKind::ScalarParam { param, .. } => self.param(*param),
+            OpKind::Epoch { word, advance: true, .. } => format!("epoch {}, advance", self.param(*word)),
+            OpKind::Epoch { word, advance: false, .. } => format!("epoch {}", self.param(*word)),
+            OpKind::GroupIndex { .. } => "group_index".into(),
+            OpKind::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
+            OpKind::Unary { op, a, .. } => format!("{}({})", op.name(), v(a)),
+            OpKind::Compare { op, a, b, .. } => format!("{} {} {}", v(a), op.symbol(), v(b)),
+            OpKind::Select { cond, a, b, .. } => format!("select({}, {}, {})", v(cond), v(a), v(b)),
+            OpKind::Cast { a, .. } => format!("cast({})", v(a)),
+            OpKind::Fma { a, b, c, .. } => format!("fma({}, {}, {})", v(a), v(b), v(c)),
+            OpKind::Bitcast { a, .. } => format!("bitcast({})", v(a)),
+            OpKind::Splat { a, .. } => format!("splat({})", v(a)),
+            OpKind::Arange { .. } => "arange".into(),
+            OpKind::Reduce { op, a, .. } => format!("reduce_{}({})", op.name(), v(a)),
+            OpKind::Scan { op, a, exclusive: false, .. } => format!("scan_{}({})", op.name(), v(a)),
+            OpKind::Scan { op, a, exclusive: true, .. } => format!("scan_{}({}, exclusive)", op.name(), v(a)),
+            OpKind::Load { place, index, receipt, .. } => {
+                format!("load {}{}", self.element(*place, *index), self.after(*receipt))
+            }
+            OpKind::LoadMasked { place, index, mask, other, receipt, .. } => {
+                format!("load {}", self.masked(*place, *index, *mask, *other, *receipt))
+            }
+            OpKind::Gather { place, index, mask, other, receipt, .. } => {
+                format!("gather {}", self.masked(*place, *index, *mask, *other, *receipt))
+            }
+            OpKind::Store { place, index, value, mask } => {
+                format!("store {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
+            }
+            OpKind::Scatter { place, index, value, mask } => {
+                format!("scatter {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
+            }
+            OpKind::Atomic { op, place, index, value, .. } => {
+                format!("atomic_{} {} <- {}", op.name(), self.element(*place, *index), v(value))
+            }
+            OpKind::Put { parcel, buffer, index, value, mask } => {
+                let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
+                format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
+            }
+            OpKind::Signal { parcel, flag, index, value, order } => {
+                let at = self.element(Place::Param(*flag), *index);
+                let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
+                format!("signal {at} <- {}{}{relaxed}", v(value), self.to(*parcel))
+            }
+            OpKind::Wait { receipt, flag, index, from, value } => {
+                let at = self.element(Place::Param(*flag), *index);
+                format!("^{} = wait {at} == {} from rank {}", receipt.0, v(value), v(from))
+            }
+            OpKind::WaitAll { receipt, flag, index, count, per_rank, value } => {
+                let flag = self.param(*flag);
+                let (index, count) = (v(index), v(count));
+                format!(
+                    "^{} = wait_all {flag}[{index}; {count}] == {}, {per_rank} a rank",
+                    receipt.0,
+                    v(value)
+                )
+            }
+            OpKind::If { cond, .. } => format!("if {}", v(cond)),
+            OpKind::For { var, start, end, step, .. } => {
+                let by = match v(step).as_str() {
+                    "1" | "1i32" | "1u64" => String::new(),
+                    step => format!(" step {step}"),
+                };
+                format!("for {} in {}..{}{by}", self.def(*var), v(start), v(end))
+            }
+            OpKind::While { .. } => "while".into(),
+            OpKind::Break { depth: 0 } => "break".into(),
+            OpKind::Break { depth } => format!("break {depth} out"),
+            OpKind::Continue { depth: 0 } => "continue".into(),
+            OpKind::Continue { depth } => format!("continue {depth} out"),
+            OpKind::VarDecl { var, init } => format!("var {} = {}", self.declared(*var), v(init)),
+            OpKind::VarGet { var, .. } => self.names.var(*var),
+            OpKind::VarSet { var, value } => format!("{} = {}", self.names.var(*var), v(value)),
+            OpKind::Split { warps, .. } => format!("split {}", count((*warps).into(), "warp")),
+        }
+    }
+}
