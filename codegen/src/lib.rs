@@ -3,4 +3,5 @@
 
 extern crate self as peerwarp_codegen;
 
+pub mod family;
 pub mod ir;

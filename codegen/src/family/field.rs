@@ -1,0 +1,247 @@
+//! Configuration fields: what they are called and which values they may have.
+
+use std::fmt;
+
+use serde::{Serialize, Serializer};
+
+use super::{FieldType, Illegal, Value};
+
+/// Where a field's value comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum FieldRole {
+    /// From the problem: the user must give it.
+    Key,
+    /// Chosen by tuning: has a default.
+    Tune,
+}
+
+/// The values a field may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Allowed {
+    /// Whole numbers from `min` to `max`, both included, that `multiple_of` divides.
+    Range {
+        /// Smallest.
+        min: i128,
+        /// Largest.
+        max: i128,
+        /// Divisor, 1 for every number.
+        multiple_of: i128,
+    },
+    /// These and no others, in the order candidates are listed.
+    Values(Vec<Value>),
+}
+
+impl Allowed {
+    /// Whether a value is one of them.
+    pub fn contains(&self, value: Value) -> bool {
+        match (self, value) {
+            (Allowed::Range { min, max, multiple_of }, Value::Int(v)) => {
+                (min..=max).contains(&&v) && v % multiple_of == 0
+            }
+            (Allowed::Range { .. }, _) => false,
+            (Allowed::Values(values), v) => values.contains(&v),
+        }
+    }
+
+    /// How many values there are.
+    pub fn count(&self) -> u128 {
+        match self {
+            Allowed::Range { max, multiple_of, .. } => self
+                .first_multiple()
+                .filter(|first| first <= max)
+                .map_or(0, |first| ((max - first) / multiple_of) as u128 + 1),
+            Allowed::Values(values) => values.len() as u128,
+        }
+    }
+
+    /// The `n`-th value, from 0.
+    pub fn nth(&self, n: u128) -> Option<Value> {
+        if n >= self.count() {
+            return None;
+        }
+        match self {
+            Allowed::Range { multiple_of, .. } => {
+                self.first_multiple().map(|first| Value::Int(first + n as i128 * multiple_of))
+            }
+            Allowed::Values(values) => values.get(n as usize).copied(),
+        }
+    }
+
+    /// The allowed number closest to a number that is not allowed.
+    pub fn nearest(&self, value: i128) -> Option<Value> {
+        match self {
+            Allowed::Range { min, max, multiple_of } => {
+                let first = self.first_multiple()?;
+                if self.count() == 0 {
+                    return None;
+                }
+                let at = (value.clamp(*min, *max) - first).max(0) as u128;
+                let step = *multiple_of as u128;
+                self.nth(((at + step / 2) / step).min(self.count() - 1))
+            }
+            Allowed::Values(values) => values
+                .iter()
+                .filter_map(|v| if let Value::Int(v) = v { Some(*v) } else { None })
+                .min_by_key(|v| v.abs_diff(value))
+                .map(Value::Int),
+        }
+    }
+
+    fn first_multiple(&self) -> Option<i128> {
+        match self {
+            Allowed::Range { min, multiple_of, .. } => {
+                Some(min.div_euclid(*multiple_of) + i128::from(min.rem_euclid(*multiple_of) != 0))
+                    .map(|n| n * multiple_of)
+            }
+            Allowed::Values(_) => None,
+        }
+    }
+}
+
+/// In words that complete "it must be ..".
+impl fmt::Display for Allowed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Allowed::Range { min, max, .. } if min == max => write!(f, "{min}"),
+            Allowed::Range { min, max, multiple_of: 1 } => write!(f, "a whole number from {min} to {max}"),
+            Allowed::Range { min, max, multiple_of } => {
+                write!(f, "a multiple of {multiple_of} from {min} to {max}")
+            }
+            Allowed::Values(values) => match values.as_slice() {
+                [only] => only.fmt(f),
+                [first, second] => write!(f, "{first} or {second}"),
+                many => {
+                    let names: Vec<String> = many.iter().map(Value::to_string).collect();
+                    write!(f, "one of {}", names.join(", "))
+                }
+            },
+        }
+    }
+}
+
+impl Serialize for Allowed {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.collect_str(self)
+    }
+}
+
+/// A field of a family's configuration.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct FieldInfo {
+    /// Name of the Rust field.
+    pub name: &'static str,
+    /// Where its value comes from.
+    pub role: FieldRole,
+    /// What precedes its value in variant names, when the author chose it.
+    pub short: Option<&'static str>,
+    /// What it means, in a sentence.
+    pub help: &'static str,
+    /// The values it may have.
+    pub allowed: Allowed,
+    /// Its default in words; `None` for keys.
+    pub default: Option<&'static str>,
+    /// Whether it is the world size.
+    pub ranks: bool,
+}
+
+impl FieldInfo {
+    /// A field that comes from the problem, with every value that its type can hold.
+    pub fn key<T: FieldType>(name: &'static str) -> FieldInfo {
+        FieldInfo {
+            name,
+            role: FieldRole::Key,
+            short: None,
+            help: "",
+            allowed: T::domain(),
+            default: None,
+            ranks: false,
+        }
+    }
+
+    /// A field that tuning chooses, with every value that its type can hold.
+    pub fn tune<T: FieldType>(name: &'static str) -> FieldInfo {
+        FieldInfo { role: FieldRole::Tune, default: Some("the first"), ..FieldInfo::key::<T>(name) }
+    }
+
+    /// With a short name: lower-case letters.
+    pub fn short(self, short: &'static str) -> FieldInfo {
+        FieldInfo { short: Some(short), ..self }
+    }
+
+    /// With an explanation.
+    pub fn help(self, help: &'static str) -> FieldInfo {
+        FieldInfo { help, ..self }
+    }
+
+    /// Restricted to the multiples of `multiple_of` (1 for every number; above 0) in a range, ends included.
+    pub fn range<T: FieldType>(self, min: T, max: T, multiple_of: T) -> FieldInfo {
+        let (Value::Int(min), Value::Int(max), Value::Int(multiple_of)) =
+            (min.to_value(), max.to_value(), multiple_of.to_value())
+        else {
+            return self;
+        };
+        FieldInfo { allowed: Allowed::Range { min, max, multiple_of: multiple_of.max(1) }, ..self }
+    }
+
+    /// Restricted to these values.
+    pub fn values<T: FieldType>(self, values: &[T]) -> FieldInfo {
+        let values = values.iter().map(|v| v.to_value()).collect();
+        FieldInfo { allowed: Allowed::Values(values), ..self }
+    }
+
+    /// With a default in words (the value itself, or how it is chosen).
+    pub fn default(self, words: &'static str) -> FieldInfo {
+        FieldInfo { default: Some(words), ..self }
+    }
+
+    /// Marked as the world size.
+    pub fn ranks(self) -> FieldInfo {
+        FieldInfo { ranks: true, ..self }
+    }
+
+    /// Whether a user who writes `name` means this field: its name (with `-` or `_`) or its short name.
+    pub fn answers_to(&self, name: &str) -> bool {
+        self.short == Some(name) || self.long() == name.replace('_', "-")
+    }
+
+    /// The name as a command-line option writes it, without dashes in front: `send-blocks`.
+    pub fn long(&self) -> String {
+        self.name.replace('_', "-")
+    }
+
+    /// Reads a value as users write it: a decimal number, `true` or `false`, a variant's name.
+    pub fn parse(&self, text: &str) -> Result<Value, Illegal> {
+        let text = text.trim();
+        let value = match self.allowed {
+            Allowed::Range { .. } => text.parse().ok().map(Value::Int),
+            Allowed::Values(ref values) => {
+                let same = |v: &Value| v.to_string() == text;
+                values.iter().copied().find(same).or_else(|| text.parse().ok().map(Value::Int))
+            }
+        };
+        match value {
+            Some(value) => self.check(value),
+            None => Err(self.illegal(text)),
+        }
+    }
+
+    /// The value, when it is allowed.
+    pub fn check(&self, value: Value) -> Result<Value, Illegal> {
+        if self.allowed.contains(value) { Ok(value) } else { Err(self.illegal(&value.to_string())) }
+    }
+
+    fn illegal(&self, given: &str) -> Illegal {
+        let near = match (&self.allowed, given.parse()) {
+            (_, Ok(number)) => self.allowed.nearest(number).map(|v| v.to_string()),
+            (Allowed::Values(values), Err(_)) => {
+                let names: Vec<String> = values.iter().map(Value::to_string).collect();
+                super::suggest::nearest(given, names.iter().map(String::as_str)).map(str::to_owned)
+            }
+            (Allowed::Range { .. }, Err(_)) => None,
+        };
+        let nearest = near.map_or_else(String::new, |n| format!(" (nearest: {n})"));
+        Illegal::new(self.name, given, format!("{}{nearest}", self.allowed))
+    }
+}

@@ -1,0 +1,205 @@
+//! What a kernel is emitted for: a backend and one of its architectures.
+
+use std::{fmt, str::FromStr};
+
+use serde::{Deserialize, Serialize};
+
+use super::suggest::nearest;
+
+macro_rules! arch {
+    ($(#[$m:meta])* $name:ident { $($variant:ident = $text:literal),+ $(,)? }) => {
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+        #[allow(missing_docs)] // each variant is the architecture it is named after
+        pub enum $name {
+            $($variant),+
+        }
+
+        impl $name {
+            /// Every supported architecture, oldest first.
+            pub const ALL: &'static [$name] = &[$($name::$variant),+];
+
+            /// The name compilers know it by.
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $($name::$variant => $text),+
+                }
+            }
+        }
+
+        impl fmt::Display for $name {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str(self.name())
+            }
+        }
+    };
+}
+
+arch! {
+    /// An NVIDIA architecture. A trailing `a` has features that no other architecture has.
+    CudaArch {
+        Sm80 = "sm_80", Sm86 = "sm_86", Sm89 = "sm_89", Sm90 = "sm_90", Sm90a = "sm_90a", Sm100 = "sm_100",
+        Sm100a = "sm_100a", Sm103a = "sm_103a", Sm120 = "sm_120", Sm120a = "sm_120a",
+    }
+}
+arch! {
+    /// An AMD architecture.
+    HipArch { Gfx90a = "gfx90a", Gfx942 = "gfx942", Gfx950 = "gfx950" }
+}
+
+impl CudaArch {
+    /// The compute capability as one number: 80 for `sm_80`, 103 for `sm_103a`.
+    pub const fn capability(self) -> u32 {
+        match self {
+            CudaArch::Sm80 => 80,
+            CudaArch::Sm86 => 86,
+            CudaArch::Sm89 => 89,
+            CudaArch::Sm90 | CudaArch::Sm90a => 90,
+            CudaArch::Sm100 | CudaArch::Sm100a => 100,
+            CudaArch::Sm103a => 103,
+            CudaArch::Sm120 | CudaArch::Sm120a => 120,
+        }
+    }
+}
+
+/// What a kernel is emitted for.
+///
+/// ```
+/// use peerwarp_codegen::family::{HipArch, Target};
+///
+/// let target: Target = "cuda:sm_90a".parse()?;
+/// assert_eq!((target.warp_size(), target.file_extension()), (32, "cu"));
+/// assert_eq!(Target::Hip(HipArch::Gfx942).to_string(), "hip:gfx942");
+/// assert!("cuda:sm_91".parse::<Target>().unwrap_err().to_string().contains("did you mean `cuda:sm_90`?"));
+/// # Ok::<(), peerwarp_codegen::family::TargetError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(into = "String", try_from = "String")]
+pub enum Target {
+    /// CUDA C++ for an NVIDIA GPU.
+    Cuda(CudaArch),
+    /// HIP C++ for an AMD GPU.
+    Hip(HipArch),
+}
+
+impl Target {
+    /// Every supported target.
+    pub fn all() -> impl Iterator<Item = Target> {
+        let cuda = CudaArch::ALL.iter().map(|&a| Target::Cuda(a));
+        cuda.chain(HipArch::ALL.iter().map(|&a| Target::Hip(a)))
+    }
+
+    /// `cuda` or `hip`.
+    pub const fn backend(self) -> &'static str {
+        match self {
+            Target::Cuda(_) => "cuda",
+            Target::Hip(_) => "hip",
+        }
+    }
+
+    /// The architecture's name, as compilers know it.
+    pub const fn arch(self) -> &'static str {
+        match self {
+            Target::Cuda(arch) => arch.name(),
+            Target::Hip(arch) => arch.name(),
+        }
+    }
+
+    /// Lanes a warp.
+    pub const fn warp_size(self) -> u32 {
+        match self {
+            Target::Cuda(_) => 32,
+            Target::Hip(_) => 64,
+        }
+    }
+
+    /// Extension of emitted source files, without the dot.
+    pub const fn file_extension(self) -> &'static str {
+        match self {
+            Target::Cuda(_) => "cu",
+            Target::Hip(_) => "hip",
+        }
+    }
+}
+
+impl fmt::Display for Target {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}:{}", self.backend(), self.arch())
+    }
+}
+
+impl From<Target> for String {
+    fn from(target: Target) -> String {
+        target.to_string()
+    }
+}
+
+impl TryFrom<String> for Target {
+    type Error = TargetError;
+    fn try_from(text: String) -> Result<Target, TargetError> {
+        text.parse()
+    }
+}
+
+impl FromStr for Target {
+    type Err = TargetError;
+    fn from_str(text: &str) -> Result<Target, TargetError> {
+        let names: Vec<String> = Target::all().map(|t| t.to_string()).collect();
+        if let Some(target) = Target::all().zip(&names).find_map(|(t, n)| (n == text).then_some(t)) {
+            return Ok(target);
+        }
+        // `sm_90a` alone is the commonest slip; edit distance to `cuda:sm_90a` would not find it.
+        let bare = Target::all().find(|t| t.arch() == text).map(|t| t.to_string());
+        let near = bare.or_else(|| nearest(text, names.iter().map(String::as_str)).map(str::to_owned));
+        Err(TargetError { given: text.to_owned(), nearest: near })
+    }
+}
+
+/// A target that is not supported.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("target `{given}` is not known{}; supported are {}", super::suggest::did_you_mean(.nearest), supported())]
+pub struct TargetError {
+    /// What was asked for.
+    pub given: String,
+    /// The supported target that looks most like it.
+    pub nearest: Option<String>,
+}
+
+fn supported() -> String {
+    let of = |all: Vec<&str>| all.join("|");
+    let cuda = of(CudaArch::ALL.iter().map(|a| a.name()).collect());
+    let hip = of(HipArch::ALL.iter().map(|a| a.name()).collect());
+    format!("cuda:{{{cuda}}} and hip:{{{hip}}}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_parses_back_and_has_its_backends_facts() {
+        assert_eq!(Target::all().count(), 13);
+        for t in Target::all() {
+            assert_eq!(t.to_string().parse(), Ok(t));
+            let json = serde_json::to_string(&t).unwrap();
+            assert_eq!(json, format!("\"{t}\""));
+            assert_eq!(serde_json::from_str::<Target>(&json).unwrap(), t);
+            let cuda = matches!(t, Target::Cuda(_));
+            assert_eq!(t.warp_size(), if cuda { 32 } else { 64 });
+            assert_eq!(t.file_extension(), if cuda { "cu" } else { "hip" });
+        }
+        for a in CudaArch::ALL {
+            let digits: String = a.name().chars().filter(char::is_ascii_digit).collect();
+            assert_eq!(digits, a.capability().to_string());
+        }
+    }
+
+    #[test]
+    fn unknown_targets_are_told_what_is_near_and_what_there_is() {
+        let said = |text: &str| text.parse::<Target>().unwrap_err().to_string();
+        insta::assert_snapshot!(said("cuda:sm90a"), @"target `cuda:sm90a` is not known (did you mean `cuda:sm_90a`?); supported are cuda:{sm_80|sm_86|sm_89|sm_90|sm_90a|sm_100|sm_100a|sm_103a|sm_120|sm_120a} and hip:{gfx90a|gfx942|gfx950}");
+        assert_eq!("gfx942".parse::<Target>().unwrap_err().nearest.unwrap(), "hip:gfx942");
+        assert_eq!("metal".parse::<Target>().unwrap_err().nearest, None);
+        assert!(serde_json::from_str::<Target>("\"cuda:sm_12\"").is_err());
+    }
+}

@@ -1,0 +1,166 @@
+//! The family traits. `#[derive(Family)]` implements them.
+
+use std::{collections::BTreeMap, fmt::Debug, hash::Hash};
+
+use super::{
+    Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, entry,
+    name, suggest::nearest,
+};
+
+/// A struct whose fields are described by [`FieldInfo`] and can be read and made as a list of [`Value`]s.
+pub trait Fields: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
+    /// The fields: key fields in the order of the struct, then tuning fields.
+    fn fields() -> &'static [FieldInfo];
+    /// Their values, in that order.
+    fn values(&self) -> Vec<Value>;
+    /// From values, in that order. Fails when there are too few or one does not fit its field's Rust type; ranges are
+    /// not looked at.
+    fn from_values(values: &[Value]) -> Result<Self, Illegal>;
+
+    /// The value of one field, by name.
+    fn value(&self, field: &str) -> Option<Value> {
+        Self::fields().iter().position(|f| f.name == field).map(|at| self.values()[at])
+    }
+}
+
+/// A family of kernels: one kernel function, and a space of configurations that it is specialised for.
+///
+/// A family's configuration has *key* fields, which come from the problem and have ranges, and *tuning* fields, which
+/// have a few values each and defaults. Every legal configuration is a *variant* and has a name that can be parsed back.
+pub trait Family: Fields + Legal {
+    /// The part of the configuration that comes from the problem.
+    type Key: Fields + Eq + Hash;
+
+    /// Name of the family; variant names start with it.
+    const NAME: &'static str;
+    /// What the family's kernel does.
+    const DOC: &'static str;
+
+    /// The key of this configuration.
+    fn key(&self) -> Self::Key;
+    /// The default of each tuning field for a key, in order. They need not go together: see [`Family::with_defaults`].
+    fn tuning_defaults(key: &Self::Key) -> Vec<Value>;
+    /// World size.
+    fn ranks(&self) -> u32;
+    /// Warps a block.
+    fn block_warps(&self) -> u32;
+
+    /// The fields that come from the problem.
+    fn key_fields() -> &'static [FieldInfo] {
+        let fields = Self::fields();
+        &fields[..fields.iter().take_while(|f| f.role == FieldRole::Key).count()]
+    }
+
+    /// The fields that tuning chooses.
+    fn tune_fields() -> &'static [FieldInfo] {
+        &Self::fields()[Self::key_fields().len()..]
+    }
+
+    /// The variant's stable name, a C identifier.
+    fn variant_name(&self) -> String {
+        name::variant_name(Self::NAME, Self::fields(), &self.values())
+    }
+
+    /// The configuration with this name; the inverse of [`Family::variant_name`].
+    fn parse_variant(given: &str) -> Result<Self, NameError> {
+        let values = name::parse_variant(Self::NAME, Self::fields(), given)?;
+        let found = Self::from_values(&values).and_then(|config| config.legal().map(|()| config));
+        found.map_err(|source| NameError::Illegal { given: given.to_owned(), source })
+    }
+
+    /// The form of this family's variant names: `moe_h<hidden>_<dtype>__w<warps>`.
+    fn name_form() -> String {
+        name::form(Self::NAME, Self::fields())
+    }
+
+    /// Whether every field has an allowed value and [`Legal`] agrees.
+    fn check(&self) -> Result<(), FamilyError> {
+        let fields = Self::fields().iter().zip(self.values());
+        let fields = fields.into_iter().try_for_each(|(field, value)| field.check(value).map(|_| ()));
+        fields
+            .and_then(|()| self.legal())
+            .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })
+    }
+
+    /// The legal points of the tuning space for a key; none when the key itself is not allowed.
+    fn candidates(key: &Self::Key) -> Candidates<Self> {
+        let tunes = Self::tune_fields().iter().map(|_| None);
+        Candidates::new(&key.values().into_iter().map(Some).chain(tunes).collect::<Vec<_>>())
+    }
+
+    /// The default configuration for a key: the default of every tuning field or, when those do not go together for
+    /// this key, the legal point that differs from them in the fewest fields.
+    fn with_defaults(key: &Self::Key) -> Result<Self, FamilyError> {
+        nearest_legal(key, &vec![None; Self::tune_fields().len()])
+    }
+
+    /// From `field = value` pairs as users write them. Every key field must be there; tuning fields that are not are
+    /// chosen as [`Family::with_defaults`] does.
+    fn from_settings<N: AsRef<str>, V: AsRef<str>>(settings: &[(N, V)]) -> Result<Self, FamilyError> {
+        let values = read_settings(Self::NAME, Self::fields(), settings)?;
+        let (keys, tunes) = values.split_at(Self::key_fields().len());
+        let missing = Self::key_fields().iter().zip(keys).filter(|(_, value)| value.is_none());
+        let missing: Vec<_> = missing.map(|(f, _)| (f.name, f.allowed.to_string())).collect();
+        if !missing.is_empty() {
+            return Err(FamilyError::Missing { family: Self::NAME, missing });
+        }
+        let keys: Vec<Value> = keys.iter().copied().flatten().collect();
+        let key = Self::Key::from_values(&keys)
+            .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })?;
+        nearest_legal(&key, tunes)
+    }
+
+    /// The configuration in words, `name = value`, key fields first.
+    fn describe(&self) -> Vec<(String, String)> {
+        let values = self.values().into_iter().map(|v| v.to_string());
+        Self::fields().iter().map(|f| f.name.to_owned()).zip(values).collect()
+    }
+
+    /// The family as the registry and the command line see it.
+    fn entry() -> FamilyEntry {
+        entry::of::<Self>()
+    }
+}
+
+/// The legal configuration with these tuning values where given, closest to the defaults where not.
+fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, FamilyError> {
+    let keys = key.values();
+    let wanted: Vec<Value> =
+        given.iter().zip(F::tuning_defaults(key)).map(|(given, default)| given.unwrap_or(default)).collect();
+    let values: Vec<Value> = keys.iter().chain(&wanted).copied().collect();
+    let illegal = |source| FamilyError::Illegal { family: F::NAME, source };
+    let defaults = F::from_values(&values).map_err(illegal)?;
+    let Err(why) = defaults.check() else { return Ok(defaults) };
+    let differing = |point: &F| {
+        let tunes = point.values().split_off(keys.len());
+        tunes.iter().zip(&wanted).filter(|(a, b)| a != b).count()
+    };
+    let fixed: Vec<Option<Value>> = keys.iter().map(|v| Some(*v)).chain(given.iter().copied()).collect();
+    Candidates::<F>::new(&fixed).min_by_key(differing).ok_or(why)
+}
+
+/// One value or none for each field.
+fn read_settings<N: AsRef<str>, V: AsRef<str>>(
+    family: &'static str,
+    fields: &'static [FieldInfo],
+    settings: &[(N, V)],
+) -> Result<Vec<Option<Value>>, FamilyError> {
+    let mut seen: BTreeMap<usize, &str> = BTreeMap::new();
+    let mut values = vec![None; fields.len()];
+    for (name, text) in settings {
+        let (name, text) = (name.as_ref(), text.as_ref());
+        let at = fields.iter().position(|f| f.answers_to(name)).ok_or_else(|| FamilyError::UnknownField {
+            family,
+            field: name.to_owned(),
+            nearest: nearest(name, fields.iter().map(|f| f.name)).map(str::to_owned),
+            known: fields.iter().map(|f| f.name).collect(),
+        })?;
+        if let Some(first) = seen.insert(at, text) {
+            let (first, second) = (first.to_owned(), text.to_owned());
+            return Err(FamilyError::Twice { family, field: fields[at].name, first, second });
+        }
+        let value = fields[at].parse(text).map_err(|source| FamilyError::Illegal { family, source })?;
+        values[at] = Some(value);
+    }
+    Ok(values)
+}
