@@ -4,4 +4,7 @@
 extern crate self as peerwarp_codegen;
 
 pub mod family;
+mod info;
 pub mod ir;
+
+pub use info::KernelInfo;

@@ -1,1 +1,24 @@
 //! Macros of Peerwarp.
+//!
+//! `#[kernel]` turns a function into one that can be traced; see [`macro@kernel`].
+#![warn(missing_docs)]
+
+mod kernel;
+mod paths;
+
+use proc_macro::TokenStream;
+
+/// Makes a function traceable: what Rust cannot overload (`if`, `while`, `for`, comparisons, `&&`, `||`, assignment,
+/// `break`, `continue`, `return`) is rewritten so that host operands run now and device operands are traced.
+///
+/// The function stays one ordinary Rust function; called with host values only it computes what it would without the
+/// attribute. Put it on kernels and on helpers that branch on device values or compare them. Items inside the function
+/// and arguments of macros other than the common `std` ones are left alone. `#[host]` on a statement or on an `if`
+/// leaves that construct to Rust.
+///
+/// Beside a function `f` with two reference arguments the attribute puts a hidden constant `__peerwarp_kernel_f` with
+/// its name, the first paragraph of its docs and its place in the source.
+#[proc_macro_attribute]
+pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
+    kernel::expand(args.into(), item.into()).into()
+}

@@ -1,0 +1,43 @@
+//! The hidden constant beside a kernel function that the Family derive reads.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::{Attribute, Expr, FnArg, ItemFn, Lit, Meta, ReturnType, Type};
+
+/// `__peerwarp_kernel_<name>`, of type `peerwarp_codegen::KernelInfo`, with the visibility of the function; for
+/// functions of a kernel's shape only: two arguments by reference, no receiver, no result. `#[derive(Family)]` reads it
+/// from beside the function that `kernel = path` names.
+pub fn constant(function: &ItemFn, codegen: &TokenStream) -> Option<TokenStream> {
+    let sig = &function.sig;
+    let by_reference =
+        |arg: &FnArg| matches!(arg, FnArg::Typed(arg) if matches!(*arg.ty, Type::Reference(_)));
+    let unit = matches!(sig.output, ReturnType::Default);
+    if !unit || sig.inputs.len() != 2 || !sig.inputs.iter().all(by_reference) {
+        return None;
+    }
+    let vis = &function.vis;
+    let constant = format_ident!("__peerwarp_kernel_{}", sig.ident);
+    let name = sig.ident.to_string();
+    let doc = first_paragraph(&function.attrs);
+    // With the span of the function's name these give its place, not the attribute's.
+    let span = sig.ident.span();
+    let loc = quote_spanned!(span=> #codegen::ir::Loc { file: ::core::file!(), line: ::core::line!(), col: ::core::column!() });
+    Some(quote! {
+        #[doc(hidden)]
+        #[allow(non_upper_case_globals, dead_code)]
+        #vis const #constant: #codegen::KernelInfo = #codegen::KernelInfo { name: #name, doc: #doc, loc: #loc };
+    })
+}
+
+/// The first paragraph of the doc comments, its lines joined by spaces.
+fn first_paragraph(attrs: &[Attribute]) -> String {
+    let lines = attrs.iter().filter_map(|attr| {
+        let Meta::NameValue(meta) = &attr.meta else { return None };
+        let Expr::Lit(lit) = &meta.value else { return None };
+        let Lit::Str(text) = &lit.lit else { return None };
+        meta.path.is_ident("doc").then(|| text.value())
+    });
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let words = text.lines().map(str::trim).skip_while(|l| l.is_empty()).take_while(|l| !l.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}

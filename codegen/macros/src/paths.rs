@@ -1,0 +1,27 @@
+//! Where the user's crate finds ours.
+
+use proc_macro_crate::{FoundCrate, crate_name};
+use proc_macro2::{Ident, Span, TokenStream};
+use quote::quote;
+
+/// The absolute path of the crate `peerwarp_codegen` as the user's crate sees it: through `peerwarp` when it depends on
+/// that, directly otherwise. Inside our own crates `extern crate self as ..` makes the same paths work.
+pub fn codegen() -> TokenStream {
+    let ident = |found: FoundCrate, own: &str| {
+        let name = match found {
+            // Examples, tests and doctests of a crate see it as an extern crate of its own name.
+            FoundCrate::Itself => own.to_string(),
+            FoundCrate::Name(name) => name,
+        };
+        Ident::new(&name, Span::call_site())
+    };
+    if let Ok(found) = crate_name("peerwarp") {
+        let name = ident(found, "peerwarp");
+        return quote!(::#name::codegen);
+    }
+    let name = crate_name("peerwarp-codegen").map_or_else(
+        |_| Ident::new("peerwarp_codegen", Span::call_site()),
+        |found| ident(found, "peerwarp_codegen"),
+    );
+    quote!(::#name)
+}
