@@ -5,5 +5,9 @@ extern crate self as peerwarp;
 
 pub use peerwarp_codegen as codegen;
 
+pub mod input;
+pub mod models;
 pub mod moe;
+pub mod npy;
 pub mod reference;
+pub mod routing;

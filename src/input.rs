@@ -1,0 +1,176 @@
+//! What a user got wrong, in one shape: the field, the value found, and what is allowed.
+//!
+//! Everything that reads a user's input (flags, configuration files, routing files, catalogues) reports an
+//! [`InputError`], so that the command line can print it, or give it as JSON, without knowing where it came from.
+
+use std::fmt;
+
+use serde::Serialize;
+
+/// Why an input is not usable.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Problem {
+    /// Not a name that is known.
+    Unknown,
+    /// Known, but outside of what is allowed.
+    NotAllowed,
+    /// Not given, and there is no default.
+    Missing,
+    /// Contradicts another input; says which.
+    Conflict(String),
+    /// Not in the format that it should have; says where.
+    Malformed(String),
+    /// The operating system refused; says why.
+    Io(String),
+}
+
+/// An input that cannot be used, with what would do instead.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct InputError {
+    /// What the user would edit: a flag (`--topk`), a file, or a key in a file (`config.json: num_experts`).
+    pub field: String,
+    /// What was found there; empty if nothing was.
+    pub value: String,
+    /// Why that won't do.
+    pub problem: Problem,
+    /// What would do.
+    pub allowed: String,
+    /// Known names that look like `value`, best first.
+    pub nearest: Vec<String>,
+}
+
+impl InputError {
+    fn new(field: impl Into<String>, value: impl fmt::Display, problem: Problem) -> InputError {
+        let value = value.to_string();
+        InputError { field: field.into(), value, problem, allowed: String::new(), nearest: vec![] }
+    }
+
+    /// `value` is not among the names `known`; the nearest of them are suggested.
+    pub fn unknown<'a>(
+        field: impl Into<String>,
+        value: &str,
+        known: impl IntoIterator<Item = &'a str>,
+    ) -> InputError {
+        let known: Vec<&str> = known.into_iter().collect();
+        let mut e = InputError::new(field, value, Problem::Unknown).allowed(known.join(", "));
+        e.nearest = nearest(value, &known);
+        e
+    }
+
+    /// `value` is outside of `allowed`.
+    pub fn not_allowed(
+        field: impl Into<String>,
+        value: impl fmt::Display,
+        allowed: impl Into<String>,
+    ) -> InputError {
+        InputError::new(field, value, Problem::NotAllowed).allowed(allowed)
+    }
+
+    /// Nothing was given for `field`.
+    pub fn missing(field: impl Into<String>, allowed: impl Into<String>) -> InputError {
+        InputError::new(field, "", Problem::Missing).allowed(allowed)
+    }
+
+    /// `value` contradicts something else.
+    pub fn conflict(
+        field: impl Into<String>,
+        value: impl fmt::Display,
+        with: impl Into<String>,
+        allowed: impl Into<String>,
+    ) -> InputError {
+        InputError::new(field, value, Problem::Conflict(with.into())).allowed(allowed)
+    }
+
+    /// `value` (often a file's name) does not have the right format.
+    pub fn malformed(
+        field: impl Into<String>,
+        value: impl fmt::Display,
+        why: impl fmt::Display,
+        allowed: impl Into<String>,
+    ) -> InputError {
+        InputError::new(field, value, Problem::Malformed(why.to_string())).allowed(allowed)
+    }
+
+    /// The operating system refused to read or write `value`.
+    pub fn io(field: impl Into<String>, value: impl fmt::Display, error: &std::io::Error) -> InputError {
+        InputError::new(field, value, Problem::Io(error.to_string()))
+    }
+
+    /// Sets what would be allowed.
+    pub fn allowed(mut self, allowed: impl Into<String>) -> InputError {
+        self.allowed = allowed.into();
+        self
+    }
+
+    /// The first line of the report: field, value and problem.
+    pub fn headline(&self) -> String {
+        let InputError { field, value, .. } = self;
+        match &self.problem {
+            Problem::Unknown => format!("{field} = {value}: no such name"),
+            Problem::NotAllowed => format!("{field} = {value}: not allowed"),
+            Problem::Missing => format!("{field} is missing"),
+            Problem::Conflict(with) => format!("{field} = {value}: contradicts {with}"),
+            Problem::Malformed(why) if value.is_empty() => format!("{field}: {why}"),
+            Problem::Malformed(why) => format!("{field} = {value}: {why}"),
+            Problem::Io(why) => format!("{field} = {value}: {why}"),
+        }
+    }
+}
+
+impl fmt::Display for InputError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.headline())?;
+        if !self.allowed.is_empty() {
+            write!(f, "\n  allowed: {}", self.allowed)?;
+        }
+        if !self.nearest.is_empty() {
+            write!(f, "\n  did you mean: {}?", self.nearest.join(" or "))?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for InputError {}
+
+/// Up to three of `known` that look like `value`, best first: those that contain it or are spelt nearly like it.
+pub fn nearest(value: &str, known: &[&str]) -> Vec<String> {
+    let value = value.to_lowercase();
+    let mut scored: Vec<(f64, &str)> = known
+        .iter()
+        .map(|name| {
+            let lower = name.to_lowercase();
+            let part = value.len() >= 3 && (lower.contains(&value) || value.contains(&lower));
+            (strsim::jaro_winkler(&value, &lower) + if part { 0.5 } else { 0.0 }, *name)
+        })
+        .filter(|(score, _)| *score > 0.84)
+        .collect();
+    scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
+    scored.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn suggests_the_nearest_names_only() {
+        let known = ["deepseek-v3", "deepseek-v2-lite", "mixtral-8x7b", "glm-4.5"];
+        assert_eq!(nearest("deepsek-v3", &known), ["deepseek-v3", "deepseek-v2-lite"]);
+        assert_eq!(nearest("mixtral", &known), ["mixtral-8x7b"]);
+        assert_eq!(nearest("GLM4.5", &known), ["glm-4.5"]);
+        assert_eq!(nearest("zzz", &known), [""; 0]);
+        assert_eq!(nearest("", &known), [""; 0]);
+    }
+
+    #[test]
+    fn names_field_value_and_allowed() {
+        let e = InputError::unknown("--model", "glm-4.6", ["glm-4.5", "kimi-k2"]);
+        assert_eq!(
+            e.to_string(),
+            "--model = glm-4.6: no such name\n  allowed: glm-4.5, kimi-k2\n  did you mean: glm-4.5?"
+        );
+        let e = InputError::missing("--tokens", "1 to 65536");
+        assert_eq!(e.to_string(), "--tokens is missing\n  allowed: 1 to 65536");
+    }
+}
