@@ -3,6 +3,8 @@
 
 extern crate self as peerwarp_codegen;
 
+#[doc(hidden)]
+pub mod __private;
 pub mod family;
 mod info;
 pub mod ir;

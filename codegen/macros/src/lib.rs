@@ -3,8 +3,12 @@
 //! `#[kernel]` turns a function into one that can be traced; see [`macro@kernel`].
 #![warn(missing_docs)]
 
+mod attrs;
+mod choice;
+mod family;
 mod kernel;
 mod paths;
+mod serial;
 
 use proc_macro::TokenStream;
 
@@ -21,4 +25,26 @@ use proc_macro::TokenStream;
 #[proc_macro_attribute]
 pub fn kernel(args: TokenStream, item: TokenStream) -> TokenStream {
     kernel::expand(args.into(), item.into()).into()
+}
+
+/// Makes a struct the configuration of a family of kernels: its fields' ranges, menus and defaults, the family's name
+/// and its kernel. See `peerwarp_codegen::family`.
+#[proc_macro_derive(Family, attributes(family, key, tune))]
+pub fn family(item: TokenStream) -> TokenStream {
+    derive(item, family::expand)
+}
+
+/// Makes an enum without fields a type that configuration fields may have. Variants are named in kebab case, or by
+/// `#[choice(name = "fp8")]`; `#[choice(serde)]` on the enum reads and writes those names.
+#[proc_macro_derive(Choice, attributes(choice))]
+pub fn choice(item: TokenStream) -> TokenStream {
+    derive(item, choice::expand)
+}
+
+fn derive(
+    item: TokenStream,
+    expand: fn(&syn::DeriveInput, &proc_macro2::TokenStream) -> syn::Result<proc_macro2::TokenStream>,
+) -> TokenStream {
+    let input = syn::parse_macro_input!(item as syn::DeriveInput);
+    attrs::or_errors(expand(&input, &paths::codegen())).into()
 }

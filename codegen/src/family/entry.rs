@@ -95,7 +95,7 @@ impl<F: Family> DynFamily for Of<F> {
         F::NAME
     }
     fn doc(&self) -> &'static str {
-        F::DOC
+        F::KERNEL.doc
     }
     fn fields(&self) -> &'static [FieldInfo] {
         F::fields()

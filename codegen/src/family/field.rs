@@ -126,6 +126,37 @@ impl Serialize for Allowed {
     }
 }
 
+/// What a field is when the user does not say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FieldDefault {
+    /// The user must say.
+    None,
+    /// Always this.
+    Value(Value),
+    /// Computed from the key fields.
+    FromKey,
+}
+
+impl fmt::Display for FieldDefault {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FieldDefault::None => f.write_str("none"),
+            FieldDefault::Value(value) => value.fmt(f),
+            FieldDefault::FromKey => f.write_str("chosen by the key"),
+        }
+    }
+}
+
+impl Serialize for FieldDefault {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        match self {
+            FieldDefault::None => to.serialize_none(),
+            FieldDefault::Value(value) => value.serialize(to),
+            FieldDefault::FromKey => to.serialize_str("chosen by the key"),
+        }
+    }
+}
+
 /// A field of a family's configuration.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -140,8 +171,8 @@ pub struct FieldInfo {
     pub help: &'static str,
     /// The values it may have.
     pub allowed: Allowed,
-    /// Its default in words; `None` for keys.
-    pub default: Option<&'static str>,
+    /// What it is when the user does not say; keys have no default.
+    pub default: FieldDefault,
     /// Whether it is the world size.
     pub ranks: bool,
 }
@@ -155,14 +186,14 @@ impl FieldInfo {
             short: None,
             help: "",
             allowed: T::domain(),
-            default: None,
+            default: FieldDefault::None,
             ranks: false,
         }
     }
 
     /// A field that tuning chooses, with every value that its type can hold.
     pub fn tune<T: FieldType>(name: &'static str) -> FieldInfo {
-        FieldInfo { role: FieldRole::Tune, default: Some("the first"), ..FieldInfo::key::<T>(name) }
+        FieldInfo { role: FieldRole::Tune, ..FieldInfo::key::<T>(name) }.allow(T::domain())
     }
 
     /// With a short name: lower-case letters.
@@ -182,18 +213,31 @@ impl FieldInfo {
         else {
             return self;
         };
-        FieldInfo { allowed: Allowed::Range { min, max, multiple_of: multiple_of.max(1) }, ..self }
+        self.allow(Allowed::Range { min, max, multiple_of: multiple_of.max(1) })
     }
 
     /// Restricted to these values.
     pub fn values<T: FieldType>(self, values: &[T]) -> FieldInfo {
         let values = values.iter().map(|v| v.to_value()).collect();
-        FieldInfo { allowed: Allowed::Values(values), ..self }
+        self.allow(Allowed::Values(values))
     }
 
-    /// With a default in words (the value itself, or how it is chosen).
-    pub fn default(self, words: &'static str) -> FieldInfo {
-        FieldInfo { default: Some(words), ..self }
+    /// With another default than the first of the allowed values.
+    pub fn default_value<T: FieldType>(self, value: T) -> FieldInfo {
+        FieldInfo { default: FieldDefault::Value(value.to_value()), ..self }
+    }
+
+    /// With a default that is computed from the key.
+    pub fn default_from_key(self) -> FieldInfo {
+        FieldInfo { default: FieldDefault::FromKey, ..self }
+    }
+
+    fn allow(self, allowed: Allowed) -> FieldInfo {
+        let default = match (self.role, allowed.nth(0)) {
+            (FieldRole::Tune, Some(first)) => FieldDefault::Value(first),
+            _ => FieldDefault::None,
+        };
+        FieldInfo { allowed, default, ..self }
     }
 
     /// Marked as the world size.

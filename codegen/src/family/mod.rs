@@ -7,15 +7,19 @@ mod error;
 mod field;
 mod legal;
 mod name;
+#[doc(hidden)]
+pub mod serial;
 mod suggest;
 mod target;
 mod traits;
 mod value;
 
+pub use peerwarp_macros::{Choice, Family};
+
 pub use candidates::Candidates;
 pub use entry::{DynConfig, DynFamily, FamilyEntry, Registry, Variant, VariantIter};
 pub use error::{FamilyError, NameError};
-pub use field::{Allowed, FieldInfo, FieldRole};
+pub use field::{Allowed, FieldDefault, FieldInfo, FieldRole};
 pub use legal::{Illegal, Legal};
 pub use target::{CudaArch, HipArch, Target, TargetError};
 pub use traits::{Family, Fields};

@@ -44,8 +44,8 @@ pub(crate) fn parse_variant(
     for (role, parts) in &parts {
         let want = fields.iter().filter(|f| f.role == *role).count();
         if parts.len() != want {
-            let side = if *role == FieldRole::Key { "before" } else { "after" };
-            return Err(wrong(format!("{} parts {side} the `__`, not {want}", parts.len())));
+            let side = if *role == FieldRole::Key { "key values, before" } else { "tuning values, after" };
+            return Err(wrong(format!("{} {side} `__`, where there are {want}", parts.len())));
         }
     }
     let parts: Vec<String> = parts.into_iter().flat_map(|(_, parts)| parts).collect();
@@ -115,12 +115,14 @@ pub(crate) fn form(family: &str, fields: &[FieldInfo]) -> String {
     for field in fields {
         form.push_str(if field.role == FieldRole::Tune && !tuned { "__" } else { "_" });
         tuned |= field.role == FieldRole::Tune;
-        let number = match &field.allowed {
-            Allowed::Range { .. } => true,
-            Allowed::Values(values) => matches!(values.first(), Some(Value::Int(_))),
-        };
-        let label = if number { label(field) } else { field.short.unwrap_or("").to_owned() };
-        form.push_str(&format!("{label}<{}>", field.name));
+        let first = field.allowed.nth(0);
+        form.push_str(&match (&field.allowed, first) {
+            (Allowed::Values(_), Some(Value::Bool(_))) => format!("[no]{}", label(field)),
+            (Allowed::Values(_), Some(Value::Name(_))) => {
+                format!("{}<{}>", field.short.unwrap_or(""), field.name)
+            }
+            _ => format!("{}<{}>", label(field), field.name),
+        });
     }
     form
 }

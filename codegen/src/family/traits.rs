@@ -2,6 +2,8 @@
 
 use std::{collections::BTreeMap, fmt::Debug, hash::Hash};
 
+use crate::KernelInfo;
+
 use super::{
     Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, entry,
     name, suggest::nearest,
@@ -33,8 +35,8 @@ pub trait Family: Fields + Legal {
 
     /// Name of the family; variant names start with it.
     const NAME: &'static str;
-    /// What the family's kernel does.
-    const DOC: &'static str;
+    /// Name, documentation and place of the kernel function.
+    const KERNEL: KernelInfo;
 
     /// The key of this configuration.
     fn key(&self) -> Self::Key;

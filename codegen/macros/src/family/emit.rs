@@ -1,0 +1,146 @@
+//! The code that `#[derive(Family)]` stands for.
+
+use proc_macro2::TokenStream;
+use quote::{format_ident, quote, quote_spanned};
+use syn::{Expr, spanned::Spanned};
+
+use super::{
+    field::Field,
+    model::{Model, Warps},
+};
+use crate::serial;
+
+/// All of it.
+pub fn emit(model: &Model, codegen: &TokenStream) -> TokenStream {
+    let (key, config) = (key_type(model, codegen), config(model, codegen));
+    let family = family(model, codegen);
+    let serde = model.serde.then(|| serial::config(&model.ident, codegen));
+    quote!(#key #config #family #serde)
+}
+
+/// The type of the key fields alone.
+fn key_type(model: &Model, codegen: &TokenStream) -> TokenStream {
+    let (ident, key, vis) = (&model.ident, &model.key, &model.vis);
+    let doc = format!("The key of [`{ident}`]: the part of it that comes from the problem.");
+    let keys: Vec<&Field> = model.fields.iter().filter(|f| !f.tune).collect();
+    let members = keys.iter().map(|f| {
+        let (vis, ident, ty) = (&f.vis, &f.ident, &f.ty);
+        let doc =
+            if f.help.is_empty() { format!("As in the configuration: `{ident}`.") } else { f.help.clone() };
+        quote!(#[doc = #doc] #vis #ident: #ty)
+    });
+    let fields =
+        fields_impl(key, &keys, &quote!(<#ident as #codegen::family::Family>::key_fields()), codegen);
+    let serde = serial::key(key, codegen);
+    quote! {
+        #[doc = #doc]
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #vis struct #key {
+            #(#members,)*
+        }
+        #fields
+        #serde
+    }
+}
+
+fn config(model: &Model, codegen: &TokenStream) -> TokenStream {
+    let all: Vec<&Field> = model.fields.iter().collect();
+    let infos = all.iter().map(|f| f.info(codegen));
+    let list = quote! {{
+        static FIELDS: ::std::sync::LazyLock<::std::vec::Vec<#codegen::family::FieldInfo>> =
+            ::std::sync::LazyLock::new(|| ::std::vec![#(#infos),*]);
+        &FIELDS
+    }};
+    fields_impl(&model.ident, &all, &list, codegen)
+}
+
+/// The implementation of `Fields` for the configuration or its key.
+fn fields_impl(
+    ident: &syn::Ident,
+    fields: &[&Field],
+    list: &TokenStream,
+    codegen: &TokenStream,
+) -> TokenStream {
+    let names: Vec<_> = fields.iter().map(|f| &f.ident).collect();
+    let at = 0..fields.len();
+    let values = fields.iter().map(|f| {
+        let name = &f.ident;
+        // At the type, which is what a complaint about it is about.
+        let to_value = quote_spanned!(f.ty.span()=> #codegen::family::FieldType::to_value);
+        quote!(#to_value(self.#name))
+    });
+    quote! {
+        #[automatically_derived]
+        impl #codegen::family::Fields for #ident {
+            fn fields() -> &'static [#codegen::family::FieldInfo] {
+                #list
+            }
+            fn values(&self) -> ::std::vec::Vec<#codegen::family::Value> {
+                ::std::vec![#(#values),*]
+            }
+            fn from_values(
+                values: &[#codegen::family::Value],
+            ) -> ::core::result::Result<Self, #codegen::family::Illegal> {
+                let fields = Self::fields();
+                ::core::result::Result::Ok(#ident {
+                    #(#names: #codegen::__private::field(fields, values, #at)?,)*
+                })
+            }
+        }
+    }
+}
+
+fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
+    let Model { ident, name, kernel, args, key, ranks, .. } = model;
+    let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
+    let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
+    let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
+    let warps = match &model.warps {
+        Warps::Field(field) => quote!(self.#field),
+        Warps::Fixed(warps) => quote!(#warps),
+    };
+    let info = info_path(kernel);
+    quote! {
+        const _: fn(&#ident, &#args) = #kernel;
+        #[automatically_derived]
+        impl #codegen::family::Family for #ident {
+            type Key = #key;
+            const NAME: &'static str = #name;
+            const KERNEL: #codegen::KernelInfo = #info;
+            fn key(&self) -> #key {
+                #key { #(#keys: self.#keys,)* }
+            }
+            fn tuning_defaults(key: &#key) -> ::std::vec::Vec<#codegen::family::Value> {
+                ::std::vec![#(#defaults),*]
+            }
+            fn ranks(&self) -> u32 {
+                self.#ranks
+            }
+            fn block_warps(&self) -> u32 {
+                #warps
+            }
+        }
+    }
+}
+
+/// The constant that `#[kernel]` puts beside the function.
+fn info_path(kernel: &syn::Path) -> syn::Path {
+    let mut info = kernel.clone();
+    if let Some(last) = info.segments.last_mut() {
+        last.ident = format_ident!("__peerwarp_kernel_{}", last.ident);
+    }
+    info
+}
+
+/// The expression of a tuning field's default for `key`.
+fn default(model: &Model, field: &Field, at: usize, codegen: &TokenStream) -> TokenStream {
+    let (ty, key) = (&field.ty, &model.key);
+    match &field.default {
+        Some(closure @ Expr::Closure(_)) => quote! {{
+            let default: fn(&#key) -> #ty = #closure;
+            #codegen::family::FieldType::to_value(default(key))
+        }},
+        Some(value) => quote!(<#ty as #codegen::family::FieldType>::to_value(#value)),
+        None => quote!(#codegen::__private::first_value::<#ty>(&Self::tune_fields()[#at])),
+    }
+}

@@ -1,0 +1,197 @@
+//! One field of a configuration struct: its `#[key(..)]` or `#[tune(..)]`.
+
+use proc_macro2::{Span, TokenStream};
+use quote::{ToTokens, quote};
+use syn::{
+    Attribute, Expr, ExprLit, ExprRange, Ident, Lit, LitStr, RangeLimits, Type, Visibility, spanned::Spanned,
+};
+
+use crate::attrs::{Errors, Settings, doc_line};
+
+/// A field.
+pub struct Field {
+    pub ident: Ident,
+    pub vis: Visibility,
+    pub ty: Type,
+    pub tune: bool,
+    pub short: Option<LitStr>,
+    pub help: String,
+    pub values: Values,
+    pub default: Option<Expr>,
+    /// Where it says that it is the world size.
+    pub ranks: Option<Span>,
+}
+
+/// The restriction of a field's values.
+pub enum Values {
+    /// None: a `bool` or an enum.
+    All,
+    Range {
+        min: Box<Expr>,
+        max: Box<Expr>,
+        multiple_of: Option<Box<Expr>>,
+    },
+    Menu(Box<Expr>),
+}
+
+impl Field {
+    /// Reads a field's attribute.
+    pub fn of(field: &syn::Field, errors: &mut Errors) -> Option<Field> {
+        let ident = field.ident.clone()?;
+        let attr = the_attribute(field, &ident, errors)?;
+        let tune = attr.path().is_ident("tune");
+        let known: &[&str] = if tune {
+            &["short", "range", "multiple_of", "values", "default", "help"]
+        } else {
+            &["short", "range", "multiple_of", "values", "help", "ranks"]
+        };
+        let mut set = Settings::of(attr, known, errors);
+        let short = set.text("short", "h", errors);
+        if let Some(short) = &short
+            && (short.value().is_empty() || !short.value().chars().all(|c| c.is_ascii_lowercase()))
+        {
+            errors.at(short.span(), "a short name has lower-case letters only: it stands before a value");
+        }
+        let help = set.text("help", "what it means", errors);
+        let ranks = set.flag("ranks", errors);
+        if let (Some(span), false) = (ranks, field.ty.to_token_stream().to_string() == "u32") {
+            errors.at(span, "the world size is a `u32`");
+        }
+        let values = values(&mut set, &field.ty, tune, errors);
+        let default = set.value("default", "16", errors);
+        if let (Values::Menu(menu), Some(default)) = (&values, &default) {
+            check_default(menu, default, errors);
+        }
+        let help = help.map_or_else(|| doc_line(&field.attrs), |h| h.value());
+        let (vis, ty) = (field.vis.clone(), field.ty.clone());
+        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks })
+    }
+
+    /// The expression that makes its `FieldInfo`.
+    pub fn info(&self, codegen: &TokenStream) -> TokenStream {
+        let (name, ty) = (self.ident.to_string(), &self.ty);
+        let role = if self.tune { quote!(tune) } else { quote!(key) };
+        let mut info = quote!(#codegen::family::FieldInfo::#role::<#ty>(#name));
+        if let Some(short) = &self.short {
+            info.extend(quote!(.short(#short)));
+        }
+        if !self.help.is_empty() {
+            let help = &self.help;
+            info.extend(quote!(.help(#help)));
+        }
+        match &self.values {
+            Values::All => {}
+            Values::Range { min, max, multiple_of } => {
+                let multiple_of = multiple_of.as_ref().map_or_else(|| quote!(1), |m| quote!(#m));
+                info.extend(quote!(.range::<#ty>(#min, #max, #multiple_of)));
+            }
+            // With the type written down, so that literals get it and both arrays and slices do.
+            Values::Menu(menu) => {
+                info.extend(quote! { .values::<#ty>({ let values: &[#ty] = &#menu; values }) })
+            }
+        }
+        match &self.default {
+            None => {}
+            Some(Expr::Closure(_)) => info.extend(quote!(.default_from_key())),
+            Some(value) => info.extend(quote!(.default_value::<#ty>(#value))),
+        }
+        if self.ranks.is_some() {
+            info.extend(quote!(.ranks()));
+        }
+        info
+    }
+}
+
+/// The one attribute that says where the field's value comes from.
+fn the_attribute<'a>(field: &'a syn::Field, ident: &Ident, errors: &mut Errors) -> Option<&'a Attribute> {
+    let ours = |a: &&Attribute| a.path().is_ident("key") || a.path().is_ident("tune");
+    let mut attrs = field.attrs.iter().filter(ours);
+    let first = attrs.next();
+    if first.is_none() {
+        let advice = "`#[key(..)]` if the problem gives it, `#[tune(..)]` if tuning chooses it";
+        errors.at(ident.span(), format!("say where the value of `{ident}` comes from: {advice}"));
+    }
+    if let Some(second) = attrs.next() {
+        errors.at(second.span(), format!("`{ident}` is either a key or tuned, once"));
+    }
+    first
+}
+
+fn is_integer(ty: &Type) -> bool {
+    let integers = ["u8", "u16", "u32", "u64", "i8", "i16", "i32", "i64"];
+    integers.contains(&ty.to_token_stream().to_string().as_str())
+}
+
+/// `range`, `multiple_of` and `values`, as they suit the field's type.
+fn values(set: &mut Settings, ty: &Type, tune: bool, errors: &mut Errors) -> Values {
+    let range = set.value("range", "1..=64", errors);
+    let multiple_of = set.value("multiple_of", "8", errors);
+    let menu = set.value("values", "[4, 8, 16]", errors);
+    match (is_integer(ty), range, menu) {
+        (true, _, Some(menu)) if !tune => {
+            let why = "a new model shape must need no change here";
+            let message = format!("a number that is a key has a range, never a menu of values: {why}");
+            errors.at(menu.span(), message);
+        }
+        (_, Some(range), Some(_)) => errors.at(range.span(), "either `range` or `values`"),
+        (true, None, None) => {
+            let menu = if tune { " or a menu, as in `values = [4, 8, 16]`" } else { "" };
+            errors.at(set.span, format!("a number needs a range, as in `range = 1..=64`{menu}"));
+        }
+        (false, Some(range), None) => {
+            errors
+                .at(range.span(), "only integer fields have a range; for others, `values = [..]` restricts");
+        }
+        (true, Some(range), None) => {
+            return bounds(range, multiple_of, errors).unwrap_or(Values::All);
+        }
+        (_, None, menu) => {
+            if let Some(multiple_of) = multiple_of {
+                errors.at(multiple_of.span(), "`multiple_of` goes with `range`");
+            }
+            return menu.map_or(Values::All, |menu| Values::Menu(Box::new(menu)));
+        }
+    }
+    Values::All
+}
+
+fn bounds(range: Expr, multiple_of: Option<Expr>, errors: &mut Errors) -> Option<Values> {
+    let Expr::Range(ExprRange { start: Some(min), end: Some(max), limits: RangeLimits::Closed(_), .. }) =
+        range
+    else {
+        errors.at(range.span(), "a range has both ends and includes them: `range = 1..=64`");
+        return None;
+    };
+    if multiple_of.as_ref().is_some_and(|m| integer(m).is_some_and(|m| m < 1)) {
+        errors.at(multiple_of.span(), "a multiple of what? `multiple_of` is at least 1");
+    }
+    if let (Some(low), Some(high)) = (integer(&min), integer(&max)) {
+        let step = multiple_of.as_ref().and_then(integer).unwrap_or(1).max(1);
+        if low > high {
+            errors.at(min.span(), format!("this range is empty: {low} is above {high}"));
+        } else if low + (step - low.rem_euclid(step)) % step > high {
+            errors.at(multiple_of.span(), format!("no multiple of {step} is in {low}..={high}"));
+        }
+    }
+    Some(Values::Range { min, max, multiple_of: multiple_of.map(Box::new) })
+}
+
+/// The value of an integer literal, possibly negative.
+fn integer(expr: &Expr) -> Option<i128> {
+    match expr {
+        Expr::Lit(ExprLit { lit: Lit::Int(int), .. }) => int.base10_parse().ok(),
+        Expr::Unary(syn::ExprUnary { op: syn::UnOp::Neg(_), expr, .. }) => integer(expr).map(|v| -v),
+        _ => None,
+    }
+}
+
+/// A default that is not on the menu would never be used; told when both are literals.
+fn check_default(menu: &Expr, default: &Expr, errors: &mut Errors) {
+    let Expr::Array(menu) = menu else { return };
+    let values: Option<Vec<i128>> = menu.elems.iter().map(integer).collect();
+    if let (Some(values), Some(default_value)) = (values, integer(default))
+        && !values.contains(&default_value)
+    {
+        errors.at(default.span(), format!("the default {default_value} is not one of the values"));
+    }
+}

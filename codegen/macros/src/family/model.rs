@@ -1,0 +1,198 @@
+//! A configuration struct as the derive understands it.
+
+use proc_macro2::Span;
+use quote::ToTokens;
+use syn::{Data, DeriveInput, Expr, ExprLit, Ident, Lit, LitInt, Path, Visibility, spanned::Spanned};
+
+use super::field::Field;
+use crate::attrs::{Errors, Settings, list};
+
+/// The struct and what its `#[family(..)]` says.
+pub struct Model {
+    pub ident: Ident,
+    pub vis: Visibility,
+    /// Key fields, then tuning fields.
+    pub fields: Vec<Field>,
+    pub name: String,
+    pub kernel: Path,
+    pub args: Path,
+    pub warps: Warps,
+    pub key: Ident,
+    pub serde: bool,
+    /// The field that is the world size.
+    pub ranks: Ident,
+}
+
+/// Where the number of warps a block has comes from.
+pub enum Warps {
+    Field(Ident),
+    Fixed(LitInt),
+}
+
+const EXAMPLE: &str = "#[family(name = \"scale\", kernel = scale, args = ScaleArgs, warps = warps)]";
+
+impl Model {
+    /// Reads the struct; all mistakes are told at once.
+    pub fn of(input: &DeriveInput) -> syn::Result<Model> {
+        let mut errors = Errors::default();
+        let Data::Struct(data) = &input.data else {
+            let message = "a family's configuration is a struct with named fields";
+            return Err(syn::Error::new(input.ident.span(), message));
+        };
+        if !input.generics.params.is_empty() {
+            errors.at(input.generics.span(), "a family's configuration has no generic parameters");
+        }
+        if !matches!(data.fields, syn::Fields::Named(_)) {
+            errors.at(input.ident.span(), "a family's configuration is a struct with named fields");
+        }
+        let mut fields: Vec<Field> = data.fields.iter().filter_map(|f| Field::of(f, &mut errors)).collect();
+        distinct_names(&fields, &mut errors);
+        let ranks = world_size(&fields, input.ident.span(), &mut errors);
+        let whole = |name: &Ident| data.fields.iter().any(|f| f.ident.as_ref() == Some(name));
+        let header = Header::of(input, &fields, whole, &mut errors);
+        errors.finish()?;
+        // Nothing is missing without an error.
+        let missing = || syn::Error::new(input.ident.span(), "incomplete family");
+        let (header, ranks) = header.zip(ranks).ok_or_else(missing)?;
+        fields.sort_by_key(|f| f.tune);
+        let Header { name, kernel, args, warps, key, serde } = header;
+        let (ident, vis) = (input.ident.clone(), input.vis.clone());
+        Ok(Model { ident, vis, fields, name, kernel, args, warps, key, serde, ranks })
+    }
+}
+
+/// What `#[family(..)]` says.
+struct Header {
+    name: String,
+    kernel: Path,
+    args: Path,
+    warps: Warps,
+    key: Ident,
+    serde: bool,
+}
+
+impl Header {
+    fn of(
+        input: &DeriveInput,
+        fields: &[Field],
+        exists: impl Fn(&Ident) -> bool,
+        errors: &mut Errors,
+    ) -> Option<Header> {
+        let mut attrs = input.attrs.iter().filter(|a| a.path().is_ident("family"));
+        let Some(attr) = attrs.next() else {
+            errors.at(input.ident.span(), format!("say which kernel the family specialises: `{EXAMPLE}`"));
+            return None;
+        };
+        if let Some(second) = attrs.next() {
+            errors.at(second.span(), "one `#[family(..)]` says it all");
+        }
+        let known = ["name", "kernel", "args", "warps", "key", "serde"];
+        let mut set = Settings::of(attr, &known, errors);
+        let mut required = |name: &str, example: &str, errors: &mut Errors| {
+            let value = set.value(name, example, errors);
+            if value.is_none() {
+                errors.at(set.span, format!("`{name}` is missing, as in `{EXAMPLE}`"));
+            }
+            value
+        };
+        let kernel = required("kernel", "scale", errors).and_then(|e| path(&e, "kernel", errors));
+        let args = required("args", "ScaleArgs", errors).and_then(|e| path(&e, "args", errors));
+        let warps = required("warps", "warps", errors).and_then(|e| warps(&e, fields, exists, errors));
+        let key = set.value("key", "ScaleKey", errors).and_then(|e| path(&e, "key", errors));
+        let key = match key.as_ref().map(Path::get_ident) {
+            Some(Some(ident)) => ident.clone(),
+            Some(None) => {
+                errors.at(key.span(), "`key` is the name of the type to make, not a path to one");
+                return None;
+            }
+            None => Ident::new(&format!("{}Key", input.ident), input.ident.span()),
+        };
+        let serde = set.flag("serde", errors).is_some();
+        let name = match set.text("name", "scale", errors) {
+            Some(text) => {
+                check_name(&text.value(), text.span(), errors);
+                text.value()
+            }
+            None => kernel.as_ref()?.segments.last()?.ident.to_string(),
+        };
+        Some(Header { name, kernel: kernel?, args: args?, warps: warps?, key, serde })
+    }
+}
+
+fn path(value: &Expr, name: &str, errors: &mut Errors) -> Option<Path> {
+    if let Expr::Path(path) = value {
+        return Some(path.path.clone());
+    }
+    errors.at(value.span(), format!("`{name}` is a name or a path"));
+    None
+}
+
+/// Family names start variant names, which are C identifiers with a `__` of their own.
+fn check_name(name: &str, span: Span, errors: &mut Errors) {
+    let good = |c: char| c.is_ascii_lowercase() || c.is_ascii_digit() || c == '_';
+    let letter = name.starts_with(|c: char| c.is_ascii_lowercase());
+    if !letter || !name.chars().all(good) || name.contains("__") || name.ends_with('_') {
+        let rule = "lower-case letters and digits with single `_` between them, a letter first";
+        errors.at(span, format!("a family's name starts its variants' names, C identifiers: {rule}"));
+    }
+}
+
+fn warps(
+    value: &Expr,
+    fields: &[Field],
+    exists: impl Fn(&Ident) -> bool,
+    errors: &mut Errors,
+) -> Option<Warps> {
+    if let Expr::Lit(ExprLit { lit: Lit::Int(fixed), .. }) = value {
+        if !fixed.base10_parse().is_ok_and(|n: u32| (1..=32).contains(&n)) {
+            errors.at(fixed.span(), "a block has 1 to 32 warps");
+        }
+        return Some(Warps::Fixed(fixed.clone()));
+    }
+    let name = match value {
+        Expr::Path(path) => path.path.get_ident().cloned(),
+        _ => None,
+    };
+    let Some(name) = name else {
+        errors.at(value.span(), "`warps` names the field with the warps a block has, or is a number");
+        return None;
+    };
+    if !exists(&name) {
+        let names: Vec<String> = fields.iter().map(|f| f.ident.to_string()).collect();
+        errors.at(name.span(), format!("`warps` names a field: there is no `{name}`, but {}", list(&names)));
+    }
+    let ty = fields.iter().find(|f| f.ident == name).map(|f| f.ty.to_token_stream().to_string());
+    if ty.is_some_and(|ty| ty != "u32") {
+        errors.at(name.span(), format!("the warps a block has are a `u32`; `{name}` is something else"));
+    }
+    Some(Warps::Field(name))
+}
+
+/// The field that is the world size; exactly one key.
+fn world_size(fields: &[Field], span: Span, errors: &mut Errors) -> Option<Ident> {
+    let mut marked = fields.iter().filter_map(|f| f.ranks.map(|span| (&f.ident, span)));
+    let Some((first, _)) = marked.next() else {
+        let advice = "`#[key(short = \"r\", range = 2..=64, ranks)] pub ranks: u32`";
+        errors.at(span, format!("no field says how many ranks run the kernel; mark one: {advice}"));
+        return None;
+    };
+    if let Some((_, span)) = marked.next() {
+        errors.at(span, format!("`{first}` is the world size already"));
+    }
+    Some(first.clone())
+}
+
+/// Names and short names must not clash: users may write either.
+fn distinct_names(fields: &[Field], errors: &mut Errors) {
+    for (at, field) in fields.iter().enumerate() {
+        let Some(short) = &field.short else { continue };
+        let other = fields.iter().enumerate().find(|(i, f)| {
+            let same_short = *i < at && f.short.as_ref().is_some_and(|s| s.value() == short.value());
+            same_short || (*i != at && f.ident == short.value())
+        });
+        if let Some((_, other)) = other {
+            let message = format!("`{}` means the field `{}` already", short.value(), other.ident);
+            errors.at(short.span(), message);
+        }
+    }
+}
