@@ -72,6 +72,23 @@ impl Builder {
         id
     }
 
+    /// Appends an operation to the open region at this depth (0 is the prologue).
+    pub fn push_at(&mut self, depth: usize, kind: OpKind, loc: Loc) -> OpId {
+        let id = self.kernel.add_op(kind, loc);
+        self.open[depth].ops.push(id);
+        id
+    }
+
+    /// Appends an operation that exists already (of a region that was closed) to the innermost open region.
+    pub fn append(&mut self, op: OpId) {
+        self.open.last_mut().expect("a region is open until finish").ops.push(op);
+    }
+
+    /// The operations so far of the open region at this depth (0 is the prologue).
+    pub fn open_ops(&self, depth: usize) -> &[OpId] {
+        &self.open[depth].ops
+    }
+
     /// Appends an operation that defines one value of type `ty`, and returns the value.
     pub fn emit(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> OpKind) -> ValueId {
         let out = self.kernel.add_value(ty, None);

@@ -1,0 +1,166 @@
+//! Kernel parameters: what `#[derive(KernelArgs)]` implements, and how a parameter becomes a handle.
+
+use super::error::{TraceError, raise};
+use super::trace::{attempt, with};
+use crate::ir::{Dtype, Loc, ParamId, ParamKind};
+
+/// A parameter of a kernel: what the runtime has to pass, and what the simulator and the manifest need to know.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ParamSpec {
+    /// Field name in the author's struct.
+    pub name: String,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements (1 for a scalar).
+    pub len: u64,
+    /// First paragraph of the field's doc comment.
+    pub doc: String,
+}
+
+impl ParamSpec {
+    /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Flags`, `EpochWord`, `Val<T>`.
+    pub fn of<A: TypedArg>(name: &str, len: u64, doc: &str) -> ParamSpec {
+        ParamSpec { name: name.into(), kind: A::KIND, dtype: A::DTYPE, len, doc: doc.into() }
+    }
+
+    /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`.
+    pub fn erased<A: ErasedArg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
+        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into() }
+    }
+}
+
+/// A struct of kernel parameters; implemented by `#[derive(KernelArgs)]`.
+pub trait KernelArgs: Sized {
+    /// The config that decides lengths and element types.
+    type Config: ?Sized;
+    /// The parameters under a config, in the order of the fields.
+    fn params(config: &Self::Config) -> Vec<ParamSpec>;
+    /// The handles, taken from the binder by [`Binder::next`] in the order of the fields.
+    fn bind(binder: &mut Binder) -> Self;
+}
+
+/// A type that can be a field of a [`KernelArgs`] struct.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be a kernel parameter",
+    note = "parameters are Ptr<T>, Sym<T>, AnyPtr, AnySym, Flags, EpochWord and Val<T>"
+)]
+pub trait Arg: Sized {
+    /// What it is.
+    const KIND: ParamKind;
+    /// The handle of a declared parameter.
+    #[doc(hidden)]
+    fn bind(bound: Bound) -> Self;
+}
+
+/// A parameter type that fixes its element type.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say its element type",
+    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Flags, EpochWord or Val<T>"
+)]
+pub trait TypedArg: Arg {
+    /// Element type.
+    const DTYPE: Dtype;
+}
+
+/// A parameter type whose element type a config chooses.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has an element type of its own",
+    note = "`#[dtype(..)]` is for AnyPtr and AnySym"
+)]
+pub trait ErasedArg: Arg {}
+
+/// A declared parameter of the kernel that is being traced.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound {
+    pub(crate) param: ParamId,
+    pub(crate) trace: u32,
+    pub(crate) len: u64,
+    pub(crate) dtype: Dtype,
+}
+
+/// Declares parameters of the kernel that is being traced and hands out their handles.
+#[derive(Debug)]
+pub struct Binder {
+    trace: u32,
+    next: u32,
+    loc: Loc,
+}
+
+impl Binder {
+    pub(crate) fn new(trace: u32, loc: Loc) -> Binder {
+        Binder { trace, next: 0, loc }
+    }
+
+    /// Declares parameters, to be taken in this order by [`Binder::next`].
+    pub fn declare(&mut self, specs: Vec<ParamSpec>) {
+        let loc = self.loc;
+        for spec in specs {
+            attempt(loc, |t| {
+                check_spec(&spec, loc)?;
+                if t.builder.kernel.params.iter().any(|p| p.name == spec.name) {
+                    return Err(TraceError::new(
+                        loc,
+                        format!("two parameters are named `{}`", spec.name),
+                        "rename one of them",
+                    ));
+                }
+                let id = t.builder.param(&spec.name, spec.kind, spec.dtype, spec.len);
+                t.builder.kernel.params[id.index()].doc = spec.doc;
+                Ok(())
+            });
+        }
+    }
+
+    /// The handle of the next declared parameter, which must be of type `A`.
+    #[allow(clippy::should_implement_trait)] // the type is chosen by the caller
+    pub fn next<A: Arg>(&mut self) -> A {
+        let param = ParamId(self.next);
+        let loc = self.loc;
+        let found = with(loc, |t| t.builder.kernel.params.get(param.index()).cloned());
+        let Some(p) = found.filter(|p| p.kind == A::KIND) else {
+            raise(TraceError::new(
+                loc,
+                format!("parameter {} is bound as {:?}, which is not what was declared", self.next, A::KIND),
+                "let `KernelArgs::params` and `KernelArgs::bind` go through the fields in the same order",
+            ))
+        };
+        self.next += 1;
+        A::bind(Bound { param, trace: self.trace, len: p.len, dtype: p.dtype })
+    }
+
+    /// Declares a parameter and returns its handle.
+    pub fn arg<A: TypedArg>(&mut self, name: &str, len: u64) -> A {
+        self.declare(vec![ParamSpec::of::<A>(name, len, "")]);
+        self.next()
+    }
+
+    /// Declares a parameter of the given element type and returns its handle.
+    pub fn erased<A: ErasedArg>(&mut self, name: &str, len: u64, dtype: Dtype) -> A {
+        self.declare(vec![ParamSpec::erased::<A>(name, len, dtype, "")]);
+        self.next()
+    }
+}
+
+fn check_spec(spec: &ParamSpec, loc: Loc) -> Result<(), TraceError> {
+    let name = &spec.name;
+    let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
+    if !is_identifier(name) {
+        return wrong(format!("a parameter named `{name}`"), "use letters, digits and `_`, not starting with a digit");
+    }
+    if spec.len == 0 {
+        return wrong(format!("parameter `{name}` has no elements"), "let its `#[len(..)]` be at least 1");
+    }
+    if spec.dtype == Dtype::Bool {
+        return wrong(format!("parameter `{name}` is of bool"), "truth values live in registers: use u32");
+    }
+    Ok(())
+}
+
+/// Whether text can be a name in emitted source.
+pub(crate) fn is_identifier(s: &str) -> bool {
+    let mut chars = s.chars();
+    chars.next().is_some_and(|c| c.is_ascii_alphabetic() || c == '_')
+        && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}

@@ -1,0 +1,127 @@
+//! What can be checked only when the whole kernel is traced, and the removal of what nothing uses.
+
+use super::error::TraceError;
+use super::fold::Pure;
+use super::trace::Trace;
+use crate::ir::{Kernel, OpId, OpKind, ParamId, Region, ValueId};
+
+/// The checks at the end of a trace.
+pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
+    if t.builder.kernel.roles.is_empty() {
+        return Err(TraceError::new(
+            t.builder.kernel.loc,
+            "a kernel without roles",
+            "say which blocks run what: `role(\"name\", blocks, |b| ..)`",
+        ));
+    }
+    unsignalled(t)?;
+    receipts(t)
+}
+
+fn unsignalled(t: &Trace) -> Result<(), TraceError> {
+    match t.parcels.iter().find(|p| p.signalled.is_none()) {
+        None => Ok(()),
+        Some(p) => Err(TraceError::new(
+            p.made.loc,
+            "this parcel is never signalled",
+            "receivers see what it carries only after `parcel.signal(&flags, index, epoch)`",
+        )),
+    }
+}
+
+/// Every read of an inbox must have the receipt of a flag whose signal publishes puts to that inbox, when this kernel
+/// signals the flag at all: the receive half of a split operation cannot know.
+fn receipts(t: &Trace) -> Result<(), TraceError> {
+    let covers = |flag: ParamId, buffer: ParamId| {
+        t.parcels.iter().any(|p| p.signalled == Some(flag) && p.puts.contains(&buffer))
+    };
+    let name = |p: ParamId| &t.builder.kernel.params[p.index()].name;
+    for read in &t.reads {
+        let flag = t.builder.kernel.receipts[read.receipt.index()].flag;
+        let signalled = t.parcels.iter().any(|p| p.signalled == Some(flag));
+        if !signalled || covers(flag, read.buffer) {
+            continue;
+        }
+        let (flag_name, buffer) = (name(flag), name(read.buffer));
+        let mut better: Vec<&str> = vec![];
+        for p in &t.parcels {
+            if let Some(f) = p.signalled.filter(|&f| covers(f, read.buffer)) {
+                better.push(name(f));
+            }
+        }
+        better.sort_unstable();
+        better.dedup();
+        let help = match better.as_slice() {
+            [] => format!("put to `{buffer}` in the parcel that is signalled on `{flag_name}`"),
+            flags => format!("read it with the receipt of a wait on `{}`", flags.join("` or `")),
+        };
+        return Err(TraceError::new(
+            read.loc,
+            format!("the receipt of `{flag_name}` does not cover `{buffer}`: no parcel signalled on `{flag_name}` puts there"),
+            help,
+        )
+        .note(t.builder.kernel.receipts[read.receipt.index()].loc, "the receipt is of this wait"));
+    }
+    Ok(())
+}
+
+/// Removes pure operations whose results nothing uses. Loads stay: what they read is part of what the kernel does.
+pub(crate) fn drop_unused(k: &mut Kernel) {
+    let mut used = vec![0u32; k.values.len()];
+    let all: Vec<OpId> = reachable(k);
+    for &id in &all {
+        for v in operands(k, id) {
+            used[v.index()] += 1;
+        }
+    }
+    let mut dead = vec![false; k.ops.len()];
+    // Users come after what they use, so one pass backwards finds chains.
+    for &id in all.iter().rev() {
+        let kind = &k.op(id).kind;
+        let pure = Pure::of(kind).is_some() || matches!(kind, OpKind::VarGet { .. } | OpKind::ScalarParam { .. });
+        if pure && kind.outs().iter().all(|v| used[v.index()] == 0) {
+            dead[id.index()] = true;
+            for v in operands(k, id) {
+                used[v.index()] -= 1;
+            }
+        }
+    }
+    let keep = |r: &mut Region| r.ops.retain(|op| !dead[op.index()]);
+    keep(&mut k.prologue);
+    k.roles.iter_mut().for_each(|r| keep(&mut r.body));
+    for op in &mut k.ops {
+        match &mut op.kind {
+            OpKind::If { then, otherwise, .. } => {
+                keep(then);
+                keep(otherwise);
+            }
+            OpKind::For { body, .. } | OpKind::Split { body, .. } => keep(body),
+            OpKind::While { header, body, .. } => {
+                keep(header);
+                keep(body);
+            }
+            _ => {}
+        }
+    }
+}
+
+fn reachable(k: &Kernel) -> Vec<OpId> {
+    let mut all = vec![];
+    for region in std::iter::once(&k.prologue).chain(k.roles.iter().map(|r| &r.body)) {
+        k.walk(region, &mut |id, _| all.push(id));
+    }
+    all
+}
+
+/// The values that an operation uses, those of its parcel's target included.
+fn operands(k: &Kernel, id: OpId) -> Vec<ValueId> {
+    use crate::ir::Target;
+    let kind = &k.op(id).kind;
+    let mut v = kind.operands();
+    if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
+        match k.parcels[parcel.index()].target {
+            Target::Rank(t) | Target::Mask(t) => v.push(t),
+        }
+    }
+    v
+}

@@ -1,0 +1,293 @@
+//! Pure operations as keys, and what can be computed at trace time.
+
+use super::trace::Trace;
+use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Kernel, OpKind, ReduceOp, Type, UnaryOp, ValueId};
+
+/// A pure operation without its result: two equal ones compute the same value.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Pure {
+    Const(Const),
+    Binary(BinaryOp, ValueId, ValueId),
+    Unary(UnaryOp, ValueId),
+    Compare(CompareOp, ValueId, ValueId),
+    Select(ValueId, ValueId, ValueId),
+    Cast(Dtype, ValueId),
+    Fma(ValueId, ValueId, ValueId),
+    Bitcast(Dtype, ValueId),
+    Splat(ValueId, u32),
+    Arange(u32),
+    Rank,
+    GroupIndex,
+    Reduce(ReduceOp, ValueId),
+    Scan(ReduceOp, ValueId, bool),
+}
+
+impl Pure {
+    /// The operation as a key, when it is one of these. (`Cast` and `Bitcast` need the type of their result, so they
+    /// come back with a placeholder; enough to know that they are pure.)
+    pub fn of(kind: &OpKind) -> Option<Pure> {
+        use OpKind::*;
+        Some(match *kind {
+            Const { value, .. } => Pure::Const(value),
+            Binary { op, a, b, .. } => Pure::Binary(op, a, b),
+            Unary { op, a, .. } => Pure::Unary(op, a),
+            Compare { op, a, b, .. } => Pure::Compare(op, a, b),
+            Select { cond, a, b, .. } => Pure::Select(cond, a, b),
+            Cast { a, .. } => Pure::Cast(Dtype::Bool, a),
+            Fma { a, b, c, .. } => Pure::Fma(a, b, c),
+            Bitcast { a, .. } => Pure::Bitcast(Dtype::Bool, a),
+            Splat { a, .. } => Pure::Splat(a, 0),
+            Arange { .. } => Pure::Arange(0),
+            Rank { .. } => Pure::Rank,
+            GroupIndex { .. } => Pure::GroupIndex,
+            Reduce { op, a, .. } => Pure::Reduce(op, a),
+            Scan { op, a, exclusive, .. } => Pure::Scan(op, a, exclusive),
+            _ => return None,
+        })
+    }
+
+    /// The operation that defines `out`.
+    pub fn kind(self, out: ValueId) -> OpKind {
+        match self {
+            Pure::Const(value) => OpKind::Const { out, value },
+            Pure::Binary(op, a, b) => OpKind::Binary { out, op, a, b },
+            Pure::Unary(op, a) => OpKind::Unary { out, op, a },
+            Pure::Compare(op, a, b) => OpKind::Compare { out, op, a, b },
+            Pure::Select(cond, a, b) => OpKind::Select { out, cond, a, b },
+            Pure::Cast(_, a) => OpKind::Cast { out, a },
+            Pure::Fma(a, b, c) => OpKind::Fma { out, a, b, c },
+            Pure::Bitcast(_, a) => OpKind::Bitcast { out, a },
+            Pure::Splat(a, _) => OpKind::Splat { out, a },
+            Pure::Arange(_) => OpKind::Arange { out },
+            Pure::Rank => OpKind::Rank { out },
+            Pure::GroupIndex => OpKind::GroupIndex { out },
+            Pure::Reduce(op, a) => OpKind::Reduce { out, op, a },
+            Pure::Scan(op, a, exclusive) => OpKind::Scan { out, op, a, exclusive },
+        }
+    }
+
+    /// Type of its result.
+    pub fn ty(self, k: &Kernel) -> Type {
+        match self {
+            Pure::Const(c) => Type::scalar(dtype_of(c)),
+            Pure::Unary(UnaryOp::PopCount | UnaryOp::TrailingZeros, a) => k.ty(a).with_dtype(Dtype::U32),
+            Pure::Binary(_, a, _)
+            | Pure::Unary(_, a)
+            | Pure::Select(_, a, _)
+            | Pure::Fma(a, ..)
+            | Pure::Scan(_, a, _) => k.ty(a),
+            Pure::Compare(_, a, _) => k.ty(a).with_dtype(Dtype::Bool),
+            Pure::Cast(to, a) | Pure::Bitcast(to, a) => k.ty(a).with_dtype(to),
+            Pure::Splat(a, len) => Type::tile(k.ty(a).dtype, len),
+            Pure::Arange(len) => Type::tile(Dtype::U32, len),
+            Pure::Rank | Pure::GroupIndex => Type::scalar(Dtype::U32),
+            Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
+        }
+    }
+}
+
+fn dtype_of(c: Const) -> Dtype {
+    match c {
+        Const::Bool(_) => Dtype::Bool,
+        Const::I32(_) => Dtype::I32,
+        Const::U32(_) => Dtype::U32,
+        Const::U64(_) => Dtype::U64,
+        Const::F32(_) => Dtype::F32,
+    }
+}
+
+/// What folding found.
+pub(crate) enum Folded {
+    /// The operation must be computed on the device.
+    No,
+    /// Its result is known.
+    Constant(Const),
+    /// Its result is one of its operands.
+    Value(ValueId),
+}
+
+/// Message and help of an operation that no device value can make right.
+pub(crate) type Why = (&'static str, &'static str);
+
+/// Computes `op` when its operands are constants, or simplifies `x + 0`, `x * 1` and the like.
+pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
+    let constant = |v: ValueId| t.constant(v);
+    Ok(match op {
+        Pure::Binary(op, a, b) => {
+            if let (Some(x), Some(y)) = (constant(a), constant(b)) {
+                return Ok(binary(op, x, y)?.map_or(Folded::No, Folded::Constant));
+            }
+            check_right(op, t.uniform(b))?;
+            identity(op, a, b, t.uniform(a), t.uniform(b))
+        }
+        Pure::Unary(op, a) => constant(a).and_then(|x| unary(op, x)).map_or(Folded::No, Folded::Constant),
+        Pure::Compare(op, a, b) => match (constant(a), constant(b)) {
+            (Some(x), Some(y)) => compare(op, x, y).map_or(Folded::No, |v| Folded::Constant(Const::Bool(v))),
+            _ => Folded::No,
+        },
+        Pure::Select(cond, a, b) => match constant(cond) {
+            Some(Const::Bool(true)) => Folded::Value(a),
+            Some(Const::Bool(false)) => Folded::Value(b),
+            _ if a == b => Folded::Value(a),
+            _ => Folded::No,
+        },
+        Pure::Cast(to, a) | Pure::Bitcast(to, a) if t.ty(a).dtype == to => Folded::Value(a),
+        Pure::Cast(to, a) => constant(a).and_then(|x| cast(to, x)).map_or(Folded::No, Folded::Constant),
+        _ => Folded::No,
+    })
+}
+
+const DIV0: Why = ("a division by the constant zero", "check the config before dividing by it");
+const SHIFT: Why =
+    ("a shift by at least the width of its operand", "shift a `u64` (`.to_u64()`), or check the config");
+
+fn check_right(op: BinaryOp, b: Option<Const>) -> Result<(), Why> {
+    use BinaryOp::*;
+    use Const::*;
+    match (op, b) {
+        (Div | Rem, Some(I32(0) | U32(0) | U64(0))) => Err(DIV0),
+        (Shl | Shr, Some(U32(n))) if n >= 32 => Err(SHIFT),
+        (Shl | Shr, Some(I32(n))) if !(0..32).contains(&n) => Err(SHIFT),
+        (Shl | Shr, Some(U64(n))) if n >= 64 => Err(SHIFT),
+        _ => Ok(()),
+    }
+}
+
+/// Whether a constant is the integer zero.
+pub(crate) fn is_zero(c: Const) -> bool {
+    matches!(c, Const::I32(0) | Const::U32(0) | Const::U64(0))
+}
+
+fn identity(op: BinaryOp, a: ValueId, b: ValueId, x: Option<Const>, y: Option<Const>) -> Folded {
+    use BinaryOp::*;
+    let zero = |c: Option<Const>| c.is_some_and(is_zero);
+    let one = |c: Option<Const>| {
+        matches!(c, Some(Const::I32(1) | Const::U32(1) | Const::U64(1)))
+            || c == Some(Const::F32(1f32.to_bits()))
+    };
+    let truth = |c: Option<Const>| match c {
+        Some(Const::Bool(v)) => Some(v),
+        _ => None,
+    };
+    match op {
+        Add | Or | Xor if zero(x) => Folded::Value(b),
+        Add | Sub | Or | Xor | Shl | Shr if zero(y) => Folded::Value(a),
+        Mul if one(x) => Folded::Value(b),
+        Mul | Div if one(y) => Folded::Value(a),
+        Mul | And if zero(x) => Folded::Value(a),
+        Mul | And if zero(y) => Folded::Value(b),
+        And if truth(x) == Some(true) => Folded::Value(b),
+        And if truth(y) == Some(true) => Folded::Value(a),
+        Or if truth(x) == Some(false) => Folded::Value(b),
+        Or if truth(y) == Some(false) => Folded::Value(a),
+        And | Or | Min | Max if a == b => Folded::Value(a),
+        _ => Folded::No,
+    }
+}
+
+fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
+    use BinaryOp::*;
+    check_right(op, Some(y))?;
+    macro_rules! int {
+        ($x:expr, $y:expr, $wrap:path) => {
+            $wrap(match op {
+                Add => $x.wrapping_add($y),
+                Sub => $x.wrapping_sub($y),
+                Mul => $x.wrapping_mul($y),
+                Div => $x.wrapping_div($y),
+                Rem => $x.wrapping_rem($y),
+                Min => $x.min($y),
+                Max => $x.max($y),
+                And => $x & $y,
+                Or => $x | $y,
+                Xor => $x ^ $y,
+                Shl => $x << $y,
+                Shr => $x >> $y,
+            })
+        };
+    }
+    Ok(Some(match (x, y) {
+        (Const::I32(x), Const::I32(y)) => int!(x, y, Const::I32),
+        (Const::U32(x), Const::U32(y)) => int!(x, y, Const::U32),
+        (Const::U64(x), Const::U64(y)) => int!(x, y, Const::U64),
+        (Const::F32(x), Const::F32(y)) => {
+            let (x, y) = (f32::from_bits(x), f32::from_bits(y));
+            let v = match op {
+                Add => x + y,
+                Sub => x - y,
+                Mul => x * y,
+                Div => x / y,
+                // Left to the device: NaN and signed zero are the target's.
+                _ => return Ok(None),
+            };
+            Const::F32(v.to_bits())
+        }
+        (Const::Bool(x), Const::Bool(y)) => Const::Bool(match op {
+            And => x & y,
+            Or => x | y,
+            Xor => x ^ y,
+            _ => return Ok(None),
+        }),
+        _ => return Ok(None),
+    }))
+}
+
+fn unary(op: UnaryOp, x: Const) -> Option<Const> {
+    use UnaryOp::*;
+    Some(match (op, x) {
+        (Neg, Const::I32(x)) => Const::I32(x.wrapping_neg()),
+        (Neg, Const::F32(x)) => Const::F32((-f32::from_bits(x)).to_bits()),
+        (Not, Const::Bool(x)) => Const::Bool(!x),
+        (Not, Const::I32(x)) => Const::I32(!x),
+        (Not, Const::U32(x)) => Const::U32(!x),
+        (Not, Const::U64(x)) => Const::U64(!x),
+        (Abs, Const::I32(x)) => Const::I32(x.wrapping_abs()),
+        (Abs, Const::F32(x)) => Const::F32(f32::from_bits(x).abs().to_bits()),
+        (PopCount, Const::U32(x)) => Const::U32(x.count_ones()),
+        (PopCount, Const::U64(x)) => Const::U32(x.count_ones()),
+        (TrailingZeros, Const::U32(x)) => Const::U32(x.trailing_zeros()),
+        (TrailingZeros, Const::U64(x)) => Const::U32(x.trailing_zeros()),
+        _ => return None,
+    })
+}
+
+fn compare(op: CompareOp, x: Const, y: Const) -> Option<bool> {
+    use std::cmp::Ordering;
+    let order = match (x, y) {
+        (Const::I32(x), Const::I32(y)) => Some(x.cmp(&y)),
+        (Const::U32(x), Const::U32(y)) => Some(x.cmp(&y)),
+        (Const::U64(x), Const::U64(y)) => Some(x.cmp(&y)),
+        (Const::Bool(x), Const::Bool(y)) => Some(x.cmp(&y)),
+        (Const::F32(x), Const::F32(y)) => f32::from_bits(x).partial_cmp(&f32::from_bits(y)),
+        _ => return None,
+    };
+    Some(match op {
+        CompareOp::Eq => order == Some(Ordering::Equal),
+        CompareOp::Ne => order != Some(Ordering::Equal),
+        CompareOp::Lt => order == Some(Ordering::Less),
+        CompareOp::Le => matches!(order, Some(Ordering::Less | Ordering::Equal)),
+        CompareOp::Gt => order == Some(Ordering::Greater),
+        CompareOp::Ge => matches!(order, Some(Ordering::Greater | Ordering::Equal)),
+    })
+}
+
+fn cast(to: Dtype, x: Const) -> Option<Const> {
+    macro_rules! from {
+        ($x:expr) => {
+            match to {
+                Dtype::I32 => Const::I32($x as i32),
+                Dtype::U32 => Const::U32($x as u32),
+                Dtype::U64 => Const::U64($x as u64),
+                Dtype::F32 => Const::F32(($x as f32).to_bits()),
+                _ => return None,
+            }
+        };
+    }
+    Some(match x {
+        Const::I32(x) => from!(x),
+        Const::U32(x) => from!(x),
+        Const::U64(x) => from!(x),
+        Const::F32(x) => from!(f32::from_bits(x)),
+        Const::Bool(x) => from!(u32::from(x)),
+    })
+}

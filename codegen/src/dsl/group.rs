@@ -1,0 +1,200 @@
+//! Roles, groups and splits.
+
+use std::marker::PhantomData;
+
+use super::args::is_identifier;
+use super::error::{TraceError, raise};
+use super::fold::Pure;
+use super::scope::{OpenRegion, RegionKind, ScopeId};
+use super::trace::{Made, attempt, with};
+use super::val::{FromRaw, Int, IntoVal, Val, host};
+use crate::ir::{Loc, OpKind};
+
+/// This rank's number, from 0.
+#[track_caller]
+pub fn rank() -> Val<u32> {
+    let loc = Loc::caller();
+    Val::from_raw(with(loc, |t| {
+        let out = t.keep_at(0, Pure::Rank, Some("rank"), loc);
+        t.raw(out)
+    }))
+}
+
+/// World size.
+#[track_caller]
+pub fn ranks() -> u32 {
+    with(Loc::caller(), |t| t.builder.kernel.ranks)
+}
+
+/// Declares a named set of `blocks` blocks that run `body`. The blocks of the first role have the lowest block indices
+/// and start first. The body is traced once, with the block as its group.
+#[track_caller]
+pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
+    let loc = Loc::caller();
+    attempt(loc, |t| {
+        let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
+        if let Some(s) = t.open_scopes().nth(1) {
+            let (message, help) = match &s.kind {
+                RegionKind::Role(outer) => (
+                    format!("role `{name}` inside role `{outer}`"),
+                    "roles stand side by side: close one before the next, or use `split` for groups of a block",
+                ),
+                other => (
+                    format!("role `{name}` inside {}", other.what()),
+                    "which roles a kernel has is decided by the config: use a host condition around it",
+                ),
+            };
+            let begins = format!("{} begins here", s.kind.what());
+            return Err(TraceError::new(loc, message, help).note(s.loc, begins));
+        }
+        if !is_identifier(name) {
+            return wrong(format!("a role named `{name}`"), "use letters, digits and `_`, not starting with a digit");
+        }
+        if blocks == 0 {
+            return wrong(format!("role `{name}` with 0 blocks"), "give it at least one block, or leave it out with a host `if`");
+        }
+        if let Some(first) = t.builder.kernel.roles.iter().find(|r| r.name == name) {
+            let help = "give each role its own name";
+            return Err(TraceError::new(loc, format!("two roles are named `{name}`"), help)
+                .note(first.loc, "the other one is here"));
+        }
+        Ok(())
+    });
+    let region = OpenRegion::open(RegionKind::Role(name.into()), loc);
+    let group = Group::current(blocks, loc);
+    body(group);
+    let region = region.close();
+    with(loc, |t| t.builder.role(name, blocks, region, loc));
+}
+
+/// The lanes that run a body together: a block in a role, some of its warps in a split.
+#[derive(Clone, Copy, Debug)]
+pub struct Group {
+    trace: u32,
+    scope: ScopeId,
+    loc: Loc,
+    /// Warps of one group.
+    warps: u32,
+    /// Groups of the whole role.
+    count: u32,
+    blocks: u32,
+    _here: PhantomData<*const ()>,
+}
+
+impl Group {
+    fn current(blocks: u32, loc: Loc) -> Group {
+        with(loc, |t| Group {
+            trace: t.id,
+            scope: *t.open.last().expect("the prologue is open"),
+            loc,
+            warps: t.builder.kernel.block_warps,
+            count: blocks,
+            blocks,
+            _here: PhantomData,
+        })
+    }
+
+    /// Number of groups of this kind in the role, over all its blocks.
+    pub fn count(&self) -> u32 {
+        self.count
+    }
+
+    /// Warps of this group.
+    pub fn warps(&self) -> u32 {
+        self.warps
+    }
+
+    /// Blocks of the role.
+    pub fn blocks(&self) -> u32 {
+        self.blocks
+    }
+
+    /// This group's number among the [`count`](Group::count) groups of its role. Consecutive numbers go to different
+    /// blocks first: group `i` is group `i / blocks` of block `i % blocks`.
+    #[track_caller]
+    pub fn index(&self) -> Val<u32> {
+        let loc = Loc::caller();
+        Val::from_raw(attempt(loc, |t| {
+            self.check(t, loc)?;
+            let depth = t.scopes[self.scope as usize].depth;
+            let out = t.keep_at(depth, Pure::GroupIndex, Some("group"), loc);
+            Ok(t.raw(out))
+        }))
+    }
+
+    /// The work of this group when the numbers `0..n` are dealt to the groups of the role in turn: `index()`,
+    /// `index() + count()`, and so on below `n`. Use it in `for`.
+    #[track_caller]
+    pub fn strided(&self, n: impl IntoVal<u32>) -> DevRange<u32> {
+        let loc = Loc::caller();
+        DevRange { start: self.index(), end: n.val(), step: host(self.count, loc) }
+    }
+
+    /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. `warps`
+    /// must divide the block's warps. Splits do not nest.
+    #[track_caller]
+    pub fn split(&self, warps: u32, body: impl FnOnce(Group)) {
+        let loc = Loc::caller();
+        let block_warps = attempt(loc, |t| {
+            self.check(t, loc)?;
+            let block_warps = t.builder.kernel.block_warps;
+            let outer = t.open_scopes().find(|s| matches!(s.kind, RegionKind::Split(_)));
+            if let Some(outer) = outer {
+                return Err(TraceError::new(
+                    loc,
+                    "a split inside a split",
+                    "split the block once, into the smallest groups that are needed",
+                )
+                .note(outer.loc, "the outer split begins here"));
+            }
+            if warps == 0 || !block_warps.is_multiple_of(warps) {
+                return Err(TraceError::new(
+                    loc,
+                    format!("groups of {warps} warps in a block of {block_warps}"),
+                    format!(
+                        "the warps of a group must divide the block's: one of {:?}",
+                        (1..=block_warps).filter(|w| block_warps.is_multiple_of(*w)).collect::<Vec<_>>()
+                    ),
+                ));
+            }
+            Ok(block_warps)
+        });
+        let region = OpenRegion::open(RegionKind::Split(warps), loc);
+        let mut group = Group::current(self.blocks, loc);
+        group.warps = warps;
+        group.count = self.blocks * (block_warps / warps);
+        body(group);
+        let body = region.close();
+        with(loc, |t| t.builder.push(OpKind::Split { warps, body }, loc));
+    }
+
+    fn check(&self, t: &super::trace::Trace, loc: Loc) -> Result<(), TraceError> {
+        t.same_trace(self.trace, "a group", loc)?;
+        t.reachable(Made { scope: self.scope, loc: self.loc }, "a group", loc)
+    }
+}
+
+/// A range of the device, to be used in `for`: `start`, `start + step`, .. below `end`.
+#[derive(Clone, Copy, Debug)]
+pub struct DevRange<T: Int> {
+    /// First value.
+    pub start: Val<T>,
+    /// Where it ends, not included.
+    pub end: Val<T>,
+    /// Distance of two values, above zero.
+    pub step: Val<T>,
+}
+
+impl<T: Int> DevRange<T> {
+    /// Every `step`-th value of it.
+    #[track_caller]
+    pub fn step_by(self, step: impl IntoVal<T>) -> DevRange<T> {
+        let step = step.val();
+        let loc = Loc::caller();
+        let zero = with(loc, |t| t.constant(step.to_raw().id).is_some_and(super::fold::is_zero));
+        if zero {
+            raise(TraceError::new(loc, "a range with a step of zero", "step by at least 1"));
+        }
+        DevRange { step: self.step * step, ..self }
+    }
+}

@@ -1,0 +1,423 @@
+//! Memory: buffers of this rank, symmetric buffers, shared memory, flags and epochs.
+
+use std::marker::PhantomData;
+
+use super::args::{Arg, Bound, ErasedArg, TypedArg};
+use super::buffer::{Buf, IntoIndex};
+use super::error::TraceError;
+use super::protocol::Arrived;
+use super::scope::require_role;
+use super::tile::Tile;
+use super::trace::attempt;
+use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
+use crate::ir::{Dtype, Loc, OpKind, ParamId, ParamKind, Place, ReduceOp, Type};
+
+macro_rules! handle {
+    ($(#[$m:meta])* $name:ident) => {
+        $(#[$m])*
+        #[derive(Debug)]
+        pub struct $name<T: Element> {
+            pub(crate) buf: Buf,
+            _t: PhantomData<T>,
+        }
+        impl<T: Element> Clone for $name<T> {
+            fn clone(&self) -> Self {
+                *self
+            }
+        }
+        impl<T: Element> Copy for $name<T> {}
+        impl<T: Element> $name<T> {
+            /// Number of elements.
+            #[allow(clippy::len_without_is_empty)] // no buffer is empty
+            pub fn len(&self) -> u64 {
+                self.buf.len
+            }
+        }
+    };
+}
+handle!(
+    /// A buffer of `T` in this rank's global memory.
+    Ptr
+);
+handle!(
+    /// A symmetric buffer of `T`: every rank has one. Write to peers' with a [`Parcel`](super::Parcel); read this rank's
+    /// own after waiting, with the receipt of the wait.
+    Sym
+);
+handle!(
+    /// An array of `T` in shared memory, one for each group that runs the code that declares it; made by [`shared`].
+    Shared
+);
+
+macro_rules! buffer_arg {
+    ($name:ident $kind:ident) => {
+        impl<T: Element> Arg for $name<T> {
+            const KIND: ParamKind = ParamKind::$kind;
+            fn bind(b: Bound) -> Self {
+                $name { buf: Buf::param(b), _t: PhantomData }
+            }
+        }
+        impl<T: Element> TypedArg for $name<T> {
+            const DTYPE: Dtype = T::DTYPE;
+        }
+    };
+}
+buffer_arg!(Ptr Local);
+buffer_arg!(Sym Symmetric);
+
+/// Declares an array of `len` elements in shared memory. At block level a block has one; inside a split each of its
+/// groups has its own. Its contents are undefined until written.
+#[track_caller]
+pub fn shared<T: Element>(name: &str, len: u32) -> Shared<T> {
+    let loc = Loc::caller();
+    require_role(loc, "shared memory");
+    Shared { buf: super::buffer::declare_shared(name, T::DTYPE, len, loc), _t: PhantomData }
+}
+
+macro_rules! local_memory {
+    ($name:ident) => {
+        impl<T: Element> $name<T> {
+            /// Element `i`.
+            #[track_caller]
+            pub fn get(&self, i: impl IntoIndex) -> Val<T> {
+                Val::from_raw(self.buf.load(i.index(), None, None, Loc::caller()))
+            }
+
+            /// Writes element `i`.
+            #[track_caller]
+            pub fn set(&self, i: impl IntoIndex, value: impl IntoVal<T>) {
+                self.buf.store(i.index(), value.val().to_raw(), None, Loc::caller());
+            }
+
+            /// The `len` elements from element `i` on.
+            #[track_caller]
+            pub fn load(&self, i: impl IntoIndex, len: u32) -> Tile<T> {
+                Tile::from_raw(self.buf.load(i.index(), Some(len), None, Loc::caller()))
+            }
+
+            /// The elements from element `i` on where `mask` holds, else `other`; memory is touched only where the
+            /// mask holds. The mask's length is the tile's.
+            #[track_caller]
+            pub fn load_where(
+                &self,
+                i: impl IntoIndex,
+                mask: Tile<bool>,
+                other: impl Operand<T>,
+            ) -> Tile<T> {
+                let (i, other) = (i.index(), other.raw());
+                Tile::from_raw(self.buf.load_masked(i, mask.to_raw(), other, None, Loc::caller()))
+            }
+
+            /// Element `index[k]` for each `k` where `mask` holds, else `other`.
+            #[track_caller]
+            pub fn gather(
+                &self,
+                index: Tile<u32>,
+                mask: impl Operand<bool>,
+                other: impl Operand<T>,
+            ) -> Tile<T> {
+                let (mask, other) = (mask.raw(), other.raw());
+                Tile::from_raw(self.buf.gather(index.to_raw(), mask, other, None, Loc::caller()))
+            }
+
+            /// Writes a tile to the elements from element `i` on.
+            #[track_caller]
+            pub fn store(&self, i: impl IntoIndex, tile: impl Operand<T, Out = Tile<T>>) {
+                self.buf.store(i.index(), tile.raw(), None, Loc::caller());
+            }
+
+            /// Writes a tile to the elements from element `i` on, where `mask` holds.
+            #[track_caller]
+            pub fn store_where(
+                &self,
+                i: impl IntoIndex,
+                tile: impl Operand<T, Out = Tile<T>>,
+                mask: Tile<bool>,
+            ) {
+                self.buf.store(i.index(), tile.raw(), Some(mask.to_raw()), Loc::caller());
+            }
+
+            /// Writes `tile[k]` to element `index[k]` for each `k` where `mask` holds. Those indices must be distinct.
+            #[track_caller]
+            pub fn scatter(
+                &self,
+                index: Tile<u32>,
+                tile: impl Operand<T, Out = Tile<T>>,
+                mask: impl Operand<bool>,
+            ) {
+                let (tile, mask) = (tile.raw(), mask.raw());
+                self.buf.scatter(index.to_raw(), tile, mask, Loc::caller());
+            }
+        }
+
+        impl<T: Num> $name<T> {
+            /// Adds to element `i`, atomically, once for the group; the old value.
+            #[track_caller]
+            pub fn atomic_add(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T> {
+                let (i, v) = (i.index(), value.val().to_raw());
+                Val::from_raw(self.buf.atomic(ReduceOp::Sum, i, v, Loc::caller()))
+            }
+
+            /// Raises element `i` to at least `value`, atomically, once for the group; the old value.
+            #[track_caller]
+            pub fn atomic_max(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T> {
+                let (i, v) = (i.index(), value.val().to_raw());
+                Val::from_raw(self.buf.atomic(ReduceOp::Max, i, v, Loc::caller()))
+            }
+
+            /// Sets the bits of `value` in element `i`, atomically, once for the group; the old value.
+            #[track_caller]
+            pub fn atomic_or(&self, i: impl IntoIndex, value: impl IntoVal<T>) -> Val<T>
+            where
+                T: super::Int,
+            {
+                let (i, v) = (i.index(), value.val().to_raw());
+                Val::from_raw(self.buf.atomic(ReduceOp::Or, i, v, Loc::caller()))
+            }
+        }
+    };
+}
+local_memory!(Ptr);
+local_memory!(Shared);
+
+impl<T: Element> Sym<T> {
+    /// Element `i` of this rank's own instance, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn get(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<T> {
+        Val::from_raw(self.buf.load(i.index(), None, Some(receipt), Loc::caller()))
+    }
+
+    /// The `len` elements from element `i` on.
+    #[track_caller]
+    pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
+        Tile::from_raw(self.buf.load(i.index(), Some(len), Some(receipt), Loc::caller()))
+    }
+
+    /// The elements from element `i` on where `mask` holds, else `other`.
+    #[track_caller]
+    pub fn load_where(
+        &self,
+        receipt: &Arrived,
+        i: impl IntoIndex,
+        mask: Tile<bool>,
+        other: impl Operand<T>,
+    ) -> Tile<T> {
+        let (i, other) = (i.index(), other.raw());
+        Tile::from_raw(self.buf.load_masked(i, mask.to_raw(), other, Some(receipt), Loc::caller()))
+    }
+
+    /// Element `index[k]` for each `k` where `mask` holds, else `other`.
+    #[track_caller]
+    pub fn gather(
+        &self,
+        receipt: &Arrived,
+        index: Tile<u32>,
+        mask: impl Operand<bool>,
+        other: impl Operand<T>,
+    ) -> Tile<T> {
+        let (mask, other) = (mask.raw(), other.raw());
+        Tile::from_raw(self.buf.gather(index.to_raw(), mask, other, Some(receipt), Loc::caller()))
+    }
+}
+
+/// A buffer in this rank's global memory whose element type the config chooses (`#[dtype(|c| ..)]`).
+#[derive(Clone, Copy, Debug)]
+pub struct AnyPtr {
+    pub(crate) buf: Buf,
+}
+
+/// A symmetric buffer whose element type the config chooses (`#[dtype(|c| ..)]`).
+#[derive(Clone, Copy, Debug)]
+pub struct AnySym {
+    pub(crate) buf: Buf,
+}
+
+macro_rules! erased {
+    ($name:ident $kind:ident) => {
+        impl Arg for $name {
+            const KIND: ParamKind = ParamKind::$kind;
+            fn bind(b: Bound) -> Self {
+                $name { buf: Buf::param(b) }
+            }
+        }
+        impl ErasedArg for $name {}
+        impl $name {
+            /// Number of elements.
+            #[allow(clippy::len_without_is_empty)] // no buffer is empty
+            pub fn len(&self) -> u64 {
+                self.buf.len
+            }
+
+            /// Element type.
+            pub fn dtype(&self) -> Dtype {
+                self.buf.dtype
+            }
+        }
+    };
+}
+erased!(AnyPtr Local);
+erased!(AnySym Symmetric);
+
+impl AnyPtr {
+    /// The `len` elements from element `i` on, as `f32`.
+    #[track_caller]
+    pub fn load_f32(&self, i: impl IntoIndex, len: u32) -> Tile<f32> {
+        let loc = Loc::caller();
+        let raw = self.buf.load(i.index(), Some(len), None, loc);
+        Tile::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    }
+
+    /// Element `i` as `f32`.
+    #[track_caller]
+    pub fn get_f32(&self, i: impl IntoIndex) -> Val<f32> {
+        let loc = Loc::caller();
+        let raw = self.buf.load(i.index(), None, None, loc);
+        Val::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    }
+
+    /// Writes a tile to the elements from element `i` on, rounded to the element type.
+    #[track_caller]
+    pub fn store_f32(&self, i: impl IntoIndex, tile: impl Operand<f32, Out = Tile<f32>>) {
+        let loc = Loc::caller();
+        let (i, tile) = (i.index(), tile.raw());
+        self.buf.store(i, super::buffer::cast(tile, self.buf.dtype, loc), None, loc);
+    }
+}
+
+impl AnySym {
+    /// The `len` elements from element `i` on of this rank's own instance, as `f32`, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn load_f32(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<f32> {
+        let loc = Loc::caller();
+        let raw = self.buf.load(i.index(), Some(len), Some(receipt), loc);
+        Tile::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    }
+
+    /// Element `i` as `f32`.
+    #[track_caller]
+    pub fn get_f32(&self, receipt: &Arrived, i: impl IntoIndex) -> Val<f32> {
+        let loc = Loc::caller();
+        let raw = self.buf.load(i.index(), None, Some(receipt), loc);
+        Val::from_raw(super::buffer::cast(raw, Dtype::F32, loc))
+    }
+}
+
+/// A symmetric array of flags: peers signal this rank's, this rank waits on its own. A flag holds the epoch of the last
+/// signal, 0 before the first.
+#[derive(Clone, Copy, Debug)]
+pub struct Flags {
+    pub(crate) buf: Buf,
+}
+
+impl Arg for Flags {
+    const KIND: ParamKind = ParamKind::Flags;
+    fn bind(b: Bound) -> Self {
+        Flags { buf: Buf::param(b) }
+    }
+}
+impl TypedArg for Flags {
+    const DTYPE: Dtype = Dtype::U32;
+}
+
+impl Flags {
+    /// Number of flags.
+    #[allow(clippy::len_without_is_empty)] // no array of flags is empty
+    pub fn len(&self) -> u64 {
+        self.buf.len
+    }
+}
+
+/// A word of this rank's memory that counts the launches of the kernels that share it.
+#[derive(Clone, Copy, Debug)]
+pub struct EpochWord {
+    param: ParamId,
+    trace: u32,
+}
+
+impl Arg for EpochWord {
+    const KIND: ParamKind = ParamKind::EpochWord;
+    fn bind(b: Bound) -> Self {
+        EpochWord { param: b.param, trace: b.trace }
+    }
+}
+impl TypedArg for EpochWord {
+    const DTYPE: Dtype = Dtype::U32;
+}
+
+/// The number of this launch, never 0; signals carry it and waits expect it.
+#[derive(Clone, Copy, Debug)]
+pub struct Epoch {
+    pub(crate) value: Val<u32>,
+}
+
+impl EpochWord {
+    /// This launch's epoch; the word advances when the last block has finished. Before the roles, once.
+    #[track_caller]
+    pub fn begin(&self) -> Epoch {
+        self.epoch(true, Loc::caller())
+    }
+
+    /// This launch's epoch without advancing the word: for the first of two launches that share an epoch, such as the
+    /// send phase of a split operation, whose receive phase calls [`EpochWord::begin`].
+    #[track_caller]
+    pub fn peek(&self) -> Epoch {
+        self.epoch(false, Loc::caller())
+    }
+
+    fn epoch(&self, advance: bool, loc: Loc) -> Epoch {
+        let word = self.param;
+        let raw = attempt(loc, |t| {
+            t.same_trace(self.trace, "a parameter", loc)?;
+            if t.open.len() > 1 {
+                return Err(TraceError::new(
+                    loc,
+                    "an epoch begun inside a role",
+                    "begin it before the roles, once for the launch: `let epoch = a.epoch.begin();`",
+                ));
+            }
+            if let Some(&(_, first)) = t.epochs.iter().find(|e| e.0 == word) {
+                return Err(TraceError::new(
+                    loc,
+                    format!("the epoch `{}` is begun twice", t.builder.kernel.params[word.index()].name),
+                    "begin it once and use that value in all roles",
+                )
+                .note(first, "it is begun here"));
+            }
+            t.epochs.push((word, loc));
+            let out = t.emit(Type::scalar(Dtype::U32), loc, |out| OpKind::Epoch { out, word, advance });
+            Ok(t.raw(out))
+        });
+        Epoch { value: Val::from_raw(raw) }
+    }
+}
+
+impl Epoch {
+    /// 0 and 1 in turn, from launch to launch: which half of a double-buffered array this launch uses.
+    #[track_caller]
+    pub fn parity(&self) -> Val<u32> {
+        self.value & 1
+    }
+}
+
+impl<T: super::Constant> Arg for Val<T> {
+    const KIND: ParamKind = ParamKind::Scalar;
+    fn bind(b: Bound) -> Self {
+        let loc = super::trace::last();
+        Val::from_raw(attempt(loc, |t| {
+            let out = t.emit(Type::scalar(b.dtype), loc, |out| OpKind::ScalarParam { out, param: b.param });
+            t.builder.kernel.values[out.index()].name = Some(t.builder.kernel.params[b.param.index()].name.clone());
+            Ok(t.raw(out))
+        }))
+    }
+}
+impl<T: super::Constant> TypedArg for Val<T> {
+    const DTYPE: Dtype = T::DTYPE;
+}
+
+/// Where a buffer is.
+pub(crate) fn param_of(buf: &Buf) -> Option<ParamId> {
+    match buf.place {
+        Place::Param(p) => Some(p),
+        Place::Shared(_) => None,
+    }
+}

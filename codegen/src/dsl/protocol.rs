@@ -1,0 +1,285 @@
+//! Parcels, signals, waits and receipts.
+
+use std::marker::PhantomData;
+
+use super::buffer::{Buf, Index, IntoIndex, cast, masked};
+use super::error::TraceError;
+use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
+use super::scope::require_role;
+use super::tile::Tile;
+use super::trace::{Made, Trace, attempt, with};
+use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val, host};
+use super::{bit, rank};
+use crate::ir::{Const, Loc, OpKind, ParamId, ParcelId, ReceiptId, SignalOrder, Target};
+
+/// Whom a parcel goes to.
+#[derive(Clone, Copy, Debug)]
+pub struct Peers {
+    target: Raw,
+    mask: bool,
+}
+
+impl Peers {
+    /// One rank. It may be this one.
+    #[track_caller]
+    pub fn rank(rank: impl IntoVal<u32>) -> Peers {
+        let loc = Loc::caller();
+        let target = rank.val().to_raw();
+        attempt(loc, |t| match t.constant(target.id) {
+            Some(Const::U32(r)) if r >= t.builder.kernel.ranks => Err(TraceError::new(
+                loc,
+                format!("rank {r} in a world of {} ranks", t.builder.kernel.ranks),
+                format!("ranks go from 0 to {}", t.builder.kernel.ranks - 1),
+            )),
+            _ => Ok(()),
+        });
+        Peers { target, mask: false }
+    }
+
+    /// Every rank whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
+    #[track_caller]
+    pub fn mask(mask: impl IntoVal<u64>) -> Peers {
+        Peers { target: mask.val().to_raw(), mask: true }
+    }
+
+    /// Every rank, this one too.
+    #[track_caller]
+    pub fn all() -> Peers {
+        let loc = Loc::caller();
+        Peers { target: host(every_rank(loc), loc).to_raw(), mask: true }
+    }
+
+    /// Every rank but this one.
+    #[track_caller]
+    pub fn others() -> Peers {
+        let loc = Loc::caller();
+        Peers { target: (every_rank(loc) & !bit(rank())).to_raw(), mask: true }
+    }
+}
+
+fn every_rank(loc: Loc) -> u64 {
+    let ranks = with(loc, |t| t.builder.kernel.ranks);
+    u64::MAX >> (64 - ranks)
+}
+
+/// What the tracer knows about a parcel.
+#[derive(Debug)]
+pub(crate) struct ParcelState {
+    pub made: Made,
+    /// The buffers put to.
+    pub puts: Vec<ParamId>,
+    pub signalled: Option<ParamId>,
+}
+
+/// Stores to one target's symmetric buffers, published together by one signal. Opened by [`send_to`]; what is put is
+/// visible to a receiver once its wait for the signal returns, and not before.
+#[derive(Debug)]
+#[must_use = "put something into the parcel and signal it"]
+pub struct Parcel {
+    parcel: ParcelId,
+    trace: u32,
+    _here: PhantomData<*const ()>,
+}
+
+/// Opens a parcel to the given ranks.
+#[track_caller]
+pub fn send_to(peers: Peers) -> Parcel {
+    let loc = Loc::caller();
+    require_role(loc, "a parcel");
+    attempt(loc, |t| {
+        let id = t.use_value(peers.target.trace, peers.target.id, loc)?;
+        let target = if peers.mask { Target::Mask(id) } else { Target::Rank(id) };
+        let parcel = t.builder.parcel(target, loc);
+        let made = t.made(loc);
+        t.parcels.push(ParcelState { made, puts: vec![], signalled: None });
+        Ok(Parcel { parcel, trace: t.id, _here: PhantomData })
+    })
+}
+
+impl Parcel {
+    /// Stores a tile to the elements from element `i` on of the targets' instance of `buffer`.
+    #[track_caller]
+    pub fn put<T: Element>(
+        &mut self,
+        buffer: &Sym<T>,
+        i: impl IntoIndex,
+        tile: impl Operand<T, Out = Tile<T>>,
+    ) {
+        self.store(&buffer.buf, i.index(), tile.raw(), None, Loc::caller());
+    }
+
+    /// Stores a tile to the elements from element `i` on, where `mask` holds.
+    #[track_caller]
+    pub fn put_where<T: Element>(
+        &mut self,
+        buffer: &Sym<T>,
+        i: impl IntoIndex,
+        tile: impl Operand<T, Out = Tile<T>>,
+        mask: Tile<bool>,
+    ) {
+        self.store(&buffer.buf, i.index(), tile.raw(), Some(mask.to_raw()), Loc::caller());
+    }
+
+    /// Stores a scalar to element `i`.
+    #[track_caller]
+    pub fn put_value<T: Element>(&mut self, buffer: &Sym<T>, i: impl IntoIndex, value: impl IntoVal<T>) {
+        self.store(&buffer.buf, i.index(), value.val().to_raw(), None, Loc::caller());
+    }
+
+    /// Stores an `f32` tile to the elements from element `i` on, rounded to the buffer's element type.
+    #[track_caller]
+    pub fn put_f32(
+        &mut self,
+        buffer: &AnySym,
+        i: impl IntoIndex,
+        tile: impl Operand<f32, Out = Tile<f32>>,
+    ) {
+        let loc = Loc::caller();
+        let (i, tile) = (i.index(), tile.raw());
+        self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
+    }
+
+    /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes.
+    #[track_caller]
+    pub fn signal(self, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
+        let (loc, parcel) = (Loc::caller(), self.parcel);
+        let i = i.index();
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let flag = param_of(&flags.buf).expect("flags are a parameter");
+            if t.parcels[parcel.index()].puts.is_empty() {
+                return Err(TraceError::new(
+                    loc,
+                    "signalling what was not sent: nothing was put into this parcel",
+                    "put the data into the parcel before signalling it",
+                )
+                .note(t.parcels[parcel.index()].made.loc, "the parcel is opened here"));
+            }
+            let index = flags.buf.at(t, i, 1, loc)?;
+            let value = epoch_value(t, epoch, loc)?;
+            t.parcels[parcel.index()].signalled = Some(flag);
+            let order = SignalOrder::Release;
+            t.builder.push(OpKind::Signal { parcel, flag, index, value, order }, loc);
+            Ok(())
+        });
+    }
+
+    fn store(&mut self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
+        let parcel = self.parcel;
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
+            let index = buf.at(t, index, count, loc)?;
+            let (value, mask) = masked(t, value, mask, loc)?;
+            let buffer = param_of(buf).expect("symmetric memory is a parameter");
+            t.parcels[parcel.index()].puts.push(buffer);
+            t.builder.push(OpKind::Put { parcel, buffer, index, value, mask }, loc);
+            Ok(())
+        });
+    }
+
+    fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
+        t.same_trace(self.trace, "a parcel", loc)?;
+        let made = t.parcels[self.parcel.index()].made;
+        t.reachable(made, "a parcel", loc)?;
+        match t.split_since(made.scope) {
+            None => Ok(()),
+            Some((_, split)) => Err(TraceError::new(
+                loc,
+                "a parcel of the block used inside a split",
+                "a signal orders the puts of its own group only: open the parcel inside the split with `send_to`",
+            )
+            .note(made.loc, "the parcel is opened here")
+            .note(split, "the split begins here")),
+        }
+    }
+}
+
+fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
+    let raw = epoch.value.to_raw();
+    t.use_value(raw.trace, raw.id, loc)
+}
+
+/// The receipt of a wait: what reading an inbox requires.
+#[derive(Clone, Copy, Debug)]
+#[must_use = "read the inbox with the receipt"]
+pub struct Arrived {
+    pub(crate) receipt: ReceiptId,
+    pub(crate) trace: u32,
+    _here: PhantomData<*const ()>,
+}
+
+/// Flags that a given rank signals; made by [`Flags::from`].
+#[derive(Clone, Copy, Debug)]
+pub struct FlagsFrom {
+    flags: Flags,
+    from: Val<u32>,
+}
+
+impl Flags {
+    /// The same flags, as signalled by rank `from`: the rank that a timed-out wait blames.
+    #[track_caller]
+    pub fn from(&self, from: impl IntoVal<u32>) -> FlagsFrom {
+        FlagsFrom { flags: *self, from: from.val() }
+    }
+
+    /// Waits until the `count` flags from flag `i` on are signalled with this epoch. Flag `i` is signalled by rank
+    /// `i / per_rank % ranks`.
+    #[track_caller]
+    pub fn wait_all(
+        &self,
+        i: impl IntoIndex,
+        count: impl IntoVal<u32>,
+        per_rank: u32,
+        epoch: Epoch,
+    ) -> Arrived {
+        let loc = Loc::caller();
+        require_role(loc, "a wait");
+        let (i, count) = (i.index(), count.val().to_raw());
+        attempt(loc, |t| {
+            if per_rank == 0 {
+                let help = "`per_rank` is how many flags each rank signals, at least 1";
+                return Err(TraceError::new(loc, "a wait for zero flags of each rank", help));
+            }
+            let n = match t.constant(count.id) {
+                Some(Const::U32(n)) => n.into(),
+                _ => 0,
+            };
+            let index = self.buf.at(t, i, n, loc)?;
+            let count = t.use_value(count.trace, count.id, loc)?;
+            let value = epoch_value(t, epoch, loc)?;
+            self.arrive(t, loc, |receipt, flag| OpKind::WaitAll { receipt, flag, index, count, per_rank, value })
+        })
+    }
+
+    fn arrive(
+        &self,
+        t: &mut Trace,
+        loc: Loc,
+        op: impl FnOnce(ReceiptId, ParamId) -> OpKind,
+    ) -> Result<Arrived, TraceError> {
+        let flag = param_of(&self.buf).expect("flags are a parameter");
+        let receipt = t.builder.receipt(flag, loc);
+        let made = t.made(loc);
+        t.receipts.push(made);
+        t.builder.push(op(receipt, flag), loc);
+        Ok(Arrived { receipt, trace: t.id, _here: PhantomData })
+    }
+}
+
+impl FlagsFrom {
+    /// Waits until flag `i` is signalled with this epoch.
+    #[track_caller]
+    pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) -> Arrived {
+        let loc = Loc::caller();
+        require_role(loc, "a wait");
+        let i = i.index();
+        let from = self.from.to_raw();
+        attempt(loc, |t| {
+            let index = self.flags.buf.at(t, i, 1, loc)?;
+            let from = t.use_value(from.trace, from.id, loc)?;
+            let value = epoch_value(t, epoch, loc)?;
+            self.flags.arrive(t, loc, |receipt, flag| OpKind::Wait { receipt, flag, index, from, value })
+        })
+    }
+}

@@ -1,0 +1,217 @@
+//! Regions that are open while tracing, and the check that a thing is used only where it exists.
+
+use std::collections::HashMap;
+use std::thread::panicking;
+
+use super::error::{TraceError, raise};
+use super::fold::Pure;
+use super::trace::{Trace, try_current, with};
+use crate::ir::{BinaryOp, Loc, OpId, OpKind, Region, ValueId};
+
+/// What opened a region.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum RegionKind {
+    /// Code before the roles, run by every block.
+    Prologue,
+    /// Body of the role of this name.
+    Role(String),
+    /// Body of a split into groups of this many warps.
+    Split(u32),
+    /// First arm of a device `if`, or what stands for it (`&&`, `||`).
+    Then,
+    /// Second arm of a device `if`.
+    Else,
+    /// Body of a device `for`.
+    For,
+    /// Condition of a device `while`, or before it is known to be one.
+    Condition,
+    /// Body of a device `while`.
+    While,
+}
+
+impl RegionKind {
+    /// Whether the region may run zero times or several times when it is reached.
+    pub fn is_conditional(&self) -> bool {
+        !matches!(self, RegionKind::Prologue | RegionKind::Role(_) | RegionKind::Split(_))
+    }
+
+    /// Whether the region is the body of a device loop, which `break` may leave.
+    pub fn is_loop(&self) -> bool {
+        matches!(self, RegionKind::For | RegionKind::While)
+    }
+
+    /// As it reads in a message: "this device `if`".
+    pub fn what(&self) -> String {
+        match self {
+            RegionKind::Prologue => "the code before the roles".into(),
+            RegionKind::Role(name) => format!("role `{name}`"),
+            RegionKind::Split(_) => "a split".into(),
+            RegionKind::Then | RegionKind::Else => "its branch of a device `if`".into(),
+            RegionKind::For => "a device `for`".into(),
+            RegionKind::Condition => "the condition of a device `while`".into(),
+            RegionKind::While => "a device `while`".into(),
+        }
+    }
+
+    fn escape_help(&self) -> &'static str {
+        match self {
+            RegionKind::Prologue => "compute it again in the kernel that uses it",
+            RegionKind::Role(_) => {
+                "roles run in different blocks: compute it in each role (or before the roles, when it is made of \
+                 constants and scalar parameters), or hand it over in memory with a flag"
+            }
+            RegionKind::Split(_) => {
+                "every group of a split has its own values: store it to `shared` memory declared before the split and \
+                 read it after the split"
+            }
+            RegionKind::Then | RegionKind::Else => {
+                "let the `if` yield it (`let v = if c { a } else { b };`), or declare `let mut v = var(..)` before the \
+                 `if` and assign it in the branch"
+            }
+            RegionKind::For | RegionKind::While | RegionKind::Condition => {
+                "declare `let mut v = var(..)` before the loop and assign it in the body"
+            }
+        }
+    }
+}
+
+/// A region, open or closed. Its number is its index in the trace's list.
+#[derive(Debug)]
+pub(crate) struct Scope {
+    pub kind: RegionKind,
+    pub loc: Loc,
+    /// The region around it.
+    pub parent: Option<ScopeId>,
+    /// How many regions are around it.
+    pub depth: usize,
+    /// Set when its operations were moved into its parent: things made here belong there.
+    pub spliced: bool,
+    /// Pure operations of this region that may be used again.
+    pub known: HashMap<Pure, ValueId>,
+}
+
+/// Index of a region in the order of opening.
+pub(crate) type ScopeId = u32;
+
+/// A place in the trace, taken by [`mark`](super::rt::mark).
+#[derive(Clone, Copy, Debug)]
+pub struct Mark {
+    /// Trace and innermost open region; `None` when nothing is being traced.
+    pub(crate) at: Option<(u32, ScopeId)>,
+    /// How many values and variables had been made.
+    pub(crate) made: usize,
+}
+
+impl Mark {
+    /// The outermost branch of a device `if` or device loop that was opened since the mark and is still open: what
+    /// makes plain Rust assignment to a variable that lives since the mark wrong.
+    pub fn conditional_since(&self) -> Option<(RegionKind, Loc)> {
+        let (trace, scope) = self.at?;
+        try_current(|t| {
+            if t.id != trace {
+                return None;
+            }
+            let since = t.scopes[t.resolve(scope) as usize].depth + 1;
+            let opened = t.open.get(since..)?.iter().map(|&s| &t.scopes[s as usize]);
+            opened.into_iter().find(|s| s.kind.is_conditional()).map(|s| (s.kind.clone(), s.loc))
+        })?
+    }
+}
+
+/// An open region. It must be closed; when `?` or `return` leaves it instead, the trace fails at the line that opened
+/// it.
+#[must_use = "close the region"]
+#[derive(Debug)]
+pub struct OpenRegion {
+    trace: u32,
+    scope: ScopeId,
+    open: bool,
+}
+
+impl OpenRegion {
+    /// Opens a region in the current trace: operations go there until it is closed.
+    pub fn open(kind: RegionKind, loc: Loc) -> OpenRegion {
+        with(loc, |t| OpenRegion { trace: t.id, scope: t.open_scope(kind, loc), open: true })
+    }
+
+    /// Closes the region and returns its operations, to be put into an operation.
+    pub fn close(mut self) -> Region {
+        self.open = false;
+        try_current(|t| t.close_scope(self.scope)).unwrap_or_default()
+    }
+
+    /// Closes the region and appends what is in it to the region around it, as if it had never been opened.
+    pub fn splice(mut self) {
+        self.open = false;
+        try_current(|t| {
+            let region = t.close_scope(self.scope);
+            t.splice_scope(self.scope, region);
+        });
+    }
+
+    /// Whether everything in the region so far can be computed where it is not needed: no memory access, no protocol
+    /// operation, no assignment, no control flow, and nothing that could divide by zero.
+    pub fn is_pure(&self) -> bool {
+        try_current(|t| {
+            let depth = t.scopes[self.scope as usize].depth;
+            t.builder.open_ops(depth).iter().all(|&op| is_pure(t, op))
+        })
+        .unwrap_or(true)
+    }
+}
+
+fn is_pure(t: &Trace, op: OpId) -> bool {
+    match &t.builder.kernel.op(op).kind {
+        OpKind::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. } => t.constant(*b).is_some(),
+        OpKind::VarGet { .. } => true,
+        kind => Pure::of(kind).is_some(),
+    }
+}
+
+impl Drop for OpenRegion {
+    fn drop(&mut self) {
+        if !self.open || panicking() {
+            return;
+        }
+        // Not raised here: unwinding out of a destructor aborts when another one does it too. `trace` reports it.
+        try_current(|t| {
+            if t.id == self.trace {
+                let (loc, what) = {
+                    let s = &t.scopes[self.scope as usize];
+                    (s.loc, s.kind.what())
+                };
+                t.defer(TraceError::new(
+                    loc,
+                    format!("`return` or `?` leaves {what}"),
+                    "device code cannot leave a region early: put the rest into an `else`, or use `break` in a loop",
+                ));
+                t.close_scope(self.scope);
+            }
+        });
+    }
+}
+
+/// The error of using, at `loc`, something made at `made` in scope `s`, which is closed: names the outermost region
+/// that it escapes.
+pub(crate) fn escape(t: &Trace, what: &str, loc: Loc, made: Loc, s: ScopeId) -> TraceError {
+    let mut out = &t.scopes[s as usize];
+    while let Some(parent) = out.parent.filter(|&p| !t.is_open(p)) {
+        out = &t.scopes[parent as usize];
+    }
+    TraceError::new(loc, format!("{what} that escapes {}", out.kind.what()), out.kind.escape_help())
+        .note(made, "it is made here")
+        .note(out.loc, format!("{} begins here", out.kind.what()))
+}
+
+/// Fails unless a role is being traced: `what` reads like "a load".
+pub(crate) fn require_role(loc: Loc, what: &str) {
+    let outside = with(loc, |t| t.open.len() < 2);
+    if outside {
+        raise(TraceError::new(
+            loc,
+            format!("{what} outside a role"),
+            "move it into `role(\"name\", blocks, |b| ..)`; before the roles stand only constants, `rank()`, epochs and \
+             scalar arithmetic",
+        ));
+    }
+}

@@ -1,0 +1,281 @@
+//! Tiles: comptime-sized 1-D values, spread over the lanes of a group.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use super::error::fail_at;
+use super::fold::Pure;
+use super::trace::attempt;
+use super::val::{
+    Element, FromRaw, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure, unary,
+};
+use super::var::TileVar;
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp};
+
+/// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
+/// copying it copies no data.
+///
+/// Arithmetic works elementwise with tiles of the same length, scalars and host values.
+pub struct Tile<T: Element> {
+    raw: Raw,
+    _t: PhantomData<T>,
+}
+
+impl<T: Element> Clone for Tile<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for Tile<T> {}
+
+impl<T: Element> fmt::Debug for Tile<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Tile<{}; {}>(%{})", T::DTYPE, self.len(), self.raw.id.0)
+    }
+}
+
+impl<T: Element> FromRaw for Tile<T> {
+    fn from_raw(raw: Raw) -> Self {
+        debug_assert!(raw.len.is_some());
+        Tile { raw, _t: PhantomData }
+    }
+    fn to_raw(self) -> Raw {
+        self.raw
+    }
+}
+
+macro_rules! tile_operand {
+    ($($t:ty, |$s:ident| $read:expr;)*) => {
+        $(impl<T: Element> Operand<T> for $t {
+            type Out = Tile<T>;
+            type Truth = Tile<bool>;
+            #[track_caller]
+            fn raw(self) -> Raw {
+                let $s = self;
+                $read
+            }
+        })*
+    };
+}
+tile_operand! {
+    Tile<T>, |s| s.raw;
+    TileVar<T>, |s| s.get().raw;
+    &TileVar<T>, |s| s.get().raw;
+}
+
+/// The longest tile: what a block of 1024 lanes holds in 64 registers each.
+pub const MAX_TILE: u32 = 65536;
+
+/// Fails unless a tile can have this length.
+pub(crate) fn check_len(loc: Loc, len: u32) {
+    if len == 0 {
+        fail_at(loc, "a tile of zero elements", "guard it with a host `if` on the config: `if n > 0 { .. }`");
+    }
+    if len > MAX_TILE {
+        fail_at(
+            loc,
+            format!("a tile of {len} elements"),
+            format!("a group's registers hold at most {MAX_TILE}: work in chunks, in a host `for`"),
+        );
+    }
+}
+
+/// Fails for the conversions that the device does not have.
+pub(crate) fn check_cast<T: Element, U: Element>(loc: Loc) {
+    if U::DTYPE == Dtype::Bool && T::DTYPE != Dtype::Bool {
+        fail_at(loc, format!("a cast of {} to bool", T::DTYPE), "compare it: `x != 0`");
+    }
+}
+
+/// A scalar spread to `len` elements; a tile must have that length.
+pub(crate) fn spread(raw: Raw, len: u32, loc: Loc) -> Raw {
+    attempt(loc, |t| match raw.len {
+        Some(n) if n == len => Ok(raw),
+        Some(n) => Err(length_mismatch(loc, len, n)),
+        None => {
+            let id = t.use_value(raw.trace, raw.id, loc)?;
+            let out = t.pure(Pure::Splat(id, len), loc)?;
+            Ok(t.raw(out))
+        }
+    })
+}
+
+/// The tile 0, 1, 2, .. of `len` elements.
+#[track_caller]
+pub fn arange(len: u32) -> Tile<u32> {
+    let loc = Loc::caller();
+    check_len(loc, len);
+    pure(loc, [], |[]| Pure::Arange(len))
+}
+
+macro_rules! compared {
+    ($($name:ident $op:ident $doc:literal;)*) => {
+        $(#[doc = $doc]
+        #[track_caller]
+        pub fn $name(self, other: impl Operand<T>) -> Tile<bool> {
+            compare(CompareOp::$op, self.raw, other.raw(), Loc::caller())
+        })*
+    };
+}
+
+impl<T: Element> Tile<T> {
+    /// Number of elements.
+    #[allow(clippy::len_without_is_empty)] // no tile is empty
+    pub fn len(&self) -> u32 {
+        self.raw.len.unwrap_or(1)
+    }
+
+    /// The same values as another type; see [`Val::cast`].
+    #[track_caller]
+    pub fn cast<U: Element>(self) -> Tile<U> {
+        let loc = Loc::caller();
+        check_cast::<T, U>(loc);
+        pure(loc, [self.raw], |[a]| Pure::Cast(U::DTYPE, a))
+    }
+
+    compared! {
+        eq_to Eq "Where both are equal; the method behind `==` for code outside a `#[kernel]` function.";
+        ne_to Ne "Where they differ; the method behind `!=`.";
+    }
+}
+
+impl<T: Num> Tile<T> {
+    compared! {
+        lt Lt "Where this is below `other`; the method behind `<`.";
+        le Le "Where this is at most `other`; the method behind `<=`.";
+        gt Gt "Where this is above `other`; the method behind `>`.";
+        ge Ge "Where this is at least `other`; the method behind `>=`.";
+    }
+
+    /// The smaller of both, elementwise.
+    #[track_caller]
+    pub fn minimum(self, other: impl Operand<T>) -> Tile<T> {
+        binary(BinaryOp::Min, self.raw, other.raw(), Loc::caller())
+    }
+
+    /// The larger of both, elementwise.
+    #[track_caller]
+    pub fn maximum(self, other: impl Operand<T>) -> Tile<T> {
+        binary(BinaryOp::Max, self.raw, other.raw(), Loc::caller())
+    }
+
+    /// Sum of all elements. Float sums follow a fixed tree that depends on the group's size only.
+    #[track_caller]
+    pub fn sum(self) -> Val<T> {
+        self.reduce(ReduceOp::Sum, Loc::caller())
+    }
+
+    /// The largest element.
+    #[track_caller]
+    pub fn max(self) -> Val<T> {
+        self.reduce(ReduceOp::Max, Loc::caller())
+    }
+
+    /// The smallest element.
+    #[track_caller]
+    pub fn min(self) -> Val<T> {
+        self.reduce(ReduceOp::Min, Loc::caller())
+    }
+
+    /// Prefix sums: element `i` is the sum of the elements up to and with `i`, or before `i` when `exclusive`.
+    #[track_caller]
+    pub fn scan_sum(self, exclusive: bool) -> Tile<T> {
+        pure(Loc::caller(), [self.raw], |[a]| Pure::Scan(ReduceOp::Sum, a, exclusive))
+    }
+}
+
+impl<T: Element> Tile<T> {
+    fn reduce(self, op: ReduceOp, loc: Loc) -> Val<T> {
+        pure(loc, [self.raw], |[a]| Pure::Reduce(op, a))
+    }
+}
+
+impl Tile<bool> {
+    /// Whether any element holds.
+    #[track_caller]
+    pub fn any(self) -> Val<bool> {
+        self.reduce(ReduceOp::Or, Loc::caller())
+    }
+
+    /// Whether all elements hold.
+    #[track_caller]
+    pub fn all(self) -> Val<bool> {
+        self.reduce(ReduceOp::And, Loc::caller())
+    }
+
+    /// `a` where an element holds, else `b`; scalars stand for tiles of their value.
+    #[track_caller]
+    pub fn select<T: Element>(self, a: impl Operand<T>, b: impl Operand<T>) -> Tile<T> {
+        let (a, b) = (a.raw(), b.raw());
+        elementwise(Loc::caller(), [self.raw, a, b], |[c, a, b]| Pure::Select(c, a, b))
+    }
+}
+
+impl Tile<i32> {
+    /// Absolute values.
+    #[track_caller]
+    pub fn abs(self) -> Tile<i32> {
+        unary(UnaryOp::Abs, self.raw, Loc::caller())
+    }
+}
+
+impl Tile<f32> {
+    /// Absolute values.
+    #[track_caller]
+    pub fn abs(self) -> Tile<f32> {
+        unary(UnaryOp::Abs, self.raw, Loc::caller())
+    }
+
+    /// e to the power of each element.
+    #[track_caller]
+    pub fn exp(self) -> Tile<f32> {
+        unary(UnaryOp::Exp, self.raw, Loc::caller())
+    }
+
+    /// Square roots.
+    #[track_caller]
+    pub fn sqrt(self) -> Tile<f32> {
+        unary(UnaryOp::Sqrt, self.raw, Loc::caller())
+    }
+
+    /// `self * b + c` with one rounding, elementwise.
+    #[track_caller]
+    pub fn fma(self, b: impl Operand<f32>, c: impl Operand<f32>) -> Tile<f32> {
+        let (b, c) = (b.raw(), c.raw());
+        elementwise(Loc::caller(), [self.raw, b, c], |[a, b, c]| Pure::Fma(a, b, c))
+    }
+}
+
+/// A type whose bits another type of the same width can take: `i32`, `u32`, `f32`.
+#[diagnostic::on_unimplemented(
+    message = "the bits of `{Self}` cannot be reinterpreted",
+    note = "`bitcast` works between i32, u32 and f32"
+)]
+pub trait Word: Num {}
+impl Word for i32 {}
+impl Word for u32 {}
+impl Word for f32 {}
+
+impl<T: Word> Tile<T> {
+    /// The same bits as another 32-bit type.
+    #[track_caller]
+    pub fn bitcast<U: Word>(self) -> Tile<U> {
+        pure(Loc::caller(), [self.raw], |[a]| Pure::Bitcast(U::DTYPE, a))
+    }
+}
+
+impl<T: Word> Val<T> {
+    /// The same bits as another 32-bit type.
+    #[track_caller]
+    pub fn bitcast<U: Word>(self) -> Val<U> {
+        pure(Loc::caller(), [self.to_raw()], |[a]| Pure::Bitcast(U::DTYPE, a))
+    }
+}
+
+impl<T: Element> Val<T> {
+    /// A tile of `len` elements that all equal this.
+    #[track_caller]
+    pub fn splat(self, len: u32) -> Tile<T> {
+        super::val::splat(IntoVal::<T>::val(self), len)
+    }
+}

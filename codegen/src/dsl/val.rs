@@ -1,0 +1,465 @@
+//! Element types, and scalars of the device.
+
+use std::fmt;
+use std::marker::PhantomData;
+
+use half::{bf16, f16};
+
+use super::error::TraceError;
+use super::fold::Pure;
+use super::tile::Tile;
+use super::trace::attempt;
+use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, UnaryOp, ValueId};
+
+mod sealed {
+    pub trait Sealed {}
+}
+use sealed::Sealed;
+
+/// An element type of scalars, tiles and buffers.
+pub trait Element: Copy + Sealed + 'static {
+    /// The same in the IR.
+    const DTYPE: Dtype;
+}
+
+/// An element type whose host values can be used in a kernel.
+pub trait Constant: Element {
+    /// The host value as a constant of the IR. The 16-bit floats become `f32` and are cast on the device.
+    #[doc(hidden)]
+    fn constant(self) -> Const;
+}
+
+/// An element type that can be calculated with: `i32`, `u32`, `u64`, `f32`. Cast the 8- and 16-bit floats to `f32` first.
+#[diagnostic::on_unimplemented(
+    message = "kernels cannot calculate with `{Self}`",
+    note = "arithmetic works on i32, u32, u64 and f32; cast the 8- and 16-bit floats with `.cast::<f32>()`"
+)]
+pub trait Num: Constant {}
+
+/// An integer type: `i32`, `u32`, `u64`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not an integer type of the device",
+    note = "i32, u32 and u64 are"
+)]
+pub trait Int: Num {}
+
+/// A type with bitwise (or, for `bool`, logical) operations: `bool`, `i32`, `u32`, `u64`.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` has no bitwise operations in a kernel",
+    note = "bool, i32, u32 and u64 have"
+)]
+pub trait Bits: Constant {}
+
+/// Marker of the 8-bit float of the device, 4 exponent and 3 mantissa bits, no infinities (OCP E4M3FN). A storage type:
+/// `cast` it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct F8;
+
+macro_rules! element {
+    ($($t:ty: $dtype:ident;)*) => {
+        $(impl Sealed for $t {}
+        impl Element for $t {
+            const DTYPE: Dtype = Dtype::$dtype;
+        })*
+    };
+}
+element! { bool: Bool; i32: I32; u32: U32; u64: U64; f32: F32; f16: Fp16; bf16: Bf16; F8: Fp8; }
+
+macro_rules! constant {
+    ($($t:ty: $x:ident => $c:expr;)*) => {
+        $(impl Constant for $t {
+            fn constant(self) -> Const {
+                let $x = self;
+                $c
+            }
+        })*
+    };
+}
+constant! {
+    bool: x => Const::Bool(x);
+    i32: x => Const::I32(x);
+    u32: x => Const::U32(x);
+    u64: x => Const::U64(x);
+    f32: x => Const::F32(x.to_bits());
+    f16: x => Const::F32(x.to_f32().to_bits());
+    bf16: x => Const::F32(x.to_f32().to_bits());
+}
+
+macro_rules! mark {
+    ($m:ident: $($t:ty)*) => { $(impl $m for $t {})* };
+}
+mark!(Num: i32 u32 u64 f32);
+mark!(Int: i32 u32 u64);
+mark!(Bits: bool i32 u32 u64);
+
+/// A value of the device without its element type.
+#[derive(Clone, Copy, Debug)]
+pub struct Raw {
+    /// In the kernel.
+    pub(crate) id: ValueId,
+    /// Which trace it belongs to.
+    pub(crate) trace: u32,
+    /// Elements, for a tile.
+    pub(crate) len: Option<u32>,
+    /// Traces are of one thread.
+    pub(crate) _here: PhantomData<*const ()>,
+}
+
+/// A scalar of the device, uniform over the group that computes it. A cheap handle: copying it copies no data.
+///
+/// Arithmetic (`+ - * / %`, `& | ^ << >>`, `!`, unary `-`) works with other scalars, variables and host values of the
+/// same type, and with tiles elementwise; integer arithmetic wraps. Comparisons and `if` work in a
+/// [`#[kernel]`](macro@crate::kernel) function.
+pub struct Val<T: Element> {
+    raw: Raw,
+    _t: PhantomData<T>,
+}
+
+impl<T: Element> Clone for Val<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for Val<T> {}
+
+impl<T: Element> fmt::Debug for Val<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Val<{}>(%{})", T::DTYPE, self.raw.id.0)
+    }
+}
+
+/// Anything that can stand for a scalar of type `T` in a kernel: a host value, a [`Val`], a [`Var`](super::Var) or a
+/// reference to one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a scalar of type `{T}` in a kernel",
+    label = "expected a `{T}`, a `Val<{T}>` or a `Var<{T}>`",
+    note = "convert between element types with `.cast::<{T}>()`"
+)]
+pub trait IntoVal<T: Element> {
+    /// As a scalar.
+    #[track_caller]
+    fn val(self) -> Val<T>;
+}
+
+/// Right-hand side of arithmetic and comparisons with element type `T`: what [`IntoVal`] takes, and tiles.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` cannot be combined with a `{T}` value of the device",
+    label = "expected a `{T}`, `Val<{T}>`, `Var<{T}>`, `Tile<{T}>` or `TileVar<{T}>`",
+    note = "convert between element types with `.cast::<{T}>()`; the device has no implicit conversions"
+)]
+pub trait Operand<T: Element> {
+    /// What combining it with a `Val<T>` yields: `Val<T>` for a scalar, `Tile<T>` for a tile.
+    type Out: FromRaw;
+    /// What comparing it with a `Val<T>` yields: `Val<bool>` or `Tile<bool>`.
+    type Truth: FromRaw;
+    /// The value.
+    #[doc(hidden)]
+    #[track_caller]
+    fn raw(self) -> Raw;
+}
+
+/// A typed handle of a value.
+pub trait FromRaw: Copy {
+    /// Gives the value its type.
+    #[doc(hidden)]
+    fn from_raw(raw: Raw) -> Self;
+    /// The value without its type.
+    #[doc(hidden)]
+    fn to_raw(self) -> Raw;
+}
+
+impl<T: Element> FromRaw for Val<T> {
+    fn from_raw(raw: Raw) -> Self {
+        debug_assert!(raw.len.is_none());
+        Val { raw, _t: PhantomData }
+    }
+    fn to_raw(self) -> Raw {
+        self.raw
+    }
+}
+
+impl<T: Element> IntoVal<T> for Val<T> {
+    fn val(self) -> Val<T> {
+        self
+    }
+}
+
+impl<T: Element> IntoVal<T> for &Val<T> {
+    fn val(self) -> Val<T> {
+        *self
+    }
+}
+
+macro_rules! host_into_val {
+    ($($t:ty)*) => {
+        $(impl IntoVal<$t> for $t {
+            #[track_caller]
+            fn val(self) -> Val<$t> {
+                host(self, Loc::caller())
+            }
+        })*
+    };
+}
+host_into_val!(bool i32 u32 u64 f32 f16 bf16);
+
+macro_rules! scalar_operand {
+    ($t:ty; $($g:tt)*) => {
+        impl<$($g)*> Operand<$t> for Val<$t> {
+            type Out = Val<$t>;
+            type Truth = Val<bool>;
+            fn raw(self) -> Raw {
+                self.raw
+            }
+        }
+    };
+}
+scalar_operand!(T; T: Element);
+
+macro_rules! host_operand {
+    ($($t:ty)*) => {
+        $(impl Operand<$t> for $t {
+            type Out = Val<$t>;
+            type Truth = Val<bool>;
+            #[track_caller]
+            fn raw(self) -> Raw {
+                self.val().raw
+            }
+        })*
+    };
+}
+host_operand!(bool i32 u32 u64 f32);
+
+/// A host value as a scalar.
+pub(crate) fn host<T: Constant>(x: T, loc: Loc) -> Val<T> {
+    let c = Val::<f32>::from_raw(attempt(loc, |t| {
+        let id = t.host(x.constant(), loc);
+        Ok(t.raw(id))
+    }));
+    match T::DTYPE {
+        Dtype::Fp16 | Dtype::Bf16 => c.cast_at::<T>(loc),
+        _ => Val::from_raw(c.raw),
+    }
+}
+
+/// A pure operation on values, each checked to be usable at `loc`.
+pub(crate) fn pure<R: FromRaw, const N: usize>(
+    loc: Loc,
+    operands: [Raw; N],
+    op: impl FnOnce([ValueId; N]) -> Pure,
+) -> R {
+    R::from_raw(attempt(loc, |t| {
+        let mut ids = [ValueId(0); N];
+        for (id, raw) in ids.iter_mut().zip(operands) {
+            *id = t.use_value(raw.trace, raw.id, loc)?;
+        }
+        let out = t.pure(op(ids), loc)?;
+        Ok(t.raw(out))
+    }))
+}
+
+/// As [`pure`], for elementwise operations: scalars are spread to the length of the tiles among the operands, which
+/// must agree.
+pub(crate) fn elementwise<R: FromRaw, const N: usize>(
+    loc: Loc,
+    operands: [Raw; N],
+    op: impl FnOnce([ValueId; N]) -> Pure,
+) -> R {
+    R::from_raw(attempt(loc, |t| {
+        let len = common_len(loc, &operands)?;
+        let mut ids = [ValueId(0); N];
+        for (id, raw) in ids.iter_mut().zip(operands) {
+            *id = t.use_value(raw.trace, raw.id, loc)?;
+            if let (Some(n), None) = (len, raw.len) {
+                *id = t.pure(Pure::Splat(*id, n), loc)?;
+            }
+        }
+        let out = t.pure(op(ids), loc)?;
+        Ok(t.raw(out))
+    }))
+}
+
+fn common_len(loc: Loc, operands: &[Raw]) -> Result<Option<u32>, TraceError> {
+    let mut lens = operands.iter().filter_map(|r| r.len);
+    let Some(first) = lens.next() else { return Ok(None) };
+    match lens.find(|&n| n != first) {
+        None => Ok(Some(first)),
+        Some(other) => Err(length_mismatch(loc, first, other)),
+    }
+}
+
+/// Two tiles of different lengths in one operation.
+pub(crate) fn length_mismatch(loc: Loc, a: u32, b: u32) -> TraceError {
+    TraceError::new(
+        loc,
+        format!("tiles of {a} and of {b} elements in one operation"),
+        "elementwise operations need tiles of one length: load both with the same length, or `splat` a scalar",
+    )
+}
+
+impl<T: Element> Val<T> {
+    /// The same value as another type. Float to narrower float rounds to nearest even (fp8 saturates); float to
+    /// integer truncates and saturates; integers wrap or extend; `bool` becomes 0 or 1.
+    #[track_caller]
+    pub fn cast<U: Element>(self) -> Val<U> {
+        self.cast_at(Loc::caller())
+    }
+
+    pub(crate) fn cast_at<U: Element>(self, loc: Loc) -> Val<U> {
+        super::tile::check_cast::<T, U>(loc);
+        pure(loc, [self.raw], |[a]| Pure::Cast(U::DTYPE, a))
+    }
+
+    /// Whether both are equal; the method behind `==` for code outside a `#[kernel]` function.
+    #[track_caller]
+    pub fn eq_to<R: Operand<T>>(self, other: R) -> R::Truth {
+        compare(CompareOp::Eq, self.raw, other.raw(), Loc::caller())
+    }
+
+    /// Whether they differ; the method behind `!=`.
+    #[track_caller]
+    pub fn ne_to<R: Operand<T>>(self, other: R) -> R::Truth {
+        compare(CompareOp::Ne, self.raw, other.raw(), Loc::caller())
+    }
+}
+
+/// A comparison; `R` is `Val<bool>` or `Tile<bool>` as the operands' shapes demand.
+pub(crate) fn compare<R: FromRaw>(op: CompareOp, a: Raw, b: Raw, loc: Loc) -> R {
+    elementwise(loc, [a, b], |[a, b]| Pure::Compare(op, a, b))
+}
+
+pub(crate) fn binary<R: FromRaw>(op: BinaryOp, a: Raw, b: Raw, loc: Loc) -> R {
+    elementwise(loc, [a, b], |[a, b]| Pure::Binary(op, a, b))
+}
+
+pub(crate) fn unary<R: FromRaw>(op: UnaryOp, a: Raw, loc: Loc) -> R {
+    pure(loc, [a], |[a]| Pure::Unary(op, a))
+}
+
+macro_rules! ordered {
+    ($($name:ident $op:ident $doc:literal;)*) => {
+        $(#[doc = $doc]
+        #[track_caller]
+        pub fn $name<R: Operand<T>>(self, other: R) -> R::Truth {
+            compare(CompareOp::$op, self.raw, other.raw(), Loc::caller())
+        })*
+    };
+}
+
+impl<T: Num> Val<T> {
+    ordered! {
+        lt Lt "Whether this is below `other`; the method behind `<`.";
+        le Le "Whether this is at most `other`; the method behind `<=`.";
+        gt Gt "Whether this is above `other`; the method behind `>`.";
+        ge Ge "Whether this is at least `other`; the method behind `>=`.";
+    }
+
+    /// The smaller of both.
+    #[track_caller]
+    pub fn min<R: Operand<T>>(self, other: R) -> R::Out {
+        binary(BinaryOp::Min, self.raw, other.raw(), Loc::caller())
+    }
+
+    /// The larger of both.
+    #[track_caller]
+    pub fn max<R: Operand<T>>(self, other: R) -> R::Out {
+        binary(BinaryOp::Max, self.raw, other.raw(), Loc::caller())
+    }
+
+    /// As `u32` (truncating a float, wrapping an integer).
+    #[track_caller]
+    pub fn to_u32(self) -> Val<u32> {
+        self.cast_at(Loc::caller())
+    }
+
+    /// As `i32`.
+    #[track_caller]
+    pub fn to_i32(self) -> Val<i32> {
+        self.cast_at(Loc::caller())
+    }
+
+    /// As `u64`; use it for element offsets beyond 2^32.
+    #[track_caller]
+    pub fn to_u64(self) -> Val<u64> {
+        self.cast_at(Loc::caller())
+    }
+
+    /// As `f32`.
+    #[track_caller]
+    pub fn to_f32(self) -> Val<f32> {
+        self.cast_at(Loc::caller())
+    }
+}
+
+impl<T: Int> Val<T> {
+    /// Number of set bits.
+    #[track_caller]
+    pub fn popcount(self) -> Val<u32> {
+        unary(UnaryOp::PopCount, self.raw, Loc::caller())
+    }
+
+    /// Number of zero bits below the lowest set bit; the width (32 or 64) for zero.
+    #[track_caller]
+    pub fn trailing_zeros(self) -> Val<u32> {
+        unary(UnaryOp::TrailingZeros, self.raw, Loc::caller())
+    }
+}
+
+impl Val<bool> {
+    /// `a` where this holds, else `b`. Both are computed; use `if` to run only one.
+    #[track_caller]
+    pub fn select<T: Element>(self, a: impl IntoVal<T>, b: impl IntoVal<T>) -> Val<T> {
+        let (a, b) = (a.val(), b.val());
+        pure(Loc::caller(), [self.raw, a.raw, b.raw], |[c, a, b]| Pure::Select(c, a, b))
+    }
+}
+
+impl Val<i32> {
+    /// Absolute value.
+    #[track_caller]
+    pub fn abs(self) -> Val<i32> {
+        unary(UnaryOp::Abs, self.raw, Loc::caller())
+    }
+}
+
+impl Val<f32> {
+    /// Absolute value.
+    #[track_caller]
+    pub fn abs(self) -> Val<f32> {
+        unary(UnaryOp::Abs, self.raw, Loc::caller())
+    }
+
+    /// e to the power of this.
+    #[track_caller]
+    pub fn exp(self) -> Val<f32> {
+        unary(UnaryOp::Exp, self.raw, Loc::caller())
+    }
+
+    /// Square root.
+    #[track_caller]
+    pub fn sqrt(self) -> Val<f32> {
+        unary(UnaryOp::Sqrt, self.raw, Loc::caller())
+    }
+
+    /// `self * b + c` with one rounding.
+    #[track_caller]
+    pub fn fma(self, b: impl IntoVal<f32>, c: impl IntoVal<f32>) -> Val<f32> {
+        let (b, c) = (b.val(), c.val());
+        pure(Loc::caller(), [self.raw, b.raw, c.raw], |[a, b, c]| Pure::Fma(a, b, c))
+    }
+}
+
+/// The `u64` with bit `i` set. `i` must be below 64.
+#[track_caller]
+pub fn bit(i: impl IntoVal<u32>) -> Val<u64> {
+    let loc = Loc::caller();
+    let shift = i.val().cast_at::<u64>(loc);
+    binary(BinaryOp::Shl, host(1u64, loc).raw, shift.raw, loc)
+}
+
+/// A tile of `len` elements that all equal `value`.
+#[track_caller]
+pub fn splat<T: Element>(value: impl IntoVal<T>, len: u32) -> Tile<T> {
+    let loc = Loc::caller();
+    super::tile::check_len(loc, len);
+    pure(loc, [value.val().raw], |[a]| Pure::Splat(a, len))
+}
