@@ -147,7 +147,10 @@ fn check_spec(spec: &ParamSpec, loc: Loc) -> Result<(), TraceError> {
     let name = &spec.name;
     let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
     if !is_identifier(name) {
-        return wrong(format!("a parameter named `{name}`"), "use letters, digits and `_`, not starting with a digit");
+        return wrong(
+            format!("a parameter named `{name}`"),
+            "use letters, digits and `_`, not starting with a digit",
+        );
     }
     if spec.len == 0 {
         return wrong(format!("parameter `{name}` has no elements"), "let its `#[len(..)]` be at least 1");

@@ -11,7 +11,7 @@ use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, Val, host, length_mismatch, pure};
 use super::var::Var;
-use crate::ir::{Const, Dtype, Loc, OpKind, Place, ReduceOp, ReceiptId, Type, ValueId};
+use crate::ir::{Const, Dtype, Loc, OpKind, Place, ReceiptId, ReduceOp, Type, ValueId};
 
 /// Anything that can index a buffer: host `u32`, `u64`, `usize` and non-negative integer literals, and `u32` or `u64`
 /// values and variables of the device.
@@ -93,13 +93,17 @@ pub(crate) fn declare_shared(name: &str, dtype: Dtype, len: u32, loc: Loc) -> Bu
             return wrong(format!("a shared array named `{name}`"), "use letters, digits and `_`");
         }
         if len == 0 {
-            return wrong(format!("the shared array `{name}` has no elements"), "give it at least one element");
+            return wrong(
+                format!("the shared array `{name}` has no elements"),
+                "give it at least one element",
+            );
         }
         if dtype == Dtype::Bool {
             return wrong(format!("the shared array `{name}` is of bool"), "use u32 with 0 and 1");
         }
         let role = t.open.get(1).copied();
-        let twice = t.shared.iter().zip(&t.builder.kernel.shared).find(|(s, k)| s.role == role && k.name == name);
+        let twice =
+            t.shared.iter().zip(&t.builder.kernel.shared).find(|(s, k)| s.role == role && k.name == name);
         if let Some((first, _)) = twice {
             let help = "declare it once, before the loop or call that uses it, or give each its own name";
             return Err(TraceError::new(loc, format!("the shared array `{name}` is declared twice"), help)
@@ -167,7 +171,12 @@ impl Buf {
     }
 
     /// The receipt of a read at `loc`, remembered for the check at the end of the trace.
-    fn receipt(&self, t: &mut Trace, receipt: Option<&Arrived>, loc: Loc) -> Result<Option<ReceiptId>, TraceError> {
+    fn receipt(
+        &self,
+        t: &mut Trace,
+        receipt: Option<&Arrived>,
+        loc: Loc,
+    ) -> Result<Option<ReceiptId>, TraceError> {
         let Some(r) = receipt else { return Ok(None) };
         t.same_trace(r.trace, "a receipt", loc)?;
         t.reachable(t.receipts[r.receipt.index()], "a receipt", loc)?;
@@ -210,8 +219,7 @@ impl Buf {
             let receipt = self.receipt(t, receipt, loc)?;
             let place = self.place;
             let ty = t.ty(other);
-            let out =
-                t.emit(ty, loc, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt });
+            let out = t.emit(ty, loc, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt });
             Ok(t.raw(out))
         })
     }

@@ -78,7 +78,8 @@ pub(crate) fn drop_unused(k: &mut Kernel) {
     // Users come after what they use, so one pass backwards finds chains.
     for &id in all.iter().rev() {
         let kind = &k.op(id).kind;
-        let pure = Pure::of(kind).is_some() || matches!(kind, OpKind::VarGet { .. } | OpKind::ScalarParam { .. });
+        let pure =
+            Pure::of(kind).is_some() || matches!(kind, OpKind::VarGet { .. } | OpKind::ScalarParam { .. });
         if pure && kind.outs().iter().all(|v| used[v.index()] == 0) {
             dead[id.index()] = true;
             for v in operands(k, id) {

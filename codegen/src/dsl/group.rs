@@ -48,10 +48,16 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
             return Err(TraceError::new(loc, message, help).note(s.loc, begins));
         }
         if !is_identifier(name) {
-            return wrong(format!("a role named `{name}`"), "use letters, digits and `_`, not starting with a digit");
+            return wrong(
+                format!("a role named `{name}`"),
+                "use letters, digits and `_`, not starting with a digit",
+            );
         }
         if blocks == 0 {
-            return wrong(format!("role `{name}` with 0 blocks"), "give it at least one block, or leave it out with a host `if`");
+            return wrong(
+                format!("role `{name}` with 0 blocks"),
+                "give it at least one block, or leave it out with a host `if`",
+            );
         }
         if let Some(first) = t.builder.kernel.roles.iter().find(|r| r.name == name) {
             let help = "give each role its own name";

@@ -98,12 +98,7 @@ macro_rules! local_memory {
             /// The elements from element `i` on where `mask` holds, else `other`; memory is touched only where the
             /// mask holds. The mask's length is the tile's.
             #[track_caller]
-            pub fn load_where(
-                &self,
-                i: impl IntoIndex,
-                mask: Tile<bool>,
-                other: impl Operand<T>,
-            ) -> Tile<T> {
+            pub fn load_where(&self, i: impl IntoIndex, mask: Tile<bool>, other: impl Operand<T>) -> Tile<T> {
                 let (i, other) = (i.index(), other.raw());
                 Tile::from_raw(self.buf.load_masked(i, mask.to_raw(), other, None, Loc::caller()))
             }
@@ -405,7 +400,8 @@ impl<T: super::Constant> Arg for Val<T> {
         let loc = super::trace::last();
         Val::from_raw(attempt(loc, |t| {
             let out = t.emit(Type::scalar(b.dtype), loc, |out| OpKind::ScalarParam { out, param: b.param });
-            t.builder.kernel.values[out.index()].name = Some(t.builder.kernel.params[b.param.index()].name.clone());
+            t.builder.kernel.values[out.index()].name =
+                Some(t.builder.kernel.params[b.param.index()].name.clone());
             Ok(t.raw(out))
         }))
     }

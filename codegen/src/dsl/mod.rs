@@ -31,8 +31,8 @@ pub use var::{IntoVar, TileVar, Var, var};
 pub mod prelude {
     pub use super::{
         AnyPtr, AnySym, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex, IntoVal,
-        KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit,
-        rank, ranks, role, send_to, shared, splat, var,
+        KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange,
+        bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

@@ -128,12 +128,7 @@ impl Parcel {
 
     /// Stores an `f32` tile to the elements from element `i` on, rounded to the buffer's element type.
     #[track_caller]
-    pub fn put_f32(
-        &mut self,
-        buffer: &AnySym,
-        i: impl IntoIndex,
-        tile: impl Operand<f32, Out = Tile<f32>>,
-    ) {
+    pub fn put_f32(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: impl Operand<f32, Out = Tile<f32>>) {
         let loc = Loc::caller();
         let (i, tile) = (i.index(), tile.raw());
         self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
@@ -248,7 +243,14 @@ impl Flags {
             let index = self.buf.at(t, i, n, loc)?;
             let count = t.use_value(count.trace, count.id, loc)?;
             let value = epoch_value(t, epoch, loc)?;
-            self.arrive(t, loc, |receipt, flag| OpKind::WaitAll { receipt, flag, index, count, per_rank, value })
+            self.arrive(t, loc, |receipt, flag| OpKind::WaitAll {
+                receipt,
+                flag,
+                index,
+                count,
+                per_rank,
+                value,
+            })
         })
     }
 

@@ -10,8 +10,11 @@ use crate::ir::{BinaryOp, CompareOp, Loc, OpId, OpKind, Type, UnaryOp, ValueId};
 
 /// The current place in the trace, if one is going on.
 pub fn mark() -> Mark {
-    try_current(|t| Mark { at: Some((t.id, *t.open.last().expect("the prologue is open"))), made: t.yielded.len() })
-        .unwrap_or(Mark { at: None, made: 0 })
+    try_current(|t| Mark {
+        at: Some((t.id, *t.open.last().expect("the prologue is open"))),
+        made: t.yielded.len(),
+    })
+    .unwrap_or(Mark { at: None, made: 0 })
 }
 
 /// Names what was yielded last since the mark, unless it has a name.

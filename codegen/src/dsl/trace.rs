@@ -11,9 +11,7 @@ use super::fold::{self, Folded, Pure};
 use super::protocol::ParcelState;
 use super::scope::{RegionKind, Scope, ScopeId, escape};
 use super::val::Raw;
-use crate::ir::{
-    Builder, Const, Kernel, Loc, OpKind, ParamId, ReceiptId, Region, Type, ValueId, VarId,
-};
+use crate::ir::{Builder, Const, Kernel, Loc, OpKind, ParamId, ReceiptId, Region, Type, ValueId, VarId};
 
 /// What is known about a kernel before it is traced.
 #[derive(Clone, Debug)]
