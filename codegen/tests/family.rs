@@ -2,9 +2,11 @@
 
 use std::collections::HashSet;
 
+use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{
     Choice, Family, FamilyError, FieldRole, Fields, Illegal, Legal, NameError, Registry, Value,
 };
+use peerwarp_codegen::ir::{Dtype, ParamKind};
 use peerwarp_macros::kernel;
 use proptest::prelude::*;
 
@@ -63,19 +65,58 @@ impl Legal for Odd {
     }
 }
 
-pub struct OddArgs;
+#[derive(KernelArgs)]
+#[args(config = Odd)]
+pub struct OddArgs {
+    /// Rows to send,
+    /// `[ranks][hidden]`.
+    ///
+    /// Anything goes.
+    #[len(|c| u64::from(c.ranks) * u64::from(c.hidden))]
+    #[dtype(|c| c.rows.dtype())]
+    pub rows: AnyPtr,
+    /// Numbers.
+    pub n: Ptr<u32>,
+    #[len(2 * 32)]
+    #[dtype(Dtype::F32)]
+    pub inbox: AnySym,
+    #[len(|c| c.ranks.into())]
+    pub row_flag: Flags,
+    pub epoch: EpochWord,
+    pub scale: Val<f32>,
+}
 
-/// Does odd jobs.
+impl Rows {
+    fn dtype(self) -> Dtype {
+        match self {
+            Rows::Bf16 => Dtype::Bf16,
+            Rows::Fp8E4m3 => Dtype::Fp8,
+        }
+    }
+}
+
+/// Does
+/// odd jobs.
+///
+/// And nothing else.
 #[kernel]
-pub fn odd_jobs(_c: &Odd, _a: &OddArgs) {}
+pub fn odd_jobs(c: &Odd, a: &OddArgs) {
+    role("send", c.send_blocks, |_| {
+        a.n.set(0, c.hidden);
+    });
+}
+
+#[derive(KernelArgs)]
+#[args(config = Bare)]
+pub struct BareArgs {}
 
 /// Does nothing.
 #[kernel]
-pub fn nothing(_c: &Bare, _a: &OddArgs) {}
+pub fn nothing(_c: &Bare, _a: &BareArgs) {}
 
 /// A family without keys but the world size and without tuning.
 #[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "odd", kernel = nothing, args = OddArgs, warps = 4)]
+#[family(name = "odd", kernel = nothing, args = BareArgs, warps = 4)]
 pub struct Bare {
     #[key(range = 2..=8, ranks)]
     pub ranks: u32,
@@ -316,6 +357,46 @@ fn from_values_refuses_what_does_not_fit() {
     assert!(matches!(&error, FamilyError::Illegal { family: "odd", source } if source.value == "9"));
 }
 
+#[test]
+fn parameters_have_the_lengths_and_types_that_the_configuration_decides() {
+    let odd = Odd::with_defaults(&key()).unwrap();
+    let params = odd.params();
+    let words: Vec<String> =
+        params.iter().map(|p| format!("{} {:?} {}[{}]: {}", p.name, p.kind, p.dtype, p.len, p.doc)).collect();
+    insta::assert_snapshot!(words.join("\n"));
+    let bf16 = Odd { rows: Rows::Bf16, ..odd };
+    assert_eq!(bf16.params()[0].dtype, Dtype::Bf16);
+    assert_eq!((params[5].kind, params[5].len), (ParamKind::Scalar, 1));
+}
+
+#[test]
+fn a_trace_knows_its_variant_and_checks_it_first() {
+    let odd = Odd::with_defaults(&key()).unwrap();
+    let kernel = odd.trace(32).unwrap();
+    assert_eq!((kernel.name.as_str(), kernel.doc.as_str()), ("odd_jobs", "Does odd jobs."));
+    assert_eq!(kernel.variant, odd.variant_name());
+    assert_eq!(kernel.config, odd.describe());
+    assert_eq!((kernel.ranks, kernel.warp_size, kernel.block_warps), (8, 32, 16));
+    assert_eq!(kernel.roles[0].blocks, 24);
+    assert_eq!(kernel.loc.short_file(), "codegen/tests/family.rs");
+    let params: Vec<_> = odd.params().into_iter().map(|p| (p.name, p.kind, p.dtype, p.len, p.doc)).collect();
+    let traced: Vec<_> = kernel.params.into_iter().map(|p| (p.name, p.kind, p.dtype, p.len, p.doc)).collect();
+    assert_eq!(params, traced);
+
+    let wide = Odd { warps: 32, ..odd.clone() };
+    assert!(wide.trace(32).is_ok());
+    let said = |odd: &Odd, lanes| odd.trace(lanes).unwrap_err().to_string();
+    assert_eq!(
+        said(&wide, 64),
+        "odd_jobs: `warps` = 32 is not allowed: it must be at most 16 where warps have 64 lanes"
+    );
+    assert!(said(&Odd { hidden: 9, ..odd.clone() }, 32).contains("`hidden` = 9 is not allowed"));
+    assert!(said(&Odd { ranks: 12, ..odd.clone() }, 32).contains("`dedup` = false is not allowed"));
+    // A warp size that no target has is an error of the trace.
+    assert!(said(&odd, 0).contains("lanes"));
+    assert_eq!(Odd::entry().parse(&odd.variant_name()).unwrap().trace(32).unwrap(), odd.trace(32).unwrap());
+}
+
 proptest! {
     #[test]
     fn names_are_c_identifiers_and_parse_back(odd in legal()) {
@@ -365,5 +446,39 @@ proptest! {
         let _ = Odd::parse_variant(&format!("odd_jobs_{text}"));
         let _ = Registry::new([Odd::entry()]).parse(&text);
         let _ = Odd::fields()[field].parse(&text);
+    }
+}
+
+#[cfg(feature = "clap")]
+mod command_line {
+    use super::*;
+    use clap::Command;
+    use peerwarp_codegen::family::clap_args;
+
+    fn command() -> Command {
+        Command::new("generate").args(clap_args::arguments(Odd::fields()))
+    }
+
+    #[test]
+    fn fields_are_options_that_say_what_they_take() {
+        insta::assert_snapshot!(command().render_long_help());
+    }
+
+    #[test]
+    fn options_become_settings_and_bad_ones_are_told() {
+        let given =
+            ["generate", "--hidden", "64", "--ranks=4", "--offset", "-4", "--dedup", "--order", "by-expert"];
+        let matches = command().try_get_matches_from(given).unwrap();
+        let settings = clap_args::settings(Odd::fields(), &matches);
+        let settings: Vec<String> = settings.into_iter().map(|(n, v)| format!("{n}={v}")).collect();
+        assert_eq!(settings, ["hidden=64", "ranks=4", "offset=-4", "dedup=true", "order=by-expert"]);
+        // Options of another command's fields are not there, which is no reason to fail.
+        assert_eq!(clap_args::settings(Bare::fields(), &matches).len(), 1);
+        let said = |args: &[&str]| {
+            let all = ["generate"].iter().chain(args);
+            command().try_get_matches_from(all).unwrap_err().to_string()
+        };
+        let all = [said(&["--hidden", "7170"]), said(&["--rows", "bf61"]), said(&["--warps=5"])];
+        insta::assert_snapshot!(all.join("\n"));
     }
 }

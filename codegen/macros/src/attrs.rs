@@ -56,22 +56,26 @@ impl Parse for Setting {
 /// The settings of one attribute, each of which may stand once and is taken out when it is read.
 pub struct Settings {
     all: Vec<Setting>,
-    /// The attribute, for errors about what is missing.
-    pub span: Span,
+    /// The attribute.
+    span: Span,
+    /// Whether something about it was told already.
+    flawed: bool,
 }
 
 impl Settings {
     /// Of `#[attribute]` or `#[attribute(..)]`.
     pub fn of(attr: &Attribute, known: &[&str], errors: &mut Errors) -> Settings {
         let name = attr.path().get_ident().map(Ident::to_string).unwrap_or_default();
-        let mut settings = Settings { all: vec![], span: attr.span() };
+        let mut settings = Settings { all: vec![], span: attr.span(), flawed: false };
         if matches!(attr.meta, Meta::Path(_)) {
             return settings;
         }
         let parsed = attr.parse_args_with(Punctuated::<Setting, Token![,]>::parse_terminated);
+        settings.flawed = parsed.is_err();
         for setting in errors.ok(parsed).into_iter().flatten() {
             let key = setting.name.to_string();
             if !known.contains(&key.as_str()) {
+                settings.flawed = true;
                 let hint = format!("`{key}` is no setting of `#[{name}]`; it has {}", list(known));
                 errors.at(setting.name.span(), hint);
             } else if settings.all.iter().any(|s| s.name == key) {
@@ -87,9 +91,18 @@ impl Settings {
     pub fn value(&mut self, name: &str, example: &str, errors: &mut Errors) -> Option<Expr> {
         let setting = self.take(name)?;
         if setting.value.is_none() {
+            self.flawed = true;
             errors.at(setting.name.span(), format!("`{name}` needs a value: `{name} = {example}`"));
         }
         setting.value
+    }
+
+    /// An error about something that the attribute lacks, unless it has another flaw: a misspelt setting would be told
+    /// as missing too.
+    pub fn lacks(&self, message: impl std::fmt::Display, errors: &mut Errors) {
+        if !self.flawed {
+            errors.at(self.span, message);
+        }
     }
 
     /// Takes out `name = "text"`.
@@ -127,16 +140,17 @@ pub fn list(names: &[impl AsRef<str>]) -> String {
     }
 }
 
-/// The first line of an item's docs, or nothing.
-pub fn doc_line(attrs: &[Attribute]) -> String {
-    let lines = attrs.iter().filter(|a| a.path().is_ident("doc")).filter_map(|a| match &a.meta {
-        Meta::NameValue(meta) => match &meta.value {
-            Expr::Lit(ExprLit { lit: Lit::Str(text), .. }) => Some(text.value().trim().to_owned()),
-            _ => None,
-        },
-        _ => None,
+/// The first paragraph of the doc comments, its lines joined by spaces.
+pub fn first_paragraph(attrs: &[Attribute]) -> String {
+    let lines = attrs.iter().filter_map(|attr| {
+        let Meta::NameValue(meta) = &attr.meta else { return None };
+        let Expr::Lit(lit) = &meta.value else { return None };
+        let Lit::Str(text) = &lit.lit else { return None };
+        meta.path.is_ident("doc").then(|| text.value())
     });
-    lines.into_iter().find(|line| !line.is_empty()).unwrap_or_default()
+    let text = lines.collect::<Vec<_>>().join("\n");
+    let words = text.lines().map(str::trim).skip_while(|l| l.is_empty()).take_while(|l| !l.is_empty());
+    words.collect::<Vec<_>>().join(" ")
 }
 
 /// The result of an expansion, or its errors as code that does not compile.

@@ -3,6 +3,7 @@
 //! `#[kernel]` turns a function into one that can be traced; see [`macro@kernel`].
 #![warn(missing_docs)]
 
+mod args;
 mod attrs;
 mod choice;
 mod family;
@@ -39,6 +40,14 @@ pub fn family(item: TokenStream) -> TokenStream {
 #[proc_macro_derive(Choice, attributes(choice))]
 pub fn choice(item: TokenStream) -> TokenStream {
     derive(item, choice::expand)
+}
+
+/// Makes a struct of handles the parameters of a kernel: `#[args(config = Scale)]` names the configuration,
+/// `#[len(|c| ..)]` on a field computes its number of elements (1 without), and `#[dtype(|c| ..)]` the element type of an
+/// `AnyPtr` or `AnySym`. The first paragraph of a field's docs is recorded.
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype))]
+pub fn kernel_args(item: TokenStream) -> TokenStream {
+    derive(item, args::expand)
 }
 
 fn derive(

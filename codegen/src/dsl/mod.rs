@@ -15,6 +15,8 @@ mod trace;
 mod val;
 mod var;
 
+pub use peerwarp_macros::KernelArgs;
+
 pub use args::{Arg, Binder, Bound, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::{Buf, Index, IntoIndex};
 pub use error::TraceError;

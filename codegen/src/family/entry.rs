@@ -3,6 +3,7 @@
 use std::{any::Any, fmt, marker::PhantomData};
 
 use super::{Family, FamilyError, FieldInfo, NameError, Value, suggest::nearest};
+use crate::{dsl::ParamSpec, ir::Kernel};
 
 /// A family, whatever its configuration type.
 pub trait DynFamily: Send + Sync + 'static {
@@ -46,6 +47,12 @@ pub trait DynConfig: fmt::Debug + Send + Sync + 'static {
     fn ranks(&self) -> u32;
     /// Warps a block.
     fn block_warps(&self) -> u32;
+    /// The kernel's parameters.
+    fn params(&self) -> Vec<ParamSpec>;
+    /// See [`Family::check_for`].
+    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError>;
+    /// See [`Family::trace`].
+    fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError>;
     /// For a look at the configuration itself: `variant.as_any().downcast_ref::<Dispatch>()`.
     fn as_any(&self) -> &dyn Any;
 }
@@ -77,6 +84,15 @@ impl<F: Family> DynConfig for Holding<F> {
     }
     fn block_warps(&self) -> u32 {
         self.0.block_warps()
+    }
+    fn params(&self) -> Vec<ParamSpec> {
+        self.0.params()
+    }
+    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError> {
+        self.0.check_for(warp_size)
+    }
+    fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError> {
+        self.0.trace(warp_size)
     }
     fn as_any(&self) -> &dyn Any {
         &self.0

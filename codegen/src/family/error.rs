@@ -1,6 +1,7 @@
 //! What can be wrong with a configuration, and with a variant's name.
 
 use super::{Illegal, suggest::did_you_mean};
+use crate::dsl::TraceError;
 
 /// A configuration that cannot be had.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -45,6 +46,9 @@ pub enum FamilyError {
         /// The other.
         second: String,
     },
+    /// The kernel function could not be traced.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
 }
 
 fn list_missing(missing: &[(&'static str, String)]) -> String {

@@ -2,6 +2,8 @@
 //! kernels are emitted for.
 
 mod candidates;
+#[cfg(feature = "clap")]
+pub mod clap_args;
 mod entry;
 mod error;
 mod field;

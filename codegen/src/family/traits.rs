@@ -2,7 +2,11 @@
 
 use std::{collections::BTreeMap, fmt::Debug, hash::Hash};
 
-use crate::KernelInfo;
+use crate::{
+    KernelInfo,
+    dsl::{KernelArgs, ParamSpec, TraceMeta, trace_args},
+    ir::Kernel,
+};
 
 use super::{
     Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, entry,
@@ -32,11 +36,15 @@ pub trait Fields: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
 pub trait Family: Fields + Legal {
     /// The part of the configuration that comes from the problem.
     type Key: Fields + Eq + Hash;
+    /// The parameters of the kernel.
+    type Args: KernelArgs<Config = Self>;
 
     /// Name of the family; variant names start with it.
     const NAME: &'static str;
     /// Name, documentation and place of the kernel function.
     const KERNEL: KernelInfo;
+    /// Name of the field with the warps a block has, for messages.
+    const WARPS: &'static str;
 
     /// The key of this configuration.
     fn key(&self) -> Self::Key;
@@ -46,6 +54,9 @@ pub trait Family: Fields + Legal {
     fn ranks(&self) -> u32;
     /// Warps a block.
     fn block_warps(&self) -> u32;
+    /// Runs the kernel function: inside a trace only.
+    #[doc(hidden)]
+    fn run(&self, args: &Self::Args);
 
     /// The fields that come from the problem.
     fn key_fields() -> &'static [FieldInfo] {
@@ -82,6 +93,36 @@ pub trait Family: Fields + Legal {
         fields
             .and_then(|()| self.legal())
             .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })
+    }
+
+    /// As [`Family::check`], and whether blocks have at most 1024 threads with warps of `warp_size` lanes.
+    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError> {
+        self.check()?;
+        let most = MAX_THREADS / warp_size.max(1);
+        let allowed = || format!("at most {most} where warps have {warp_size} lanes");
+        Illegal::unless(self.block_warps() <= most, Self::WARPS, self.block_warps(), allowed)
+            .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })
+    }
+
+    /// The kernel's parameters. Of a legal configuration: lengths of others may overflow.
+    fn params(&self) -> Vec<ParamSpec> {
+        Self::Args::params(self)
+    }
+
+    /// Checks the configuration, and traces the kernel function for warps of `warp_size` lanes.
+    fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError> {
+        self.check_for(warp_size)?;
+        let meta = TraceMeta {
+            name: Self::KERNEL.name.to_owned(),
+            doc: Self::KERNEL.doc.to_owned(),
+            variant: self.variant_name(),
+            config: self.describe(),
+            ranks: self.ranks(),
+            warp_size,
+            block_warps: self.block_warps(),
+            loc: Self::KERNEL.loc,
+        };
+        Ok(trace_args::<Self::Args>(meta, self, |config, args| config.run(args))?)
     }
 
     /// The legal points of the tuning space for a key; none when the key itself is not allowed.
@@ -123,6 +164,9 @@ pub trait Family: Fields + Legal {
         entry::of::<Self>()
     }
 }
+
+/// Most threads that a block may have, on all targets.
+const MAX_THREADS: u32 = 1024;
 
 /// The legal configuration with these tuning values where given, closest to the defaults where not.
 fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, FamilyError> {

@@ -95,18 +95,19 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
     let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
     let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
     let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
-    let warps = match &model.warps {
-        Warps::Field(field) => quote!(self.#field),
-        Warps::Fixed(warps) => quote!(#warps),
+    let (warps, warps_name) = match &model.warps {
+        Warps::Field(field) => (quote!(self.#field), field.to_string()),
+        Warps::Fixed(warps) => (quote!(#warps), "warps".to_owned()),
     };
     let info = info_path(kernel);
     quote! {
-        const _: fn(&#ident, &#args) = #kernel;
         #[automatically_derived]
         impl #codegen::family::Family for #ident {
             type Key = #key;
+            type Args = #args;
             const NAME: &'static str = #name;
             const KERNEL: #codegen::KernelInfo = #info;
+            const WARPS: &'static str = #warps_name;
             fn key(&self) -> #key {
                 #key { #(#keys: self.#keys,)* }
             }
@@ -118,6 +119,9 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
             }
             fn block_warps(&self) -> u32 {
                 #warps
+            }
+            fn run(&self, args: &#args) {
+                #kernel(self, args)
             }
         }
     }

@@ -6,7 +6,7 @@ use syn::{
     Attribute, Expr, ExprLit, ExprRange, Ident, Lit, LitStr, RangeLimits, Type, Visibility, spanned::Spanned,
 };
 
-use crate::attrs::{Errors, Settings, doc_line};
+use crate::attrs::{Errors, Settings, first_paragraph};
 
 /// A field.
 pub struct Field {
@@ -62,7 +62,7 @@ impl Field {
         if let (Values::Menu(menu), Some(default)) = (&values, &default) {
             check_default(menu, default, errors);
         }
-        let help = help.map_or_else(|| doc_line(&field.attrs), |h| h.value());
+        let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
         Some(Field { ident, vis, ty, tune, short, help, values, default, ranks })
     }
@@ -136,7 +136,7 @@ fn values(set: &mut Settings, ty: &Type, tune: bool, errors: &mut Errors) -> Val
         (_, Some(range), Some(_)) => errors.at(range.span(), "either `range` or `values`"),
         (true, None, None) => {
             let menu = if tune { " or a menu, as in `values = [4, 8, 16]`" } else { "" };
-            errors.at(set.span, format!("a number needs a range, as in `range = 1..=64`{menu}"));
+            set.lacks(format!("a number needs a range, as in `range = 1..=64`{menu}"), errors);
         }
         (false, Some(range), None) => {
             errors

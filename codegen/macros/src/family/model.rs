@@ -91,7 +91,7 @@ impl Header {
         let mut required = |name: &str, example: &str, errors: &mut Errors| {
             let value = set.value(name, example, errors);
             if value.is_none() {
-                errors.at(set.span, format!("`{name}` is missing, as in `{EXAMPLE}`"));
+                set.lacks(format!("`{name}` is missing, as in `{EXAMPLE}`"), errors);
             }
             value
         };

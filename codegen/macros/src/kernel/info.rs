@@ -2,7 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::{format_ident, quote, quote_spanned};
-use syn::{Attribute, Expr, FnArg, ItemFn, Lit, Meta, ReturnType, Type};
+use syn::{FnArg, ItemFn, ReturnType, Type};
+
+use crate::attrs::first_paragraph;
 
 /// `__peerwarp_kernel_<name>`, of type `peerwarp_codegen::KernelInfo`, with the visibility of the function; for
 /// functions of a kernel's shape only: two arguments by reference, no receiver, no result. `#[derive(Family)]` reads it
@@ -27,17 +29,4 @@ pub fn constant(function: &ItemFn, codegen: &TokenStream) -> Option<TokenStream>
         #[allow(non_upper_case_globals, dead_code)]
         #vis const #constant: #codegen::KernelInfo = #codegen::KernelInfo { name: #name, doc: #doc, loc: #loc };
     })
-}
-
-/// The first paragraph of the doc comments, its lines joined by spaces.
-fn first_paragraph(attrs: &[Attribute]) -> String {
-    let lines = attrs.iter().filter_map(|attr| {
-        let Meta::NameValue(meta) = &attr.meta else { return None };
-        let Expr::Lit(lit) = &meta.value else { return None };
-        let Lit::Str(text) = &lit.lit else { return None };
-        meta.path.is_ident("doc").then(|| text.value())
-    });
-    let text = lines.collect::<Vec<_>>().join("\n");
-    let words = text.lines().map(str::trim).skip_while(|l| l.is_empty()).take_while(|l| !l.is_empty());
-    words.collect::<Vec<_>>().join(" ")
 }

@@ -1,0 +1,140 @@
+//! `#[derive(KernelArgs)]`: a struct of handles as the parameters of a kernel.
+
+use proc_macro2::TokenStream;
+use quote::{quote, quote_spanned};
+use syn::{Attribute, Data, DeriveInput, Expr, Field, Fields, Meta, Path, Type, spanned::Spanned};
+
+use crate::attrs::{Errors, Settings, first_paragraph};
+
+const EXAMPLE: &str = "#[args(config = Scale)]";
+
+/// What the derive emits.
+pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenStream> {
+    let mut errors = Errors::default();
+    let shape = "kernel parameters are a struct with named fields";
+    let fields = match &input.data {
+        Data::Struct(data) if matches!(data.fields, Fields::Named(_)) => &data.fields,
+        _ => return Err(syn::Error::new(input.ident.span(), shape)),
+    };
+    if !input.generics.params.is_empty() {
+        errors.at(input.generics.span(), "kernel parameters have no generic parameters");
+    }
+    let config = config(input, &mut errors);
+    let specs: Vec<TokenStream> =
+        fields.iter().filter_map(|f| spec(f, config.as_ref()?, codegen, &mut errors)).collect();
+    errors.finish()?;
+
+    let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
+    let next = fields.iter().map(|f| {
+        let ty = &f.ty;
+        quote_spanned!(ty.span()=> binder.next::<#ty>())
+    });
+    Ok(quote! {
+        #[automatically_derived]
+        impl #codegen::dsl::KernelArgs for #ident {
+            type Config = #config;
+            fn params(config: &#config) -> ::std::vec::Vec<#codegen::dsl::ParamSpec> {
+                ::std::vec![#(#specs),*]
+            }
+            fn bind(binder: &mut #codegen::dsl::Binder) -> Self {
+                #ident { #(#names: #next,)* }
+            }
+        }
+    })
+}
+
+/// The type that `#[args(config = ..)]` names.
+fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
+    let missing = format!("say which configuration decides lengths and element types: `{EXAMPLE}`");
+    let Some(attr) = input.attrs.iter().find(|a| a.path().is_ident("args")) else {
+        errors.at(input.ident.span(), missing);
+        return None;
+    };
+    let mut set = Settings::of(attr, &["config"], errors);
+    match set.value("config", "Scale", errors) {
+        Some(Expr::Path(path)) => return Some(path.path),
+        Some(other) => errors.at(other.span(), format!("`config` is a type, as in `{EXAMPLE}`")),
+        None => set.lacks(missing, errors),
+    }
+    None
+}
+
+/// The expression that makes a field's `ParamSpec`.
+fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
+    let (name, ty) = (field.ident.as_ref()?.to_string(), &field.ty);
+    let len = chosen(field, "len", &quote!(u64), config, errors);
+    let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
+    let kind = last_segment(ty);
+    let kind = kind.as_deref().unwrap_or_default();
+    match (&dtype, kind) {
+        (None, "AnyPtr" | "AnySym") => {
+            let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
+            errors.at(
+                ty.span(),
+                format!("the configuration chooses the element type of an `{kind}`: {advice}"),
+            );
+        }
+        (Some((at, _)), "Ptr" | "Sym" | "Flags" | "EpochWord" | "Val") => {
+            let message =
+                format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
+            errors.at(at.span(), message);
+        }
+        _ => {}
+    }
+    if let (Some((at, _)), "Val" | "EpochWord") = (&len, kind) {
+        errors.at(at.span(), format!("`{kind}` is one value and has no length"));
+    }
+    let len = len.map_or_else(|| quote!(1), |(_, len)| len);
+    let doc = first_paragraph(&field.attrs);
+    let param_spec = quote_spanned!(ty.span()=> #codegen::dsl::ParamSpec);
+    Some(match dtype {
+        None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)),
+        Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)),
+    })
+}
+
+/// The expression of `#[len(..)]` or `#[dtype(..)]`, a closure over the configuration or a constant.
+fn chosen<'a>(
+    field: &'a Field,
+    name: &str,
+    ty: &TokenStream,
+    config: &Path,
+    errors: &mut Errors,
+) -> Option<(&'a Attribute, TokenStream)> {
+    let mut attrs = field.attrs.iter().filter(|a| a.path().is_ident(name));
+    let attr = attrs.next()?;
+    if let Some(second) = attrs.next() {
+        errors.at(second.span(), format!("`#[{name}(..)]` is there twice"));
+    }
+    let expr = match &attr.meta {
+        Meta::List(_) => errors.ok(attr.parse_args::<Expr>())?,
+        Meta::Path(_) | Meta::NameValue(_) => {
+            let example = if name == "len" { "|c| c.tokens as u64 * 64" } else { "|c| c.dtype" };
+            errors.at(
+                attr.span(),
+                format!("`{name}` is computed from the configuration: `#[{name}({example})]`"),
+            );
+            return None;
+        }
+    };
+    let value = match &expr {
+        Expr::Closure(closure) if closure.inputs.len() != 1 => {
+            errors.at(closure.span(), "the closure takes the configuration and nothing else: `|c| ..`");
+            return None;
+        }
+        Expr::Closure(_) => quote!({
+            let of: fn(&#config) -> #ty = #expr;
+            of(config)
+        }),
+        constant => quote!(#constant),
+    };
+    Some((attr, value))
+}
+
+/// `Ptr` of `dsl::Ptr<u32>`.
+fn last_segment(ty: &Type) -> Option<String> {
+    match ty {
+        Type::Path(path) => path.path.segments.last().map(|s| s.ident.to_string()),
+        _ => None,
+    }
+}
