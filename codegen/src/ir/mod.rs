@@ -3,6 +3,7 @@
 //! A [`Kernel`] is the single source of truth. Source text, simulation, resource estimates and the description of a
 //! variant in words are all views of it.
 
+pub mod analysis;
 mod build;
 mod kernel;
 mod names;
@@ -13,6 +14,7 @@ pub(crate) mod samples;
 mod tests;
 pub mod text;
 mod types;
+pub mod verify;
 mod words;
 
 pub use build::Builder;
@@ -20,3 +22,4 @@ pub use kernel::*;
 pub use names::Names;
 pub use op::*;
 pub use types::*;
+pub use verify::{Problem, VerifyError, verify, verify_structure};

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{BinaryOp, CompareOp, Const, Dtype, ParamKind, ReduceOp, UnaryOp};
+use super::{BinaryOp, CompareOp, Const, Dtype, OpKind, ParamKind, ReduceOp, UnaryOp};
 
 impl Const {
     /// The element type of this constant.
@@ -90,14 +90,18 @@ impl CompareOp {
 }
 
 impl ReduceOp {
-    /// What follows `reduce_`, `scan_` or `atomic_`.
+    /// One word for it.
     pub const fn name(self) -> &'static str {
+        self.pick(["sum", "min", "max", "and", "or"])
+    }
+
+    const fn pick(self, names: [&'static str; 5]) -> &'static str {
         match self {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Min => "min",
-            ReduceOp::Max => "max",
-            ReduceOp::And => "and",
-            ReduceOp::Or => "or",
+            ReduceOp::Sum => names[0],
+            ReduceOp::Min => names[1],
+            ReduceOp::Max => names[2],
+            ReduceOp::And => names[3],
+            ReduceOp::Or => names[4],
         }
     }
 }
@@ -111,6 +115,64 @@ impl ParamKind {
             ParamKind::Flags => "flags",
             ParamKind::EpochWord => "epoch",
             ParamKind::Scalar => "scalar",
+        }
+    }
+
+    /// What it is, with its article.
+    pub const fn noun(self) -> &'static str {
+        match self {
+            ParamKind::Local => "a local buffer",
+            ParamKind::Symmetric => "a symmetric buffer",
+            ParamKind::Flags => "a flag array",
+            ParamKind::EpochWord => "an epoch word",
+            ParamKind::Scalar => "a scalar",
+        }
+    }
+}
+
+impl OpKind {
+    /// One word for the operation, for messages.
+    pub const fn name(&self) -> &'static str {
+        match self {
+            OpKind::Const { .. } => "constant",
+            OpKind::Rank { .. } => "rank",
+            OpKind::ScalarParam { .. } => "scalar parameter",
+            OpKind::Epoch { .. } => "epoch",
+            OpKind::GroupIndex { .. } => "group_index",
+            OpKind::Binary { op, .. } => op.symbol(),
+            OpKind::Unary { op, .. } => op.name(),
+            OpKind::Compare { op, .. } => op.symbol(),
+            OpKind::Select { .. } => "select",
+            OpKind::Cast { .. } => "cast",
+            OpKind::Fma { .. } => "fma",
+            OpKind::Bitcast { .. } => "bitcast",
+            OpKind::Splat { .. } => "splat",
+            OpKind::Arange { .. } => "arange",
+            OpKind::Reduce { op, .. } => {
+                op.pick(["reduce_sum", "reduce_min", "reduce_max", "reduce_and", "reduce_or"])
+            }
+            OpKind::Scan { op, .. } => op.pick(["scan_sum", "scan_min", "scan_max", "scan_and", "scan_or"]),
+            OpKind::Load { .. } => "load",
+            OpKind::LoadMasked { .. } => "load_where",
+            OpKind::Gather { .. } => "gather",
+            OpKind::Store { .. } => "store",
+            OpKind::Scatter { .. } => "scatter",
+            OpKind::Atomic { op, .. } => {
+                op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"])
+            }
+            OpKind::Put { .. } => "put",
+            OpKind::Signal { .. } => "signal",
+            OpKind::Wait { .. } => "wait",
+            OpKind::WaitAll { .. } => "wait_all",
+            OpKind::If { .. } => "if",
+            OpKind::For { .. } => "for",
+            OpKind::While { .. } => "while",
+            OpKind::Break { .. } => "break",
+            OpKind::Continue { .. } => "continue",
+            OpKind::VarDecl { .. } => "var",
+            OpKind::VarGet { .. } => "variable",
+            OpKind::VarSet { .. } => "assignment",
+            OpKind::Split { .. } => "split",
         }
     }
 }

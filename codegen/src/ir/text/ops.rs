@@ -119,9 +119,9 @@ impl Line<'_> {
             OpKind::Bitcast { a, .. } => format!("bitcast({})", v(a)),
             OpKind::Splat { a, .. } => format!("splat({})", v(a)),
             OpKind::Arange { .. } => "arange".into(),
-            OpKind::Reduce { op, a, .. } => format!("reduce_{}({})", op.name(), v(a)),
-            OpKind::Scan { op, a, exclusive: false, .. } => format!("scan_{}({})", op.name(), v(a)),
-            OpKind::Scan { op, a, exclusive: true, .. } => format!("scan_{}({}, exclusive)", op.name(), v(a)),
+            OpKind::Reduce { a, .. } => format!("{}({})", kind.name(), v(a)),
+            OpKind::Scan { a, exclusive: false, .. } => format!("{}({})", kind.name(), v(a)),
+            OpKind::Scan { a, exclusive: true, .. } => format!("{}({}, exclusive)", kind.name(), v(a)),
             OpKind::Load { place, index, receipt, .. } => {
                 format!("load {}{}", self.element(*place, *index), self.after(*receipt))
             }
@@ -137,8 +137,8 @@ impl Line<'_> {
             OpKind::Scatter { place, index, value, mask } => {
                 format!("scatter {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
             }
-            OpKind::Atomic { op, place, index, value, .. } => {
-                format!("atomic_{} {} <- {}", op.name(), self.element(*place, *index), v(value))
+            OpKind::Atomic { place, index, value, .. } => {
+                format!("{} {} <- {}", kind.name(), self.element(*place, *index), v(value))
             }
             OpKind::Put { parcel, buffer, index, value, mask } => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));

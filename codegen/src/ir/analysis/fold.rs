@@ -1,0 +1,99 @@
+//! Constant folding of scalar integers and truth values.
+
+use super::super::*;
+
+/// What an operation evaluates to when its operands are these constants; `None` if that is not known before it runs.
+/// Floats are left alone.
+pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Const>) -> Option<Const> {
+    if ty.is_tile() {
+        return None;
+    }
+    match kind {
+        OpKind::Const { value, .. } => Some(*value),
+        OpKind::Binary { op, a, b, .. } => binary(*op, known(*a)?, known(*b)?),
+        OpKind::Unary { op, a, .. } => unary(*op, known(*a)?),
+        OpKind::Compare { op, a, b, .. } => compare(*op, known(*a)?, known(*b)?),
+        OpKind::Select { cond, a, b, .. } => match known(*cond)? {
+            Const::Bool(true) => known(*a),
+            _ => known(*b),
+        },
+        OpKind::Cast { a, .. } => match known(*a)? {
+            Const::Bool(b) => wrap(ty.dtype, b.into()),
+            c => wrap(ty.dtype, c.as_int()?),
+        },
+        _ => None,
+    }
+}
+
+/// Wraps into an integer type.
+fn wrap(dtype: Dtype, v: i128) -> Option<Const> {
+    match dtype {
+        Dtype::I32 => Some(Const::I32(v as i32)),
+        Dtype::U32 => Some(Const::U32(v as u32)),
+        Dtype::U64 => Some(Const::U64(v as u64)),
+        Dtype::Bool | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => None,
+    }
+}
+
+fn binary(op: BinaryOp, a: Const, b: Const) -> Option<Const> {
+    if let (Const::Bool(x), Const::Bool(y)) = (a, b) {
+        return match op {
+            BinaryOp::And => Some(Const::Bool(x & y)),
+            BinaryOp::Or => Some(Const::Bool(x | y)),
+            BinaryOp::Xor => Some(Const::Bool(x ^ y)),
+            _ => None,
+        };
+    }
+    let (x, y) = (a.as_int()?, b.as_int()?);
+    let shift = || u32::try_from(y).ok().filter(|&n| n < a.dtype().bytes() * 8);
+    let v = match op {
+        BinaryOp::Add => x + y,
+        BinaryOp::Sub => x - y,
+        // Two 64-bit factors can leave 128 signed bits; only the low 64 are kept.
+        BinaryOp::Mul => x.wrapping_mul(y),
+        BinaryOp::Div => x.checked_div(y)?,
+        BinaryOp::Rem => x.checked_rem(y)?,
+        BinaryOp::Min => x.min(y),
+        BinaryOp::Max => x.max(y),
+        BinaryOp::And => x & y,
+        BinaryOp::Or => x | y,
+        BinaryOp::Xor => x ^ y,
+        BinaryOp::Shl => x.wrapping_shl(shift()?),
+        BinaryOp::Shr => x >> shift()?,
+    };
+    wrap(a.dtype(), v)
+}
+
+fn unary(op: UnaryOp, a: Const) -> Option<Const> {
+    if let (UnaryOp::Not, Const::Bool(x)) = (op, a) {
+        return Some(Const::Bool(!x));
+    }
+    let x = a.as_int()?;
+    let bits = match a {
+        Const::U64(v) => v,
+        _ => u64::from(x as u32),
+    };
+    match op {
+        UnaryOp::Neg => wrap(a.dtype(), -x),
+        UnaryOp::Not => wrap(a.dtype(), !x),
+        UnaryOp::Abs => wrap(a.dtype(), x.abs()),
+        UnaryOp::PopCount => Some(Const::U32(bits.count_ones())),
+        UnaryOp::TrailingZeros => Some(Const::U32(bits.trailing_zeros().min(a.dtype().bytes() * 8))),
+        UnaryOp::Exp | UnaryOp::Sqrt => None,
+    }
+}
+
+fn compare(op: CompareOp, a: Const, b: Const) -> Option<Const> {
+    let (x, y) = match (a, b) {
+        (Const::Bool(x), Const::Bool(y)) => (x.into(), y.into()),
+        _ => (a.as_int()?, b.as_int()?),
+    };
+    Some(Const::Bool(match op {
+        CompareOp::Eq => x == y,
+        CompareOp::Ne => x != y,
+        CompareOp::Lt => x < y,
+        CompareOp::Le => x <= y,
+        CompareOp::Gt => x > y,
+        CompareOp::Ge => x >= y,
+    }))
+}

@@ -1,0 +1,148 @@
+//! What constants show: accesses out of bounds, shifts, divisions, steps and ranks that cannot be.
+
+use super::*;
+
+pub(super) fn check(report: &mut Report<'_>, tree: &Tree, facts: &Facts) {
+    for &id in tree.in_order() {
+        let op = report.kernel.op(id);
+        Check { name: op.kind.name(), loc: op.loc, report, facts }.op(&op.kind);
+    }
+}
+
+struct Check<'r, 'k, 'f> {
+    report: &'r mut Report<'k>,
+    facts: &'f Facts,
+    name: &'static str,
+    loc: Loc,
+}
+
+impl Check<'_, '_, '_> {
+    fn op(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Binary { op, a, b, .. } => self.binary(*op, self.report.kernel.ty(*a).dtype, *b),
+            OpKind::Load { out: v, place, index, .. }
+            | OpKind::Store { place, index, value: v, mask: None } => {
+                self.elements(*place, *index, self.count(*v));
+            }
+            OpKind::Atomic { place, index, .. } => self.elements(*place, *index, 1),
+            // Where a mask decides which elements are touched, only the index's width can be judged.
+            OpKind::LoadMasked { place, index, .. } | OpKind::Store { place, index, mask: Some(_), .. } => {
+                self.wide_enough(*place, *index);
+            }
+            OpKind::Gather { place, index, .. } | OpKind::Scatter { place, index, .. } => {
+                self.wide_enough(*place, *index);
+            }
+            OpKind::Put { parcel, buffer, index, value, mask } => {
+                self.target(*parcel);
+                match mask {
+                    None => self.elements(Place::Param(*buffer), *index, self.count(*value)),
+                    Some(_) => self.wide_enough(Place::Param(*buffer), *index),
+                }
+            }
+            OpKind::Signal { parcel, flag, index, .. } => {
+                self.target(*parcel);
+                self.elements(Place::Param(*flag), *index, 1);
+            }
+            OpKind::Wait { flag, index, from, .. } => {
+                self.rank(*from);
+                self.elements(Place::Param(*flag), *index, 1);
+            }
+            OpKind::WaitAll { flag, index, count, .. } => {
+                let count = self.facts.int(*count).unwrap_or(0);
+                self.elements(Place::Param(*flag), *index, count);
+            }
+            OpKind::For { step, .. } => {
+                if let Some(step) = self.facts.int(*step).filter(|&s| s <= 0) {
+                    self.report.add(self.loc, Problem::BadStep { step });
+                }
+            }
+            OpKind::Const { .. }
+            | OpKind::Rank { .. }
+            | OpKind::ScalarParam { .. }
+            | OpKind::Epoch { .. }
+            | OpKind::GroupIndex { .. }
+            | OpKind::Unary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Cast { .. }
+            | OpKind::Fma { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::Splat { .. }
+            | OpKind::Arange { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Scan { .. }
+            | OpKind::If { .. }
+            | OpKind::While { .. }
+            | OpKind::Break { .. }
+            | OpKind::Continue { .. }
+            | OpKind::VarDecl { .. }
+            | OpKind::VarGet { .. }
+            | OpKind::VarSet { .. }
+            | OpKind::Split { .. } => {}
+        }
+    }
+
+    fn count(&self, v: ValueId) -> i128 {
+        self.report.kernel.ty(v).len.unwrap_or(1).into()
+    }
+
+    fn binary(&mut self, op: BinaryOp, dtype: Dtype, b: ValueId) {
+        let Some(by) = self.facts.int(b) else { return };
+        let problem = match op {
+            BinaryOp::Div | BinaryOp::Rem if by == 0 => Problem::DivisionByZero { op: self.name },
+            BinaryOp::Shl | BinaryOp::Shr if by < 0 || by >= i128::from(dtype.bytes()) * 8 => {
+                Problem::ShiftTooFar { dtype, by }
+            }
+            _ => return,
+        };
+        self.report.add(self.loc, problem);
+    }
+
+    /// `count` elements from `index` on lie in the buffer; with an unknown index, they fit at all.
+    fn elements(&mut self, place: Place, index: ValueId, count: i128) {
+        self.wide_enough(place, index);
+        let first = self.facts.int(index).unwrap_or(0);
+        let len = self.len(place);
+        if first + count > len.into() {
+            let (op, buffer) = (self.name, self.report.place_name(place));
+            self.report.add(self.loc, Problem::OutOfBounds { op, buffer, first, end: first + count, len });
+        }
+    }
+
+    fn wide_enough(&mut self, place: Place, index: ValueId) {
+        let len = self.len(place);
+        let narrow = self.report.kernel.ty(index).dtype == Dtype::U32 && self.facts.constant(index).is_none();
+        if len > 1 << 32 && narrow {
+            let (op, buffer) = (self.name, self.report.place_name(place));
+            let value = self.report.names.value(index);
+            self.report.add(self.loc, Problem::NarrowIndex { op, buffer, len, value });
+        }
+    }
+
+    fn len(&self, place: Place) -> u64 {
+        match place {
+            Place::Param(p) => self.report.param(p).len,
+            Place::Shared(s) => self.report.kernel.shared[s.index()].len.into(),
+        }
+    }
+
+    fn rank(&mut self, v: ValueId) {
+        let ranks = self.report.kernel.ranks;
+        if let Some(rank) = self.facts.int(v).filter(|&r| r >= ranks.into()) {
+            self.report.add(self.loc, Problem::NoSuchRank { rank, ranks });
+        }
+    }
+
+    fn target(&mut self, parcel: ParcelId) {
+        match self.report.kernel.parcels[parcel.index()].target {
+            Target::Rank(v) => self.rank(v),
+            Target::Mask(v) => {
+                let ranks = self.report.kernel.ranks;
+                if let Some(mask) = self.facts.int(v).filter(|&m| m >> ranks != 0) {
+                    let rank = i128::from(127 - mask.leading_zeros());
+                    self.report.add(self.loc, Problem::NoSuchRank { rank, ranks });
+                }
+            }
+        }
+    }
+}

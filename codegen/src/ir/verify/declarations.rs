@@ -1,0 +1,138 @@
+//! The kernel's shape, parameters, shared arrays, roles and the types of its values.
+
+use std::collections::HashSet;
+
+use super::*;
+
+/// Most blocks of a grid in one dimension.
+const MAX_BLOCKS: u64 = (1 << 31) - 1;
+
+pub(super) fn check(report: &mut Report<'_>) {
+    shape(report);
+    names(report);
+    for p in &report.kernel.params {
+        parameter(report, p);
+    }
+    for s in &report.kernel.shared {
+        shared(report, s);
+    }
+    tiles(report);
+}
+
+fn shape(report: &mut Report<'_>) {
+    let k = report.kernel;
+    if k.ranks == 0 || k.ranks > MAX_RANKS {
+        report.add(k.loc, Problem::Ranks { found: k.ranks, limit: MAX_RANKS });
+    }
+    if k.warp_size != 32 && k.warp_size != 64 {
+        report.add(k.loc, Problem::WarpSize { found: k.warp_size });
+    }
+    let threads = u64::from(k.block_warps) * u64::from(k.warp_size);
+    if k.block_warps == 0 || threads > MAX_BLOCK_THREADS.into() {
+        let limit = MAX_BLOCK_THREADS;
+        report.add(k.loc, Problem::BlockWarps { warps: k.block_warps, lanes: k.warp_size, limit });
+    }
+    if k.roles.is_empty() {
+        report.add(k.loc, Problem::NoRoles);
+    }
+    for r in k.roles.iter().filter(|r| r.blocks == 0) {
+        report.add(r.loc, Problem::NoBlocks { role: r.name.clone() });
+    }
+    let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
+    if blocks > MAX_BLOCKS {
+        report.add(k.loc, Problem::GridTooLarge { blocks, limit: MAX_BLOCKS });
+    }
+}
+
+fn names(report: &mut Report<'_>) {
+    let k = report.kernel;
+    let identifier = |n: &str| {
+        n.bytes().all(|c| c == b'_' || c.is_ascii_alphanumeric())
+            && !n.is_empty()
+            && !n.starts_with(|c: char| c.is_ascii_digit())
+    };
+    let mut check = |what: &'static str, name: &str, loc: Loc, seen: Option<&mut HashSet<String>>| {
+        if !identifier(name) {
+            report.add(loc, Problem::BadName { what, name: name.into() });
+        }
+        if seen.is_some_and(|s| !s.insert(name.into())) {
+            report.add(loc, Problem::DuplicateName { what, name: name.into() });
+        }
+    };
+    check("kernel", &k.name, k.loc, None);
+    check("variant", &k.variant, k.loc, None);
+    let (mut params, mut roles) = (HashSet::new(), HashSet::new());
+    for p in &k.params {
+        check("parameter", &p.name, k.loc, Some(&mut params));
+    }
+    for r in &k.roles {
+        check("role", &r.name, r.loc, Some(&mut roles));
+    }
+    for s in &k.shared {
+        check("shared array", &s.name, s.loc, None);
+    }
+}
+
+fn parameter(report: &mut Report<'_>, p: &Param) {
+    let loc = report.kernel.loc;
+    let (dtype_ok, allowed) = match p.kind {
+        ParamKind::Local | ParamKind::Symmetric => {
+            (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
+        }
+        ParamKind::Flags | ParamKind::EpochWord => (p.dtype == Dtype::U32, "it is always u32"),
+        ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),
+    };
+    if !dtype_ok {
+        let (param, kind) = (p.name.clone(), p.kind.noun());
+        report.add(loc, Problem::ParamDtype { param, kind, found: p.dtype, allowed });
+    }
+    let single = matches!(p.kind, ParamKind::EpochWord | ParamKind::Scalar);
+    if single && p.len != 1 {
+        let (param, kind) = (p.name.clone(), p.kind.noun());
+        report.add(loc, Problem::ParamLength { param, kind, len: p.len });
+    }
+    if p.len.checked_mul(p.dtype.bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
+        report.add(loc, Problem::BufferTooLarge { param: p.name.clone(), len: p.len });
+    }
+}
+
+fn shared(report: &mut Report<'_>, s: &Shared) {
+    if s.dtype == Dtype::Bool {
+        report.add(s.loc, Problem::SharedDtype { shared: s.name.clone() });
+    }
+    if s.len == 0 {
+        report.add(s.loc, Problem::SharedEmpty { shared: s.name.clone() });
+    }
+    let warps = report.kernel.block_warps;
+    if s.copies == 0 || !warps.is_multiple_of(s.copies) {
+        report.add(s.loc, Problem::SharedCopies { shared: s.name.clone(), copies: s.copies, warps });
+    }
+}
+
+/// Tile lengths of values and variables. A value nobody defines has no place of its own: the kernel's stands for it.
+fn tiles(report: &mut Report<'_>) {
+    let k = report.kernel;
+    let mut place = vec![k.loc; k.values.len()];
+    report.each_op(&mut |_, op| {
+        for v in op.kind.outs() {
+            place[v.index()] = op.loc;
+        }
+        if let OpKind::For { var, .. } = op.kind {
+            place[var.index()] = op.loc;
+        }
+    });
+    let limit = MAX_TILE;
+    let bad = |ty: Type| ty.len.filter(|&n| n == 0 || n > limit);
+    for (i, v) in k.values.iter().enumerate() {
+        if let Some(len) = bad(v.ty) {
+            let value = report.names.value(ValueId(i as u32));
+            report.add(place[i], Problem::TileLength { value, len, limit });
+        }
+    }
+    for (i, v) in k.vars.iter().enumerate() {
+        if let Some(len) = bad(v.ty) {
+            let value = report.names.var(VarId(i as u32));
+            report.add(v.loc, Problem::TileLength { value, len, limit });
+        }
+    }
+}

@@ -1,0 +1,194 @@
+//! What can be wrong with a kernel.
+
+use thiserror::Error;
+
+use super::super::{Dtype, Loc, ParamKind, Type};
+
+/// Something wrong with a kernel, at the author's line.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[error("{loc}: {problem}")]
+pub struct VerifyError {
+    /// Where.
+    pub loc: Loc,
+    /// What.
+    pub problem: Problem,
+}
+
+/// What is wrong. Values and buffers are named as in the text form.
+#[derive(Clone, Debug, PartialEq, Error)]
+#[allow(missing_docs)] // the messages say what the variants mean and which names they carry
+pub enum Problem {
+    // The arenas.
+    #[error("{what} {id} does not exist; there are {count}")]
+    NoSuchId { what: &'static str, id: u32, count: usize },
+    #[error("operation {op} stands in two places; each operation belongs to one region")]
+    ReachedTwice { op: u32 },
+    #[error("regions are nested more than {limit} deep")]
+    NestedTooDeep { limit: usize },
+
+    // Declarations.
+    #[error("a kernel for {found} ranks; 1 to {limit} are possible")]
+    Ranks { found: u32, limit: u32 },
+    #[error("warps of {found} lanes; targets have 32 or 64")]
+    WarpSize { found: u32 },
+    #[error(
+        "{warps} warps of {lanes} lanes a block; a block has at least one warp and at most {limit} threads"
+    )]
+    BlockWarps { warps: u32, lanes: u32, limit: u32 },
+    #[error("the kernel has no role; declare at least one with `role(name, blocks, ..)`")]
+    NoRoles,
+    #[error("role `{role}` has no blocks; give it at least one or leave the role out")]
+    NoBlocks { role: String },
+    #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]
+    GridTooLarge { blocks: u64, limit: u64 },
+    #[error("the {what} name `{name}` is no identifier; use ASCII letters, digits and `_`")]
+    BadName { what: &'static str, name: String },
+    #[error("two {what}s are named `{name}`")]
+    DuplicateName { what: &'static str, name: String },
+    #[error("parameter `{param}` is {kind} of {found}; {allowed}")]
+    ParamDtype { param: String, kind: &'static str, found: Dtype, allowed: &'static str },
+    #[error("parameter `{param}` is {kind} with {len} elements; it has exactly one")]
+    ParamLength { param: String, kind: &'static str, len: u64 },
+    #[error("buffer `{param}` of {len} elements is larger than any address space")]
+    BufferTooLarge { param: String, len: u64 },
+    #[error("shared array `{shared}` of bool: truth values live in registers only; use u32")]
+    SharedDtype { shared: String },
+    #[error("shared array `{shared}` has no elements")]
+    SharedEmpty { shared: String },
+    #[error(
+        "shared array `{shared}` has {copies} copies a block, which is no number of groups of {warps} warps"
+    )]
+    SharedCopies { shared: String, copies: u32, warps: u32 },
+    #[error("{value} has {len} elements; a tile has 1 to {limit}")]
+    TileLength { value: String, len: u32, limit: u32 },
+
+    // Scopes.
+    #[error("{value} is defined here and at {first}; a value is defined once")]
+    DefinedTwice { value: String, first: Loc },
+    #[error("{value} is not defined here{}", elsewhere(.defined))]
+    NotVisible { value: String, defined: Option<Loc> },
+    #[error("variable {var} is declared here and at {first}")]
+    VarDeclaredTwice { var: String, first: Loc },
+    #[error("variable {var} is not declared here{}", elsewhere(.declared))]
+    VarNotVisible { var: String, declared: Option<Loc> },
+    #[error(
+        "variable {var} is declared outside this `split` and assigned in it; each group would have its own value"
+    )]
+    VarSetInSplit { var: String },
+    #[error(
+        "tile {value} is spread over the block and used by a group inside `split`; \
+         store it to shared memory, or load it inside"
+    )]
+    TileCrossesSplit { value: String },
+    #[error(
+        "`{op}` in the prologue; only constants, rank, scalar parameters, epochs and scalar arithmetic go there"
+    )]
+    NotInPrologue { op: &'static str },
+    #[error("an epoch is read inside a role; read it once, before the roles")]
+    EpochInRole,
+    #[error("epoch word `{param}` is read here and at {first}; read it once")]
+    EpochTwice { param: String, first: Loc },
+    #[error(
+        "`{op}` leaves loop {}, counting outwards; there are {loops} up to its role, split or loop condition",
+        .depth + 1
+    )]
+    BadBreak { op: &'static str, depth: u32, loops: usize },
+    #[error("`split` inside `split`")]
+    NestedSplit,
+    #[error("`split({warps})`: groups of {warps} warps do not divide a block of {block}")]
+    SplitNotDividing { warps: u32, block: u32 },
+    #[error(
+        "shared array `{shared}` is one a group of a split into {copies}; here {groups} groups share a block"
+    )]
+    SharedScope { shared: String, copies: u32, groups: u32 },
+
+    // Types.
+    #[error("`{op}`: {what} {value} should be {expected}")]
+    OperandType { op: &'static str, what: &'static str, value: String, expected: String },
+    #[error("`{op}`: the result {value} should be {expected}")]
+    ResultType { op: &'static str, value: String, expected: String },
+    #[error("`{op}` does not work on {dtype}{}", storage(*.dtype))]
+    NoArithmetic { op: &'static str, dtype: Dtype },
+    #[error("no conversion from {from} to {to}; {advice}")]
+    BadCast { from: Type, to: Type, advice: &'static str },
+    #[error("`{op}` on parameter `{param}`, which is {}; it works on {needed}", .kind.noun())]
+    WrongParamKind { op: &'static str, param: String, kind: ParamKind, needed: &'static str },
+    #[error("`{param}` is symmetric memory that peers write: send to it with a put, do not store to it")]
+    StoreToSymmetric { param: String },
+    #[error("`{param}` is a flag array: it is set by `signal` and read by `wait`, nothing else")]
+    FlagAccess { param: String },
+    #[error("`{op}`: {value} does not have the element type of `{buffer}`, {dtype}")]
+    BufferDtype { op: &'static str, value: String, buffer: String, dtype: Dtype },
+    #[error("`wait_all` with 0 flags a rank")]
+    NoFlagsPerRank,
+
+    // Constant operands.
+    #[error("`{op}` of elements {first}..{end} of `{buffer}`, which has {len}")]
+    OutOfBounds { op: &'static str, buffer: String, first: i128, end: i128, len: u64 },
+    #[error(
+        "`{op}` indexes `{buffer}` of {len} elements with u32 {value}, which cannot reach all; use `.to_u64()`"
+    )]
+    NarrowIndex { op: &'static str, buffer: String, len: u64, value: String },
+    #[error("shift of {dtype} by {by}")]
+    ShiftTooFar { dtype: Dtype, by: i128 },
+    #[error("`{op}` by zero")]
+    DivisionByZero { op: &'static str },
+    #[error("`for` with step {step}; a step is above zero")]
+    BadStep { step: i128 },
+    #[error("rank {rank} of {ranks}")]
+    NoSuchRank { rank: i128, ranks: u32 },
+
+    // The protocol.
+    #[error(
+        "`{buffer}` is read without a receipt; peers write it: wait for their flag and pass what `wait` returned"
+    )]
+    ReceiptMissing { buffer: String },
+    #[error("`{buffer}` is read with a receipt whose wait{} does not come before it on every path", at(.wait))]
+    ReceiptNotVisible { buffer: String, wait: Option<Loc> },
+    #[error("the receipt of this wait is also that of the wait at {first}")]
+    ReceiptTwice { first: Loc },
+    #[error("the receipt of this wait on `{waited}` claims to be for `{claimed}`")]
+    ReceiptFlag { waited: String, claimed: String },
+    #[error(
+        "`{buffer}` is read after a wait on `{flag}`, but no parcel that signals `{flag}` puts into `{buffer}`"
+    )]
+    ReceiptCoversNothing { buffer: String, flag: String },
+    #[error("puts to `{buffer}` that no signal publishes; signal the parcel")]
+    NeverSignalled { buffer: String },
+    #[error("this parcel is signalled here and at {first}; signal it once")]
+    SignalledTwice { first: Loc },
+    #[error("`{flag}` is signalled for a parcel into which nothing was put; signalling what was not sent")]
+    EmptyParcel { flag: String },
+    #[error("put to `{buffer}` after the parcel's signal at {signal}; put before signalling")]
+    PutAfterSignal { buffer: String, signal: Loc },
+    #[error(
+        "the signal of `{flag}` stands in a branch or loop that the put at {put} is not in: \
+         on some path the put is not signalled, or signalled twice"
+    )]
+    SignalElsewhere { flag: String, put: Loc },
+    #[error("`{op}` leaves between the put at {put} and the parcel's signal at {signal}")]
+    SignalSkipped { op: &'static str, put: Loc, signal: Loc },
+    #[error("relaxed signal of `{flag}`: it does not order the puts before it")]
+    RelaxedSignal { flag: String },
+}
+
+fn elsewhere(loc: &Option<Loc>) -> String {
+    match loc {
+        Some(loc) => format!(
+            "; that is done at {loc}, which does not come before this on every path, or is in another branch, \
+             loop, split or role"
+        ),
+        None => ", or anywhere".into(),
+    }
+}
+
+fn storage(dtype: Dtype) -> &'static str {
+    match dtype {
+        Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => "; cast to f32 first",
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => "",
+    }
+}
+
+fn at(loc: &Option<Loc>) -> String {
+    loc.map(|l| format!(" at {l}")).unwrap_or_default()
+}

@@ -1,0 +1,87 @@
+//! Receipts: reading what peers write needs a wait before it, on a flag that covers the buffer.
+
+use std::collections::{HashMap, HashSet};
+
+use super::*;
+
+pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
+    let covered = covered_buffers(report.kernel, tree);
+    let mut waits: HashMap<ReceiptId, OpId> = HashMap::new();
+    for &id in tree.in_order() {
+        let op = report.kernel.op(id);
+        if let OpKind::Wait { receipt, flag, .. } | OpKind::WaitAll { receipt, flag, .. } = op.kind {
+            let claimed = report.kernel.receipts[receipt.index()].flag;
+            if claimed != flag {
+                let (waited, claimed) = (report.param(flag).name.clone(), report.param(claimed).name.clone());
+                report.add(op.loc, Problem::ReceiptFlag { waited, claimed });
+            }
+            match waits.get(&receipt) {
+                Some(&first) => {
+                    report.add(op.loc, Problem::ReceiptTwice { first: report.kernel.op(first).loc })
+                }
+                None => drop(waits.insert(receipt, id)),
+            }
+        }
+    }
+    for &id in tree.in_order() {
+        if let OpKind::Load { place, receipt, .. }
+        | OpKind::LoadMasked { place, receipt, .. }
+        | OpKind::Gather { place, receipt, .. } = report.kernel.op(id).kind
+        {
+            read(report, tree, id, place, receipt, &waits, &covered);
+        }
+    }
+}
+
+/// For each flag array that this kernel signals, the buffers that the signalled parcels put into. A split launch waits
+/// for flags that another kernel signals; those are not judged.
+fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
+    let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
+    for &id in tree.in_order() {
+        if let OpKind::Put { parcel, buffer, .. } = kernel.op(id).kind {
+            puts.entry(parcel).or_default().push(buffer);
+        }
+    }
+    let mut covered: HashMap<ParamId, HashSet<ParamId>> = HashMap::new();
+    for &id in tree.in_order() {
+        if let OpKind::Signal { parcel, flag, .. } = kernel.op(id).kind {
+            covered.entry(flag).or_default().extend(puts.get(&parcel).into_iter().flatten());
+        }
+    }
+    covered
+}
+
+fn read(
+    report: &mut Report<'_>,
+    tree: &Tree,
+    id: OpId,
+    place: Place,
+    receipt: Option<ReceiptId>,
+    waits: &HashMap<ReceiptId, OpId>,
+    covered: &HashMap<ParamId, HashSet<ParamId>>,
+) {
+    let loc = report.kernel.op(id).loc;
+    let buffer = report.place_name(place);
+    let symmetric = match place {
+        Place::Param(p) => Some(p).filter(|&p| report.param(p).kind == ParamKind::Symmetric),
+        Place::Shared(_) => None,
+    };
+    let Some(receipt) = receipt else {
+        if symmetric.is_some() {
+            report.add(loc, Problem::ReceiptMissing { buffer });
+        }
+        return;
+    };
+    let wait = waits.get(&receipt).copied();
+    if !wait.is_some_and(|w| tree.dominates(w, id)) {
+        let wait = wait.map(|w| report.kernel.op(w).loc);
+        report.add(loc, Problem::ReceiptNotVisible { buffer: buffer.clone(), wait });
+    }
+    let flag = report.kernel.receipts[receipt.index()].flag;
+    if let (Some(p), Some(buffers)) = (symmetric, covered.get(&flag))
+        && !buffers.contains(&p)
+    {
+        let flag = report.param(flag).name.clone();
+        report.add(loc, Problem::ReceiptCoversNothing { buffer, flag });
+    }
+}

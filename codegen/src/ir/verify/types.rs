@@ -1,0 +1,388 @@
+//! Operands and results have the types that the operations' documentation asks for, and accesses go to parameters that
+//! allow them.
+
+use super::*;
+
+pub(super) fn check(report: &mut Report<'_>) {
+    let mut ops = vec![];
+    report.each_op(&mut |_, op| ops.push(op));
+    for op in ops {
+        Check { name: op.kind.name(), loc: op.loc, report }.op(&op.kind);
+    }
+}
+
+struct Check<'r, 'k> {
+    report: &'r mut Report<'k>,
+    name: &'static str,
+    loc: Loc,
+}
+
+const U32: Type = Type::scalar(Dtype::U32);
+const BOOL: Type = Type::scalar(Dtype::Bool);
+
+impl Check<'_, '_> {
+    fn op(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Const { out, value } => self.result(*out, Type::scalar(value.dtype())),
+            OpKind::Rank { out } | OpKind::GroupIndex { out } => self.result(*out, U32),
+            OpKind::ScalarParam { out, param } => {
+                self.param(*param, ParamKind::Scalar, "a scalar parameter");
+                self.result(*out, Type::scalar(self.report.param(*param).dtype));
+            }
+            OpKind::Epoch { out, word, .. } => {
+                self.param(*word, ParamKind::EpochWord, "an epoch word");
+                self.result(*out, U32);
+            }
+            OpKind::Binary { .. }
+            | OpKind::Unary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Cast { .. }
+            | OpKind::Fma { .. }
+            | OpKind::Bitcast { .. } => self.elementwise(kind),
+            OpKind::Splat { .. } | OpKind::Arange { .. } | OpKind::Reduce { .. } | OpKind::Scan { .. } => {
+                self.tiles(kind);
+            }
+            OpKind::Load { .. }
+            | OpKind::LoadMasked { .. }
+            | OpKind::Gather { .. }
+            | OpKind::Store { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::Atomic { .. } => self.access(kind),
+            OpKind::Put { .. } | OpKind::Signal { .. } | OpKind::Wait { .. } | OpKind::WaitAll { .. } => {
+                self.protocol(kind);
+            }
+            OpKind::If { cond, results, .. } => {
+                self.operand("condition", *cond, BOOL);
+                for &(out, then, otherwise) in results {
+                    self.operand("result of the first arm", then, self.ty(out));
+                    self.operand("result of the second arm", otherwise, self.ty(out));
+                }
+            }
+            OpKind::For { var, start, end, step, .. } => {
+                let ty = self.ty(*var);
+                if ty.is_tile() || !ty.dtype.is_int() {
+                    let value = self.report.typed(*var);
+                    self.add(Problem::OperandType {
+                        op: "for",
+                        what: "counter",
+                        value,
+                        expected: "an integer scalar".into(),
+                    });
+                }
+                self.operand("start", *start, ty);
+                self.operand("end", *end, ty);
+                self.operand("step", *step, ty);
+            }
+            OpKind::While { cond, .. } => self.operand("condition", *cond, BOOL),
+            OpKind::VarDecl { var, init: value } | OpKind::VarSet { var, value } => {
+                self.operand("value", *value, self.report.kernel.vars[var.index()].ty);
+            }
+            OpKind::VarGet { out, var } => self.result(*out, self.report.kernel.vars[var.index()].ty),
+            OpKind::Break { .. } | OpKind::Continue { .. } | OpKind::Split { .. } => {}
+        }
+    }
+
+    fn elementwise(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Binary { out, op, a, b } => {
+                let ty = self.ty(*out);
+                self.operand("left operand", *a, ty);
+                self.operand("right operand", *b, ty);
+                self.arithmetic(ty.dtype, binary_allows(*op, ty.dtype));
+            }
+            OpKind::Unary { out, op, a } => {
+                let ty = self.ty(*a);
+                self.arithmetic(ty.dtype, unary_allows(*op, ty.dtype));
+                let counts = matches!(op, UnaryOp::PopCount | UnaryOp::TrailingZeros);
+                self.result(*out, if counts { ty.with_dtype(Dtype::U32) } else { ty });
+            }
+            OpKind::Compare { out, op, a, b } => {
+                let ty = self.ty(*a);
+                self.operand("right operand", *b, ty);
+                self.result(*out, ty.with_dtype(Dtype::Bool));
+                let same = matches!(op, CompareOp::Eq | CompareOp::Ne) && ty.dtype == Dtype::Bool;
+                self.arithmetic(ty.dtype, ty.dtype.is_arithmetic() || same);
+            }
+            OpKind::Select { out, cond, a, b } => {
+                let ty = self.ty(*out);
+                self.operand("condition", *cond, ty.with_dtype(Dtype::Bool));
+                self.operand("first choice", *a, ty);
+                self.operand("second choice", *b, ty);
+            }
+            OpKind::Cast { out, a } => self.cast(*out, *a),
+            OpKind::Fma { out, a, b, c } => {
+                let ty = self.ty(*out);
+                self.arithmetic(ty.dtype, ty.dtype == Dtype::F32);
+                [a, b, c].into_iter().for_each(|v| self.operand("operand", *v, ty));
+            }
+            OpKind::Bitcast { out, a } => {
+                let (to, from) = (self.ty(*out), self.ty(*a));
+                let word = |d: Dtype| matches!(d, Dtype::F32 | Dtype::U32 | Dtype::I32);
+                if to.len != from.len || !word(to.dtype) || !word(from.dtype) {
+                    self.add(Problem::BadCast {
+                        from,
+                        to,
+                        advice: "bits move between f32, u32 and i32 of one shape",
+                    });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn cast(&mut self, out: ValueId, a: ValueId) {
+        let (to, from) = (self.ty(out), self.ty(a));
+        let storage = |d: Dtype| d.is_float() && d != Dtype::F32;
+        let advice = if to.len != from.len {
+            "a cast keeps the shape"
+        } else if to.dtype == Dtype::Bool && from.dtype != Dtype::Bool {
+            "compare with zero instead"
+        } else if storage(to.dtype) && !from.dtype.is_float() || storage(from.dtype) && !to.dtype.is_float() {
+            "go through f32"
+        } else {
+            return;
+        };
+        self.add(Problem::BadCast { from, to, advice });
+    }
+
+    fn tiles(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Splat { out, a } => {
+                self.tile_result(*out, self.ty(*out).dtype);
+                self.operand("operand", *a, Type::scalar(self.ty(*out).dtype));
+            }
+            OpKind::Arange { out } => self.tile_result(*out, Dtype::U32),
+            OpKind::Reduce { out, op, a } => {
+                let ty = self.ty(*a);
+                self.tile("operand", *a);
+                self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
+                self.result(*out, Type::scalar(ty.dtype));
+            }
+            OpKind::Scan { out, op, a, .. } => {
+                let ty = self.ty(*a);
+                self.tile("operand", *a);
+                self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
+                self.result(*out, ty);
+            }
+            _ => {}
+        }
+    }
+
+    fn access(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Load { out, place, index, .. } => {
+                self.readable(*place);
+                self.element(*place, *out);
+                self.scalar_index(*index);
+            }
+            OpKind::LoadMasked { out, place, index, mask, other, .. } => {
+                self.readable(*place);
+                self.element(*place, *out);
+                self.scalar_index(*index);
+                self.tile("result", *out);
+                self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
+                self.operand("replacement", *other, self.ty(*out));
+            }
+            OpKind::Gather { out, place, index, mask, other, .. } => {
+                self.readable(*place);
+                self.element(*place, *out);
+                self.tile("result", *out);
+                self.operand("index", *index, self.ty(*out).with_dtype(Dtype::U32));
+                self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
+                self.operand("replacement", *other, self.ty(*out));
+            }
+            OpKind::Store { place, index, value, mask } => {
+                self.writable(*place);
+                self.element(*place, *value);
+                self.scalar_index(*index);
+                self.mask(*value, *mask);
+            }
+            OpKind::Scatter { place, index, value, mask } => {
+                self.writable(*place);
+                self.element(*place, *value);
+                self.tile("value", *value);
+                self.operand("index", *index, self.ty(*value).with_dtype(Dtype::U32));
+                self.mask(*value, *mask);
+            }
+            OpKind::Atomic { out, op, place, index, value } => {
+                self.writable(*place);
+                let dtype = self.element(*place, *value);
+                self.scalar_index(*index);
+                self.operand("value", *value, Type::scalar(dtype));
+                self.result(*out, Type::scalar(dtype));
+                let float_sum = *op == ReduceOp::Sum && dtype == Dtype::F32;
+                self.arithmetic(dtype, dtype.is_int() || float_sum);
+            }
+            _ => {}
+        }
+    }
+
+    fn protocol(&mut self, kind: &OpKind) {
+        match kind {
+            OpKind::Put { parcel, buffer, index, value, mask } => {
+                self.target(*parcel);
+                self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
+                self.element(Place::Param(*buffer), *value);
+                self.scalar_index(*index);
+                self.mask(*value, *mask);
+            }
+            OpKind::Signal { parcel, flag, index, value, .. } => {
+                self.target(*parcel);
+                self.flag(*flag, *index, *value);
+            }
+            OpKind::Wait { flag, index, from, value, .. } => {
+                self.flag(*flag, *index, *value);
+                self.operand("source rank", *from, U32);
+            }
+            OpKind::WaitAll { flag, index, count, per_rank, value, .. } => {
+                self.flag(*flag, *index, *value);
+                self.operand("count", *count, U32);
+                if *per_rank == 0 {
+                    self.add(Problem::NoFlagsPerRank);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    fn flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
+        self.param(flag, ParamKind::Flags, "a flag array");
+        self.scalar_index(index);
+        self.operand("value", value, U32);
+    }
+
+    fn target(&mut self, parcel: ParcelId) {
+        match self.report.kernel.parcels[parcel.index()].target {
+            Target::Rank(v) => self.operand("target rank", v, U32),
+            Target::Mask(v) => self.operand("mask of target ranks", v, Type::scalar(Dtype::U64)),
+        }
+    }
+
+    fn readable(&mut self, place: Place) {
+        if let Place::Param(p) = place {
+            match self.report.param(p).kind {
+                ParamKind::Local | ParamKind::Symmetric => {}
+                ParamKind::Flags => {
+                    self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
+                }
+                ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
+            }
+        }
+    }
+
+    fn writable(&mut self, place: Place) {
+        if let Place::Param(p) = place {
+            let param = self.report.param(p).name.clone();
+            match self.report.param(p).kind {
+                ParamKind::Local => {}
+                ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
+                ParamKind::Flags => self.add(Problem::FlagAccess { param }),
+                ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
+            }
+        }
+    }
+
+    /// Checks that a value moved to or from a place has its element type, which it returns.
+    fn element(&mut self, place: Place, v: ValueId) -> Dtype {
+        let dtype = match place {
+            Place::Param(p) => self.report.param(p).dtype,
+            Place::Shared(s) => self.report.kernel.shared[s.index()].dtype,
+        };
+        if self.ty(v).dtype != dtype {
+            let (value, buffer) = (self.report.typed(v), self.report.place_name(place));
+            self.add(Problem::BufferDtype { op: self.name, value, buffer, dtype });
+        }
+        dtype
+    }
+
+    fn mask(&mut self, value: ValueId, mask: Option<ValueId>) {
+        if let Some(m) = mask {
+            self.tile("masked value", value);
+            self.operand("mask", m, self.ty(value).with_dtype(Dtype::Bool));
+        }
+    }
+
+    fn scalar_index(&mut self, v: ValueId) {
+        if self.ty(v) != U32 && self.ty(v) != Type::scalar(Dtype::U64) {
+            let value = self.report.typed(v);
+            let expected = "a scalar u32 or u64".into();
+            self.add(Problem::OperandType { op: self.name, what: "index", value, expected });
+        }
+    }
+
+    fn param(&mut self, id: ParamId, kind: ParamKind, needed: &'static str) {
+        let p = self.report.param(id);
+        if p.kind != kind {
+            self.add(Problem::WrongParamKind { op: self.name, param: p.name.clone(), kind: p.kind, needed });
+        }
+    }
+
+    fn operand(&mut self, what: &'static str, v: ValueId, expected: Type) {
+        if self.ty(v) != expected {
+            let value = self.report.typed(v);
+            self.add(Problem::OperandType { op: self.name, what, value, expected: expected.to_string() });
+        }
+    }
+
+    fn tile(&mut self, what: &'static str, v: ValueId) {
+        if !self.ty(v).is_tile() {
+            let value = self.report.typed(v);
+            self.add(Problem::OperandType { op: self.name, what, value, expected: "a tile".into() });
+        }
+    }
+
+    fn result(&mut self, v: ValueId, expected: Type) {
+        if self.ty(v) != expected {
+            let value = self.report.typed(v);
+            self.add(Problem::ResultType { op: self.name, value, expected: expected.to_string() });
+        }
+    }
+
+    fn tile_result(&mut self, v: ValueId, dtype: Dtype) {
+        if !self.ty(v).is_tile() || self.ty(v).dtype != dtype {
+            let value = self.report.typed(v);
+            self.add(Problem::ResultType { op: self.name, value, expected: format!("a tile of {dtype}") });
+        }
+    }
+
+    fn arithmetic(&mut self, dtype: Dtype, allowed: bool) {
+        if !allowed {
+            self.add(Problem::NoArithmetic { op: self.name, dtype });
+        }
+    }
+
+    fn ty(&self, v: ValueId) -> Type {
+        self.report.kernel.ty(v)
+    }
+
+    fn add(&mut self, problem: Problem) {
+        self.report.add(self.loc, problem);
+    }
+}
+
+fn binary_allows(op: BinaryOp, dtype: Dtype) -> bool {
+    match op {
+        BinaryOp::Add | BinaryOp::Sub | BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max => {
+            dtype.is_arithmetic()
+        }
+        BinaryOp::And | BinaryOp::Or | BinaryOp::Xor => dtype.is_int() || dtype == Dtype::Bool,
+        BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr => dtype.is_int(),
+    }
+}
+
+fn unary_allows(op: UnaryOp, dtype: Dtype) -> bool {
+    match op {
+        UnaryOp::Neg | UnaryOp::Abs => matches!(dtype, Dtype::I32 | Dtype::F32),
+        UnaryOp::Not => dtype.is_int() || dtype == Dtype::Bool,
+        UnaryOp::Exp | UnaryOp::Sqrt => dtype == Dtype::F32,
+        UnaryOp::PopCount | UnaryOp::TrailingZeros => dtype.is_int(),
+    }
+}
+
+fn reduce_allows(op: ReduceOp, dtype: Dtype) -> bool {
+    match op {
+        ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max => dtype.is_arithmetic(),
+        ReduceOp::And | ReduceOp::Or => dtype.is_int() || dtype == Dtype::Bool,
+    }
+}
