@@ -4,6 +4,7 @@
 //! [`InputError`], so that the command line can print it, or give it as JSON, without knowing where it came from.
 
 use std::fmt;
+use std::ops::{Deref, DerefMut};
 
 use serde::Serialize;
 
@@ -25,9 +26,14 @@ pub enum Problem {
     Io(String),
 }
 
-/// An input that cannot be used, with what would do instead.
+/// An input that cannot be used, with what would do instead. Boxed, because it travels in every result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct InputError {
+#[serde(transparent)]
+pub struct InputError(Box<Details>);
+
+/// What an [`InputError`] says.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Details {
     /// What the user would edit: a flag (`--topk`), a file, or a key in a file (`config.json: num_experts`).
     pub field: String,
     /// What was found there; empty if nothing was.
@@ -40,10 +46,25 @@ pub struct InputError {
     pub nearest: Vec<String>,
 }
 
+impl Deref for InputError {
+    type Target = Details;
+
+    fn deref(&self) -> &Details {
+        &self.0
+    }
+}
+
+impl DerefMut for InputError {
+    fn deref_mut(&mut self) -> &mut Details {
+        &mut self.0
+    }
+}
+
 impl InputError {
     fn new(field: impl Into<String>, value: impl fmt::Display, problem: Problem) -> InputError {
         let value = value.to_string();
-        InputError { field: field.into(), value, problem, allowed: String::new(), nearest: vec![] }
+        let field = field.into();
+        InputError(Box::new(Details { field, value, problem, allowed: String::new(), nearest: vec![] }))
     }
 
     /// `value` is not among the names `known`; the nearest of them are suggested.
@@ -105,13 +126,14 @@ impl InputError {
 
     /// The first line of the report: field, value and problem.
     pub fn headline(&self) -> String {
-        let InputError { field, value, .. } = self;
+        let field = &self.field;
+        let value = if self.value.is_empty() { "\"\"" } else { &self.value };
         match &self.problem {
             Problem::Unknown => format!("{field} = {value}: no such name"),
             Problem::NotAllowed => format!("{field} = {value}: not allowed"),
             Problem::Missing => format!("{field} is missing"),
             Problem::Conflict(with) => format!("{field} = {value}: contradicts {with}"),
-            Problem::Malformed(why) if value.is_empty() => format!("{field}: {why}"),
+            Problem::Malformed(why) if self.value.is_empty() => format!("{field}: {why}"),
             Problem::Malformed(why) => format!("{field} = {value}: {why}"),
             Problem::Io(why) => format!("{field} = {value}: {why}"),
         }

@@ -21,6 +21,13 @@ pub struct Shape {
     pub topk: u32,
 }
 
+impl Shape {
+    /// A name for a shape that no model is known for.
+    pub fn label(&self) -> String {
+        format!("h{}-e{}-k{}", self.hidden, self.experts, self.topk)
+    }
+}
+
 /// A model's name and shape.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Model {

@@ -121,7 +121,7 @@ fn looks_models_up_kindly() {
     assert_eq!(find("deepseek-ai/DeepSeek-V3").unwrap().name, "deepseek-v3");
     assert_eq!(find("Mixtral_8x7B").unwrap().name, "mixtral-8x7b");
     let e = find("deepsek-v3").unwrap_err();
-    assert_eq!((e.problem, e.nearest[0].as_str()), (Problem::Unknown, "deepseek-v3"));
+    assert_eq!((&e.problem, e.nearest[0].as_str()), (&Problem::Unknown, "deepseek-v3"));
     assert!(e.allowed.contains("minimax-m2"), "{}", e.allowed);
 }
 

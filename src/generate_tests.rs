@@ -1,0 +1,118 @@
+use super::*;
+
+fn tree(files: &[(&str, &str)]) -> Tree {
+    let mut tree = Tree::default();
+    let list: Vec<_> = files.iter().map(|f| serde_json::json!({ "file": f.0 })).collect();
+    tree.insert(MANIFEST, serde_json::json!({ "files": list }).to_string()).unwrap();
+    files.iter().for_each(|(p, t)| tree.insert(p, (*t).to_owned()).unwrap());
+    tree
+}
+
+/// Everything under a folder: paths with contents, folders with a slash.
+fn everything(dir: &Path) -> Vec<String> {
+    let mut all = vec![];
+    for entry in fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        let name = path.file_name().unwrap().to_string_lossy().into_owned();
+        if path.is_dir() {
+            all.push(format!("{name}/"));
+            all.extend(everything(&path).into_iter().map(|inner| format!("{name}/{inner}")));
+        } else if name != MANIFEST {
+            all.push(format!("{name}={}", fs::read_to_string(&path).unwrap()));
+        }
+    }
+    all.sort();
+    all
+}
+
+#[test]
+fn writes_updates_and_removes_what_it_wrote_before() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("a/b");
+    let first = tree(&[("m/x.cu", "1"), ("m/y.cu", "2"), ("n/z.hip", "3")]);
+    assert_eq!(first.compare(&dir).unwrap().missing.len(), 4);
+    assert_eq!(first.write(&dir).unwrap().missing.len(), 4);
+    assert!(first.compare(&dir).unwrap().is_empty());
+    assert_eq!(
+        everything(top.path()),
+        ["a/", "a/b/", "a/b/m/", "a/b/m/x.cu=1", "a/b/m/y.cu=2", "a/b/n/", "a/b/n/z.hip=3"]
+    );
+
+    fs::write(dir.join("README.md"), "mine").unwrap();
+    let kept = fs::metadata(dir.join("m/x.cu")).unwrap().modified().unwrap();
+    let second = tree(&[("m/x.cu", "1"), ("m/y.cu", "20"), ("o/w.cu", "4")]);
+    let found = second.compare(&dir).unwrap();
+    assert_eq!(found.missing, ["o/w.cu"]);
+    assert_eq!(found.changed, ["m/y.cu", MANIFEST]);
+    assert_eq!(found.extra, ["n/z.hip"]);
+    assert_eq!(second.write(&dir).unwrap(), found);
+    assert!(second.compare(&dir).unwrap().is_empty());
+    assert_eq!(everything(&dir), ["README.md=mine", "m/", "m/x.cu=1", "m/y.cu=20", "o/", "o/w.cu=4"]);
+    assert_eq!(fs::metadata(dir.join("m/x.cu")).unwrap().modified().unwrap(), kept);
+    assert!(second.write(&dir).unwrap().is_empty());
+}
+
+#[test]
+fn reports_sources_from_elsewhere_but_does_not_remove_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let tree = tree(&[("m/x.cu", "1")]);
+    tree.write(dir.path()).unwrap();
+    fs::write(dir.path().join("m/mine.cu"), "").unwrap();
+    assert_eq!(tree.compare(dir.path()).unwrap().extra, ["m/mine.cu"]);
+    tree.write(dir.path()).unwrap();
+    assert!(dir.path().join("m/mine.cu").exists());
+}
+
+#[test]
+fn a_failed_update_changes_nothing() {
+    for blocker in ["p/q.cu/", "p"] {
+        let dir = tempfile::tempdir().unwrap();
+        tree(&[("m/x.cu", "1"), ("m/z.cu", "3")]).write(dir.path()).unwrap();
+        match blocker.strip_suffix('/') {
+            Some(folder) => fs::create_dir_all(dir.path().join(folder)).unwrap(),
+            None => fs::write(dir.path().join(blocker), "in the way").unwrap(),
+        }
+        let before = everything(dir.path());
+        let manifest = fs::read(dir.path().join(MANIFEST)).unwrap();
+        // `m/x.cu` and `a/b.cu` come first, and go into place before `p/q.cu` cannot.
+        let next = tree(&[("a/b.cu", "0"), ("m/x.cu", "10"), ("p/q.cu", "2")]);
+        let e = next.write(dir.path()).unwrap_err();
+        assert!(matches!(e.problem, crate::input::Problem::Io(_)), "{e}");
+        assert_eq!(everything(dir.path()), before, "{blocker}");
+        assert_eq!(fs::read(dir.path().join(MANIFEST)).unwrap(), manifest);
+    }
+}
+
+#[test]
+fn a_failed_creation_leaves_nothing() {
+    let top = tempfile::tempdir().unwrap();
+    fs::write(top.path().join("file"), "").unwrap();
+    let e = tree(&[("x.cu", "1")]).write(&top.path().join("file/out")).unwrap_err();
+    assert_eq!(e.field, "--out");
+    assert_eq!(everything(top.path()), ["file="]);
+}
+
+#[test]
+fn a_manifest_cannot_point_outside() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("out");
+    fs::create_dir(&dir).unwrap();
+    fs::write(top.path().join("precious"), "").unwrap();
+    let absolute = top.path().join("precious");
+    let list =
+        serde_json::json!({ "files": [{ "file": "../precious" }, { "file": absolute }, { "file": "gone" }] });
+    fs::write(dir.join(MANIFEST), list.to_string()).unwrap();
+    let tree = tree(&[("x.cu", "1")]);
+    assert_eq!(tree.compare(&dir).unwrap().extra, [""; 0]);
+    tree.write(&dir).unwrap();
+    assert!(absolute.exists());
+}
+
+#[test]
+fn two_files_of_one_name_must_agree() {
+    let mut tree = Tree::default();
+    tree.insert("a", "1".into()).unwrap();
+    tree.insert("a", "1".into()).unwrap();
+    assert_eq!(tree.insert("a", "2".into()).unwrap_err().value, "a");
+    assert_eq!(tree.files().collect::<Vec<_>>(), [("a", "1")]);
+}

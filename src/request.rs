@@ -1,0 +1,168 @@
+//! What to make kernels for, as users ask for it, and how that becomes variants of registered families.
+
+use peerwarp_codegen::family::{
+    DynConfig, DynFamily, FamilyEntry, FamilyError, FieldRole, Illegal, NameError, Registry, Variant,
+};
+
+use crate::input::InputError;
+
+/// The key fields that an MoE problem has a value for. A family whose key has `experts` and no field beyond these is
+/// an MoE family, and takes part when a model or a shape is selected: a stranger's does so too.
+pub const MOE_KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
+
+/// The most tokens a rank has, unless the user says.
+pub const DEFAULT_TOKENS: &str = "128";
+/// World size, unless the user says.
+pub const DEFAULT_RANKS: &str = "8";
+/// Type of dispatched rows, unless the user says.
+pub const DEFAULT_DTYPE: &str = "bf16";
+
+/// Which families a [`Request`] is for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Scope {
+    /// Every MoE family.
+    Moe,
+    /// The family with this name.
+    Family(String),
+    /// The family of the variant with this name; the settings change that variant.
+    Variant(String),
+}
+
+/// A request for variants: values for key fields, and for those tuning fields that shall not have their defaults.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Request {
+    /// What to call the result, for people and in file names.
+    pub label: String,
+    /// Which families.
+    pub scope: Scope,
+    /// Values that every family of the scope must take.
+    pub key: Vec<(String, String)>,
+    /// Values that those families take that have the field; `family.field` means one family only.
+    pub tuning: Vec<(String, String)>,
+}
+
+/// Whether a family's problem is an MoE problem.
+pub fn is_moe(family: &dyn DynFamily) -> bool {
+    let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
+    keys.clone().any(|f| f.name == "experts") && keys.all(|f| MOE_KEYS.contains(&f.name))
+}
+
+impl Request {
+    /// One variant of each family of the scope, in the registry's order.
+    pub fn resolve(&self, registry: &Registry) -> Result<Vec<Variant>, InputError> {
+        let families = self.families(registry)?;
+        self.check_tuning(&families)?;
+        let base = match &self.scope {
+            Scope::Variant(name) => Some(registry.parse(name).map_err(from_name)?),
+            Scope::Moe | Scope::Family(_) => None,
+        };
+        families.iter().map(|f| self.variant_of(*f, base.as_deref())).collect()
+    }
+
+    /// The settings that a family of the scope gets.
+    pub fn settings(&self, family: &dyn DynFamily) -> Vec<(String, String)> {
+        let own = |(field, value): &(String, String)| match field.split_once('.') {
+            Some((name, field)) if name == family.name() => Some((field.to_owned(), value.clone())),
+            Some(_) => None,
+            None if has(family, field) => Some((field.clone(), value.clone())),
+            None => None,
+        };
+        self.key.iter().cloned().chain(self.tuning.iter().filter_map(own)).collect()
+    }
+
+    fn families(&self, registry: &Registry) -> Result<Vec<FamilyEntry>, InputError> {
+        match &self.scope {
+            Scope::Moe => {
+                let moe: Vec<_> = registry.families().iter().copied().filter(|f| is_moe(*f)).collect();
+                if moe.is_empty() {
+                    let allowed = format!("--family with one of {}", names(registry).join(", "));
+                    return Err(InputError::not_allowed("--model or --hidden", &self.label, allowed));
+                }
+                Ok(moe)
+            }
+            Scope::Family(name) => match registry.family(name) {
+                Ok(family) => Ok(vec![family]),
+                Err(_) => Err(InputError::unknown("--family", name, names(registry))),
+            },
+            Scope::Variant(name) => Ok(vec![registry.parse(name).map_err(from_name)?.family()]),
+        }
+    }
+
+    fn variant_of(&self, family: FamilyEntry, base: Option<&dyn DynConfig>) -> Result<Variant, InputError> {
+        let mut settings = self.settings(family);
+        if let Some(base) = base {
+            for (field, value) in family.fields().iter().zip(base.values()) {
+                if !settings.iter().any(|(name, _)| field.answers_to(name)) {
+                    settings.push((field.name.into(), value.to_string()));
+                }
+            }
+        }
+        family.build(&settings).map_err(from_family)
+    }
+
+    /// A tuning value must be of use to someone.
+    fn check_tuning(&self, families: &[FamilyEntry]) -> Result<(), InputError> {
+        for (field, _) in &self.tuning {
+            let used = |f: &FamilyEntry| match field.split_once('.') {
+                Some((name, field)) => name == f.name() && has(*f, field),
+                None => has(*f, field),
+            };
+            if !families.iter().any(used) {
+                let mut known: Vec<&str> = families.iter().flat_map(|f| f.fields()).map(|f| f.name).collect();
+                known.sort_unstable();
+                known.dedup();
+                return Err(InputError::unknown("--set", field, known));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn has(family: &dyn DynFamily, field: &str) -> bool {
+    family.fields().iter().any(|f| f.answers_to(field))
+}
+
+fn names(registry: &Registry) -> Vec<&'static str> {
+    registry.families().iter().map(|f| f.name()).collect()
+}
+
+fn from_illegal(source: Illegal) -> InputError {
+    InputError::not_allowed(source.field, source.value, source.allowed)
+}
+
+pub(crate) fn from_family(error: FamilyError) -> InputError {
+    match error {
+        FamilyError::Illegal { source, .. } => from_illegal(source),
+        FamilyError::Missing { missing, .. } => {
+            let fields: Vec<&str> = missing.iter().map(|m| m.0).collect();
+            let allowed: Vec<String> = missing.iter().map(|(f, a)| format!("{f}: {a}")).collect();
+            InputError::missing(fields.join(", "), allowed.join("; "))
+        }
+        FamilyError::UnknownField { family, field, known, .. } => {
+            InputError::unknown(format!("field of {family}"), &field, known)
+        }
+        FamilyError::Twice { field, first, second, .. } => {
+            InputError::conflict(field, second, format!("{field} = {first}"), "one value")
+        }
+        FamilyError::Trace(error) => InputError::malformed("kernel", "", error, "a kernel that can be traced"),
+    }
+}
+
+fn from_name(error: NameError) -> InputError {
+    match error {
+        NameError::UnknownFamily { given, known, nearest } => {
+            let mut e = InputError::unknown("variant", &given, known.iter().copied());
+            e.allowed = format!("a name that starts with one of {}", known.join(", "));
+            e.nearest = nearest.into_iter().collect();
+            e
+        }
+        NameError::Form { given, problem, form, .. } => {
+            InputError::malformed("variant", given, problem, format!("names of the form {form}"))
+        }
+        NameError::Part { given, part, field, expected } => {
+            let why = format!("{part} is not a value of {field}");
+            InputError::malformed("variant", given, why, expected)
+        }
+        NameError::Illegal { source, .. } => from_illegal(source),
+    }
+}
