@@ -144,7 +144,9 @@ pub(crate) fn from_family(error: FamilyError) -> InputError {
         FamilyError::Twice { field, first, second, .. } => {
             InputError::conflict(field, second, format!("{field} = {first}"), "one value")
         }
-        FamilyError::Trace(error) => InputError::malformed("kernel", "", error, "a kernel that can be traced"),
+        FamilyError::Trace(error) => {
+            InputError::malformed("kernel", "", error, "a kernel that can be traced")
+        }
     }
 }
 
