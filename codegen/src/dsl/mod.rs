@@ -1,5 +1,6 @@
 //! The DSL: what kernel authors touch.
 
+mod any;
 mod args;
 mod buffer;
 mod check;
@@ -17,6 +18,7 @@ mod var;
 
 pub use peerwarp_macros::KernelArgs;
 
+pub use any::AnyTile;
 pub use args::{Arg, Binder, Bound, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::{Buf, Index, IntoIndex};
 pub use error::TraceError;
@@ -32,9 +34,9 @@ pub use var::{IntoVar, TileVar, Var, var};
 /// Everything a kernel needs: `use peerwarp_codegen::dsl::prelude::*;`.
 pub mod prelude {
     pub use super::{
-        AnyPtr, AnySym, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex, IntoVal,
-        KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange,
-        bit, rank, ranks, role, send_to, shared, splat, var,
+        AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex,
+        IntoVal, KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var,
+        arange, bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

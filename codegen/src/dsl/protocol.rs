@@ -159,7 +159,7 @@ impl Parcel {
         });
     }
 
-    fn store(&mut self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
+    pub(crate) fn store(&mut self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;

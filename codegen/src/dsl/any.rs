@@ -1,0 +1,75 @@
+//! Tiles whose element type a config chooses, moved as they are.
+
+use super::buffer::{Buf, IntoIndex, cast};
+use super::error::TraceError;
+use super::mem::{AnyPtr, AnySym};
+use super::protocol::{Arrived, Parcel};
+use super::tile::Tile;
+use super::trace::attempt;
+use super::val::{FromRaw, Raw};
+use crate::ir::{Dtype, Loc};
+
+/// A tile of a buffer whose element type the config chooses. It can be moved to a buffer of the same type, bit for bit,
+/// and looked into as [`f32`](AnyTile::to_f32).
+#[derive(Clone, Copy, Debug)]
+pub struct AnyTile {
+    raw: Raw,
+}
+
+impl AnyTile {
+    /// The elements as `f32`.
+    #[track_caller]
+    pub fn to_f32(self) -> Tile<f32> {
+        Tile::from_raw(cast(self.raw, Dtype::F32, Loc::caller()))
+    }
+
+    /// The tile, for a buffer that must have its element type.
+    fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
+        attempt(loc, |t| {
+            let dtype = t.ty(self.raw.id).dtype;
+            if dtype == buf.dtype {
+                return Ok(self.raw);
+            }
+            let name = buf.name(t);
+            Err(TraceError::new(
+                loc,
+                format!("a tile of {dtype} for `{name}`, which is of {}", buf.dtype),
+                "give both buffers the same `#[dtype(..)]`, or convert: `.to_f32()` and the method that ends in `_f32`",
+            ))
+        })
+    }
+}
+
+impl AnyPtr {
+    /// The `len` elements from element `i` on, as they are.
+    #[track_caller]
+    pub fn load(&self, i: impl IntoIndex, len: u32) -> AnyTile {
+        AnyTile { raw: self.buf.load(i.index(), Some(len), None, Loc::caller()) }
+    }
+
+    /// Writes a tile to the elements from element `i` on, as it is.
+    #[track_caller]
+    pub fn store(&self, i: impl IntoIndex, tile: AnyTile) {
+        let loc = Loc::caller();
+        let i = i.index();
+        self.buf.store(i, tile.for_buffer(&self.buf, loc), None, loc);
+    }
+}
+
+impl AnySym {
+    /// The `len` elements from element `i` on of this rank's own instance, as they are, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {
+        AnyTile { raw: self.buf.load(i.index(), Some(len), Some(receipt), Loc::caller()) }
+    }
+}
+
+impl Parcel {
+    /// Stores a tile of the buffer's element type to the elements from element `i` on, as it is.
+    #[track_caller]
+    pub fn put_any(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: AnyTile) {
+        let loc = Loc::caller();
+        let i = i.index();
+        self.store(&buffer.buf, i, tile.for_buffer(&buffer.buf, loc), None, loc);
+    }
+}
