@@ -6,7 +6,7 @@ use super::args::{Bound, is_identifier};
 use super::error::TraceError;
 use super::fold::Pure;
 use super::protocol::Arrived;
-use super::scope::{RegionKind, require_role};
+use super::scope::{RegionKind, Thing, require_role};
 use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, Val, host, length_mismatch, pure};
@@ -138,17 +138,23 @@ impl Buf {
 
     /// Fails unless the buffer can be used here.
     pub(crate) fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
-        t.same_trace(self.trace, "a buffer", loc)?;
+        t.same_trace(self.trace, Thing::Buffer, loc)?;
         match self.place {
             Place::Param(_) => Ok(()),
-            Place::Shared(s) => t.reachable(t.shared[s.index()].made, "a shared array", loc),
+            Place::Shared(s) => t.reachable(t.shared[s.index()].made, Thing::Shared, loc),
         }
     }
 
     /// Checks an access to `count` elements from `index` on, and returns the index.
-    pub(crate) fn at(&self, t: &Trace, index: Index, count: u64, loc: Loc) -> Result<ValueId, TraceError> {
+    pub(crate) fn at(
+        &self,
+        t: &mut Trace,
+        index: Index,
+        count: u64,
+        loc: Loc,
+    ) -> Result<ValueId, TraceError> {
         self.check(t, loc)?;
-        let id = t.use_value(index.0.trace, index.0.id, loc)?;
+        let id = self.wide(t, t.use_value(index.0.trace, index.0.id, loc)?, loc)?;
         let first = match t.constant(id) {
             Some(Const::U32(i)) => i.into(),
             Some(Const::U64(i)) => i,
@@ -170,6 +176,22 @@ impl Buf {
         ))
     }
 
+    /// An index that can reach every element: of `u64` when the buffer has more than 2^32.
+    fn wide(&self, t: &mut Trace, index: ValueId, loc: Loc) -> Result<ValueId, TraceError> {
+        if self.len <= 1 << 32 || t.ty(index).dtype != Dtype::U32 {
+            return Ok(index);
+        }
+        if t.constant(index).is_some() {
+            return t.pure(Pure::Cast(Dtype::U64, index), loc);
+        }
+        let name = self.name(t);
+        Err(TraceError::new(
+            loc,
+            format!("a u32 index into `{name}`, which has {} elements", self.len),
+            "u32 arithmetic wraps beyond 2^32 elements: begin the index computation with `.to_u64()`",
+        ))
+    }
+
     /// The receipt of a read at `loc`, remembered for the check at the end of the trace.
     fn receipt(
         &self,
@@ -178,8 +200,8 @@ impl Buf {
         loc: Loc,
     ) -> Result<Option<ReceiptId>, TraceError> {
         let Some(r) = receipt else { return Ok(None) };
-        t.same_trace(r.trace, "a receipt", loc)?;
-        t.reachable(t.receipts[r.receipt.index()], "a receipt", loc)?;
+        t.same_trace(r.trace, Thing::Receipt, loc)?;
+        t.reachable(t.receipts[r.receipt.index()], Thing::Receipt, loc)?;
         if let Place::Param(buffer) = self.place {
             t.reads.push(InboxRead { receipt: r.receipt, buffer, loc });
         }
@@ -254,7 +276,7 @@ impl Buf {
             let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
             let index = self.at(t, index, count, loc)?;
             let (value, mask) = masked(t, value, mask, loc)?;
-            t.builder.push(OpKind::Store { place: self.place, index, value, mask }, loc);
+            t.push(OpKind::Store { place: self.place, index, value, mask }, loc);
             Ok(())
         });
     }
@@ -270,7 +292,7 @@ impl Buf {
             let index = t.use_value(index.trace, index.id, loc)?;
             let always = t.uniform(mask.id) == Some(Const::Bool(true));
             let (value, mask) = masked(t, value, (!always).then_some(mask), loc)?;
-            t.builder.push(OpKind::Scatter { place: self.place, index, value, mask }, loc);
+            t.push(OpKind::Scatter { place: self.place, index, value, mask }, loc);
             Ok(())
         });
     }

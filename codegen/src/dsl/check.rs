@@ -33,7 +33,7 @@ fn unsignalled(t: &Trace) -> Result<(), TraceError> {
 /// signals the flag at all: the receive half of a split operation cannot know.
 fn receipts(t: &Trace) -> Result<(), TraceError> {
     let covers = |flag: ParamId, buffer: ParamId| {
-        t.parcels.iter().any(|p| p.signalled == Some(flag) && p.puts.contains(&buffer))
+        t.parcels.iter().any(|p| p.signalled == Some(flag) && p.puts.iter().any(|put| put.0 == buffer))
     };
     let name = |p: ParamId| &t.builder.kernel.params[p.index()].name;
     for read in &t.reads {

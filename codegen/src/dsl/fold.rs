@@ -118,7 +118,11 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
                 return Ok(binary(op, x, y)?.map_or(Folded::No, Folded::Constant));
             }
             check_right(op, t.uniform(b))?;
-            identity(op, a, b, t.uniform(a), t.uniform(b))
+            match identity(op, a, b, t.uniform(a), t.uniform(b)) {
+                // A scalar cannot stand for a tile.
+                Folded::Constant(_) if t.ty(a).is_tile() => Folded::No,
+                folded => folded,
+            }
         }
         Pure::Unary(op, a) => constant(a).and_then(|x| unary(op, x)).map_or(Folded::No, Folded::Constant),
         Pure::Compare(op, a, b) => match (constant(a), constant(b)) {
@@ -180,9 +184,19 @@ fn identity(op: BinaryOp, a: ValueId, b: ValueId, x: Option<Const>, y: Option<Co
         And if truth(y) == Some(true) => Folded::Value(a),
         Or if truth(x) == Some(false) => Folded::Value(b),
         Or if truth(y) == Some(false) => Folded::Value(a),
+        Rem if one(y) => y.and_then(zero_like).map_or(Folded::No, Folded::Constant),
         And | Or | Min | Max if a == b => Folded::Value(a),
         _ => Folded::No,
     }
+}
+
+fn zero_like(c: Const) -> Option<Const> {
+    Some(match c {
+        Const::I32(_) => Const::I32(0),
+        Const::U32(_) => Const::U32(0),
+        Const::U64(_) => Const::U64(0),
+        Const::Bool(_) | Const::F32(_) => return None,
+    })
 }
 
 fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {

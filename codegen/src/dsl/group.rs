@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::args::is_identifier;
 use super::error::{TraceError, raise};
 use super::fold::Pure;
-use super::scope::{OpenRegion, RegionKind, ScopeId};
+use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, Int, IntoVal, Val, host};
 use crate::ir::{Loc, OpKind};
@@ -115,6 +115,18 @@ impl Group {
         self.blocks
     }
 
+    /// Number of the block that this group is in, from 0, among the blocks of the role.
+    #[track_caller]
+    pub fn block(&self) -> Val<u32> {
+        if self.count == self.blocks { self.index() } else { self.index() % self.blocks }
+    }
+
+    /// This group's number among the groups of its block, from 0.
+    #[track_caller]
+    pub fn in_block(&self) -> Val<u32> {
+        if self.count == self.blocks { host(0u32, Loc::caller()) } else { self.index() / self.blocks }
+    }
+
     /// This group's number among the [`count`](Group::count) groups of its role. Consecutive numbers go to different
     /// blocks first: group `i` is group `i / blocks` of block `i % blocks`.
     #[track_caller]
@@ -171,12 +183,12 @@ impl Group {
         group.count = self.blocks * (block_warps / warps);
         body(group);
         let body = region.close();
-        with(loc, |t| t.builder.push(OpKind::Split { warps, body }, loc));
+        with(loc, |t| t.push(OpKind::Split { warps, body }, loc));
     }
 
     fn check(&self, t: &super::trace::Trace, loc: Loc) -> Result<(), TraceError> {
-        t.same_trace(self.trace, "a group", loc)?;
-        t.reachable(Made { scope: self.scope, loc: self.loc }, "a group", loc)
+        t.same_trace(self.trace, Thing::Group, loc)?;
+        t.reachable(Made { scope: self.scope, loc: self.loc }, Thing::Group, loc)
     }
 }
 

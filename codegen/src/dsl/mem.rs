@@ -6,7 +6,7 @@ use super::args::{Arg, Bound, ErasedArg, TypedArg};
 use super::buffer::{Buf, IntoIndex};
 use super::error::TraceError;
 use super::protocol::Arrived;
-use super::scope::require_role;
+use super::scope::{Thing, require_role};
 use super::tile::Tile;
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
@@ -362,7 +362,7 @@ impl EpochWord {
     fn epoch(&self, advance: bool, loc: Loc) -> Epoch {
         let word = self.param;
         let raw = attempt(loc, |t| {
-            t.same_trace(self.trace, "a parameter", loc)?;
+            t.same_trace(self.trace, Thing::Buffer, loc)?;
             if t.open.len() > 1 {
                 return Err(TraceError::new(
                     loc,
@@ -394,7 +394,7 @@ impl Epoch {
     }
 }
 
-impl<T: super::Constant> Arg for Val<T> {
+impl<T: Num> Arg for Val<T> {
     const KIND: ParamKind = ParamKind::Scalar;
     fn bind(b: Bound) -> Self {
         let loc = super::trace::last();
@@ -406,7 +406,7 @@ impl<T: super::Constant> Arg for Val<T> {
         }))
     }
 }
-impl<T: super::Constant> TypedArg for Val<T> {
+impl<T: Num> TypedArg for Val<T> {
     const DTYPE: Dtype = T::DTYPE;
 }
 

@@ -14,6 +14,7 @@ mod scope;
 mod tile;
 mod trace;
 mod val;
+mod values;
 mod var;
 
 pub use peerwarp_macros::KernelArgs;

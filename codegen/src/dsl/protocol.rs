@@ -5,9 +5,9 @@ use std::marker::PhantomData;
 use super::buffer::{Buf, Index, IntoIndex, cast, masked};
 use super::error::TraceError;
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
-use super::scope::require_role;
+use super::scope::{Thing, require_role};
 use super::tile::Tile;
-use super::trace::{Made, Trace, attempt, with};
+use super::trace::{Made, Nameable, Trace, attempt, with};
 use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val, host};
 use super::{bit, rank};
 use crate::ir::{Const, Loc, OpKind, ParamId, ParcelId, ReceiptId, SignalOrder, Target};
@@ -26,11 +26,7 @@ impl Peers {
         let loc = Loc::caller();
         let target = rank.val().to_raw();
         attempt(loc, |t| match t.constant(target.id) {
-            Some(Const::U32(r)) if r >= t.builder.kernel.ranks => Err(TraceError::new(
-                loc,
-                format!("rank {r} in a world of {} ranks", t.builder.kernel.ranks),
-                format!("ranks go from 0 to {}", t.builder.kernel.ranks - 1),
-            )),
+            Some(Const::U32(r)) if r >= t.builder.kernel.ranks => Err(no_such_rank(t, r, loc)),
             _ => Ok(()),
         });
         Peers { target, mask: false }
@@ -39,7 +35,15 @@ impl Peers {
     /// Every rank whose bit is set; bit `i` is rank `i`. May be none, may include this rank.
     #[track_caller]
     pub fn mask(mask: impl IntoVal<u64>) -> Peers {
-        Peers { target: mask.val().to_raw(), mask: true }
+        let loc = Loc::caller();
+        let target = mask.val().to_raw();
+        attempt(loc, |t| match t.constant(target.id) {
+            Some(Const::U64(m)) if t.builder.kernel.ranks < 64 && m >> t.builder.kernel.ranks != 0 => {
+                Err(no_such_rank(t, 63 - m.leading_zeros(), loc))
+            }
+            _ => Ok(()),
+        });
+        Peers { target, mask: true }
     }
 
     /// Every rank, this one too.
@@ -57,6 +61,15 @@ impl Peers {
     }
 }
 
+fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
+    let ranks = t.builder.kernel.ranks;
+    TraceError::new(
+        loc,
+        format!("rank {rank} in a world of {ranks} ranks"),
+        format!("ranks go from 0 to {}: check the config that this was computed from", ranks - 1),
+    )
+}
+
 fn every_rank(loc: Loc) -> u64 {
     let ranks = with(loc, |t| t.builder.kernel.ranks);
     u64::MAX >> (64 - ranks)
@@ -66,9 +79,33 @@ fn every_rank(loc: Loc) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ParcelState {
     pub made: Made,
-    /// The buffers put to.
-    pub puts: Vec<ParamId>,
+    /// The buffers put to, and where.
+    pub puts: Vec<(ParamId, Made)>,
     pub signalled: Option<ParamId>,
+}
+
+impl ParcelState {
+    /// Checks that a signal at the current place publishes every put, on every path.
+    fn check_signal(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
+        if self.puts.is_empty() {
+            return Err(TraceError::new(
+                loc,
+                "signalling what was not sent: nothing was put into this parcel",
+                "put the data into the parcel before signalling it",
+            )
+            .note(self.made.loc, "the parcel is opened here"));
+        }
+        match self.puts.iter().find(|(_, put)| !t.is_inside(put.scope)) {
+            None => Ok(()),
+            Some((_, put)) => Err(TraceError::new(
+                loc,
+                "a signal in a branch or loop that a put of its parcel is not in",
+                "on some paths the put would not be published, or twice: signal where the parcel is opened, or open \
+                 another parcel in the branch",
+            )
+            .note(put.loc, "the put is here")),
+        }
+    }
 }
 
 /// Stores to one target's symmetric buffers, published together by one signal. Opened by [`send_to`]; what is put is
@@ -92,6 +129,7 @@ pub fn send_to(peers: Peers) -> Parcel {
         let parcel = t.builder.parcel(target, loc);
         let made = t.made(loc);
         t.parcels.push(ParcelState { made, puts: vec![], signalled: None });
+        t.yielded.push(Nameable::Nothing);
         Ok(Parcel { parcel, trace: t.id, _here: PhantomData })
     })
 }
@@ -141,20 +179,13 @@ impl Parcel {
         let i = i.index();
         attempt(loc, |t| {
             self.check(t, loc)?;
+            t.parcels[parcel.index()].check_signal(t, loc)?;
             let flag = param_of(&flags.buf).expect("flags are a parameter");
-            if t.parcels[parcel.index()].puts.is_empty() {
-                return Err(TraceError::new(
-                    loc,
-                    "signalling what was not sent: nothing was put into this parcel",
-                    "put the data into the parcel before signalling it",
-                )
-                .note(t.parcels[parcel.index()].made.loc, "the parcel is opened here"));
-            }
             let index = flags.buf.at(t, i, 1, loc)?;
             let value = epoch_value(t, epoch, loc)?;
             t.parcels[parcel.index()].signalled = Some(flag);
             let order = SignalOrder::Release;
-            t.builder.push(OpKind::Signal { parcel, flag, index, value, order }, loc);
+            t.push(OpKind::Signal { parcel, flag, index, value, order }, loc);
             Ok(())
         });
     }
@@ -167,16 +198,17 @@ impl Parcel {
             let index = buf.at(t, index, count, loc)?;
             let (value, mask) = masked(t, value, mask, loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
-            t.parcels[parcel.index()].puts.push(buffer);
-            t.builder.push(OpKind::Put { parcel, buffer, index, value, mask }, loc);
+            let made = t.made(loc);
+            t.parcels[parcel.index()].puts.push((buffer, made));
+            t.push(OpKind::Put { parcel, buffer, index, value, mask }, loc);
             Ok(())
         });
     }
 
     fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
-        t.same_trace(self.trace, "a parcel", loc)?;
+        t.same_trace(self.trace, Thing::Parcel, loc)?;
         let made = t.parcels[self.parcel.index()].made;
-        t.reachable(made, "a parcel", loc)?;
+        t.reachable(made, Thing::Parcel, loc)?;
         match t.split_since(made.scope) {
             None => Ok(()),
             Some((_, split)) => Err(TraceError::new(
@@ -264,7 +296,7 @@ impl Flags {
         let receipt = t.builder.receipt(flag, loc);
         let made = t.made(loc);
         t.receipts.push(made);
-        t.builder.push(op(receipt, flag), loc);
+        t.push(op(receipt, flag), loc);
         Ok(Arrived { receipt, trace: t.id, _here: PhantomData })
     }
 }
@@ -278,6 +310,11 @@ impl FlagsFrom {
         let i = i.index();
         let from = self.from.to_raw();
         attempt(loc, |t| {
+            if let Some(Const::U32(r)) = t.constant(from.id).filter(|_| from.trace == t.id)
+                && r >= t.builder.kernel.ranks
+            {
+                return Err(no_such_rank(t, r, loc));
+            }
             let index = self.flags.buf.at(t, i, 1, loc)?;
             let from = t.use_value(from.trace, from.id, loc)?;
             let value = epoch_value(t, epoch, loc)?;

@@ -4,6 +4,7 @@ pub use super::error::fail_at;
 pub use super::scope::{Mark, OpenRegion, RegionKind};
 pub use super::trace::active;
 
+use super::scope::Thing;
 use super::trace::{Nameable, attempt, try_current, with};
 use super::val::{FromRaw, Raw};
 use crate::ir::{BinaryOp, CompareOp, Loc, OpId, OpKind, Type, UnaryOp, ValueId};
@@ -17,16 +18,17 @@ pub fn mark() -> Mark {
     .unwrap_or(Mark { at: None, made: 0 })
 }
 
-/// Names what was yielded last since the mark, unless it has a name.
+/// Names what was yielded last since the mark, unless it has a name or is a constant.
 pub fn name(mark: Mark, name: &str) {
     try_current(|t| {
         if mark.at.map(|m| m.0) != Some(t.id) {
             return;
         }
         let slot = match t.yielded.get(mark.made..).and_then(|new| new.last()) {
+            Some(Nameable::Value(v)) if t.constant(*v).is_some() => return,
             Some(Nameable::Value(v)) => &mut t.builder.kernel.values[v.index()].name,
             Some(Nameable::Var(v)) => &mut t.builder.kernel.vars[v.index()].name,
-            None => return,
+            Some(Nameable::Nothing) | None => return,
         };
         slot.get_or_insert_with(|| name.into());
     });
@@ -45,7 +47,7 @@ pub fn use_value(value: Raw, loc: Loc) -> ValueId {
 /// Its type.
 pub fn type_of(value: Raw, loc: Loc) -> Type {
     attempt(loc, |t| {
-        t.same_trace(value.trace, "a value", loc)?;
+        t.same_trace(value.trace, Thing::Value, loc)?;
         Ok(t.ty(value.id))
     })
 }
@@ -60,7 +62,7 @@ pub fn fresh(ty: Type, loc: Loc) -> Raw {
 
 /// Appends an operation to the innermost open region.
 pub fn push(kind: OpKind, loc: Loc) -> OpId {
-    with(loc, |t| t.builder.push(kind, loc))
+    with(loc, |t| t.push(kind, loc))
 }
 
 /// Comparison of scalars or tiles; scalars are spread to the length of a tile.
@@ -81,7 +83,7 @@ pub fn unary<R: FromRaw>(op: UnaryOp, a: Raw, loc: Loc) -> R {
 /// The constant that a scalar is known to be.
 pub fn known(value: Raw, loc: Loc) -> Option<crate::ir::Const> {
     attempt(loc, |t| {
-        t.same_trace(value.trace, "a value", loc)?;
+        t.same_trace(value.trace, Thing::Value, loc)?;
         Ok(t.constant(value.id))
     })
 }

@@ -40,7 +40,19 @@ impl RegionKind {
         matches!(self, RegionKind::For | RegionKind::While)
     }
 
-    /// As it reads in a message: "this device `if`".
+    /// The control flow that opens it.
+    fn construct(&self) -> &'static str {
+        match self {
+            RegionKind::Prologue => "the kernel",
+            RegionKind::Role(_) => "a role",
+            RegionKind::Split(_) => "a split",
+            RegionKind::Then | RegionKind::Else => "a device `if`",
+            RegionKind::For => "a device `for`",
+            RegionKind::Condition | RegionKind::While => "a device `while`",
+        }
+    }
+
+    /// As it reads in a message.
     pub fn what(&self) -> String {
         match self {
             RegionKind::Prologue => "the code before the roles".into(),
@@ -50,27 +62,6 @@ impl RegionKind {
             RegionKind::For => "a device `for`".into(),
             RegionKind::Condition => "the condition of a device `while`".into(),
             RegionKind::While => "a device `while`".into(),
-        }
-    }
-
-    fn escape_help(&self) -> &'static str {
-        match self {
-            RegionKind::Prologue => "compute it again in the kernel that uses it",
-            RegionKind::Role(_) => {
-                "roles run in different blocks: compute it in each role (or before the roles, when it is made of \
-                 constants and scalar parameters), or hand it over in memory with a flag"
-            }
-            RegionKind::Split(_) => {
-                "every group of a split has its own values: store it to `shared` memory declared before the split and \
-                 read it after the split"
-            }
-            RegionKind::Then | RegionKind::Else => {
-                "let the `if` yield it (`let v = if c { a } else { b };`), or declare `let mut v = var(..)` before the \
-                 `if` and assign it in the branch"
-            }
-            RegionKind::For | RegionKind::While | RegionKind::Condition => {
-                "declare `let mut v = var(..)` before the loop and assign it in the body"
-            }
         }
     }
 }
@@ -135,9 +126,20 @@ impl OpenRegion {
     }
 
     /// Closes the region and returns its operations, to be put into an operation.
+    ///
+    /// Before the roles there is no device control flow: closing a branch or a loop there is an error.
     pub fn close(mut self) -> Region {
         self.open = false;
-        try_current(|t| t.close_scope(self.scope)).unwrap_or_default()
+        let (region, outside) = try_current(|t| {
+            let s = &t.scopes[self.scope as usize];
+            let outside = (s.depth == 1 && s.kind.is_conditional()).then_some((s.loc, s.kind.construct()));
+            (t.close_scope(self.scope), outside)
+        })
+        .unwrap_or_default();
+        if let Some((loc, what)) = outside {
+            raise(outside_role(loc, what));
+        }
+        region
     }
 
     /// Closes the region and appends what is in it to the region around it, as if it had never been opened.
@@ -191,27 +193,92 @@ impl Drop for OpenRegion {
     }
 }
 
-/// The error of using, at `loc`, something made at `made` in scope `s`, which is closed: names the outermost region
-/// that it escapes.
-pub(crate) fn escape(t: &Trace, what: &str, loc: Loc, made: Loc, s: ScopeId) -> TraceError {
+/// Something that exists only in the region that makes it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Thing {
+    Value,
+    Tile,
+    Variable,
+    Buffer,
+    Shared,
+    Group,
+    Parcel,
+    Receipt,
+}
+
+impl Thing {
+    /// As it reads in a message.
+    pub fn what(self) -> &'static str {
+        match self {
+            Thing::Value => "a value",
+            Thing::Tile => "a tile",
+            Thing::Variable => "a variable",
+            Thing::Buffer => "a parameter",
+            Thing::Shared => "a shared array",
+            Thing::Group => "a group",
+            Thing::Parcel => "a parcel",
+            Thing::Receipt => "a receipt",
+        }
+    }
+
+    /// What to do about one that is used outside the region it was made in.
+    fn help(self, region: &RegionKind) -> &'static str {
+        use RegionKind::*;
+        match (self, region) {
+            (_, Prologue) => "make it in the kernel that uses it",
+            (Thing::Value | Thing::Tile, Role(_)) => {
+                "roles run in different blocks: compute it in each role (or before the roles, when it is made of \
+                 constants and scalar parameters), or hand it over in memory with a flag"
+            }
+            (_, Role(_)) => "roles run in different blocks: make one in each role",
+            (Thing::Value | Thing::Tile, Split(_)) => {
+                "every group of a split has its own values: store it to `shared` memory declared before the split, and \
+                 read it after the split"
+            }
+            (Thing::Value | Thing::Tile, Then | Else) => {
+                "let the `if` yield it (`let v = if c { a } else { b };`), or declare `let mut v = var(..)` before the \
+                 `if` and assign it in the branch"
+            }
+            (Thing::Value | Thing::Tile, For | While | Condition) => {
+                "declare `let mut v = var(..)` before the loop and assign it in the body"
+            }
+            (Thing::Buffer, _) => "use the parameters that this kernel is given",
+            (Thing::Variable, _) => "declare it with `var(..)` before that",
+            (Thing::Shared, _) => "declare it with `shared(..)` before that",
+            (Thing::Group, _) => "use the group that the current closure is given",
+            (Thing::Parcel, _) => "signal it where it is opened, or open it with `send_to` where it is used",
+            (Thing::Receipt, _) => {
+                "read the inbox there, where the wait is known to have happened, or wait before that"
+            }
+        }
+    }
+}
+
+/// The error of using, at `loc`, a thing made at `made` in scope `s`, which is closed: names the outermost region that
+/// it escapes.
+pub(crate) fn escape(t: &Trace, thing: Thing, loc: Loc, made: Loc, s: ScopeId) -> TraceError {
     let mut out = &t.scopes[s as usize];
     while let Some(parent) = out.parent.filter(|&p| !t.is_open(p)) {
         out = &t.scopes[parent as usize];
     }
-    TraceError::new(loc, format!("{what} that escapes {}", out.kind.what()), out.kind.escape_help())
+    let region = out.kind.what();
+    TraceError::new(loc, format!("{} that escapes {region}", thing.what()), thing.help(&out.kind))
         .note(made, "it is made here")
-        .note(out.loc, format!("{} begins here", out.kind.what()))
+        .note(out.loc, format!("{region} begins here"))
 }
 
 /// Fails unless a role is being traced: `what` reads like "a load".
 pub(crate) fn require_role(loc: Loc, what: &str) {
-    let outside = with(loc, |t| t.open.len() < 2);
-    if outside {
-        raise(TraceError::new(
-            loc,
-            format!("{what} outside a role"),
-            "move it into `role(\"name\", blocks, |b| ..)`; before the roles stand only constants, `rank()`, epochs and \
-             scalar arithmetic",
-        ));
+    if with(loc, |t| t.open.len() < 2) {
+        raise(outside_role(loc, what));
     }
+}
+
+fn outside_role(loc: Loc, what: &str) -> TraceError {
+    TraceError::new(
+        loc,
+        format!("{what} outside a role"),
+        "move it into `role(\"name\", blocks, |b| ..)`; before the roles stand only constants, `rank()`, epochs and \
+         scalar arithmetic (with `.select(..)` for choices)",
+    )
 }

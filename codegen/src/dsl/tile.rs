@@ -7,8 +7,8 @@ use super::error::fail_at;
 use super::fold::Pure;
 use super::trace::attempt;
 use super::val::{
-    Element, FromRaw, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch, pure,
-    unary,
+    Element, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch,
+    pure, unary,
 };
 use super::var::TileVar;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp};
@@ -60,6 +60,7 @@ macro_rules! tile_operand {
 }
 tile_operand! {
     Tile<T>, |s| s.raw;
+    &Tile<T>, |s| s.raw;
     TileVar<T>, |s| s.get().raw;
     &TileVar<T>, |s| s.get().raw;
 }
@@ -83,8 +84,13 @@ pub(crate) fn check_len(loc: Loc, len: u32) {
 
 /// Fails for the conversions that the device does not have.
 pub(crate) fn check_cast<T: Element, U: Element>(loc: Loc) {
-    if U::DTYPE == Dtype::Bool && T::DTYPE != Dtype::Bool {
-        fail_at(loc, format!("a cast of {} to bool", T::DTYPE), "compare it: `x != 0`");
+    let (from, to) = (T::DTYPE, U::DTYPE);
+    let storage = |d: Dtype| d.is_float() && d != Dtype::F32;
+    if to == Dtype::Bool && from != Dtype::Bool {
+        fail_at(loc, format!("a cast of {from} to bool"), "compare it with zero: `x != 0`");
+    }
+    if storage(from) && !to.is_float() || storage(to) && !from.is_float() {
+        fail_at(loc, format!("a cast of {from} to {to}"), "go through f32: `x.cast::<f32>().cast::<..>()`");
     }
 }
 
@@ -188,6 +194,32 @@ impl<T: Num> Tile<T> {
 impl<T: Element> Tile<T> {
     fn reduce(self, op: ReduceOp, loc: Loc) -> Val<T> {
         pure(loc, [self.raw], |[a]| Pure::Reduce(op, a))
+    }
+}
+
+impl<T: Int> Tile<T> {
+    /// Number of set bits of each element.
+    #[track_caller]
+    pub fn popcount(self) -> Tile<u32> {
+        unary(UnaryOp::PopCount, self.raw, Loc::caller())
+    }
+
+    /// Number of zero bits below each element's lowest set bit; the width (32 or 64) for zero.
+    #[track_caller]
+    pub fn trailing_zeros(self) -> Tile<u32> {
+        unary(UnaryOp::TrailingZeros, self.raw, Loc::caller())
+    }
+
+    /// Bitwise or of all elements.
+    #[track_caller]
+    pub fn or_all(self) -> Val<T> {
+        self.reduce(ReduceOp::Or, Loc::caller())
+    }
+
+    /// Bitwise and of all elements.
+    #[track_caller]
+    pub fn and_all(self) -> Val<T> {
+        self.reduce(ReduceOp::And, Loc::caller())
     }
 }
 

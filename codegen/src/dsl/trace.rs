@@ -7,11 +7,9 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::args::{Binder, KernelArgs};
 use super::error::{TraceError, from_payload, install_hook, raise};
-use super::fold::{self, Folded, Pure};
 use super::protocol::ParcelState;
-use super::scope::{RegionKind, Scope, ScopeId, escape};
-use super::val::Raw;
-use crate::ir::{Builder, Const, Kernel, Loc, OpKind, ParamId, ReceiptId, Region, Type, ValueId, VarId};
+use super::scope::{RegionKind, Scope, ScopeId};
+use crate::ir::{Builder, Const, Kernel, Loc, ParamId, ReceiptId, Region, ValueId, VarId};
 
 /// What is known about a kernel before it is traced.
 #[derive(Clone, Debug)]
@@ -63,6 +61,8 @@ pub(crate) struct Made {
 pub(crate) enum Nameable {
     Value(ValueId),
     Var(VarId),
+    /// An operation without a result: a name that follows it is not for what came before it.
+    Nothing,
 }
 
 /// Where a shared array was declared, and in which role.
@@ -161,9 +161,12 @@ pub fn trace(meta: TraceMeta, body: impl FnOnce(&mut Binder)) -> Result<Kernel, 
     let loc = meta.loc;
     let started = Started::new(id, meta);
     let ran = catch_unwind(AssertUnwindSafe(|| body(&mut Binder::new(id, loc))));
-    let trace = started.finish();
-    ran.map_err(|payload| from_payload(payload, trace.last))?;
-    trace.finish()
+    let mut trace = started.finish();
+    match (ran, trace.deferred.take()) {
+        (_, Some(error)) => Err(error),
+        (Err(payload), None) => Err(from_payload(payload, trace.last)),
+        (Ok(()), None) => trace.finish(),
+    }
 }
 
 /// Traces a kernel function that takes a config and a struct of parameters.
@@ -261,10 +264,7 @@ impl Trace {
     }
 
     /// Ends the trace: the checks that need the whole kernel, then the removal of what nothing uses.
-    fn finish(mut self) -> Result<Kernel, TraceError> {
-        if let Some(error) = self.deferred.take() {
-            return Err(error);
-        }
+    fn finish(self) -> Result<Kernel, TraceError> {
         super::check::at_end(&self)?;
         let mut kernel = self.builder.finish();
         super::check::drop_unused(&mut kernel);
@@ -275,8 +275,6 @@ impl Trace {
     pub fn defer(&mut self, error: TraceError) {
         self.deferred.get_or_insert(error);
     }
-
-    // ---- regions
 
     pub fn open_scope(&mut self, kind: RegionKind, loc: Loc) -> ScopeId {
         let id = self.scopes.len() as ScopeId;
@@ -334,6 +332,13 @@ impl Trace {
         self.open.get(self.scopes[scope as usize].depth) == Some(&scope)
     }
 
+    /// Whether `scope` is the innermost open region, or in it.
+    pub fn is_inside(&self, scope: ScopeId) -> bool {
+        let here = self.open.last().copied();
+        std::iter::successors(Some(scope), |&s| self.scopes[s as usize].parent)
+            .any(|s| Some(self.resolve(s)) == here)
+    }
+
     /// The open regions from the prologue inwards.
     pub fn open_scopes(&self) -> impl DoubleEndedIterator<Item = &Scope> {
         self.open.iter().map(|&s| &self.scopes[s as usize])
@@ -351,159 +356,5 @@ impl Trace {
     /// Place of birth of something made now.
     pub fn made(&self, loc: Loc) -> Made {
         Made { scope: *self.open.last().expect("the prologue is open"), loc }
-    }
-
-    // ---- values
-
-    /// A new value of the innermost open region, to be defined by an operation.
-    pub fn fresh(&mut self, ty: Type, loc: Loc) -> ValueId {
-        let made = self.made(loc);
-        self.fresh_in(ty, made)
-    }
-
-    fn fresh_in(&mut self, ty: Type, made: Made) -> ValueId {
-        let v = self.builder.kernel.add_value(ty, None);
-        self.values.push(made);
-        self.constants.push(None);
-        self.yielded.push(Nameable::Value(v));
-        v
-    }
-
-    /// Appends an operation that defines one value.
-    pub fn emit(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> OpKind) -> ValueId {
-        let out = self.fresh(ty, loc);
-        self.builder.push(kind(out), loc);
-        out
-    }
-
-    /// As [`Trace::emit`], in the open region at this depth.
-    pub fn emit_at(
-        &mut self,
-        depth: usize,
-        ty: Type,
-        loc: Loc,
-        kind: impl FnOnce(ValueId) -> OpKind,
-    ) -> ValueId {
-        let out = self.fresh_in(ty, Made { scope: self.open[depth], loc });
-        self.builder.push_at(depth, kind(out), loc);
-        out
-    }
-
-    /// A pure operation: folded when its operands are constants, and the earlier value when it was computed before.
-    pub fn pure(&mut self, op: Pure, loc: Loc) -> Result<ValueId, TraceError> {
-        match fold::fold(self, op) {
-            Ok(Folded::Constant(c)) => return Ok(self.keep(Pure::Const(c), loc)),
-            Ok(Folded::Value(v)) => {
-                self.yielded.push(Nameable::Value(v));
-                return Ok(v);
-            }
-            Ok(Folded::No) => {}
-            Err(why) => return Err(TraceError::new(loc, why.0, why.1)),
-        }
-        Ok(self.keep(op, loc))
-    }
-
-    /// A pure operation without operands, in the open region at this depth, where the whole of it can use it.
-    pub fn keep_at(&mut self, depth: usize, op: Pure, name: Option<&str>, loc: Loc) -> ValueId {
-        let scope = self.open[depth] as usize;
-        if let Some(&v) = self.scopes[scope].known.get(&op) {
-            self.yielded.push(Nameable::Value(v));
-            return v;
-        }
-        let ty = op.ty(&self.builder.kernel);
-        let v = self.emit_at(depth, ty, loc, |out| op.kind(out));
-        self.builder.kernel.values[v.index()].name = name.map(Into::into);
-        self.scopes[scope].known.insert(op, v);
-        v
-    }
-
-    /// A value as an untyped handle.
-    pub fn raw(&self, id: ValueId) -> Raw {
-        Raw { id, trace: self.id, len: self.ty(id).len, _here: PhantomData }
-    }
-
-    /// The value of a constant.
-    pub fn host(&mut self, c: Const, loc: Loc) -> ValueId {
-        self.keep(Pure::Const(c), loc)
-    }
-
-    fn keep(&mut self, op: Pure, loc: Loc) -> ValueId {
-        let known = self.open_scopes().rev().find_map(|s| s.known.get(&op).copied());
-        if let Some(v) = known {
-            self.yielded.push(Nameable::Value(v));
-            return v;
-        }
-        let ty = op.ty(&self.builder.kernel);
-        let v = self.emit(ty, loc, |out| op.kind(out));
-        self.constants[v.index()] = match op {
-            Pure::Const(c) => Some(c),
-            Pure::Splat(a, _) => self.constants[a.index()],
-            _ => None,
-        };
-        let scope = *self.open.last().expect("the prologue is open");
-        self.scopes[scope as usize].known.insert(op, v);
-        v
-    }
-
-    /// The constant that a scalar is.
-    pub fn constant(&self, v: ValueId) -> Option<Const> {
-        self.uniform(v).filter(|_| !self.ty(v).is_tile())
-    }
-
-    /// The constant that a scalar, or every element of a tile, is.
-    pub fn uniform(&self, v: ValueId) -> Option<Const> {
-        self.constants[v.index()]
-    }
-
-    /// Type of a value.
-    pub fn ty(&self, v: ValueId) -> Type {
-        self.builder.kernel.ty(v)
-    }
-
-    /// Checks that a value of trace `trace` may be used here.
-    pub fn use_value(&self, trace: u32, v: ValueId, loc: Loc) -> Result<ValueId, TraceError> {
-        self.same_trace(trace, "a value", loc)?;
-        let made = self.values[v.index()];
-        let tile = self.ty(v).is_tile();
-        self.reachable(made, if tile { "a tile" } else { "a value" }, loc)?;
-        if tile {
-            self.same_group(made, "a tile", loc)?;
-        }
-        Ok(v)
-    }
-
-    /// Fails when something belongs to another trace.
-    pub fn same_trace(&self, trace: u32, what: &str, loc: Loc) -> Result<(), TraceError> {
-        if trace == self.id {
-            return Ok(());
-        }
-        Err(TraceError::new(
-            loc,
-            format!("{what} of another kernel"),
-            "each trace has its own values and parameters: compute it again here, or pass host values between kernels",
-        ))
-    }
-
-    /// Fails when the region that something was made in is closed.
-    pub fn reachable(&self, made: Made, what: &str, loc: Loc) -> Result<(), TraceError> {
-        if self.is_open(made.scope) {
-            return Ok(());
-        }
-        Err(escape(self, what, loc, made.loc, self.resolve(made.scope)))
-    }
-
-    /// Fails when a split stands between something that is spread over its group's lanes and its use.
-    pub fn same_group(&self, made: Made, what: &str, loc: Loc) -> Result<(), TraceError> {
-        match self.split_since(made.scope) {
-            None => Ok(()),
-            Some((_, split)) => Err(TraceError::new(
-                loc,
-                format!("{what} of the block used inside a split"),
-                "it is spread over the lanes of the group that made it: load it inside the split, or store it to \
-                 `shared` memory before the split and load it from there",
-            )
-            .note(made.loc, "it is made here")
-            .note(split, "the split begins here")),
-        }
     }
 }

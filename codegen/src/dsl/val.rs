@@ -203,17 +203,17 @@ macro_rules! host_into_val {
 host_into_val!(bool i32 u32 u64 f32 f16 bf16);
 
 macro_rules! scalar_operand {
-    ($t:ty; $($g:tt)*) => {
-        impl<$($g)*> Operand<$t> for Val<$t> {
-            type Out = Val<$t>;
+    ($($t:ty)*) => {
+        $(impl<T: Element> Operand<T> for $t {
+            type Out = Val<T>;
             type Truth = Val<bool>;
             fn raw(self) -> Raw {
                 self.raw
             }
-        }
+        })*
     };
 }
-scalar_operand!(T; T: Element);
+scalar_operand!(Val<T> &Val<T>);
 
 macro_rules! host_operand {
     ($($t:ty)*) => {

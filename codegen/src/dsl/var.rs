@@ -4,7 +4,7 @@ use std::fmt;
 use std::marker::PhantomData;
 
 use super::error::TraceError;
-use super::scope::require_role;
+use super::scope::{Thing, require_role};
 use super::tile::Tile;
 use super::trace::{Nameable, Trace, attempt};
 use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
@@ -101,15 +101,15 @@ fn declare(init: Raw, loc: Loc) -> (VarId, u32) {
         let var = t.builder.var(ty, loc);
         let made = t.made(loc);
         t.vars.push(made);
-        t.builder.push(OpKind::VarDecl { var, init }, loc);
+        t.push(OpKind::VarDecl { var, init }, loc);
         t.yielded.push(Nameable::Var(var));
         Ok((var, t.id))
     })
 }
 
 fn check(t: &Trace, var: VarId, trace: u32, loc: Loc) -> Result<(), TraceError> {
-    t.same_trace(trace, "a variable", loc)?;
-    t.reachable(t.vars[var.index()], "a variable", loc)
+    t.same_trace(trace, Thing::Variable, loc)?;
+    t.reachable(t.vars[var.index()], Thing::Variable, loc)
 }
 
 fn read(var: VarId, trace: u32, loc: Loc) -> Raw {
@@ -117,7 +117,7 @@ fn read(var: VarId, trace: u32, loc: Loc) -> Raw {
         check(t, var, trace, loc)?;
         let ty = t.builder.kernel.vars[var.index()].ty;
         if ty.is_tile() {
-            t.same_group(t.vars[var.index()], "a tile variable", loc)?;
+            t.same_group(t.vars[var.index()], Thing::Variable, loc)?;
         }
         let out = t.emit(ty, loc, |out| OpKind::VarGet { out, var });
         Ok(t.raw(out))
@@ -138,7 +138,7 @@ fn write(var: VarId, trace: u32, value: Raw, loc: Loc) {
             .note(split, "the split begins here"));
         }
         let value = t.use_value(value.trace, value.id, loc)?;
-        t.builder.push(OpKind::VarSet { var, value }, loc);
+        t.push(OpKind::VarSet { var, value }, loc);
         Ok(())
     })
 }
