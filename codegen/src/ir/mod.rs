@@ -5,6 +5,7 @@
 
 pub mod analysis;
 mod build;
+pub mod explain;
 mod kernel;
 mod names;
 mod op;
@@ -18,6 +19,7 @@ pub mod verify;
 mod words;
 
 pub use build::Builder;
+pub use explain::explain;
 pub use kernel::*;
 pub use names::Names;
 pub use op::*;

@@ -214,7 +214,7 @@ fn param_row(p: &Param) -> [String; 3] {
 }
 
 /// `1 block`, `2 blocks`.
-pub(super) fn count(n: u64, thing: &str) -> String {
+pub(in crate::ir) fn count(n: u64, thing: &str) -> String {
     match n {
         1 => format!("1 {thing}"),
         n => format!("{n} {thing}s"),

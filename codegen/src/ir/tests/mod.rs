@@ -1,5 +1,6 @@
 //! Tests of the text form, verifier, analyses, descriptions and mutations.
 
 mod analysis;
+mod explain;
 mod text;
 mod verify;

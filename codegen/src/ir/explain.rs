@@ -1,0 +1,220 @@
+//! A kernel in words: what each role does, which bytes and flags it moves, what memory it needs.
+//!
+//! `peerwarp show --explain` prints it; emitted source takes a line a role from [`RoleInfo::one_line`].
+
+mod expr;
+mod fold;
+mod steps;
+mod words;
+
+use serde::Serialize;
+
+use super::analysis::{DefUse, Facts, Tree};
+use super::*;
+
+pub use steps::{Action, Deed, Step};
+
+/// A kernel in words.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Explain {
+    /// Name of the author's function.
+    pub kernel: String,
+    /// First paragraph of its docs.
+    pub doc: String,
+    /// Variant name.
+    pub variant: String,
+    /// Comptime facts, in order.
+    pub config: Vec<(String, String)>,
+    /// World size.
+    pub ranks: u32,
+    /// Blocks of all roles.
+    pub blocks: u64,
+    /// Warps a block.
+    pub block_warps: u32,
+    /// Lanes a warp.
+    pub warp_size: u32,
+    /// Threads a block.
+    pub block_threads: u64,
+    /// Bytes of shared memory a block declares.
+    pub shared_bytes: u64,
+    /// Bytes of symmetric buffers and flags a rank.
+    pub symmetric_bytes: u64,
+    /// Flags a rank.
+    pub flags: u64,
+    /// Words that hold epochs, and whether this launch advances them.
+    pub epochs: Vec<EpochInfo>,
+    /// Parameters, in order.
+    pub buffers: Vec<BufferInfo>,
+    /// Shared-memory arrays.
+    pub shared: Vec<SharedInfo>,
+    /// Roles, in order of block index.
+    pub roles: Vec<RoleInfo>,
+}
+
+/// An epoch word.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EpochInfo {
+    /// Parameter name.
+    pub name: String,
+    /// Whether the launch leaves the next epoch in it.
+    pub advances: bool,
+}
+
+/// A parameter.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct BufferInfo {
+    /// Parameter name.
+    pub name: String,
+    /// `local`, `symmetric`, `flags`, `epoch` or `scalar`.
+    pub kind: &'static str,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements.
+    pub len: u64,
+    /// Bytes a rank.
+    pub bytes: u64,
+    /// First line of its docs.
+    pub doc: String,
+}
+
+/// A shared-memory array.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct SharedInfo {
+    /// The author's name.
+    pub name: String,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Number of elements.
+    pub len: u32,
+    /// How many a block.
+    pub copies: u32,
+    /// Bytes of one.
+    pub bytes: u64,
+}
+
+/// What one role does.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RoleInfo {
+    /// Name.
+    pub name: String,
+    /// Index of its first block.
+    pub first_block: u64,
+    /// Number of blocks.
+    pub blocks: u32,
+    /// Bytes and flags it moves, by buffer, in order of first use.
+    pub traffic: Vec<Traffic>,
+    /// What it does, in order.
+    pub steps: Vec<Step>,
+}
+
+/// How a role uses one buffer.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Traffic {
+    /// What it does with it.
+    pub deed: Deed,
+    /// The buffer.
+    pub buffer: String,
+    /// In how many places of the traced role.
+    pub places: u32,
+    /// Bytes that one pass through all those places moves.
+    pub bytes: u64,
+}
+
+/// Describes a kernel that passes [`verify_structure`].
+pub fn explain(kernel: &Kernel) -> Explain {
+    let tree = Tree::of(kernel);
+    let facts = Facts::of(kernel, &tree);
+    let defs = DefUse::of(kernel, &tree);
+    let teller = steps::Teller::new(kernel, &facts, &defs);
+    let mut first_block = 0;
+    let roles = kernel.roles.iter().map(|r| {
+        let steps = teller.steps(r);
+        let info =
+            RoleInfo { name: r.name.clone(), first_block, blocks: r.blocks, traffic: traffic(&steps), steps };
+        first_block += u64::from(r.blocks);
+        info
+    });
+    let roles: Vec<RoleInfo> = roles.collect();
+    let bytes = |kinds: &[ParamKind]| {
+        let chosen = kernel.params.iter().filter(|p| kinds.contains(&p.kind));
+        chosen.map(|p| p.len * u64::from(p.dtype.bytes())).sum()
+    };
+    Explain {
+        kernel: kernel.name.clone(),
+        doc: kernel.doc.clone(),
+        variant: kernel.variant.clone(),
+        config: kernel.config.clone(),
+        ranks: kernel.ranks,
+        blocks: first_block,
+        block_warps: kernel.block_warps,
+        warp_size: kernel.warp_size,
+        block_threads: kernel.block_threads().into(),
+        shared_bytes: kernel.shared_bytes(),
+        symmetric_bytes: bytes(&[ParamKind::Symmetric, ParamKind::Flags]),
+        flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),
+        epochs: epochs(kernel),
+        buffers: kernel.params.iter().map(buffer).collect(),
+        shared: kernel.shared.iter().map(shared).collect(),
+        roles,
+    }
+}
+
+fn epochs(kernel: &Kernel) -> Vec<EpochInfo> {
+    let mut found = vec![];
+    kernel.walk(&kernel.prologue, &mut |_, op| {
+        if let OpKind::Epoch { word, advance, .. } = op.kind {
+            found.push(EpochInfo { name: kernel.params[word.index()].name.clone(), advances: advance });
+        }
+    });
+    found
+}
+
+fn buffer(p: &Param) -> BufferInfo {
+    BufferInfo {
+        name: p.name.clone(),
+        kind: p.kind.name(),
+        dtype: p.dtype,
+        len: p.len,
+        bytes: p.len * u64::from(p.dtype.bytes()),
+        doc: p.doc.clone(),
+    }
+}
+
+fn shared(s: &Shared) -> SharedInfo {
+    let bytes = u64::from(s.len) * u64::from(s.dtype.bytes());
+    SharedInfo { name: s.name.clone(), dtype: s.dtype, len: s.len, copies: s.copies, bytes }
+}
+
+/// Adds up the actions of a role by deed and buffer.
+fn traffic(steps: &[Step]) -> Vec<Traffic> {
+    fn visit(steps: &[Step], times: u32, all: &mut Vec<Traffic>) {
+        for step in steps {
+            match step {
+                Step::Do(a) => {
+                    let (places, bytes) = (a.pieces * times, a.bytes * u64::from(times));
+                    match all.iter_mut().find(|t| t.deed == a.deed && t.buffer == a.buffer) {
+                        Some(t) => {
+                            t.places += places;
+                            t.bytes += bytes;
+                        }
+                        None => {
+                            all.push(Traffic { deed: a.deed, buffer: a.buffer.clone(), places, bytes });
+                        }
+                    }
+                }
+                Step::ForEach { steps, .. } | Step::While { steps, .. } | Step::Split { steps, .. } => {
+                    visit(steps, times, all);
+                }
+                Step::Times { times: n, steps } => visit(steps, times * n, all),
+                Step::If { then, otherwise, .. } => {
+                    visit(then, times, all);
+                    visit(otherwise, times, all);
+                }
+                Step::Leave { .. } => {}
+            }
+        }
+    }
+    let mut all = vec![];
+    visit(steps, 1, &mut all);
+    all
+}

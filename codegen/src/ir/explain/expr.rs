@@ -1,0 +1,121 @@
+//! Index expressions and conditions, put together again from the operations, in the author's names.
+
+use super::super::analysis::{Def, DefUse};
+use super::super::*;
+
+/// Deeper than this an expression ends in `..`.
+const MAX_DEPTH: u32 = 5;
+
+/// Writes values as expressions.
+pub(super) struct Exprs<'k> {
+    pub kernel: &'k Kernel,
+    pub defs: &'k DefUse,
+    pub names: Names,
+}
+
+impl Exprs<'_> {
+    /// The value as the author would write it: its name, or the expression that makes it.
+    pub fn text(&self, v: ValueId) -> String {
+        self.at(v, 0, 0)
+    }
+
+    /// An operand of an operator that binds with `outer`; weaker expressions get parentheses.
+    fn at(&self, v: ValueId, outer: u8, depth: u32) -> String {
+        if let Some(c) = self.names.constant(v) {
+            return c.to_string().trim_end_matches("i32").trim_end_matches("u64").to_string();
+        }
+        if let Some(name) = &self.kernel.values[v.index()].name {
+            return name.clone();
+        }
+        if depth > MAX_DEPTH {
+            return "..".into();
+        }
+        match self.defs.def(v) {
+            Def::Op(id) => self.op(v, &self.kernel.op(id).kind, outer, depth + 1),
+            Def::Counter(_) | Def::Nothing => self.names.defined(v),
+        }
+    }
+
+    fn op(&self, v: ValueId, kind: &OpKind, outer: u8, depth: u32) -> String {
+        let call = |name: &str, args: &[ValueId]| {
+            let args: Vec<String> = args.iter().map(|&a| self.at(a, 0, depth)).collect();
+            format!("{name}({})", args.join(", "))
+        };
+        match kind {
+            OpKind::Binary { op: BinaryOp::Min | BinaryOp::Max, a, b, .. } => call(kind.name(), &[*a, *b]),
+            OpKind::Binary { op, a, b, .. } => {
+                let binds = strength(*op);
+                // The right operand needs parentheses at equal strength: a - (b - c).
+                self.infix(
+                    op.symbol(),
+                    (self.at(*a, binds, depth), self.at(*b, binds + 1, depth)),
+                    binds,
+                    outer,
+                )
+            }
+            OpKind::Compare { op, a, b, .. } => {
+                self.infix(op.symbol(), (self.at(*a, 1, depth), self.at(*b, 1, depth)), 1, outer)
+            }
+            // Conversions and shapes don't matter to somebody who wants to know what goes where.
+            OpKind::Cast { a, .. } | OpKind::Splat { a, .. } => self.at(*a, outer, depth),
+            OpKind::Unary { op: UnaryOp::Not, a, .. } => format!("!{}", self.at(*a, 9, depth)),
+            OpKind::Unary { a, .. } | OpKind::Bitcast { a, .. } => call(kind.name(), &[*a]),
+            OpKind::Reduce { a, .. } | OpKind::Scan { a, .. } => call(kind.name(), &[*a]),
+            OpKind::Select { cond, a, b, .. } => call("select", &[*cond, *a, *b]),
+            OpKind::Fma { a, b, c, .. } => call("fma", &[*a, *b, *c]),
+            OpKind::ScalarParam { param, .. } | OpKind::Epoch { word: param, .. } => {
+                self.kernel.params[param.index()].name.clone()
+            }
+            OpKind::Rank { .. } => "rank".into(),
+            OpKind::GroupIndex { .. } => "group".into(),
+            OpKind::Arange { .. } => "lanes".into(),
+            OpKind::VarGet { var, .. } => self.names.var(*var).trim_start_matches('$').into(),
+            OpKind::Load { place, index, .. }
+            | OpKind::LoadMasked { place, index, .. }
+            | OpKind::Gather { place, index, .. }
+            | OpKind::Atomic { place, index, .. } => {
+                format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
+            }
+            OpKind::Const { .. }
+            | OpKind::Store { .. }
+            | OpKind::Scatter { .. }
+            | OpKind::Put { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Wait { .. }
+            | OpKind::WaitAll { .. }
+            | OpKind::If { .. }
+            | OpKind::For { .. }
+            | OpKind::While { .. }
+            | OpKind::Break { .. }
+            | OpKind::Continue { .. }
+            | OpKind::VarDecl { .. }
+            | OpKind::VarSet { .. }
+            | OpKind::Split { .. } => self.names.defined(v),
+        }
+    }
+
+    fn infix(&self, symbol: &str, (a, b): (String, String), binds: u8, outer: u8) -> String {
+        if binds < outer { format!("({a} {symbol} {b})") } else { format!("{a} {symbol} {b}") }
+    }
+
+    /// Name of a buffer or shared array.
+    pub fn place(&self, place: Place) -> String {
+        match place {
+            Place::Param(p) => self.kernel.params[p.index()].name.clone(),
+            Place::Shared(s) => self.kernel.shared[s.index()].name.clone(),
+        }
+    }
+}
+
+/// How strongly an operator binds, as in Rust.
+fn strength(op: BinaryOp) -> u8 {
+    match op {
+        BinaryOp::Or => 2,
+        BinaryOp::Xor => 3,
+        BinaryOp::And => 4,
+        BinaryOp::Shl | BinaryOp::Shr => 5,
+        BinaryOp::Add | BinaryOp::Sub => 6,
+        BinaryOp::Mul | BinaryOp::Div | BinaryOp::Rem => 7,
+        BinaryOp::Min | BinaryOp::Max => 8,
+    }
+}

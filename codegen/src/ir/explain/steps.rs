@@ -1,0 +1,234 @@
+//! The tree of what a role does: accesses, protocol and the control flow around them; arithmetic is left out.
+
+use serde::Serialize;
+
+use super::super::analysis::{Def, DefUse, Facts};
+use super::super::*;
+use super::expr::Exprs;
+use super::fold;
+
+/// What is done to a buffer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Deed {
+    /// Reads it.
+    Reads,
+    /// Writes it.
+    Writes,
+    /// Updates it atomically.
+    Updates,
+    /// Writes it on other ranks.
+    Puts,
+    /// Sets a flag on other ranks.
+    Signals,
+    /// Waits for flags.
+    Waits,
+}
+
+/// One access, or several like it in a row.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Action {
+    /// What is done.
+    pub deed: Deed,
+    /// To which buffer or shared array.
+    pub buffer: String,
+    /// Whether that is a shared-memory array.
+    pub shared: bool,
+    /// From which element on: of the first piece, if there are several; empty if it differs between rounds told as one.
+    pub index: String,
+    /// In how many pieces.
+    pub pieces: u32,
+    /// Bytes of all pieces together; for a wait, of the flags.
+    pub bytes: u64,
+    /// On which ranks, or from which.
+    pub ranks: Option<String>,
+    /// How many flags are waited for, if it is not one.
+    pub count: Option<String>,
+    /// Only where this holds.
+    pub mask: Option<String>,
+    /// The author's line of the first.
+    pub line: String,
+}
+
+/// A step of a role.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case", tag = "step")]
+#[allow(missing_docs)] // the variants document their fields
+pub enum Step {
+    /// An access.
+    Do(Action),
+    /// The steps for each value of a counter. With `spread`, the rounds are dealt out to that many groups in turn.
+    ForEach { counter: String, start: String, end: String, by: String, spread: Option<u64>, steps: Vec<Step> },
+    /// The steps over and over while a condition holds.
+    While { cond: String, steps: Vec<Step> },
+    /// The same steps several times, as comptime loops unroll.
+    Times { times: u32, steps: Vec<Step> },
+    /// One or the other.
+    If { cond: String, then: Vec<Step>, otherwise: Vec<Step> },
+    /// Each group of so many warps by itself.
+    Split { warps: u32, groups: u32, steps: Vec<Step> },
+    /// Leaves a loop (or goes to its next round), the `depth`-th outwards.
+    Leave { round_only: bool, depth: u32 },
+}
+
+/// Tells what roles do.
+pub(super) struct Teller<'k> {
+    kernel: &'k Kernel,
+    facts: &'k Facts,
+    exprs: Exprs<'k>,
+}
+
+impl<'k> Teller<'k> {
+    pub fn new(kernel: &'k Kernel, facts: &'k Facts, defs: &'k DefUse) -> Teller<'k> {
+        Teller { kernel, facts, exprs: Exprs { kernel, defs, names: Names::of(kernel) } }
+    }
+
+    pub fn steps(&self, role: &Role) -> Vec<Step> {
+        self.region(&role.body, u64::from(role.blocks))
+    }
+
+    /// `groups`: how many groups of the role run this region.
+    fn region(&self, region: &Region, groups: u64) -> Vec<Step> {
+        fold::fold(region.ops.iter().filter_map(|&id| self.step(id, groups)).collect())
+    }
+
+    fn step(&self, id: OpId, groups: u64) -> Option<Step> {
+        let op = self.kernel.op(id);
+        match &op.kind {
+            OpKind::If { cond, then, otherwise, .. } => {
+                let (then, otherwise) = (self.region(then, groups), self.region(otherwise, groups));
+                let cond = self.exprs.text(*cond);
+                (!then.is_empty() || !otherwise.is_empty()).then_some(Step::If { cond, then, otherwise })
+            }
+            OpKind::For { var, start, end, step, body } => {
+                let steps = self.region(body, groups);
+                let dealt = self.facts.int(*step) == Some(groups.into()) && self.is_group_index(*start);
+                let spread = (dealt && groups > 1).then_some(groups);
+                let [start, end, by] = [start, end, step].map(|&v| self.exprs.text(v));
+                let counter = self.exprs.text(*var);
+                let start = if dealt { "0".into() } else { start };
+                let by = if dealt { "1".into() } else { by };
+                matters(&steps).then_some(Step::ForEach { counter, start, end, by, spread, steps })
+            }
+            OpKind::While { header, cond, body } => {
+                let mut steps = self.region(header, groups);
+                steps.extend(self.region(body, groups));
+                let cond = self.exprs.text(*cond);
+                matters(&steps).then_some(Step::While { cond, steps })
+            }
+            OpKind::Split { warps, body } => {
+                let each = self.kernel.block_warps / warps;
+                let steps = self.region(body, groups * u64::from(each));
+                (!steps.is_empty()).then_some(Step::Split { warps: *warps, groups: each, steps })
+            }
+            OpKind::Break { depth } => Some(Step::Leave { round_only: false, depth: *depth }),
+            OpKind::Continue { depth } => Some(Step::Leave { round_only: true, depth: *depth }),
+            kind => self.action(kind, op.loc).map(Step::Do),
+        }
+    }
+
+    fn is_group_index(&self, v: ValueId) -> bool {
+        match self.exprs.defs.def(v) {
+            Def::Op(id) => matches!(self.kernel.op(id).kind, OpKind::GroupIndex { .. }),
+            Def::Counter(_) | Def::Nothing => false,
+        }
+    }
+
+    fn action(&self, kind: &OpKind, loc: Loc) -> Option<Action> {
+        let text = |v: &ValueId| self.exprs.text(*v);
+        let at = |deed, place: Place, index: &ValueId, moved: &ValueId| Action {
+            deed,
+            buffer: self.exprs.place(place),
+            shared: matches!(place, Place::Shared(_)),
+            index: text(index),
+            pieces: 1,
+            bytes: self.bytes(*moved),
+            ranks: None,
+            count: None,
+            mask: None,
+            line: loc.to_string(),
+        };
+        let masked = |action: Action, mask: Option<&ValueId>| Action { mask: mask.map(text), ..action };
+        Some(match kind {
+            OpKind::Load { out, place, index, .. } => at(Deed::Reads, *place, index, out),
+            OpKind::LoadMasked { out, place, index, mask, .. }
+            | OpKind::Gather { out, place, index, mask, .. } => {
+                masked(at(Deed::Reads, *place, index, out), Some(mask))
+            }
+            OpKind::Store { place, index, value, mask } | OpKind::Scatter { place, index, value, mask } => {
+                masked(at(Deed::Writes, *place, index, value), mask.as_ref())
+            }
+            OpKind::Atomic { place, index, value, .. } => at(Deed::Updates, *place, index, value),
+            OpKind::Put { parcel, buffer, index, value, mask } => {
+                let put = at(Deed::Puts, Place::Param(*buffer), index, value);
+                Action { ranks: Some(self.target(*parcel)), ..masked(put, mask.as_ref()) }
+            }
+            OpKind::Signal { parcel, flag, index, value, .. } => {
+                let signal = at(Deed::Signals, Place::Param(*flag), index, value);
+                Action { ranks: Some(self.target(*parcel)), ..signal }
+            }
+            OpKind::Wait { flag, index, from, value, .. } => {
+                let wait = at(Deed::Waits, Place::Param(*flag), index, value);
+                Action { ranks: Some(format!("rank {}", text(from))), ..wait }
+            }
+            OpKind::WaitAll { flag, index, count, value, .. } => {
+                let wait = at(Deed::Waits, Place::Param(*flag), index, value);
+                let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+                Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
+            }
+            OpKind::Const { .. }
+            | OpKind::Rank { .. }
+            | OpKind::ScalarParam { .. }
+            | OpKind::Epoch { .. }
+            | OpKind::GroupIndex { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Unary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Cast { .. }
+            | OpKind::Fma { .. }
+            | OpKind::Bitcast { .. }
+            | OpKind::Splat { .. }
+            | OpKind::Arange { .. }
+            | OpKind::Reduce { .. }
+            | OpKind::Scan { .. }
+            | OpKind::If { .. }
+            | OpKind::For { .. }
+            | OpKind::While { .. }
+            | OpKind::Break { .. }
+            | OpKind::Continue { .. }
+            | OpKind::VarDecl { .. }
+            | OpKind::VarGet { .. }
+            | OpKind::VarSet { .. }
+            | OpKind::Split { .. } => return None,
+        })
+    }
+
+    fn bytes(&self, v: ValueId) -> u64 {
+        let ty = self.kernel.ty(v);
+        u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes())
+    }
+
+    fn target(&self, parcel: ParcelId) -> String {
+        match self.kernel.parcels[parcel.index()].target {
+            Target::Rank(v) => format!("rank {}", self.exprs.text(v)),
+            Target::Mask(v) => match self.facts.int(v) {
+                Some(all) if all == (1 << self.kernel.ranks) - 1 => "all ranks".into(),
+                _ => format!("the ranks in {}", self.exprs.text(v)),
+            },
+        }
+    }
+}
+
+/// Whether steps do anything besides leaving the loop they are in.
+fn matters(steps: &[Step]) -> bool {
+    steps.iter().any(|s| match s {
+        Step::Do(_) => true,
+        Step::Leave { depth, .. } => *depth > 0,
+        Step::If { then, otherwise, .. } => matters(then) || matters(otherwise),
+        Step::ForEach { steps, .. }
+        | Step::While { steps, .. }
+        | Step::Times { steps, .. }
+        | Step::Split { steps, .. } => matters(steps),
+    })
+}

@@ -1,0 +1,264 @@
+//! The description as text.
+
+use std::fmt;
+
+use super::*;
+
+/// An index longer than this is left out of the text; the structure keeps it.
+const LONGEST_INDEX: usize = 40;
+
+impl fmt::Display for Explain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(f, "# {}\n", self.variant)?;
+        if !self.doc.is_empty() {
+            writeln!(f, "{}\n", self.doc)?;
+        }
+        for (name, value) in &self.config {
+            writeln!(f, "- {name} = {value}")?;
+        }
+        if !self.config.is_empty() {
+            writeln!(f)?;
+        }
+        self.launch(f)?;
+        self.memory(f)?;
+        for role in &self.roles {
+            writeln!(f, "\n## Role {}: {}\n", role.name, role.where_it_runs())?;
+            if role.steps.is_empty() {
+                writeln!(f, "Does nothing.")?;
+            }
+            tell(f, &role.steps, &mut vec![], 0)?;
+        }
+        Ok(())
+    }
+}
+
+impl Explain {
+    fn launch(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        writeln!(
+            f,
+            "Runs on {} with {} of {} threads ({} of {} lanes) and {} of shared memory a block.",
+            count(self.ranks.into(), "rank"),
+            count(self.blocks, "block"),
+            self.block_threads,
+            count(self.block_warps.into(), "warp"),
+            self.warp_size,
+            bytes(self.shared_bytes),
+        )?;
+        writeln!(
+            f,
+            "Needs {} of symmetric memory a rank, of which {}.",
+            bytes(self.symmetric_bytes),
+            count(self.flags, "flag"),
+        )?;
+        for e in &self.epochs {
+            let then =
+                if e.advances { "and moves it on at the end" } else { "and leaves it for a later launch" };
+            writeln!(f, "Works in the epoch after the one in `{}` {then}.", e.name)?;
+        }
+        Ok(())
+    }
+
+    fn memory(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let rows: Vec<[String; 5]> = self
+            .buffers
+            .iter()
+            .map(|b| {
+                let ty = format!("{}[{}]", b.dtype, b.len);
+                [b.name.clone(), b.kind.into(), ty, bytes(b.bytes), b.doc.clone()]
+            })
+            .chain(self.shared.iter().map(|s| {
+                let kind = if s.copies == 1 { "shared".into() } else { format!("shared x {}", s.copies) };
+                [s.name.clone(), kind, format!("{}[{}]", s.dtype, s.len), bytes(s.bytes), String::new()]
+            }))
+            .collect();
+        if rows.is_empty() {
+            return Ok(());
+        }
+        let head = ["buffer", "kind", "elements", "size", ""].map(String::from);
+        let documented = rows.iter().any(|r| !r[4].is_empty());
+        let columns = if documented { 5 } else { 4 };
+        let wide = |c: usize| rows.iter().chain([&head]).map(|r| r[c].chars().count()).max().unwrap_or(0);
+        let widths: Vec<usize> = (0..columns).map(wide).collect();
+        let line = |f: &mut fmt::Formatter<'_>, row: &[String; 5]| {
+            let cells: Vec<String> = widths.iter().zip(row).map(|(w, cell)| format!("{cell:w$}")).collect();
+            writeln!(f, "| {} |", cells.join(" | "))
+        };
+        writeln!(f)?;
+        line(f, &head)?;
+        let rule: Vec<String> = widths.iter().map(|&w| "-".repeat(w.max(1))).collect();
+        writeln!(f, "|-{}-|", rule.join("-|-"))?;
+        rows.iter().try_for_each(|r| line(f, r))
+    }
+}
+
+impl RoleInfo {
+    /// What the role does in one line, for a banner: `reads x; puts 128 B to inbox; signals row_flag`.
+    pub fn one_line(&self) -> String {
+        let mut parts: Vec<(Deed, Vec<&str>)> = vec![];
+        for t in &self.traffic {
+            match parts.iter_mut().find(|(deed, _)| *deed == t.deed) {
+                Some((_, buffers)) => buffers.push(&t.buffer),
+                None => parts.push((t.deed, vec![&t.buffer])),
+            }
+        }
+        let parts: Vec<String> =
+            parts.iter().map(|(deed, b)| format!("{} {}", deed.verb(), b.join(", "))).collect();
+        if parts.is_empty() { "does nothing".into() } else { parts.join("; ") }
+    }
+
+    fn where_it_runs(&self) -> String {
+        match self.blocks {
+            1 => format!("block {}", self.first_block),
+            n => {
+                format!("{n} blocks, {} to {}", self.first_block, self.first_block + u64::from(n) - 1)
+            }
+        }
+    }
+}
+
+impl Deed {
+    /// The verb, for a role.
+    pub const fn verb(self) -> &'static str {
+        match self {
+            Deed::Reads => "reads",
+            Deed::Writes => "writes",
+            Deed::Updates => "updates",
+            Deed::Puts => "puts to",
+            Deed::Signals => "signals",
+            Deed::Waits => "waits for",
+        }
+    }
+}
+
+/// Tells steps as a nested list. `loops` holds what the open loops count, outermost first.
+fn tell(f: &mut fmt::Formatter<'_>, steps: &[Step], loops: &mut Vec<String>, indent: usize) -> fmt::Result {
+    let pad = indent * 2;
+    for step in steps {
+        write!(f, "{:pad$}- ", "")?;
+        match step {
+            Step::Do(a) => writeln!(f, "{}", action(a))?,
+            Step::ForEach { counter, steps, .. } => {
+                writeln!(f, "{}:", for_each(step))?;
+                loops.push(counter.clone());
+                tell(f, steps, loops, indent + 1)?;
+                loops.pop();
+            }
+            Step::While { cond, steps } => {
+                writeln!(f, "while {cond}:")?;
+                loops.push("round".into());
+                tell(f, steps, loops, indent + 1)?;
+                loops.pop();
+            }
+            Step::Times { times, steps } => {
+                writeln!(f, "{times} times:")?;
+                tell(f, steps, loops, indent + 1)?;
+            }
+            Step::If { cond, then, otherwise } => branch(f, (cond, then, otherwise), loops, indent)?,
+            Step::Split { warps, groups, steps } => {
+                let each = if *groups == 1 { "as one group of" } else { "each of" };
+                let of = if *groups == 1 {
+                    String::new()
+                } else {
+                    format!("{} of ", count((*groups).into(), "group"))
+                };
+                writeln!(f, "{each} {of}{}:", count((*warps).into(), "warp"))?;
+                tell(f, steps, loops, indent + 1)?;
+            }
+            Step::Leave { .. } => writeln!(f, "{}", leave(step, loops))?,
+        }
+    }
+    Ok(())
+}
+
+fn branch(
+    f: &mut fmt::Formatter<'_>,
+    (cond, then, otherwise): (&str, &[Step], &[Step]),
+    loops: &mut Vec<String>,
+    indent: usize,
+) -> fmt::Result {
+    match (then, otherwise) {
+        ([only @ Step::Leave { .. }], []) => writeln!(f, "if {cond}: {}", leave(only, loops)),
+        ([], other) => {
+            writeln!(f, "unless {cond}:")?;
+            tell(f, other, loops, indent + 1)
+        }
+        (then, otherwise) => {
+            writeln!(f, "if {cond}:")?;
+            tell(f, then, loops, indent + 1)?;
+            if !otherwise.is_empty() {
+                writeln!(f, "{:1$}- else:", "", indent * 2)?;
+                tell(f, otherwise, loops, indent + 1)?;
+            }
+            Ok(())
+        }
+    }
+}
+
+fn for_each(step: &Step) -> String {
+    let Step::ForEach { counter, start, end, by, spread, .. } = step else { return String::new() };
+    let by = if by == "1" { String::new() } else { format!(" by {by}") };
+    let spread = spread.map(|n| format!(", dealt out to the role's {n} groups")).unwrap_or_default();
+    format!("for each {counter} in {start}..{end}{by}{spread}")
+}
+
+fn leave(step: &Step, loops: &[String]) -> String {
+    let Step::Leave { round_only, depth } = step else { return String::new() };
+    let at = loops.len().checked_sub(*depth as usize + 1);
+    let name = at.and_then(|i| loops.get(i)).map_or("round", String::as_str);
+    match round_only {
+        true => format!("on to the next {name}"),
+        false => format!("no further {name}"),
+    }
+}
+
+fn action(a: &Action) -> String {
+    let index = match a.index.chars().count() {
+        0 => String::new(),
+        1..=LONGEST_INDEX => format!("[{}{}]", a.index, if a.pieces > 1 { " .." } else { "" }),
+        _ => "[..]".into(),
+    };
+    let buffer = match a.shared {
+        true => format!("shared {}{index}", a.buffer),
+        false => format!("{}{index}", a.buffer),
+    };
+    let size = match a.pieces {
+        1 => format!("{} B", a.bytes),
+        n => format!("{} B in {n} pieces", a.bytes),
+    };
+    let ranks = a.ranks.as_deref().unwrap_or("");
+    let text = match a.deed {
+        Deed::Reads => format!("reads {size} of {buffer}"),
+        Deed::Writes => format!("writes {size} to {buffer}"),
+        Deed::Updates => format!("updates {buffer} atomically"),
+        Deed::Puts => format!("puts {size} to {buffer} on {ranks}"),
+        Deed::Signals => format!("signals {buffer} on {ranks}"),
+        Deed::Waits => match &a.count {
+            None => format!("waits for {buffer} from {ranks}"),
+            Some(n) => format!("waits for {n} flags of {} from {} on", a.buffer, a.index),
+        },
+    };
+    match &a.mask {
+        Some(mask) => format!("{text} where {mask}"),
+        None => text,
+    }
+}
+
+fn count(n: u64, thing: &str) -> String {
+    text::count(n, thing)
+}
+
+/// Bytes with a unit: `128 B`, `14 KiB`, `14.7 MiB`.
+fn bytes(n: u64) -> String {
+    const UNITS: [&str; 4] = ["KiB", "MiB", "GiB", "TiB"];
+    if n < 1024 {
+        return format!("{n} B");
+    }
+    let mut value = n as f64 / 1024.0;
+    let mut unit = 0;
+    while value >= 1024.0 && unit + 1 < UNITS.len() {
+        value /= 1024.0;
+        unit += 1;
+    }
+    let digits = if value.fract() == 0.0 { 0 } else { 1 };
+    format!("{value:.digits$} {}", UNITS[unit])
+}
