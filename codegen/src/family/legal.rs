@@ -21,6 +21,11 @@ use std::fmt::Display;
 /// let no = Config { experts: 8, topk: 9 }.legal().unwrap_err();
 /// assert_eq!(no.to_string(), "`topk` = 9 is not allowed: it must be at most the number of experts, 8");
 /// ```
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not say which of its configurations are legal",
+    label = "a family's configuration",
+    note = "to allow all: `impl Legal for {Self} {{ fn legal(&self) -> Result<(), Illegal> {{ Ok(()) }} }}`"
+)]
 pub trait Legal {
     /// Whether this point exists. Called only when every field by itself has an allowed value.
     fn legal(&self) -> Result<(), Illegal>;

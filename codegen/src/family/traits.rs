@@ -132,7 +132,7 @@ pub trait Family: Fields + Legal {
     }
 
     /// The default configuration for a key: the default of every tuning field or, when those do not go together for
-    /// this key, the legal point that differs from them in the fewest fields.
+    /// this key, the legal point that differs from them in the fewest fields (in a huge tuning space: of its beginning).
     fn with_defaults(key: &Self::Key) -> Result<Self, FamilyError> {
         nearest_legal(key, &vec![None; Self::tune_fields().len()])
     }
@@ -168,6 +168,10 @@ pub trait Family: Fields + Legal {
 /// Most threads that a block may have, on all targets.
 const MAX_THREADS: u32 = 1024;
 
+/// How many points a search for a replacement of the defaults looks at: a tenth of a second's work, so that a key that
+/// no point suits is told soon even where the tuning space is huge.
+const MOST_POINTS: u64 = 1 << 16;
+
 /// The legal configuration with these tuning values where given, closest to the defaults where not.
 fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, FamilyError> {
     let keys = key.values();
@@ -182,7 +186,7 @@ fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, 
         tunes.iter().zip(&wanted).filter(|(a, b)| a != b).count()
     };
     let fixed: Vec<Option<Value>> = keys.iter().map(|v| Some(*v)).chain(given.iter().copied()).collect();
-    Candidates::<F>::new(&fixed).min_by_key(differing).ok_or(why)
+    Candidates::<F>::new(&fixed).look_at_most(MOST_POINTS).min_by_key(differing).ok_or(why)
 }
 
 /// One value or none for each field.

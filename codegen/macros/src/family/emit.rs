@@ -1,7 +1,7 @@
 //! The code that `#[derive(Family)]` stands for.
 
-use proc_macro2::TokenStream;
-use quote::{format_ident, quote, quote_spanned};
+use proc_macro2::{Span, TokenStream};
+use quote::{format_ident, quote};
 use syn::{Expr, spanned::Spanned};
 
 use super::{
@@ -61,13 +61,16 @@ fn fields_impl(
     list: &TokenStream,
     codegen: &TokenStream,
 ) -> TokenStream {
-    let names: Vec<_> = fields.iter().map(|f| &f.ident).collect();
-    let at = 0..fields.len();
+    // At the type, which is what a complaint about it is about.
     let values = fields.iter().map(|f| {
         let name = &f.ident;
-        // At the type, which is what a complaint about it is about.
-        let to_value = quote_spanned!(f.ty.span()=> #codegen::family::FieldType::to_value);
+        let to_value = at_span(&quote!(#codegen::family::FieldType::to_value), f.ty.span());
         quote!(#to_value(self.#name))
+    });
+    let members = fields.iter().enumerate().map(|(at, f)| {
+        let (name, ty) = (&f.ident, &f.ty);
+        let field = at_span(&quote!(#codegen::__private::field), ty.span());
+        quote!(#name: #field::<#ty>(fields, values, #at)?)
     });
     quote! {
         #[automatically_derived]
@@ -83,11 +86,20 @@ fn fields_impl(
             ) -> ::core::result::Result<Self, #codegen::family::Illegal> {
                 let fields = Self::fields();
                 ::core::result::Result::Ok(#ident {
-                    #(#names: #codegen::__private::field(fields, values, #at)?,)*
+                    #(#members,)*
                 })
             }
         }
     }
+}
+
+/// The same tokens, with what the compiler says about them said at `span`.
+fn at_span(tokens: &TokenStream, span: Span) -> TokenStream {
+    let moved = tokens.clone().into_iter().map(|mut token| {
+        token.set_span(span);
+        token
+    });
+    moved.collect()
 }
 
 fn family(model: &Model, codegen: &TokenStream) -> TokenStream {

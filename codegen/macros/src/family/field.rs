@@ -40,6 +40,7 @@ impl Field {
         let ident = field.ident.clone()?;
         let attr = the_attribute(field, &ident, errors)?;
         let tune = attr.path().is_ident("tune");
+        check_type(&field.ty, errors);
         let known: &[&str] = if tune {
             &["short", "range", "multiple_of", "values", "default", "help"]
         } else {
@@ -115,6 +116,16 @@ fn the_attribute<'a>(field: &'a syn::Field, ident: &Ident, errors: &mut Errors) 
         errors.at(second.span(), format!("`{ident}` is either a key or tuned, once"));
     }
     first
+}
+
+/// Types of the language that cannot be a field's; of others the compiler says whether they are a `Choice`.
+fn check_type(ty: &Type, errors: &mut Errors) {
+    let name = ty.to_token_stream().to_string();
+    let others = ["f32", "f64", "usize", "isize", "i128", "u128", "char", "String"];
+    if others.contains(&name.as_str()) {
+        let advice = "an integer of at most 64 bits, a `bool`, or an enum with `#[derive(Choice)]`";
+        errors.at(ty.span(), format!("`{name}` is no type for a configuration field: use {advice}"));
+    }
 }
 
 fn is_integer(ty: &Type) -> bool {

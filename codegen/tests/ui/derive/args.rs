@@ -1,0 +1,62 @@
+//! Mistakes in `#[derive(KernelArgs)]`.
+use peerwarp_codegen::dsl::prelude::*;
+
+pub struct Config {
+    tokens: u32,
+}
+
+#[derive(KernelArgs)]
+struct NoConfig {
+    x: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args(cfg = Config)]
+struct Misspelt {
+    x: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args]
+struct Empty {
+    x: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args(config = "Config")]
+struct ConfigIsText {
+    x: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args(config = Config)]
+enum Enum {
+    A,
+}
+
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Dtypes {
+    rows: AnyPtr,
+    inbox: AnySym,
+    #[dtype(|c| c.dtype)]
+    x: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Lengths {
+    #[len(4)]
+    scale: Val<f32>,
+    #[len = 4]
+    x: Ptr<u32>,
+    #[len(|c, n| n)]
+    y: Ptr<u32>,
+    #[len(1)]
+    #[len(2)]
+    z: Ptr<u32>,
+    #[len(|c| c.)]
+    w: Ptr<u32>,
+}
+
+fn main() {}
