@@ -15,10 +15,11 @@ pub fn field<T: FieldType>(fields: &[FieldInfo], values: &[Value], at: usize) ->
     })
 }
 
-/// The default of a tuning field that has none of its own: the first of its values.
-pub fn first_value<T: FieldType>(field: &FieldInfo) -> Value {
+/// The default of a tuning field that does not depend on the key.
+pub fn constant_default<T: FieldType>(field: &FieldInfo) -> Value {
     match field.default {
         FieldDefault::Value(value) => value,
+        // Only of an empty menu, whose values are told as not allowed.
         FieldDefault::None | FieldDefault::FromKey => T::domain().nth(0).unwrap_or(Value::Bool(false)),
     }
 }

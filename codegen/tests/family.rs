@@ -128,6 +128,34 @@ impl Legal for Bare {
     }
 }
 
+/// A tuning space that nobody can go through, none of it legal for two ranks.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(kernel = huge, args = HugeArgs, warps = r#type)]
+pub struct Huge {
+    #[key(range = 2..=8, ranks)]
+    pub ranks: u32,
+    #[tune(range = 1..=32)]
+    pub r#type: u32,
+    #[tune(range = 0..=18446744073709551615)]
+    pub seed: u64,
+}
+
+#[derive(KernelArgs)]
+#[args(config = Huge)]
+pub struct HugeArgs {
+    pub r#in: Ptr<u32>,
+}
+
+/// Huge.
+#[kernel]
+pub fn huge(_c: &Huge, _a: &HugeArgs) {}
+
+impl Legal for Huge {
+    fn legal(&self) -> Result<(), Illegal> {
+        Illegal::unless(self.ranks > 2, "ranks", self.ranks, || "above 2")
+    }
+}
+
 fn key() -> OddKey {
     OddKey { hidden: 7168, ranks: 8, rows: Rows::Fp8E4m3, offset: -4, long_seed: 7 }
 }
@@ -219,6 +247,17 @@ fn candidates_are_all_legal_points_once_and_no_others() {
     assert_eq!(Odd::candidates(&OddKey { hidden: 7, ..small }).count(), 0);
     assert_eq!(Bare::candidates(&BareKey { ranks: 3 }).collect::<Vec<_>>(), [Bare { ranks: 3 }]);
     assert_eq!(Bare::candidates(&BareKey { ranks: 9 }).count(), 0);
+}
+
+#[test]
+fn candidates_are_made_when_they_are_asked_for() {
+    let names: Vec<String> =
+        Huge::candidates(&HugeKey { ranks: 3 }).take(2).map(|h| h.variant_name()).collect();
+    assert_eq!(names, ["huge_ranks3__type1_seed0", "huge_ranks3__type1_seed1"]);
+    // A search that cannot succeed ends.
+    let why = Huge::with_defaults(&HugeKey { ranks: 2 }).unwrap_err();
+    assert_eq!(why.to_string(), "huge: `ranks` = 2 is not allowed: it must be above 2");
+    assert_eq!(Huge { ranks: 3, r#type: 1, seed: 0 }.params()[0].name, "in");
 }
 
 #[test]

@@ -2,7 +2,9 @@
 
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
-use syn::{Attribute, Data, DeriveInput, Expr, Field, Fields, Meta, Path, Type, spanned::Spanned};
+use syn::{
+    Attribute, Data, DeriveInput, Expr, Field, Fields, Meta, Path, Type, ext::IdentExt, spanned::Spanned,
+};
 
 use crate::attrs::{Errors, Settings, first_paragraph};
 
@@ -61,7 +63,7 @@ fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
 
 /// The expression that makes a field's `ParamSpec`.
 fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    let (name, ty) = (field.ident.as_ref()?.to_string(), &field.ty);
+    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), &field.ty);
     let len = chosen(field, "len", &quote!(u64), config, errors);
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);

@@ -6,6 +6,8 @@
 mod args;
 mod attrs;
 mod choice;
+#[cfg(test)]
+mod expansion_tests;
 mod family;
 mod kernel;
 mod paths;

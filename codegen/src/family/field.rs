@@ -289,3 +289,76 @@ impl FieldInfo {
         Illegal::new(self.name, given, format!("{}{nearest}", self.allowed))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    #[test]
+    fn allowed_values_in_words() {
+        let words = |min, max, multiple_of| Allowed::Range { min, max, multiple_of }.to_string();
+        assert_eq!(words(1, 8, 1), "a whole number from 1 to 8");
+        assert_eq!(words(-8, 8, 4), "a multiple of 4 from -8 to 8");
+        assert_eq!(words(3, 3, 1), "3");
+        let menu =
+            |values: &[i128]| Allowed::Values(values.iter().map(|v| Value::Int(*v)).collect()).to_string();
+        assert_eq!([menu(&[4]), menu(&[4, 8]), menu(&[1, 2, 3])], ["4", "4 or 8", "one of 1, 2, 3"]);
+    }
+
+    #[test]
+    fn a_user_may_write_a_name_in_three_ways() {
+        let field = FieldInfo::tune::<u32>("send_blocks").short("s");
+        assert!(["send_blocks", "send-blocks", "s"].iter().all(|name| field.answers_to(name)));
+        assert!(["sendblocks", "S", "", "send_block"].iter().all(|name| !field.answers_to(name)));
+        assert!(!FieldInfo::key::<u32>("x").answers_to(""));
+    }
+
+    #[test]
+    fn a_restriction_that_makes_no_sense_for_the_type_changes_nothing() {
+        let flag = FieldInfo::tune::<bool>("flag");
+        assert_eq!(flag.clone().range(false, true, true), flag);
+        // Nothing is a multiple of 0; the derive refuses it where it is a literal.
+        let any = FieldInfo::key::<u32>("any").range(1, 8, 0);
+        assert_eq!(any.allowed, Allowed::Range { min: 1, max: 8, multiple_of: 1 });
+    }
+
+    #[test]
+    fn an_empty_menu_allows_nothing() {
+        let none = FieldInfo::tune::<u32>("none").values::<u32>(&[]);
+        assert_eq!((none.allowed.count(), none.allowed.nth(0), none.allowed.nearest(3)), (0, None, None));
+        assert_eq!(none.default, FieldDefault::None);
+        assert!(none.parse("1").is_err());
+    }
+
+    #[test]
+    fn the_widest_types_do_not_overflow() {
+        let all = i64::domain();
+        assert_eq!(all.count(), 1 << 64);
+        assert_eq!(all.nth(0), Some(Value::Int(i64::MIN.into())));
+        assert_eq!(all.nearest(i128::MAX), Some(Value::Int(i64::MAX.into())));
+        assert_eq!(u64::domain().nearest(i128::MIN), Some(Value::Int(0)));
+        assert!(u64::domain().contains(Value::Int(u64::MAX.into())));
+        assert!(!u64::domain().contains(Value::Int(i128::from(u64::MAX) + 1)));
+    }
+
+    proptest! {
+        #[test]
+        fn a_range_counts_lists_and_approximates_what_it_contains(
+            min in -60..60i128, len in 0..60i128, multiple_of in 1..20i128, given in -200..200i128,
+        ) {
+            let range = Allowed::Range { min, max: min + len, multiple_of };
+            let inside: Vec<i128> = (-200..200).filter(|v| range.contains(Value::Int(*v))).collect();
+            for v in &inside {
+                prop_assert!(*v >= min && *v <= min + len && v % multiple_of == 0);
+            }
+            prop_assert_eq!(range.count(), inside.len() as u128);
+            let listed: Vec<_> = (0..inside.len() as u128 + 1).filter_map(|n| range.nth(n)).collect();
+            prop_assert_eq!(&listed, &inside.iter().map(|v| Value::Int(*v)).collect::<Vec<_>>());
+            let distance = |v: Value| if let Value::Int(v) = v { v.abs_diff(given) } else { u128::MAX };
+            let closest = inside.iter().map(|v| v.abs_diff(given)).min();
+            prop_assert_eq!(range.nearest(given).map(distance), closest);
+        }
+    }
+}

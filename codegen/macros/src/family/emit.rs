@@ -2,7 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
-use syn::{Expr, spanned::Spanned};
+use syn::{Expr, ext::IdentExt, spanned::Spanned};
 
 use super::{
     field::Field,
@@ -108,7 +108,7 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
     let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
     let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
     let (warps, warps_name) = match &model.warps {
-        Warps::Field(field) => (quote!(self.#field), field.to_string()),
+        Warps::Field(field) => (quote!(self.#field), field.unraw().to_string()),
         Warps::Fixed(warps) => (quote!(#warps), "warps".to_owned()),
     };
     let info = info_path(kernel);
@@ -156,7 +156,6 @@ fn default(model: &Model, field: &Field, at: usize, codegen: &TokenStream) -> To
             let default: fn(&#key) -> #ty = #closure;
             #codegen::family::FieldType::to_value(default(key))
         }},
-        Some(value) => quote!(<#ty as #codegen::family::FieldType>::to_value(#value)),
-        None => quote!(#codegen::__private::first_value::<#ty>(&Self::tune_fields()[#at])),
+        _ => quote!(#codegen::__private::constant_default::<#ty>(&Self::tune_fields()[#at])),
     }
 }

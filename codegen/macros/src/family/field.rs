@@ -3,7 +3,8 @@
 use proc_macro2::{Span, TokenStream};
 use quote::{ToTokens, quote};
 use syn::{
-    Attribute, Expr, ExprLit, ExprRange, Ident, Lit, LitStr, RangeLimits, Type, Visibility, spanned::Spanned,
+    Attribute, Expr, ExprLit, ExprRange, Ident, Lit, LitStr, RangeLimits, Type, Visibility, ext::IdentExt,
+    spanned::Spanned,
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
@@ -70,7 +71,7 @@ impl Field {
 
     /// The expression that makes its `FieldInfo`.
     pub fn info(&self, codegen: &TokenStream) -> TokenStream {
-        let (name, ty) = (self.ident.to_string(), &self.ty);
+        let (name, ty) = (self.ident.unraw().to_string(), &self.ty);
         let role = if self.tune { quote!(tune) } else { quote!(key) };
         let mut info = quote!(#codegen::family::FieldInfo::#role::<#ty>(#name));
         if let Some(short) = &self.short {
