@@ -26,7 +26,7 @@ impl AnyTile {
     /// The tile, for a buffer that must have its element type.
     fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
         attempt(loc, |t| {
-            let dtype = t.ty(self.raw.id).dtype;
+            let dtype = t.ty(t.use_value(self.raw.trace, self.raw.id, loc)?).dtype;
             if dtype == buf.dtype {
                 return Ok(self.raw);
             }

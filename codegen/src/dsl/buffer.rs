@@ -171,7 +171,7 @@ impl Buf {
         let name = self.name(t);
         Err(TraceError::new(
             loc,
-            format!("{what} of `{name}`, which has {}", self.len),
+            format!("{what} of `{name}`, which has {} elements", self.len),
             format!("indices of `{name}` end at {}: check the length it is declared with", self.len - 1),
         ))
     }
@@ -290,7 +290,7 @@ impl Buf {
                 return Err(length_mismatch(loc, index.len.unwrap_or(1), value.len.unwrap_or(1)));
             }
             let index = t.use_value(index.trace, index.id, loc)?;
-            let always = t.uniform(mask.id) == Some(Const::Bool(true));
+            let always = t.uniform(t.use_value(mask.trace, mask.id, loc)?) == Some(Const::Bool(true));
             let (value, mask) = masked(t, value, (!always).then_some(mask), loc)?;
             t.push(OpKind::Scatter { place: self.place, index, value, mask }, loc);
             Ok(())

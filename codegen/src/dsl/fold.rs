@@ -142,8 +142,10 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
 }
 
 const DIV0: Why = ("a division by the constant zero", "check the config before dividing by it");
-const SHIFT: Why =
-    ("a shift by at least the width of its operand", "shift a `u64` (`.to_u64()`), or check the config");
+const SHIFT: Why = (
+    "a shift by at least the width of its operand",
+    "widen the operand first (`.to_u64()`), or check what the count is computed from",
+);
 
 fn check_right(op: BinaryOp, b: Option<Const>) -> Result<(), Why> {
     use BinaryOp::*;

@@ -209,7 +209,7 @@ impl<T: Int> DevRange<T> {
     pub fn step_by(self, step: impl IntoVal<T>) -> DevRange<T> {
         let step = step.val();
         let loc = Loc::caller();
-        let zero = with(loc, |t| t.constant(step.to_raw().id).is_some_and(super::fold::is_zero));
+        let zero = with(loc, |t| t.constant_of(step.to_raw()).is_some_and(super::fold::is_zero));
         if zero {
             raise(TraceError::new(loc, "a range with a step of zero", "step by at least 1"));
         }

@@ -27,7 +27,7 @@ pub use group::{DevRange, Group, rank, ranks, role};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::Signed;
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
-pub use tile::{MAX_TILE, Tile, Word, arange};
+pub use tile::{Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};

@@ -25,7 +25,7 @@ impl Peers {
     pub fn rank(rank: impl IntoVal<u32>) -> Peers {
         let loc = Loc::caller();
         let target = rank.val().to_raw();
-        attempt(loc, |t| match t.constant(target.id) {
+        attempt(loc, |t| match t.constant_of(target) {
             Some(Const::U32(r)) if r >= t.builder.kernel.ranks => Err(no_such_rank(t, r, loc)),
             _ => Ok(()),
         });
@@ -37,7 +37,7 @@ impl Peers {
     pub fn mask(mask: impl IntoVal<u64>) -> Peers {
         let loc = Loc::caller();
         let target = mask.val().to_raw();
-        attempt(loc, |t| match t.constant(target.id) {
+        attempt(loc, |t| match t.constant_of(target) {
             Some(Const::U64(m)) if t.builder.kernel.ranks < 64 && m >> t.builder.kernel.ranks != 0 => {
                 Err(no_such_rank(t, 63 - m.leading_zeros(), loc))
             }
@@ -268,7 +268,7 @@ impl Flags {
                 let help = "`per_rank` is how many flags each rank signals, at least 1";
                 return Err(TraceError::new(loc, "a wait for zero flags of each rank", help));
             }
-            let n = match t.constant(count.id) {
+            let n = match t.constant_of(count) {
                 Some(Const::U32(n)) => n.into(),
                 _ => 0,
             };
@@ -310,7 +310,7 @@ impl FlagsFrom {
         let i = i.index();
         let from = self.from.to_raw();
         attempt(loc, |t| {
-            if let Some(Const::U32(r)) = t.constant(from.id).filter(|_| from.trace == t.id)
+            if let Some(Const::U32(r)) = t.constant_of(from)
                 && r >= t.builder.kernel.ranks
             {
                 return Err(no_such_rank(t, r, loc));

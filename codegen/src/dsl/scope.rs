@@ -52,6 +52,16 @@ impl RegionKind {
         }
     }
 
+    /// As it reads in a message that has spoken of it.
+    fn that(&self) -> String {
+        match self {
+            RegionKind::Split(_) => "the split".into(),
+            RegionKind::Then | RegionKind::Else => "the branch".into(),
+            RegionKind::For | RegionKind::Condition | RegionKind::While => "the loop".into(),
+            RegionKind::Prologue | RegionKind::Role(_) => self.what(),
+        }
+    }
+
     /// As it reads in a message.
     pub fn what(&self) -> String {
         match self {
@@ -230,7 +240,12 @@ impl Thing {
                 "roles run in different blocks: compute it in each role (or before the roles, when it is made of \
                  constants and scalar parameters), or hand it over in memory with a flag"
             }
-            (_, Role(_)) => "roles run in different blocks: make one in each role",
+            (Thing::Receipt, Role(_)) => "roles run in different blocks: wait in the role that reads",
+            (Thing::Parcel, Role(_)) => {
+                "roles run in different blocks: open, fill and signal a parcel in one role"
+            }
+            (Thing::Shared, Role(_)) => "roles run in different blocks: declare the array in each role",
+            (Thing::Variable, Role(_)) => "roles run in different blocks: declare the variable in each role",
             (Thing::Value | Thing::Tile, Split(_)) => {
                 "every group of a split has its own values: store it to `shared` memory declared before the split, and \
                  read it after the split"
@@ -264,7 +279,7 @@ pub(crate) fn escape(t: &Trace, thing: Thing, loc: Loc, made: Loc, s: ScopeId) -
     let region = out.kind.what();
     TraceError::new(loc, format!("{} that escapes {region}", thing.what()), thing.help(&out.kind))
         .note(made, "it is made here")
-        .note(out.loc, format!("{region} begins here"))
+        .note(out.loc, format!("{} begins here", out.kind.that()))
 }
 
 /// Fails unless a role is being traced: `what` reads like "a load".
@@ -274,7 +289,7 @@ pub(crate) fn require_role(loc: Loc, what: &str) {
     }
 }
 
-fn outside_role(loc: Loc, what: &str) -> TraceError {
+pub(crate) fn outside_role(loc: Loc, what: &str) -> TraceError {
     TraceError::new(
         loc,
         format!("{what} outside a role"),

@@ -11,7 +11,7 @@ use super::val::{
     pure, unary,
 };
 use super::var::TileVar;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp, verify::MAX_TILE};
 
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
 /// copying it copies no data.
@@ -64,9 +64,6 @@ tile_operand! {
     TileVar<T>, |s| s.get().raw;
     &TileVar<T>, |s| s.get().raw;
 }
-
-/// The longest tile: what a block of 1024 lanes holds in 64 registers each.
-pub const MAX_TILE: u32 = 65536;
 
 /// Fails unless a tile can have this length.
 pub(crate) fn check_len(loc: Loc, len: u32) {

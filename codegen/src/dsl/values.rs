@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use super::error::TraceError;
 use super::fold::{self, Folded, Pure};
-use super::scope::{RegionKind, Thing, escape};
+use super::scope::{RegionKind, Thing, escape, outside_role};
 use super::trace::{Made, Nameable, Trace};
 use super::val::Raw;
 use crate::ir::{Const, Loc, OpId, OpKind, Type, ValueId};
@@ -54,6 +54,9 @@ impl Trace {
 
     /// A pure operation: folded when its operands are constants, and the earlier value when it was computed before.
     pub fn pure(&mut self, op: Pure, loc: Loc) -> Result<ValueId, TraceError> {
+        if self.open.len() < 2 && op.ty(&self.builder.kernel).is_tile() {
+            return Err(outside_role(loc, "a tile"));
+        }
         match fold::fold(self, op) {
             Ok(Folded::Constant(c)) => return Ok(self.keep(Pure::Const(c), loc)),
             Ok(Folded::Value(v)) => {
@@ -124,6 +127,11 @@ impl Trace {
     /// The constant that a scalar is.
     pub fn constant(&self, v: ValueId) -> Option<Const> {
         self.uniform(v).filter(|_| !self.ty(v).is_tile())
+    }
+
+    /// The constant that a scalar handle stands for; none when it is not of this trace.
+    pub fn constant_of(&self, raw: Raw) -> Option<Const> {
+        (raw.trace == self.id).then(|| self.constant(raw.id))?
     }
 
     /// The constant that a scalar, or every element of a tile, is.
