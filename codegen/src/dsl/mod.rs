@@ -41,4 +41,5 @@ pub mod prelude {
     };
 }
 
+pub mod control;
 pub mod rt;

@@ -135,6 +135,11 @@ impl OpenRegion {
         with(loc, |t| OpenRegion { trace: t.id, scope: t.open_scope(kind, loc), open: true })
     }
 
+    /// Which region it is.
+    pub(crate) fn scope(&self) -> ScopeId {
+        self.scope
+    }
+
     /// Closes the region and returns its operations, to be put into an operation.
     ///
     /// Before the roles there is no device control flow: closing a branch or a loop there is an error.

@@ -38,7 +38,10 @@ pub fn expand(args: TokenStream, item: TokenStream) -> TokenStream {
     if let Some(prologue) = Rewriter::new(&function).function(&mut function) {
         let span = function.sig.ident.span();
         let stmts = &function.block.stmts;
-        let body = quote_spanned!(span=> use #codegen::dsl::control as __pw; #prologue #(#stmts)*);
+        let body = quote_spanned!(span=> 
+            #[allow(unused_imports)]
+            use #codegen::dsl::control::{self as __pw, lookup::*};
+            #prologue #(#stmts)*);
         function.block.stmts = vec![syn::Stmt::Expr(syn::Expr::Verbatim(body), None)];
     }
     let mut out = function.into_token_stream();

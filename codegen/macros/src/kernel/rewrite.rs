@@ -80,7 +80,7 @@ impl Rewriter {
             let device = ty.path.segments.last().is_some_and(|s| s.ident == "Val" || s.ident == "Tile");
             if let (true, Some(name)) = (device, syntax::simple_name(&arg.pat)) {
                 let text = name.to_string();
-                out.extend(quote_spanned!(name.span()=> __pw::name_value(&#name, #text);));
+                out.extend(quote_spanned!(name.span()=> __pw::place(&#name).name(#text);));
             }
         }
         out
@@ -135,15 +135,14 @@ impl Rewriter {
     /// `let`: the value gets the name, and the variable a mark when the function changes it.
     fn local(&mut self, mut local: Local, out: &mut Vec<Stmt>) {
         let span = local.let_token.span;
-        if syntax::take_host_attr(&mut local.attrs) {
-            if let Some(init) = &mut local.init {
-                self.host(&mut init.expr);
-            }
-        }
+        let host = syntax::take_host_attr(&mut local.attrs);
         let mut nameable = false;
         if let Some(init) = &mut local.init {
             nameable = makes_values(&init.expr);
-            self.visit_expr_mut(&mut init.expr);
+            match host {
+                true => self.host(&mut init.expr),
+                false => self.visit_expr_mut(&mut init.expr),
+            }
             if let Some((_, diverge)) = &mut init.diverge {
                 self.visit_expr_mut(diverge);
             }

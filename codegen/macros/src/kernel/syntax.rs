@@ -212,11 +212,3 @@ pub fn names(pat: &Pat) -> Vec<Option<&Ident>> {
         _ => simple_name(pat).map(Some).into_iter().collect(),
     }
 }
-
-/// The value that a block yields, when it is nothing but that.
-pub fn only_value(block: &mut Block) -> Option<&mut Expr> {
-    match block.stmts.as_mut_slice() {
-        [Stmt::Expr(e, None)] => Some(e),
-        _ => None,
-    }
-}

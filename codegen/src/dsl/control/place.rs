@@ -1,0 +1,222 @@
+//! Assignment, and the guard against host effects where the device decides.
+
+use std::any::type_name;
+use std::marker::PhantomData;
+
+use crate::dsl::error::{TraceError, raise};
+use crate::dsl::rt::{Mark, RegionKind};
+use crate::dsl::val::{Element, IntoVal, Operand, Val};
+use crate::dsl::{TileVar, Var};
+use crate::ir::Loc;
+
+/// The left side of an assignment.
+#[derive(Debug)]
+pub struct Place<'a, X: ?Sized>(&'a X);
+
+/// The left side of an assignment.
+pub fn place<X: ?Sized>(x: &X) -> Place<'_, X> {
+    Place(x)
+}
+
+/// A variable of the device that is assigned.
+#[derive(Debug)]
+pub struct VarNow<T: Element>(Var<T>);
+
+/// A tile variable of the device that is assigned.
+#[derive(Debug)]
+pub struct TileVarNow<T: Element>(TileVar<T>);
+
+/// A plain Rust variable that holds a traced value.
+#[derive(Debug)]
+pub struct ValNow<T: Element>(PhantomData<T>);
+
+/// A plain Rust variable.
+#[derive(Debug)]
+pub struct Plain<X>(PhantomData<X>);
+
+impl<T: Element> Place<'_, Var<T>> {
+    /// What is assigned; the borrow ends here, so that the new value may be computed from the old.
+    pub fn current(self) -> VarNow<T> {
+        VarNow(self.0.handle())
+    }
+}
+
+impl<T: Element> Place<'_, TileVar<T>> {
+    /// As for a scalar.
+    pub fn current(self) -> TileVarNow<T> {
+        TileVarNow(self.0.handle())
+    }
+}
+
+impl<T: Element> Place<'_, Val<T>> {
+    /// As for any plain variable.
+    pub fn current(self) -> ValNow<T> {
+        ValNow(PhantomData)
+    }
+
+    /// Names the value of a parameter.
+    pub fn name(self, name: &str) {
+        super::names::name_value(*self.0, name);
+    }
+}
+
+impl<T: Element> Place<'_, crate::dsl::Tile<T>> {
+    /// Names the value of a parameter.
+    pub fn name(self, name: &str) {
+        super::names::name_value(*self.0, name);
+    }
+}
+
+/// Places that are not of the device.
+pub trait AnyPlace {
+    /// Type of the variable.
+    type Value: ?Sized;
+    /// What is assigned.
+    fn current(&self) -> Plain<Self::Value>
+    where
+        Self::Value: Sized;
+    /// No device value, nothing to name.
+    fn name(&self, name: &str) {
+        let _ = name;
+    }
+}
+
+impl<X: ?Sized> AnyPlace for Place<'_, X> {
+    type Value = X;
+    fn current(&self) -> Plain<X>
+    where
+        X: Sized,
+    {
+        Plain(PhantomData)
+    }
+}
+
+impl<T: Element> VarNow<T> {
+    /// Assigns; the variable stays the same one.
+    #[track_caller]
+    pub fn set(mut self, value: impl IntoVal<T>, _: Mark) -> Var<T> {
+        self.0.set(value);
+        self.0
+    }
+
+    /// `+=` and so on: the operator itself traces it.
+    pub fn check(self, _: Mark, _: &str) {}
+}
+
+impl<T: Element> TileVarNow<T> {
+    /// Assigns; the variable stays the same one.
+    #[track_caller]
+    pub fn set(mut self, value: impl Operand<T>, _: Mark) -> TileVar<T> {
+        self.0.set(value);
+        self.0
+    }
+
+    /// `+=` and so on: the operator itself traces it.
+    pub fn check(self, _: Mark, _: &str) {}
+}
+
+/// What `+=` can change.
+#[diagnostic::on_unimplemented(
+    message = "a traced value never changes: `{Self}` is the result of one operation",
+    label = "declare the variable with `let mut x = var(..)` to change it on the device",
+    note = "in straight-line code and in loops of the host `x = x + y` gives the name to a new value"
+)]
+pub trait Change {}
+
+impl<T: Element> ValNow<T> {
+    /// Another value gets the name; not where the device decides whether.
+    #[track_caller]
+    pub fn set(self, value: Val<T>, mark: Mark) -> Val<T> {
+        change(mark, "=");
+        value
+    }
+
+    /// `+=` and so on.
+    pub fn check(self, _: Mark, _: &str)
+    where
+        Val<T>: Change,
+    {
+    }
+}
+
+impl<X> Plain<X> {
+    /// Assigns; not where the device decides whether.
+    #[track_caller]
+    pub fn set(self, value: X, mark: Mark) -> X {
+        change(mark, "=");
+        value
+    }
+
+    /// `+=` and so on.
+    #[track_caller]
+    pub fn check(self, mark: Mark, how: &str) {
+        change(mark, how);
+    }
+}
+
+/// Fails when a variable with this mark would be changed, by `how`, where the device decides whether that happens.
+#[track_caller]
+pub fn change(mark: Mark, how: &str) {
+    if let Some((kind, opened)) = mark.conditional_since() {
+        host_effect(format!("`{how}` changes a variable of the host"), &kind, opened);
+    }
+}
+
+/// `&mut x`: what is lent may be changed. Variables and parcels of the device may change anywhere.
+#[track_caller]
+pub fn lend<X: ?Sized>(x: &mut X, mark: Mark) -> &mut X {
+    if let Some((kind, opened)) = mark.conditional_since()
+        && !is_device(type_name::<X>())
+    {
+        host_effect("`&mut` lends a variable of the host".into(), &kind, opened);
+    }
+    x
+}
+
+/// Whether a type, or what it is an array or reference of, is one whose changes are traced. By name: a trait would have
+/// to know the type while rustc still infers it.
+fn is_device(type_name: &str) -> bool {
+    let name = type_name.trim_start_matches(['&', '[', '(']).trim_start_matches("mut ");
+    ["Var", "TileVar", "Parcel"].iter().any(|device| {
+        let head = name.split('<').next().unwrap_or(name).split(';').next().unwrap_or(name);
+        head.trim_end_matches([']', ')']).rsplit("::").next() == Some(device)
+            && head.starts_with("peerwarp_codegen::dsl::")
+    })
+}
+
+#[track_caller]
+fn host_effect(what: String, kind: &RegionKind, opened: Loc) -> ! {
+    let (place, why) = match kind {
+        RegionKind::For | RegionKind::While | RegionKind::Condition => {
+            ("a device loop", "the body is traced once, however often the device runs it")
+        }
+        _ => ("a branch of a device `if`", "both branches are traced, whichever the device takes"),
+    };
+    raise(
+        TraceError::new(
+            Loc::caller(),
+            format!("{what} inside {place}"),
+            format!(
+                "{why}: declare the variable with `let mut x = var(..)` to change it on the device; put `#[host]` \
+                 before the statement if it is to happen once, while tracing"
+            ),
+        )
+        .note(opened, format!("{place} begins here")),
+    )
+}
+
+/// `return` out of a function or closure whose mark this is.
+#[track_caller]
+pub fn leave(mark: Mark) {
+    if let Some((kind, opened)) = mark.conditional_since() {
+        let what = kind.what();
+        raise(
+            TraceError::new(
+                Loc::caller(),
+                format!("`return` leaves {what}"),
+                "device code cannot leave a region early: put the rest into an `else`, or use `break` in a loop",
+            )
+            .note(opened, format!("{what} begins here")),
+        );
+    }
+}
