@@ -11,3 +11,4 @@ mod info;
 pub mod ir;
 
 pub use info::KernelInfo;
+pub use peerwarp_macros::kernel;

@@ -34,6 +34,8 @@ pub use var::{IntoVar, TileVar, Var, var};
 
 /// Everything a kernel needs: `use peerwarp_codegen::dsl::prelude::*;`.
 pub mod prelude {
+    pub use crate::kernel;
+
     pub use super::{
         AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex,
         IntoVal, KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var,

@@ -157,7 +157,12 @@ impl Rewriter {
         let region = RegionFrame::arm(self.number());
         self.frames.push(Frame::Region(region));
         self.block(block);
-        self.finish_arm(quote_spanned!(block.brace_token.span.join()=> #block), diverges, at)
+        // A block around nothing but a value would be linted as an argument.
+        let value = match (block.stmts.as_slice(), diverges) {
+            ([Stmt::Expr(e, None)], false) => quote_spanned!(at=> #e),
+            _ => quote_spanned!(block.brace_token.span.join()=> #block),
+        };
+        self.finish_arm(value, diverges, at)
     }
 
     fn else_arm(&mut self, branch: &mut Expr) -> RewrittenArm {

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 
 use crate::dsl::error::{TraceError, raise};
 use crate::dsl::rt::{self, OpenRegion, RegionKind};
-use crate::dsl::scope::{ScopeId, escape};
+use crate::dsl::scope::{ScopeId, Thing, escape};
 use crate::dsl::trace::attempt;
 use crate::dsl::val::{Element, FromRaw, Raw, Val};
 use crate::dsl::{Tile, Var};
@@ -257,13 +257,14 @@ impl Merge {
 
 /// Checks that a value exists at the end of an arm, which is closed already.
 fn yielded(value: Raw, arm: ScopeId, loc: Loc) -> ValueId {
+    let thing = if value.len.is_some() { Thing::Tile } else { Thing::Value };
     attempt(loc, |t| {
-        t.same_trace(value.trace, "a value", loc)?;
+        t.same_trace(value.trace, thing, loc)?;
         let made = t.values[value.id.index()];
         let scope = t.resolve(made.scope);
         match scope == arm || t.is_open(scope) {
             true => Ok(value.id),
-            false => Err(escape(t, "a value", loc, made.loc, scope)),
+            false => Err(escape(t, thing, loc, made.loc, scope)),
         }
     })
 }
