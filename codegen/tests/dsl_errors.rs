@@ -66,8 +66,11 @@ macro_rules! snapshot {
     };
 }
 
-/// The errors of several kernels, each of which must fail.
-fn errors<const N: usize>(cases: [(&str, fn(&Args)); N]) -> String {
+/// A kernel that must fail, with what is wrong in it.
+type Case = (&'static str, fn(&Args));
+
+/// The errors of several kernels.
+fn errors<const N: usize>(cases: [Case; N]) -> String {
     cases
         .map(|(name, case)| {
             let error = run(case).expect_err(name);
