@@ -7,8 +7,10 @@ pub mod analysis;
 mod build;
 pub mod explain;
 mod kernel;
+pub mod mutate;
 mod names;
 mod op;
+mod parts;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]

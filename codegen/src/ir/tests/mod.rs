@@ -2,5 +2,6 @@
 
 mod analysis;
 mod explain;
+mod mutate;
 mod text;
 mod verify;

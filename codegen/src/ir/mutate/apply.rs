@@ -1,0 +1,202 @@
+//! What each mutation does.
+
+use std::collections::HashSet;
+
+use super::super::analysis::{Def, DefUse, Tree};
+use super::super::*;
+use super::edit::{define_before, remove, siblings, wrap_in_if};
+use super::operand::{self, named, number_value, resolve};
+use super::{Condition, MutateError, Mutation, Operand, Site, Slot};
+
+pub(super) fn apply(kernel: &mut Kernel, mutation: &Mutation) -> Result<(), MutateError> {
+    match mutation {
+        Mutation::Relax(site) => each(kernel, site, relax),
+        Mutation::SignalFirst(site) => each(kernel, site, signal_first),
+        Mutation::Drop(site) => each(kernel, site, |kernel, op| {
+            without_results(kernel, op)?;
+            remove(kernel, op);
+            Ok(())
+        }),
+        Mutation::Offset { site, slot, by } => each(kernel, site, |k, op| offset(k, op, *slot, *by)),
+        Mutation::Replace { site, slot, with } => each(kernel, site, |kernel, op| {
+            let old = operand::get(kernel, op, *slot)?;
+            let ty = kernel.ty(old);
+            let new = resolve(kernel, op, ty, with)?;
+            operand::set(kernel, op, *slot, new);
+            Ok(())
+        }),
+        Mutation::ReplaceValue { name, nth, with } => replace_value(kernel, name, *nth, with),
+        Mutation::Guard { site, when, whole_parcel } => guard(kernel, site, when, *whole_parcel),
+        Mutation::KeepEpoch(word) => keep_epoch(kernel, word),
+    }
+}
+
+fn each(
+    kernel: &mut Kernel,
+    site: &Site,
+    mut change: impl FnMut(&mut Kernel, OpId) -> Result<(), MutateError>,
+) -> Result<(), MutateError> {
+    site.find(kernel)?.into_iter().try_for_each(|op| change(kernel, op))
+}
+
+fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
+    let kind = &kernel.op(op).kind;
+    if kind.outs().is_empty() { Ok(()) } else { Err(MutateError::DefinesValues { op: kind.name() }) }
+}
+
+fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
+    match &mut kernel.ops[op.index()].kind {
+        OpKind::Signal { order, .. } => *order = SignalOrder::Relaxed,
+        other => return Err(MutateError::NoParcel { op: other.name() }),
+    }
+    Ok(())
+}
+
+fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), MutateError> {
+    let old = operand::get(kernel, op, slot)?;
+    let ty = kernel.ty(old);
+    let (way, size) = if by < 0 { (BinaryOp::Sub, by.saturating_neg()) } else { (BinaryOp::Add, by) };
+    let by = number_value(kernel, op, ty, size)?;
+    let new = define_before(kernel, op, ty, |out| OpKind::Binary { out, op: way, a: old, b: by });
+    operand::set(kernel, op, slot, new);
+    Ok(())
+}
+
+fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
+    match &kernel.op(op).kind {
+        OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } => Ok(*parcel),
+        other => Err(MutateError::NoParcel { op: other.name() }),
+    }
+}
+
+/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
+fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
+    let parcel = parcel_of(kernel, signal)?;
+    let tree = Tree::of(kernel);
+    let defs = DefUse::of(kernel, &tree);
+    let home = tree.position(signal);
+    let same_region = |o: OpId| match (tree.position(o), home) {
+        (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
+        _ => None,
+    };
+    let is_put = |o: OpId| matches!(kernel.op(o).kind, OpKind::Put { parcel: p, .. } if p == parcel);
+    let first_put = tree
+        .in_order()
+        .iter()
+        .filter(|&&o| is_put(o))
+        .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
+    let needed = needs(kernel, &defs, signal);
+    let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
+    let Some((ops, at)) = siblings(kernel, signal) else { return Ok(()) };
+    if first < at {
+        let (front, back): (Vec<OpId>, Vec<OpId>) = ops[first..at].iter().partition(|o| needed.contains(o));
+        ops.splice(first..=at, front.into_iter().chain([signal]).chain(back));
+    }
+    Ok(())
+}
+
+/// The operations that an operation's operands come from, directly or not.
+fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
+    let mut found = HashSet::new();
+    let mut open = kernel.op(op).kind.operands();
+    while let Some(v) = open.pop() {
+        if let Def::Op(id) = defs.def(v)
+            && found.insert(id)
+        {
+            open.extend(kernel.op(id).kind.operands());
+        }
+    }
+    found
+}
+
+fn guard(kernel: &mut Kernel, site: &Site, when: &Condition, whole_parcel: bool) -> Result<(), MutateError> {
+    let mut ops = site.find(kernel)?;
+    if whole_parcel {
+        let parcels = ops.iter().map(|&o| parcel_of(kernel, o)).collect::<Result<Vec<_>, _>>()?;
+        let tree = Tree::of(kernel);
+        let member = |&&o: &&OpId| parcel_of(kernel, o).is_ok_and(|p| parcels.contains(&p));
+        ops = tree.in_order().iter().filter(member).copied().collect();
+    }
+    for op in ops {
+        without_results(kernel, op)?;
+        let value = named(kernel, op, &when.name)?;
+        let ty = kernel.ty(value);
+        let number = number_value(kernel, op, ty, when.number)?;
+        let cond = define_before(kernel, op, ty.with_dtype(Dtype::Bool), |out| OpKind::Compare {
+            out,
+            op: when.op,
+            a: value,
+            b: number,
+        });
+        wrap_in_if(kernel, op, cond);
+    }
+    Ok(())
+}
+
+fn replace_value(
+    kernel: &mut Kernel,
+    name: &str,
+    nth: Option<usize>,
+    with: &Operand,
+) -> Result<(), MutateError> {
+    let tree = Tree::of(kernel);
+    let mut found = vec![];
+    for &id in tree.in_order() {
+        let kind = &kernel.op(id).kind;
+        let counter = match kind {
+            OpKind::For { var, .. } => Some(*var),
+            _ => None,
+        };
+        let named = |v: &ValueId| kernel.values[v.index()].name.as_deref() == Some(name);
+        found.extend(kind.outs().into_iter().chain(counter).filter(named));
+    }
+    if found.is_empty() {
+        return Err(MutateError::NoSuchValue { name: name.into() });
+    }
+    let chosen = match nth {
+        None => found,
+        Some(n) => match found.get(n) {
+            Some(&v) => vec![v],
+            None => {
+                let site = format!("the values named `{name}`");
+                return Err(MutateError::NoSuchNth { site, nth: n, found: found.len() });
+            }
+        },
+    };
+    for old in chosen {
+        let uses = DefUse::of(kernel, &Tree::of(kernel)).uses(old).to_vec();
+        for op in uses {
+            let ty = kernel.ty(old);
+            let new = resolve(kernel, op, ty, with)?;
+            substitute(kernel, op, old, new);
+        }
+    }
+    Ok(())
+}
+
+/// Replaces a value in all operands of an operation, its parcel's target included.
+fn substitute(kernel: &mut Kernel, op: OpId, old: ValueId, new: ValueId) {
+    if let Ok(parcel) = parcel_of(kernel, op) {
+        let (Target::Rank(v) | Target::Mask(v)) = &mut kernel.parcels[parcel.index()].target;
+        if *v == old {
+            *v = new;
+        }
+    }
+    for v in kernel.ops[op.index()].kind.operands_mut() {
+        if *v == old {
+            *v = new;
+        }
+    }
+}
+
+fn keep_epoch(kernel: &mut Kernel, name: &str) -> Result<(), MutateError> {
+    let tree = Tree::of(kernel);
+    let is_it = |&&o: &&OpId| matches!(kernel.op(o).kind, OpKind::Epoch { word, .. } if kernel.params[word.index()].name == name);
+    let Some(&found) = tree.in_order().iter().find(is_it) else {
+        return Err(MutateError::NoSuchEpoch { name: name.into() });
+    };
+    if let OpKind::Epoch { advance, .. } = &mut kernel.ops[found.index()].kind {
+        *advance = false;
+    }
+    Ok(())
+}

@@ -1,0 +1,221 @@
+//! The parts of an operation: what it defines, what it reads, what it holds.
+
+use super::{OpKind, Region, ValueId};
+
+impl OpKind {
+    /// The values this operation defines for the region it stands in (for a `For`, the counter is defined in its body
+    /// and not listed).
+    pub fn outs(&self) -> Vec<ValueId> {
+        use OpKind::*;
+        match self {
+            Const { out, .. }
+            | Rank { out }
+            | ScalarParam { out, .. }
+            | Epoch { out, .. }
+            | GroupIndex { out }
+            | Binary { out, .. }
+            | Unary { out, .. }
+            | Compare { out, .. }
+            | Select { out, .. }
+            | Cast { out, .. }
+            | Fma { out, .. }
+            | Bitcast { out, .. }
+            | Splat { out, .. }
+            | Arange { out }
+            | Reduce { out, .. }
+            | Scan { out, .. }
+            | Load { out, .. }
+            | LoadMasked { out, .. }
+            | Gather { out, .. }
+            | Atomic { out, .. }
+            | VarGet { out, .. } => vec![*out],
+            If { results, .. } => results.iter().map(|r| r.0).collect(),
+            Store { .. }
+            | Scatter { .. }
+            | Put { .. }
+            | Signal { .. }
+            | Wait { .. }
+            | WaitAll { .. }
+            | For { .. }
+            | While { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarDecl { .. }
+            | VarSet { .. }
+            | Split { .. } => vec![],
+        }
+    }
+
+    /// The values this operation reads, in the order of its fields (those of nested regions are not listed; the
+    /// results that an `If`'s arms yield are, and so is a `While`'s condition).
+    pub fn operands(&self) -> Vec<ValueId> {
+        use OpKind::*;
+        match self {
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Arange { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarGet { .. }
+            | Split { .. } => vec![],
+            Binary { a, b, .. } | Compare { a, b, .. } => vec![*a, *b],
+            Unary { a, .. } | Cast { a, .. } | Bitcast { a, .. } | Splat { a, .. } => vec![*a],
+            Reduce { a, .. } | Scan { a, .. } => vec![*a],
+            Select { cond, a, b, .. } => vec![*cond, *a, *b],
+            Fma { a, b, c, .. } => vec![*a, *b, *c],
+            Load { index, .. } => vec![*index],
+            LoadMasked { index, mask, other, .. } | Gather { index, mask, other, .. } => {
+                vec![*index, *mask, *other]
+            }
+            Store { index, value, mask, .. }
+            | Scatter { index, value, mask, .. }
+            | Put { index, value, mask, .. } => {
+                let mut v = vec![*index, *value];
+                v.extend(mask);
+                v
+            }
+            Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
+            Wait { index, from, value, .. } => vec![*index, *from, *value],
+            WaitAll { index, count, value, .. } => vec![*index, *count, *value],
+            If { cond, results, .. } => {
+                let mut v = vec![*cond];
+                v.extend(results.iter().flat_map(|r| [r.1, r.2]));
+                v
+            }
+            For { start, end, step, .. } => vec![*start, *end, *step],
+            While { cond, .. } => vec![*cond],
+            VarDecl { init, .. } => vec![*init],
+            VarSet { value, .. } => vec![*value],
+        }
+    }
+
+    /// The operands, in the order of [`OpKind::operands`].
+    pub fn operands_mut(&mut self) -> Vec<&mut ValueId> {
+        use OpKind::*;
+        match self {
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Arange { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarGet { .. }
+            | Split { .. } => vec![],
+            Binary { a, b, .. } | Compare { a, b, .. } => vec![a, b],
+            Unary { a, .. } | Cast { a, .. } | Bitcast { a, .. } | Splat { a, .. } => vec![a],
+            Reduce { a, .. } | Scan { a, .. } => vec![a],
+            Select { cond, a, b, .. } => vec![cond, a, b],
+            Fma { a, b, c, .. } => vec![a, b, c],
+            Load { index, .. } => vec![index],
+            LoadMasked { index, mask, other, .. } | Gather { index, mask, other, .. } => {
+                vec![index, mask, other]
+            }
+            Store { index, value, mask, .. }
+            | Scatter { index, value, mask, .. }
+            | Put { index, value, mask, .. } => {
+                let mut v = vec![index, value];
+                v.extend(mask);
+                v
+            }
+            Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
+            Wait { index, from, value, .. } => vec![index, from, value],
+            WaitAll { index, count, value, .. } => vec![index, count, value],
+            If { cond, results, .. } => {
+                let mut v = vec![cond];
+                v.extend(results.iter_mut().flat_map(|r| [&mut r.1, &mut r.2]));
+                v
+            }
+            For { start, end, step, .. } => vec![start, end, step],
+            While { cond, .. } => vec![cond],
+            VarDecl { init, .. } => vec![init],
+            VarSet { value, .. } => vec![value],
+        }
+    }
+
+    /// The nested regions, in order.
+    pub fn regions(&self) -> Vec<&Region> {
+        use OpKind::*;
+        match self {
+            If { then, otherwise, .. } => vec![then, otherwise],
+            For { body, .. } | Split { body, .. } => vec![body],
+            While { header, body, .. } => vec![header, body],
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Binary { .. }
+            | Unary { .. }
+            | Compare { .. }
+            | Select { .. }
+            | Cast { .. }
+            | Fma { .. }
+            | Bitcast { .. }
+            | Splat { .. }
+            | Arange { .. }
+            | Reduce { .. }
+            | Scan { .. }
+            | Load { .. }
+            | LoadMasked { .. }
+            | Gather { .. }
+            | Store { .. }
+            | Scatter { .. }
+            | Atomic { .. }
+            | Put { .. }
+            | Signal { .. }
+            | Wait { .. }
+            | WaitAll { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarDecl { .. }
+            | VarGet { .. }
+            | VarSet { .. } => vec![],
+        }
+    }
+
+    /// The nested regions, in the order of [`OpKind::regions`].
+    pub fn regions_mut(&mut self) -> Vec<&mut Region> {
+        use OpKind::*;
+        match self {
+            If { then, otherwise, .. } => vec![then, otherwise],
+            For { body, .. } | Split { body, .. } => vec![body],
+            While { header, body, .. } => vec![header, body],
+            Const { .. }
+            | Rank { .. }
+            | ScalarParam { .. }
+            | Epoch { .. }
+            | GroupIndex { .. }
+            | Binary { .. }
+            | Unary { .. }
+            | Compare { .. }
+            | Select { .. }
+            | Cast { .. }
+            | Fma { .. }
+            | Bitcast { .. }
+            | Splat { .. }
+            | Arange { .. }
+            | Reduce { .. }
+            | Scan { .. }
+            | Load { .. }
+            | LoadMasked { .. }
+            | Gather { .. }
+            | Store { .. }
+            | Scatter { .. }
+            | Atomic { .. }
+            | Put { .. }
+            | Signal { .. }
+            | Wait { .. }
+            | WaitAll { .. }
+            | Break { .. }
+            | Continue { .. }
+            | VarDecl { .. }
+            | VarGet { .. }
+            | VarSet { .. } => vec![],
+        }
+    }
+}
