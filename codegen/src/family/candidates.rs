@@ -9,8 +9,6 @@ pub struct Candidates<F> {
     values: Vec<Value>,
     free: Vec<Free>,
     done: bool,
-    /// How many more points, legal or not, are looked at.
-    left: u64,
     family: std::marker::PhantomData<fn() -> F>,
 }
 
@@ -25,13 +23,7 @@ struct Free {
 impl<F: Family> Candidates<F> {
     /// All points with the given values; fields without a value vary.
     pub(super) fn new(fixed: &[Option<Value>]) -> Candidates<F> {
-        let mut all = Candidates {
-            values: vec![],
-            free: vec![],
-            done: false,
-            left: u64::MAX,
-            family: Default::default(),
-        };
+        let mut all = Candidates { values: vec![], free: vec![], done: false, family: Default::default() };
         for (field, (info, value)) in F::fields().iter().zip(fixed).enumerate() {
             match (*value, info.allowed.nth(0)) {
                 (Some(value), _) => all.values.push(value),
@@ -44,11 +36,6 @@ impl<F: Family> Candidates<F> {
             }
         }
         all
-    }
-
-    /// Ends after a look at this many points, legal or not.
-    pub(super) fn look_at_most(self, points: u64) -> Candidates<F> {
-        Candidates { left: points, ..self }
     }
 
     /// Goes to the next point, legal or not.
@@ -72,8 +59,7 @@ impl<F: Family> Candidates<F> {
 impl<F: Family> Iterator for Candidates<F> {
     type Item = F;
     fn next(&mut self) -> Option<F> {
-        while !self.done && self.left > 0 {
-            self.left -= 1;
+        while !self.done {
             let point = F::from_values(&self.values).ok().filter(|point| point.check().is_ok());
             self.advance();
             if point.is_some() {

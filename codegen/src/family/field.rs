@@ -88,6 +88,23 @@ impl Allowed {
         }
     }
 
+    /// Which of them a value is, or the one closest to it; 0 when there is none.
+    pub(super) fn position(&self, value: Value) -> u128 {
+        let nearest = match value {
+            Value::Int(number) => self.nearest(number),
+            Value::Bool(_) | Value::Name(_) => Some(value),
+        };
+        match (self, nearest) {
+            (Allowed::Range { multiple_of, .. }, Some(Value::Int(number))) => {
+                self.first_multiple().map_or(0, |first| ((number - first) / multiple_of) as u128)
+            }
+            (Allowed::Values(values), Some(nearest)) => {
+                values.iter().position(|v| *v == nearest).unwrap_or(0) as u128
+            }
+            (Allowed::Range { .. }, _) | (Allowed::Values(_), None) => 0,
+        }
+    }
+
     fn first_multiple(&self) -> Option<i128> {
         match self {
             Allowed::Range { min, multiple_of, .. } => {
@@ -359,6 +376,7 @@ mod tests {
             let distance = |v: Value| if let Value::Int(v) = v { v.abs_diff(given) } else { u128::MAX };
             let closest = inside.iter().map(|v| v.abs_diff(given)).min();
             prop_assert_eq!(range.nearest(given).map(distance), closest);
+            prop_assert_eq!(range.nth(range.position(Value::Int(given))), range.nearest(given));
         }
     }
 }

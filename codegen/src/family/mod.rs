@@ -107,6 +107,7 @@ mod error;
 mod field;
 mod legal;
 mod name;
+mod search;
 #[doc(hidden)]
 pub mod serial;
 mod suggest;

@@ -10,7 +10,7 @@ use crate::{
 
 use super::{
     Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, entry,
-    name, suggest::nearest,
+    name, search, suggest::nearest,
 };
 
 /// A struct whose fields are described by [`FieldInfo`] and can be read and made as a list of [`Value`]s.
@@ -132,9 +132,9 @@ pub trait Family: Fields + Legal {
     }
 
     /// The default configuration for a key: the default of every tuning field or, when those do not go together for
-    /// this key, the legal point that differs from them in the fewest fields (in a huge tuning space: of its beginning).
+    /// this key, a legal point that differs from them in as few fields as possible.
     fn with_defaults(key: &Self::Key) -> Result<Self, FamilyError> {
-        nearest_legal(key, &vec![None; Self::tune_fields().len()])
+        search::nearest_legal(key, &vec![None; Self::tune_fields().len()])
     }
 
     /// From `field = value` pairs as users write them. Every key field must be there; tuning fields that are not are
@@ -150,7 +150,7 @@ pub trait Family: Fields + Legal {
         let keys: Vec<Value> = keys.iter().copied().flatten().collect();
         let key = Self::Key::from_values(&keys)
             .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })?;
-        nearest_legal(&key, tunes)
+        search::nearest_legal(&key, tunes)
     }
 
     /// The configuration in words, `name = value`, key fields first.
@@ -168,27 +168,6 @@ pub trait Family: Fields + Legal {
 /// Most threads that a block may have, on all targets.
 const MAX_THREADS: u32 = 1024;
 
-/// How many points a search for a replacement of the defaults looks at: a tenth of a second's work, so that a key that
-/// no point suits is told soon even where the tuning space is huge.
-const MOST_POINTS: u64 = 1 << 16;
-
-/// The legal configuration with these tuning values where given, closest to the defaults where not.
-fn nearest_legal<F: Family>(key: &F::Key, given: &[Option<Value>]) -> Result<F, FamilyError> {
-    let keys = key.values();
-    let wanted: Vec<Value> =
-        given.iter().zip(F::tuning_defaults(key)).map(|(given, default)| given.unwrap_or(default)).collect();
-    let values: Vec<Value> = keys.iter().chain(&wanted).copied().collect();
-    let illegal = |source| FamilyError::Illegal { family: F::NAME, source };
-    let defaults = F::from_values(&values).map_err(illegal)?;
-    let Err(why) = defaults.check() else { return Ok(defaults) };
-    let differing = |point: &F| {
-        let tunes = point.values().split_off(keys.len());
-        tunes.iter().zip(&wanted).filter(|(a, b)| a != b).count()
-    };
-    let fixed: Vec<Option<Value>> = keys.iter().map(|v| Some(*v)).chain(given.iter().copied()).collect();
-    Candidates::<F>::new(&fixed).look_at_most(MOST_POINTS).min_by_key(differing).ok_or(why)
-}
-
 /// One value or none for each field.
 fn read_settings<N: AsRef<str>, V: AsRef<str>>(
     family: &'static str,
@@ -199,7 +178,7 @@ fn read_settings<N: AsRef<str>, V: AsRef<str>>(
     let mut values = vec![None; fields.len()];
     for (name, text) in settings {
         let (name, text) = (name.as_ref(), text.as_ref());
-        let at = fields.iter().position(|f| f.answers_to(name)).ok_or_else(|| FamilyError::UnknownField {
+        let at = find(fields, name).ok_or_else(|| FamilyError::UnknownField {
             family,
             field: name.to_owned(),
             nearest: nearest(name, fields.iter().map(|f| f.name)).map(str::to_owned),
@@ -213,4 +192,10 @@ fn read_settings<N: AsRef<str>, V: AsRef<str>>(
         values[at] = Some(value);
     }
     Ok(values)
+}
+
+/// The field that a user means. A key field and a tuning field may have one short name; it means the key then.
+fn find(fields: &[FieldInfo], name: &str) -> Option<usize> {
+    let in_full = fields.iter().position(|f| f.long() == name.replace('_', "-"));
+    in_full.or_else(|| fields.iter().position(|f| f.answers_to(name)))
 }

@@ -182,13 +182,13 @@ fn world_size(fields: &[Field], span: Span, errors: &mut Errors) -> Option<Ident
     Some(first.clone())
 }
 
-/// Names and short names must not clash: users may write either.
+/// A short name means one key field or one tuning field, and no name of another field: users may write either.
 fn distinct_names(fields: &[Field], errors: &mut Errors) {
     for (at, field) in fields.iter().enumerate() {
         let Some(short) = &field.short else { continue };
         let other = fields.iter().enumerate().find(|(i, f)| {
-            let same_short = *i < at && f.short.as_ref().is_some_and(|s| s.value() == short.value());
-            same_short || (*i != at && f.ident == short.value())
+            let same_short = f.short.as_ref().is_some_and(|s| s.value() == short.value());
+            (*i < at && same_short && f.tune == field.tune) || (*i != at && f.ident == short.value())
         });
         if let Some((_, other)) = other {
             let message = format!("`{}` means the field `{}` already", short.value(), other.ident);

@@ -70,6 +70,9 @@ struct Shorts {
     topk: u32,
     #[key(short = 'e', range = 1..=8)]
     experts: u32,
+    /// Not a mistake: tuning fields are told apart from key fields by where they stand.
+    #[tune(short = "r", values = [1])]
+    recv_blocks: u32,
 }
 
 fn main() {}
