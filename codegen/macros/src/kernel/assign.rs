@@ -167,8 +167,10 @@ impl Rewriter {
             return self.visit_expr_mut(&mut a.left);
         }
         let mark = self.mark(&name, span);
+        let name = if matches!(&*a.left, Expr::Path(_)) { name.to_string() } else { String::new() };
         let (place, value) = (&a.left, &a.right);
-        *a.right = Expr::Verbatim(quote_spanned!(span=> __pw::place(&#place).current().set(#value, #mark)));
+        let set = quote_spanned!(span=> __pw::place(&#place).current().set(#value, #mark, #name));
+        *a.right = Expr::Verbatim(set);
     }
 
     /// `x += e`: Rust's own, after the check that a host variable may be changed here.

@@ -158,8 +158,8 @@ impl Rewriter {
         self.frames.push(Frame::Region(region));
         self.block(block);
         // A block around nothing but a value would be linted as an argument.
-        let value = match (block.stmts.as_slice(), diverges) {
-            ([Stmt::Expr(e, None)], false) => quote_spanned!(at=> #e),
+        let value = match block.stmts.as_slice() {
+            [Stmt::Expr(e, None)] => quote_spanned!(at=> #e),
             _ => quote_spanned!(block.brace_token.span.join()=> #block),
         };
         self.finish_arm(value, diverges, at)

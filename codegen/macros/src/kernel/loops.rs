@@ -135,12 +135,13 @@ impl Rewriter {
         frame.used = true;
         let (handle, to) = (frame.handle(span), frame.label(span));
         let host_exit = quote_spanned!(span=> #keyword #to #value);
-        *e = Expr::Verbatim(if frame.device {
-            let leave = self.device_exit(target, span);
-            quote_spanned!(span=> { if #handle.exit(#word) { #host_exit } else { #leave } })
-        } else {
-            quote_spanned!(span=> { #handle.leave(#word); #host_exit })
-        });
+        if !frame.device {
+            self.checks.push(quote_spanned!(span=> #handle.leave(#word);));
+            *e = Expr::Verbatim(host_exit);
+            return;
+        }
+        let leave = self.device_exit(target, span);
+        *e = Expr::Verbatim(quote_spanned!(span=> if #handle.exit(#word) { #host_exit } else { #leave }));
     }
 
     /// Leaves the regions between the current place and the loop at `target`, as far as they are not the device's.

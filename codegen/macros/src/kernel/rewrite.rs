@@ -282,6 +282,7 @@ impl VisitMut for Rewriter {
             }
             // Evaluated at compile time, where nothing is traced.
             Expr::Const(_) => {}
+            Expr::Repeat(r) => self.visit_expr_mut(&mut r.expr),
             _ => visit_mut::visit_expr_mut(self, e),
         }
     }

@@ -204,9 +204,10 @@ pub fn simple_name(pat: &Pat) -> Option<&Ident> {
     }
 }
 
-/// The names of a `let` pattern in order, when it is a name or a tuple of names and `_`.
+/// The names of a `let` pattern in order, when it is a name, or a tuple or array of names and `_`.
 pub fn names(pat: &Pat) -> Vec<Option<&Ident>> {
     match pat {
+        Pat::Slice(s) => s.elems.iter().map(simple_name).collect(),
         Pat::Tuple(t) => t.elems.iter().map(simple_name).collect(),
         Pat::Type(t) => names(&t.pat),
         _ => simple_name(pat).map(Some).into_iter().collect(),

@@ -5,8 +5,8 @@ use std::marker::PhantomData;
 
 use crate::dsl::error::{TraceError, raise};
 use crate::dsl::rt::{Mark, RegionKind};
-use crate::dsl::val::{Element, IntoVal, Operand, Val};
-use crate::dsl::{TileVar, Var};
+use crate::dsl::val::{Element, FromRaw, IntoVal, Operand, Val};
+use crate::dsl::{Tile, TileVar, Var};
 use crate::ir::Loc;
 
 /// The left side of an assignment.
@@ -26,9 +26,9 @@ pub struct VarNow<T: Element>(Var<T>);
 #[derive(Debug)]
 pub struct TileVarNow<T: Element>(TileVar<T>);
 
-/// A plain Rust variable that holds a traced value.
+/// A plain Rust variable that holds a traced value, a `V`.
 #[derive(Debug)]
-pub struct ValNow<T: Element>(PhantomData<T>);
+pub struct ValNow<V>(PhantomData<V>);
 
 /// A plain Rust variable.
 #[derive(Debug)]
@@ -48,24 +48,22 @@ impl<T: Element> Place<'_, TileVar<T>> {
     }
 }
 
-impl<T: Element> Place<'_, Val<T>> {
-    /// As for any plain variable.
-    pub fn current(self) -> ValNow<T> {
-        ValNow(PhantomData)
-    }
+macro_rules! traced_values {
+    ($($t:ty)*) => {
+        $(impl<T: Element> Place<'_, $t> {
+            /// As for any plain variable.
+            pub fn current(self) -> ValNow<$t> {
+                ValNow(PhantomData)
+            }
 
-    /// Names the value of a parameter.
-    pub fn name(self, name: &str) {
-        super::names::name_value(*self.0, name);
-    }
+            /// Names the value of a parameter.
+            pub fn name(self, name: &str) {
+                super::names::name_value(*self.0, name);
+            }
+        })*
+    };
 }
-
-impl<T: Element> Place<'_, crate::dsl::Tile<T>> {
-    /// Names the value of a parameter.
-    pub fn name(self, name: &str) {
-        super::names::name_value(*self.0, name);
-    }
-}
+traced_values!(Val<T> Tile<T>);
 
 /// Places that are not of the device.
 pub trait AnyPlace {
@@ -94,7 +92,7 @@ impl<X: ?Sized> AnyPlace for Place<'_, X> {
 impl<T: Element> VarNow<T> {
     /// Assigns; the variable stays the same one.
     #[track_caller]
-    pub fn set(mut self, value: impl IntoVal<T>, _: Mark) -> Var<T> {
+    pub fn set(mut self, value: impl IntoVal<T>, _: Mark, _: &str) -> Var<T> {
         self.0.set(value);
         self.0
     }
@@ -106,7 +104,7 @@ impl<T: Element> VarNow<T> {
 impl<T: Element> TileVarNow<T> {
     /// Assigns; the variable stays the same one.
     #[track_caller]
-    pub fn set(mut self, value: impl Operand<T>, _: Mark) -> TileVar<T> {
+    pub fn set(mut self, value: impl Operand<T>, _: Mark, _: &str) -> TileVar<T> {
         self.0.set(value);
         self.0
     }
@@ -123,18 +121,21 @@ impl<T: Element> TileVarNow<T> {
 )]
 pub trait Change {}
 
-impl<T: Element> ValNow<T> {
+impl<V: FromRaw> ValNow<V> {
     /// Another value gets the name; not where the device decides whether.
     #[track_caller]
-    pub fn set(self, value: Val<T>, mark: Mark) -> Val<T> {
+    pub fn set(self, value: V, mark: Mark, name: &str) -> V {
         change(mark, "=");
+        if !name.is_empty() {
+            super::names::name_value(value, name);
+        }
         value
     }
 
     /// `+=` and so on.
     pub fn check(self, _: Mark, _: &str)
     where
-        Val<T>: Change,
+        V: Change,
     {
     }
 }
@@ -142,7 +143,7 @@ impl<T: Element> ValNow<T> {
 impl<X> Plain<X> {
     /// Assigns; not where the device decides whether.
     #[track_caller]
-    pub fn set(self, value: X, mark: Mark) -> X {
+    pub fn set(self, value: X, mark: Mark, _: &str) -> X {
         change(mark, "=");
         value
     }
