@@ -7,8 +7,10 @@ extern crate self as peerwarp_codegen;
 pub mod __private;
 pub mod dsl;
 pub mod family;
+pub mod fp8;
 mod info;
 pub mod ir;
+pub mod sim;
 
 pub use info::KernelInfo;
 pub use peerwarp_macros::kernel;

@@ -1,0 +1,84 @@
+//! An agent: a block, or a group of a block inside a split, with its position, registers and clock.
+
+use std::sync::Arc;
+
+use super::clock::{AgentNo, Clock};
+use super::code::{Compiled, Pc, RoleCode};
+use super::machine::Bound;
+use super::shadow::Stamp;
+use super::value::Tile;
+
+/// Index of an agent among those that exist.
+pub(super) type AgentId = u32;
+/// Index of a block among those that run.
+pub(super) type BlockId = u32;
+
+/// State of one agent.
+#[derive(Debug)]
+pub(super) struct Agent {
+    pub who: AgentNo,
+    pub time: u32,
+    pub clock: Clock,
+    pub rank: u32,
+    pub compiled: Arc<Compiled>,
+    /// Number of the kernel in the machine.
+    pub kernel: usize,
+    pub role: usize,
+    /// Number of the launch among all of the run.
+    pub launch: usize,
+    pub params: Arc<[Bound]>,
+    pub block: BlockId,
+    /// The block's number within its role.
+    pub block_in_role: u32,
+    /// Group within the block, inside a split.
+    pub group: Option<u32>,
+    pub parent: Option<AgentId>,
+    pub pc: Pc,
+    pub scalars: Vec<u64>,
+    pub tiles: Vec<Tile>,
+    /// The epoch that each receipt was waited for with.
+    pub receipts: Vec<Stamp>,
+    /// How many flags of a `WaitAll` have arrived.
+    pub arrived: u64,
+    /// Rank in the adversary's order; higher runs first.
+    pub priority: u64,
+}
+
+impl Agent {
+    /// The code it runs.
+    pub fn role_code(&self) -> &RoleCode {
+        &self.compiled.roles[self.role]
+    }
+
+    /// A clock that everything done so far is ordered before; what is done from now on is not.
+    pub fn publish(&mut self) -> Arc<Clock> {
+        self.clock.set(self.who, self.time);
+        self.time += 1;
+        Arc::new(self.clock.clone())
+    }
+
+    /// An agent of the same block that goes on where this one is, with what this one knows.
+    pub fn fork(&self, who: AgentNo, time: u32, clock: Clock) -> Agent {
+        Agent {
+            who,
+            time,
+            clock,
+            rank: self.rank,
+            compiled: self.compiled.clone(),
+            kernel: self.kernel,
+            role: self.role,
+            launch: self.launch,
+            params: self.params.clone(),
+            block: self.block,
+            block_in_role: self.block_in_role,
+            group: None,
+            parent: None,
+            pc: self.pc,
+            scalars: self.scalars.clone(),
+            tiles: self.tiles.clone(),
+            receipts: self.receipts.clone(),
+            arrived: 0,
+            priority: self.priority,
+        }
+    }
+}

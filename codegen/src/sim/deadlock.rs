@@ -1,0 +1,220 @@
+//! The end of a run: signals that nobody waited for, and why nothing can run any more.
+
+use std::collections::HashSet;
+
+use super::agent::{Agent, AgentId};
+use super::code::Insn;
+use super::finding::{Finding, FindingKind};
+use super::shadow::Event;
+use super::world::{Launch, World};
+use crate::ir::{Kernel, OpKind};
+
+/// A wait that is not satisfied.
+struct Stuck {
+    agent: AgentId,
+    rank: usize,
+    buffer: usize,
+    index: u64,
+    from: usize,
+    value: u32,
+}
+
+/// Where a chain of waits leads, the worst last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Cause {
+    /// Everybody waits for somebody who waits.
+    Circle,
+    /// The awaited party will never signal.
+    NeverSignals,
+    /// The awaited party has no room to run.
+    NotResident,
+}
+
+impl World<'_> {
+    /// Called when nothing can run and nothing is on its way: either all is done, or there is a deadlock.
+    pub fn check_end(&mut self) {
+        let done = self.streams.iter().zip(&self.machine.programs).all(|(s, p)| s.step == p.len());
+        if done {
+            self.check_unwaited();
+        } else {
+            self.explain_deadlock();
+        }
+    }
+
+    fn check_unwaited(&mut self) {
+        let mut unwaited: Vec<(usize, usize, u64, u32, Event)> = vec![];
+        for (rank, buffers) in self.memory.iter().enumerate() {
+            for (buffer, flags) in
+                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.flags.as_ref()?)))
+            {
+                unwaited.extend(flags.unseen().map(|(i, f)| (rank, buffer, i, f.value, f.by)));
+            }
+        }
+        for (rank, buffer, index, value, by) in unwaited {
+            let name = self.machine.buffers[buffer].name.clone();
+            let message =
+                format!("{name}[{index}] = {value} of rank {rank} is signalled, but nobody waits for it");
+            self.find_at(FindingKind::UnwaitedSignal, message, by, None, &name, (index, index + 1));
+        }
+    }
+
+    /// Everybody who waits for a flag.
+    fn stuck(&self) -> Vec<Stuck> {
+        let mut all = vec![];
+        for (rank, buffers) in self.memory.iter().enumerate() {
+            for (buffer, flags) in
+                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.flags.as_ref()?)))
+            {
+                for (index, id) in flags.waiting() {
+                    let Some(agent) = &self.agents[id as usize] else { continue };
+                    let (from, value) = self.awaited(agent, index);
+                    all.push(Stuck { agent: id, rank, buffer, index, from, value });
+                }
+            }
+        }
+        all
+    }
+
+    /// The rank and value that a waiting agent waits for.
+    fn awaited(&self, agent: &Agent, flag: u64) -> (usize, u32) {
+        match agent.role_code().code[agent.pc as usize] {
+            Insn::Wait { from, value, .. } => (agent.get(from) as usize, agent.get(value) as u32),
+            Insn::WaitAll { per_rank, value, .. } => {
+                let from = flag / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+                (from as usize, agent.get(value) as u32)
+            }
+            _ => unreachable!("only waits register for flags"),
+        }
+    }
+
+    fn explain_deadlock(&mut self) {
+        let stuck = self.stuck();
+        // The chain with the most telling end explains the others.
+        let chains = stuck.iter().take(256).map(|s| self.chain(s, &stuck));
+        let best =
+            chains.zip(&stuck).fold(None, |best: Option<((Cause, Vec<String>), &Stuck)>, next| match best {
+                Some(best) if best.0.0 >= next.0.0 => Some(best),
+                _ => Some(next),
+            });
+        let Some(((cause, mut chain), start)) = best else { return };
+        chain.extend(self.stray_signal(start));
+        let Some(agent) = &self.agents[start.agent as usize] else { return };
+        let at = self.party(agent.event(&self.sites));
+        let (kind, why) = match cause {
+            Cause::Circle => (FindingKind::Deadlock, "everybody waits for somebody who waits"),
+            Cause::NeverSignals => (FindingKind::Deadlock, "the awaited signal will never come"),
+            Cause::NotResident => {
+                (FindingKind::NotResident, "the awaited block has no room to run until this one is done")
+            }
+        };
+        let waiting = stuck.len();
+        let message = format!("nothing can run any more, {waiting} wait: {why}");
+        let buffer = Some(self.machine.buffers[start.buffer].name.to_string());
+        let elements = Some((start.index, start.index + 1));
+        self.found.add(Finding { kind, message, at, other: None, buffer, elements, chain, times: 1 });
+    }
+
+    /// Follows who waits for whom from a wait on, in words, and tells where that leads.
+    fn chain(&self, start: &Stuck, all: &[Stuck]) -> (Cause, Vec<String>) {
+        let (mut lines, mut visited, mut at) = (vec![], HashSet::new(), start);
+        loop {
+            if !visited.insert(at.agent) {
+                lines.push("which closes the circle".into());
+                return (Cause::Circle, lines);
+            }
+            lines.push(self.wait_line(at));
+            match self.awaited_party(at, all, &visited) {
+                Ok(next) => at = next,
+                Err((cause, line)) => {
+                    lines.push(line);
+                    return (cause, lines);
+                }
+            }
+        }
+    }
+
+    fn wait_line(&self, s: &Stuck) -> String {
+        let Some(agent) = &self.agents[s.agent as usize] else { return String::new() };
+        let flag = &self.machine.buffers[s.buffer].name;
+        let holds = self.memory[s.rank][s.buffer].flags.as_ref().map_or(0, |f| f.value(s.index));
+        let party = self.party(agent.event(&self.sites));
+        format!(
+            "{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})",
+            s.index, s.value, s.from
+        )
+    }
+
+    /// Another wait that the awaited signal depends on, or why it will not come.
+    fn awaited_party<'s>(
+        &self,
+        s: &Stuck,
+        all: &'s [Stuck],
+        visited: &HashSet<AgentId>,
+    ) -> Result<&'s Stuck, (Cause, String)> {
+        let (rank, flag) = (s.from, &self.machine.buffers[s.buffer].name);
+        let Some(launch) = self.streams.get(rank).and_then(|stream| stream.launch.as_ref()) else {
+            let line = format!("rank {rank} has finished its program and never signalled that");
+            return Err((Cause::NeverSignals, line));
+        };
+        let compiled = &self.machine.kernels[launch.kernel];
+        let roles = signalling_roles(&compiled.kernel, launch, s.buffer);
+        let in_roles = |id: AgentId| {
+            let agent = self.agents[id as usize].as_ref();
+            agent.is_some_and(|a| roles.is_empty() || roles.contains(&a.role))
+        };
+        let unstarted = (launch.next_block..launch.blocks).map(|b| compiled.role_of(b).0);
+        let unstarted: Vec<usize> = unstarted.filter(|r| roles.contains(r)).collect();
+        if let Some(&role) = unstarted.first() {
+            let line = format!(
+                "rank {rank} runs at most {} blocks at once, all of them wait, and {} of the {} blocks of role {} \
+                 have not started: this launch needs room for all its {} blocks",
+                launch.running,
+                unstarted.iter().filter(|&&r| r == role).count(),
+                compiled.kernel.roles[role].blocks,
+                compiled.kernel.roles[role].name,
+                launch.blocks
+            );
+            return Err((Cause::NotResident, line));
+        }
+        let waiting: Vec<&Stuck> = all.iter().filter(|o| o.rank == rank && in_roles(o.agent)).collect();
+        if let Some(&next) = waiting.iter().find(|o| !visited.contains(&o.agent)).or(waiting.first()) {
+            return Ok(next);
+        }
+        let names: Vec<&str> = roles.iter().map(|&r| &*compiled.kernel.roles[r].name).collect();
+        let line = match names.is_empty() {
+            true => format!("rank {rank} runs `{}`, which never signals {flag}", compiled.kernel.name),
+            false => format!(
+                "role {} of rank {rank}, which signals {flag}, has finished without signalling that",
+                names.join(" or ")
+            ),
+        };
+        Err((Cause::NeverSignals, line))
+    }
+
+    /// A signal with the awaited value that went elsewhere in the same array.
+    fn stray_signal(&self, s: &Stuck) -> Option<String> {
+        let flags = self.memory[s.rank][s.buffer].flags.as_ref()?;
+        let strays = flags.unseen().filter(|(_, f)| f.value == s.value && f.by.agent.rank() == s.from);
+        let (index, flag) = strays.min_by_key(|(index, _)| index.abs_diff(s.index))?;
+        let name = &self.machine.buffers[s.buffer].name;
+        let by = self.party(flag.by);
+        Some(format!(
+            "note: {name}[{index}] = {} was signalled and nobody has waited for it, by {by}",
+            s.value
+        ))
+    }
+}
+
+/// The roles of a launched kernel that signal a buffer.
+fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usize> {
+    let signals = |role: usize| {
+        let mut found = false;
+        kernel.walk(&kernel.roles[role].body, &mut |_, op| {
+            if let OpKind::Signal { flag, .. } = op.kind {
+                found |= launch.is_bound(flag, buffer);
+            }
+        });
+        found
+    };
+    (0..kernel.roles.len()).filter(|&r| signals(r)).collect()
+}

@@ -1,0 +1,305 @@
+//! Findings in words.
+
+use std::sync::Arc;
+
+use super::agent::Agent;
+use super::clock::Clock;
+use super::exec_memory::{Fault, place_name};
+use super::finding::{Finding, FindingKind, Party};
+use super::flags::{Flag, newer};
+use super::shadow::{Action, Clash, ClashKind, Event, Stamp, Who};
+use super::wire::Spot;
+use super::world::{HOST_SITE, Life, World};
+use crate::ir::{Kernel, OpId, OpKind, ParamId, Place};
+
+impl World<'_> {
+    /// Records a finding that is about no buffer.
+    pub fn find(&mut self, kind: FindingKind, message: String, at: Event, other: Option<Event>) {
+        let (at, other) = (self.party(at), other.map(|e| self.party(e)));
+        self.found.add(Finding {
+            kind,
+            message,
+            at,
+            other,
+            buffer: None,
+            elements: None,
+            chain: vec![],
+            times: 1,
+        });
+    }
+
+    /// Records a finding about elements of a buffer.
+    pub fn find_at(
+        &mut self,
+        kind: FindingKind,
+        message: String,
+        at: Event,
+        other: Option<Event>,
+        buffer: &str,
+        elements: (u64, u64),
+    ) {
+        let (at, other) = (self.party(at), other.map(|e| self.party(e)));
+        let (buffer, elements) = (Some(buffer.into()), Some(elements));
+        self.found.add(Finding { kind, message, at, other, buffer, elements, chain: vec![], times: 1 });
+    }
+
+    /// The agent that did something.
+    fn life(&self, event: Event) -> Option<&Life> {
+        let lives = &self.lives[event.agent.rank()][event.agent.number()];
+        let after = lives.partition_point(|l| l.from <= event.time);
+        lives.get(after.checked_sub(1)?)
+    }
+
+    /// The operation that a site stands for.
+    fn operation(&self, site: u32) -> Option<(&Kernel, OpId)> {
+        if site == HOST_SITE {
+            return None;
+        }
+        let number = self.sites.partition_point(|&first| first <= site).checked_sub(1)?;
+        Some((&self.machine.kernels[number].kernel, OpId(site - self.sites[number])))
+    }
+
+    /// Who did something, in words.
+    pub fn party(&self, event: Event) -> Party {
+        let rank = event.agent.rank() as u32;
+        let Some((kernel, op)) = self.operation(event.site) else {
+            let action = if event.time == 0 { "content before the run" } else { "host step" };
+            return Party {
+                rank,
+                kernel: None,
+                role: None,
+                block: None,
+                group: None,
+                loc: None,
+                epoch: None,
+                action: action.into(),
+            };
+        };
+        let life = self.life(event);
+        Party {
+            rank,
+            kernel: Some(kernel.name.clone()),
+            role: life.map(|l| kernel.roles[l.role].name.clone()),
+            block: life.map(|l| l.block),
+            group: life.and_then(|l| l.group),
+            loc: Some(kernel.op(op).loc),
+            epoch: life.and_then(|l| self.epochs[l.launch]),
+            action: describe(kernel, op),
+        }
+    }
+
+    pub fn out_of_bounds(&mut self, agent: &Agent, place: Place, (from, to): (u64, u64), len: u64) -> Fault {
+        let name = place_name(agent, place);
+        let message = match to.saturating_sub(from) {
+            1 => format!("element {from} of `{name}` does not exist: it has {len}"),
+            _ => format!("elements {from}..{to} of `{name}` do not all exist: it has {len}"),
+        };
+        let at = agent.event(&self.sites);
+        self.find_at(FindingKind::OutOfBounds, message, at, None, &name, (from, to));
+        Fault
+    }
+
+    pub fn no_such_rank(&mut self, agent: &Agent, rank: u64) -> Fault {
+        let ranks = self.machine.ranks;
+        let message = format!("rank {rank} does not exist: there are {ranks}");
+        let at = agent.event(&self.sites);
+        self.find(FindingKind::OutOfBounds, message, at, None);
+        Fault
+    }
+
+    /// A wait for an epoch that the flag has left behind.
+    pub fn missed_epoch(&mut self, agent: &Agent, flag: ParamId, index: u64, expected: u32) -> Fault {
+        let name = place_name(agent, Place::Param(flag));
+        let flags = self.memory[agent.rank as usize][agent.buffer(flag)].flags.as_ref();
+        let now = flags.and_then(|f| f.get(index)).map(|f| (f.value, f.by));
+        let seen = now.map_or(0, |n| n.0);
+        let message = format!(
+            "the wait expects {name}[{index}] = {expected}, but it already holds the newer {seen}: this wait would \
+             never end"
+        );
+        let at = agent.event(&self.sites);
+        let other = now.map(|n| n.1);
+        self.find_at(FindingKind::EpochConfusion, message, at, other, &name, (index, index + 1));
+        Fault
+    }
+
+    pub fn wrong_sender(&mut self, agent: &Agent, flag: ParamId, index: u64, from: u64, by: Event) {
+        let name = place_name(agent, Place::Param(flag));
+        let sender = by.agent.rank();
+        let message = format!("{name}[{index}] is awaited from rank {from}, but rank {sender} signalled it");
+        let at = agent.event(&self.sites);
+        self.find_at(FindingKind::WrongSender, message, at, Some(by), &name, (index, index + 1));
+    }
+
+    /// Checks that a signal does no harm to the one before it on the same flag.
+    #[allow(clippy::too_many_arguments)]
+    pub fn check_overwritten(
+        &mut self,
+        rank: usize,
+        buffer: usize,
+        index: u64,
+        old: &Flag,
+        value: u32,
+        by: Event,
+        clock: &Arc<Clock>,
+    ) {
+        let name = self.machine.buffers[buffer].name.clone();
+        let flag = format!("{name}[{index}] of rank {rank}");
+        let unordered = old.seen.iter().copied().find(|&e| !(Who { clock, event: by }).after(e));
+        let (kind, message, other) = if value == old.value {
+            let message = format!("{flag} is signalled twice with the same value {value}");
+            (FindingKind::DoubledSignal, message, old.by)
+        } else if newer(old.value, value) {
+            let message = format!("{flag} is set back from {} to the older {value}", old.value);
+            (FindingKind::EpochConfusion, message, old.by)
+        } else if old.seen.is_empty() {
+            let message = format!("{flag} = {} is overwritten by {value} before any wait saw it", old.value);
+            (FindingKind::LostSignal, message, old.by)
+        } else if let Some(wait) = unordered {
+            let message = format!(
+                "nothing orders this overwrite of {flag} = {} by {value} after the wait for it: the wait could miss it",
+                old.value
+            );
+            (FindingKind::LostSignal, message, wait)
+        } else {
+            return;
+        };
+        self.find_at(kind, message, by, Some(other), &name, (index, index + 1));
+    }
+
+    /// Turns what an access of an agent clashes with into findings, and empties the list.
+    pub fn report_clashes(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        size: u64,
+        expected: Stamp,
+        clashes: &mut Vec<Clash>,
+    ) {
+        if clashes.is_empty() {
+            return;
+        }
+        let at = agent.event(&self.sites);
+        let name = place_name(agent, place);
+        for clash in clashes.drain(..) {
+            self.report_clash(at, &name, size, expected, clash);
+        }
+    }
+
+    fn report_clash(&mut self, at: Event, name: &str, size: u64, expected: Stamp, clash: Clash) {
+        let elements = (clash.from / size, clash.to.div_ceil(size));
+        let range = format!("{name}[{}..{}]", elements.0, elements.1);
+        let (kind, message, other) = match clash.kind {
+            ClashKind::Unwritten => {
+                (FindingKind::UninitializedRead, format!("{range} is read, but nobody has written it"), None)
+            }
+            ClashKind::Race { with, was } => {
+                let was = match was {
+                    Action::Read => "a read",
+                    Action::Write => "a write",
+                    Action::Atomic => "an atomic",
+                };
+                let message =
+                    format!("nothing orders this access of {range} after {was} by {}", self.name(with));
+                (FindingKind::DataRace, message, Some(with))
+            }
+            ClashKind::Epoch { written, epoch } => {
+                let (kind, age) = if newer(epoch, expected.epoch) {
+                    (FindingKind::EpochConfusion, "the newer")
+                } else {
+                    (FindingKind::StaleRead, "the older")
+                };
+                let message = format!(
+                    "{range} is read after a wait for epoch {}, but its content is of {age} epoch {epoch}",
+                    expected.epoch
+                );
+                (kind, message, Some(written))
+            }
+        };
+        self.find_at(kind, message, at, other, name, elements);
+    }
+
+    /// Short name of a party.
+    fn name(&self, event: Event) -> String {
+        let party = self.party(event);
+        match (party.role, party.block) {
+            (Some(role), Some(block)) => format!("rank {} {role} block {block}", party.rank),
+            _ => format!("the host of rank {}", party.rank),
+        }
+    }
+
+    /// Records a host's read of bytes of its rank's memory.
+    pub fn host_read(&mut self, rank: u32, buffer: usize, from: u64, to: u64) {
+        self.host_access(rank, buffer, from, to, false);
+    }
+
+    /// Records a host's write.
+    pub fn host_write(&mut self, rank: u32, buffer: usize, from: u64, to: u64) {
+        self.host_access(rank, buffer, from, to, true);
+    }
+
+    fn host_access(&mut self, rank: u32, buffer: usize, from: u64, to: u64, write: bool) {
+        let event = self.host_event(rank);
+        // The stream's clock is lent out: settling needs the rest of the world.
+        let clock = self.streams[rank as usize].clock.clone();
+        let who = Who { clock: &clock, event };
+        self.settle(rank as usize, Spot::Bytes { buffer, from, to }, who);
+        let mut clashes = std::mem::take(&mut self.clashes);
+        if let Some(shadow) = &mut self.memory[rank as usize][buffer].shadow {
+            if write {
+                shadow.write(from, to, who, Stamp::default(), &mut clashes);
+            } else {
+                shadow.read(from, to, who, Stamp::default(), &mut clashes);
+            }
+        }
+        let name = self.machine.buffers[buffer].name.clone();
+        for clash in clashes.drain(..) {
+            self.report_clash(event, &name, 1, Stamp::default(), clash);
+        }
+        self.clashes = clashes;
+    }
+}
+
+/// What an operation does, in words.
+pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
+    let param = |p: ParamId| format!("`{}`", kernel.params[p.index()].name);
+    let place = |p: Place| match p {
+        Place::Param(p) => param(p),
+        Place::Shared(s) => format!("shared `{}`", kernel.shared[s.index()].name),
+    };
+    match &kernel.op(op).kind {
+        OpKind::Load { place: p, .. } | OpKind::LoadMasked { place: p, .. } => {
+            format!("load of {}", place(*p))
+        }
+        OpKind::Gather { place: p, .. } => format!("gather from {}", place(*p)),
+        OpKind::Store { place: p, .. } => format!("store to {}", place(*p)),
+        OpKind::Scatter { place: p, .. } => format!("scatter to {}", place(*p)),
+        OpKind::Atomic { place: p, .. } => format!("atomic on {}", place(*p)),
+        OpKind::Put { buffer, .. } => format!("put to {}", param(*buffer)),
+        OpKind::Signal { flag, .. } => format!("signal of {}", param(*flag)),
+        OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
+        OpKind::Const { .. }
+        | OpKind::Rank { .. }
+        | OpKind::ScalarParam { .. }
+        | OpKind::Epoch { .. }
+        | OpKind::GroupIndex { .. }
+        | OpKind::Binary { .. }
+        | OpKind::Unary { .. }
+        | OpKind::Compare { .. }
+        | OpKind::Select { .. }
+        | OpKind::Cast { .. }
+        | OpKind::Fma { .. }
+        | OpKind::Bitcast { .. }
+        | OpKind::Splat { .. }
+        | OpKind::Arange { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Scan { .. } => "arithmetic".into(),
+        OpKind::If { .. }
+        | OpKind::For { .. }
+        | OpKind::While { .. }
+        | OpKind::Break { .. }
+        | OpKind::Continue { .. }
+        | OpKind::Split { .. } => "control flow".into(),
+        OpKind::VarDecl { .. } | OpKind::VarGet { .. } | OpKind::VarSet { .. } => "variable".into(),
+    }
+}

@@ -1,0 +1,281 @@
+//! The interpreter's loop and the operations on registers.
+
+use super::agent::{Agent, AgentId};
+use super::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
+use super::bulk;
+use super::code::{Insn, Pc, TileReg};
+use super::convert::{cast_scalar, cast_tile};
+use super::finding::FindingKind;
+use super::machine::Bound;
+use super::shadow::Event;
+use super::value::Tile;
+use super::world::World;
+use crate::ir::{Dtype, ParamId};
+
+/// Why an agent stopped running.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stop {
+    /// Its turn is over.
+    Stretch,
+    /// It waits for a flag, and runs the same instruction again when that changes.
+    Waiting,
+    /// Its groups run `body`; it goes on when they are done.
+    Split { groups: u32, body: Pc },
+    /// The group is done.
+    Join,
+    /// The block is done.
+    End,
+    /// It did something that ends the run.
+    Fault,
+}
+
+/// What an instruction does to the flow of control.
+pub(super) enum Flow {
+    Next,
+    Jump(Pc),
+    Stop(Stop),
+}
+
+impl Agent {
+    pub fn set(&mut self, out: u32, bits: u64) {
+        self.scalars[out as usize] = bits;
+    }
+
+    pub fn get(&self, r: u32) -> u64 {
+        self.scalars[r as usize]
+    }
+
+    pub fn tile(&self, r: TileReg) -> &Tile {
+        &self.tiles[r as usize]
+    }
+
+    /// Computes a tile from others. The result's register is none of the operands'.
+    fn with_tile<R>(&mut self, out: TileReg, f: impl FnOnce(&Agent, &mut Tile) -> R) -> R {
+        let mut tile = std::mem::take(&mut self.tiles[out as usize]);
+        let r = f(self, &mut tile);
+        self.tiles[out as usize] = tile;
+        r
+    }
+
+    /// The buffer that a parameter stands for.
+    pub fn buffer(&self, param: ParamId) -> usize {
+        match self.params[param.index()] {
+            Bound::Buffer(b) => b,
+            Bound::Scalar(_) => unreachable!("the verifier tells buffers from scalars"),
+        }
+    }
+
+    /// What it does now, as an event.
+    pub fn event(&self, sites: &[u32]) -> Event {
+        let op = self.role_code().ops[self.pc as usize];
+        Event { agent: self.who, time: self.time, site: sites[self.kernel] + op.0 }
+    }
+}
+
+impl World<'_> {
+    /// Lets an agent run until it has done `stretch` memory operations or stops by itself.
+    pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
+        let compiled = agent.compiled.clone();
+        let code = &compiled.roles[agent.role].code;
+        let mut left = stretch;
+        loop {
+            self.steps += 1;
+            let insn = &code[agent.pc as usize];
+            let visible = matches!(
+                insn,
+                Insn::Load { .. }
+                    | Insn::LoadTile { .. }
+                    | Insn::LoadMasked { .. }
+                    | Insn::Gather { .. }
+                    | Insn::Store { .. }
+                    | Insn::Scatter { .. }
+                    | Insn::Atomic { .. }
+                    | Insn::Put { .. }
+                    | Insn::Signal { .. }
+                    | Insn::Wait { .. }
+                    | Insn::WaitAll { .. }
+            );
+            if visible {
+                if left == 0 {
+                    self.steps -= 1;
+                    return Stop::Stretch;
+                }
+                left -= 1;
+            }
+            match self.step(id, agent, insn) {
+                Flow::Next => agent.pc += 1,
+                Flow::Jump(to) => {
+                    agent.pc = to;
+                    // Only jumps can make a run endless.
+                    if self.steps > self.options.max_steps {
+                        return self.too_long(agent);
+                    }
+                }
+                Flow::Stop(stop) => return stop,
+            }
+        }
+    }
+
+    fn too_long(&mut self, agent: &Agent) -> Stop {
+        let most = self.options.max_steps;
+        let message = format!("the run executed more than {most} instructions: an endless loop?");
+        let at = agent.event(&self.sites);
+        self.find(FindingKind::StepLimit, message, at, None);
+        Stop::Fault
+    }
+
+    fn trapped(&mut self, agent: &Agent, trap: Trap) -> Flow {
+        let at = agent.event(&self.sites);
+        let (kind, message) = match trap {
+            Trap::DivisionByZero => (FindingKind::DivisionByZero, "integer division by zero"),
+            Trap::ShiftOverflow => {
+                (FindingKind::ShiftOverflow, "a shift count is not below the width of its operand")
+            }
+        };
+        self.find(kind, message.into(), at, None);
+        Flow::Stop(Stop::Fault)
+    }
+
+    fn step(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Flow {
+        match *insn {
+            Insn::Copy { out, a } => agent.set(out, agent.get(a)),
+            Insn::CopyTile { out, a } => agent.tiles[out as usize] = agent.tile(a).clone(),
+            Insn::Rank { out } => agent.set(out, u64::from(agent.rank)),
+            Insn::ScalarParam { out, param } => match agent.params[param.index()] {
+                Bound::Scalar(bits) => agent.set(out, bits),
+                Bound::Buffer(_) => unreachable!("the verifier tells buffers from scalars"),
+            },
+            Insn::Epoch { out, word, advance } => {
+                let epoch = self.read_epoch(agent, agent.buffer(word), advance);
+                agent.set(out, u64::from(epoch));
+            }
+            Insn::GroupIndex { out } => {
+                let blocks = agent.compiled.kernel().roles[agent.role].blocks;
+                let index = agent.group.unwrap_or(0) * blocks + agent.block_in_role;
+                agent.set(out, u64::from(index));
+            }
+            Insn::Binary { op, dtype, out, a, b } => {
+                match scalar_binary(op, dtype, agent.get(a), agent.get(b)) {
+                    Ok(bits) => agent.set(out, bits),
+                    Err(trap) => return self.trapped(agent, trap),
+                }
+            }
+            Insn::Unary { op, dtype, out, a } => agent.set(out, scalar_unary(op, dtype, agent.get(a))),
+            Insn::Compare { op, dtype, out, a, b } => {
+                agent.set(out, scalar_compare(op, dtype, agent.get(a), agent.get(b)));
+            }
+            Insn::Select { out, cond, a, b } => {
+                let pick = if agent.get(cond) != 0 { a } else { b };
+                agent.set(out, agent.get(pick));
+            }
+            Insn::Cast { from, to, out, a } => agent.set(out, cast_scalar(from, to, agent.get(a))),
+            Insn::Fma { out, a, b, c } => {
+                let [a, b, c] = [a, b, c].map(|r| f32::from_bits(agent.get(r) as u32));
+                agent.set(out, u64::from(a.mul_add(b, c).to_bits()));
+            }
+            Insn::BinaryTile { .. }
+            | Insn::UnaryTile { .. }
+            | Insn::CompareTile { .. }
+            | Insn::SelectTile { .. }
+            | Insn::CastTile { .. }
+            | Insn::FmaTile { .. }
+            | Insn::Splat { .. }
+            | Insn::Arange { .. }
+            | Insn::Reduce { .. }
+            | Insn::Scan { .. } => {
+                if let Err(trap) = agent.compute_tile(insn) {
+                    return self.trapped(agent, trap);
+                }
+            }
+            Insn::Load { .. }
+            | Insn::LoadTile { .. }
+            | Insn::LoadMasked { .. }
+            | Insn::Gather { .. }
+            | Insn::Store { .. }
+            | Insn::Scatter { .. }
+            | Insn::Atomic { .. } => return self.access_memory(agent, insn),
+            Insn::Put { .. } | Insn::Signal { .. } | Insn::Wait { .. } | Insn::WaitAll { .. } => {
+                return self.communicate(id, agent, insn);
+            }
+            Insn::Jump { to } => return Flow::Jump(to),
+            Insn::Unless { cond, to } => {
+                if agent.get(cond) == 0 {
+                    return Flow::Jump(to);
+                }
+            }
+            Insn::LoopHead { dtype, var, end, to } => {
+                if !less(dtype, agent.get(var), agent.get(end)) {
+                    return Flow::Jump(to);
+                }
+            }
+            Insn::LoopNext { dtype, var, step, head, exit } => {
+                return match count_up(dtype, agent.get(var), agent.get(step)) {
+                    Some(next) => {
+                        agent.set(var, next);
+                        Flow::Jump(head)
+                    }
+                    None => Flow::Jump(exit),
+                };
+            }
+            Insn::Split { groups, after } => {
+                let body = agent.pc + 1;
+                agent.pc = after;
+                return Flow::Stop(Stop::Split { groups, body });
+            }
+            Insn::Join => return Flow::Stop(Stop::Join),
+            Insn::End => return Flow::Stop(Stop::End),
+        }
+        Flow::Next
+    }
+}
+
+impl Agent {
+    fn compute_tile(&mut self, insn: &Insn) -> Result<(), Trap> {
+        match *insn {
+            Insn::BinaryTile { op, dtype, out, a, b } => {
+                return self.with_tile(out, |g, out| bulk::binary(op, dtype, g.tile(a), g.tile(b), out));
+            }
+            Insn::UnaryTile { op, dtype, out, a } => {
+                self.with_tile(out, |g, out| bulk::unary(op, dtype, g.tile(a), out));
+            }
+            Insn::CompareTile { op, dtype, out, a, b } => {
+                self.with_tile(out, |g, out| bulk::compare_tiles(op, dtype, g.tile(a), g.tile(b), out));
+            }
+            Insn::SelectTile { dtype, out, cond, a, b } => self.with_tile(out, |g, out| {
+                bulk::select(dtype, g.tile(cond), g.tile(a), g.tile(b), out);
+            }),
+            Insn::CastTile { from, to, out, a } => {
+                self.with_tile(out, |g, out| cast_tile(from, to, g.tile(a), out));
+            }
+            Insn::FmaTile { out, a, b, c } => {
+                self.with_tile(out, |g, out| bulk::fma(g.tile(a), g.tile(b), g.tile(c), out));
+            }
+            Insn::Splat { dtype, len, out, a } => {
+                self.with_tile(out, |g, out| bulk::splat(dtype, g.get(a), len as usize, out));
+            }
+            Insn::Arange { len, out } => self.with_tile(out, |_, out| bulk::arange(len as usize, out)),
+            Insn::Reduce { op, dtype, out, a } => {
+                let bits = bulk::reduce(op, dtype, self.tile(a));
+                self.set(out, bits);
+            }
+            Insn::Scan { op, dtype, exclusive, out, a } => {
+                self.with_tile(out, |g, out| bulk::scan(op, dtype, exclusive, g.tile(a), out));
+            }
+            _ => unreachable!("called for operations on tiles"),
+        }
+        Ok(())
+    }
+}
+
+fn less(dtype: Dtype, a: u64, b: u64) -> bool {
+    if dtype == Dtype::I32 { (a as u32 as i32) < (b as u32 as i32) } else { a < b }
+}
+
+/// The loop counter's next value, unless that overflows: then it would not be below the loop's end.
+fn count_up(dtype: Dtype, a: u64, step: u64) -> Option<u64> {
+    match dtype {
+        Dtype::I32 => (a as u32 as i32).checked_add(step as u32 as i32).map(|v| u64::from(v as u32)),
+        Dtype::U64 => a.checked_add(step),
+        _ => (a as u32).checked_add(step as u32).map(u64::from),
+    }
+}

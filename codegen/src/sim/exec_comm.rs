@@ -1,0 +1,370 @@
+//! Puts, signals and waits, and the delivery of what is on its way.
+
+use std::sync::Arc;
+
+use super::agent::{Agent, AgentId};
+use super::clock::Clock;
+use super::code::{AnyReg, EpochOf, Insn, TargetReg};
+use super::exec::{Flow, Stop};
+use super::exec_memory::Fault;
+use super::flags::{Flag, newer};
+use super::sched::{Delivery, Task};
+use super::shadow::{Event, Stamp, Who};
+use super::value::runs;
+use super::wire::{Cargo, Payload, Pending, Spot};
+use super::world::World;
+use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
+
+/// A wait on one flag.
+struct Awaited {
+    flag: ParamId,
+    index: u64,
+    from: u64,
+    value: u32,
+}
+
+impl World<'_> {
+    pub fn communicate(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Flow {
+        let done = match *insn {
+            Insn::Put { .. } => self.put(agent, insn).map(|()| true),
+            Insn::Signal { .. } => self.signal(agent, insn).map(|()| true),
+            Insn::Wait { receipt, flag, index, from, value, epoch } => {
+                let awaited = Awaited {
+                    flag,
+                    index: agent.get(index),
+                    from: agent.get(from),
+                    value: agent.get(value) as u32,
+                };
+                self.wait(id, agent, &awaited)
+                    .map(|arrived| arrived && self.received(agent, receipt, awaited.value, epoch, 1))
+            }
+            Insn::WaitAll { .. } => self.wait_all(id, agent, insn),
+            _ => unreachable!("called for communication"),
+        };
+        match done {
+            Ok(true) => Flow::Next,
+            Ok(false) => Flow::Stop(Stop::Waiting),
+            Err(fault) => fault.into(),
+        }
+    }
+
+    /// The target ranks, as bits in order.
+    fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
+        let ranks = self.machine.ranks;
+        let (outside, list): (u64, Vec<usize>) = match target {
+            TargetReg::Rank(r) => {
+                let rank = agent.get(r);
+                if rank < u64::from(ranks) {
+                    return Ok(vec![rank as usize]);
+                }
+                (rank, vec![])
+            }
+            TargetReg::Mask(m) => {
+                let mask = agent.get(m);
+                let outside = mask & !(u64::MAX >> (64 - ranks.min(64)));
+                let bits = (0..64).filter(|b| mask >> b & 1 != 0).collect();
+                if outside == 0 {
+                    return Ok(bits);
+                }
+                (u64::from(outside.trailing_zeros()), bits)
+            }
+        };
+        drop(list);
+        Err(self.no_such_rank(agent, outside))
+    }
+
+    /// The stamp of a put.
+    fn stamp(agent: &Agent, epoch: Option<EpochOf>) -> Stamp {
+        epoch.map_or(Stamp::default(), |e| Stamp {
+            word: agent.buffer(e.word) as u16 + 1,
+            epoch: agent.get(e.value) as u32,
+        })
+    }
+
+    fn put(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::Put { target, buffer: param, dtype, index, value, mask, epoch } = *insn else {
+            unreachable!("called for puts");
+        };
+        let size = u64::from(dtype.bytes());
+        let (payload, parts) = put_parts(agent, dtype, value, mask);
+        let base = agent.get(index);
+        let elements: u64 = parts.iter().map(|p| (p.1 - p.0) as u64).sum();
+        let (buffer, place) = (agent.buffer(param), Place::Param(param));
+        let len = agent.compiled.kernel().params[param.index()].len;
+        for &(a, b) in &parts {
+            let (from, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
+            if to > len {
+                return Err(self.out_of_bounds(agent, place, (from, to), len));
+            }
+        }
+        let stamp = Self::stamp(agent, epoch);
+        for rank in self.targets(agent, target)? {
+            let counts = &mut self.counts[agent.kernel];
+            counts.puts += 1;
+            counts.bytes[agent.rank as usize][rank] += elements * size;
+            for &(a, b) in &parts {
+                let (from, to) = ((base + a as u64) * size, (base + b as u64) * size);
+                self.note_put(agent, place, rank, (from, to), size, stamp);
+            }
+            let event = agent.event(&self.sites);
+            let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
+            let span = payload.span();
+            let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
+            self.send(agent, rank, spot, Pending { by: event, cargo });
+        }
+        Ok(())
+    }
+
+    /// Records a put in the shadow of the target rank.
+    fn note_put(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        rank: usize,
+        (from, to): (u64, u64),
+        size: u64,
+        stamp: Stamp,
+    ) {
+        let Place::Param(param) = place else { return };
+        let event = agent.event(&self.sites);
+        let mut clashes = std::mem::take(&mut self.clashes);
+        if let Some(shadow) = &mut self.memory[rank][agent.buffer(param)].shadow {
+            shadow.write(from, to, Who { clock: &agent.clock, event }, stamp, &mut clashes);
+        }
+        self.report_clashes(agent, place, size, Stamp::default(), &mut clashes);
+        self.clashes = clashes;
+    }
+
+    fn signal(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::Signal { target, flag, index, value, order } = *insn else {
+            unreachable!("called for signals");
+        };
+        let (index, value) = (agent.get(index), agent.get(value) as u32);
+        let len = agent.compiled.kernel().params[flag.index()].len;
+        if index >= len {
+            return Err(self.out_of_bounds(agent, Place::Param(flag), (index, index.saturating_add(1)), len));
+        }
+        let targets = self.targets(agent, target)?;
+        if targets.is_empty() {
+            return Ok(());
+        }
+        let (buffer, release) = (agent.buffer(flag), order == SignalOrder::Release);
+        let by = agent.event(&self.sites);
+        let clock = agent.publish();
+        for rank in targets {
+            self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
+            let cargo = Cargo::Flag { buffer, index, value, clock: clock.clone(), release };
+            self.send(agent, rank, Spot::Flag { buffer, index }, Pending { by, cargo });
+        }
+        Ok(())
+    }
+
+    /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
+    fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+        self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
+        self.wires[rank].push(pending);
+        if self.wires[rank].pending.len() > self.options.max_delayed {
+            self.deliver(rank, 0);
+        }
+    }
+
+    /// Makes visible what is ordered before somebody, of the stores on their way to a place.
+    pub fn settle(&mut self, rank: usize, spot: Spot, who: Who<'_>) {
+        if self.wires[rank].pending.is_empty() {
+            return;
+        }
+        for p in self.wires[rank].take_to(&spot, |e| who.after(e)) {
+            self.arrive(rank, p);
+        }
+    }
+
+    /// As [`World::settle`], for an agent that is about to read its own rank's memory.
+    pub fn settle_own(&mut self, agent: &Agent, spot: Spot) {
+        let event = agent.event(&self.sites);
+        self.settle(agent.rank as usize, spot, Who { clock: &agent.clock, event });
+    }
+
+    /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
+    fn deliver(&mut self, rank: usize, at: usize) {
+        let p = self.wires[rank].take(at);
+        if let Cargo::Flag { clock, release: true, .. } = &p.cargo {
+            let clock = clock.clone();
+            for earlier in self.wires[rank].take_ordered(&clock) {
+                self.arrive(rank, earlier);
+            }
+        }
+        self.arrive(rank, p);
+    }
+
+    fn arrive(&mut self, rank: usize, p: Pending) {
+        match p.cargo {
+            Cargo::Data { buffer, at, payload } => {
+                payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
+            }
+            Cargo::Flag { buffer, index, value, clock, release } => {
+                self.set_flag(rank, buffer, index, value, p.by, &clock, release);
+            }
+        }
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn set_flag(
+        &mut self,
+        rank: usize,
+        buffer: usize,
+        index: u64,
+        value: u32,
+        by: Event,
+        clock: &Arc<Clock>,
+        release: bool,
+    ) {
+        let Some(flags) = &mut self.memory[rank][buffer].flags else { return };
+        let flag = Flag { value, by, released: release.then(|| clock.clone()), seen: vec![] };
+        let (old, waiters) = flags.set(index, flag);
+        for id in waiters {
+            if let Some(agent) = &self.agents[id as usize] {
+                self.sched.ready(Task::Agent(id), agent.priority);
+            }
+        }
+        if let Some(old) = old {
+            self.check_overwritten(rank, buffer, index, &old, value, by, clock);
+        }
+    }
+
+    /// Makes some store on its way visible, where there is one. Returns whether there was.
+    pub fn deliver_one(&mut self) -> bool {
+        let ranks = self.wires.len();
+        let first = self.sched.below(ranks);
+        let Some(rank) =
+            (first..first + ranks).map(|r| r % ranks).find(|&r| !self.wires[r].pending.is_empty())
+        else {
+            return false;
+        };
+        let n = self.wires[rank].pending.len();
+        let at = match self.sched.delivery {
+            Delivery::Random { .. } => self.sched.below(n),
+            Delivery::Newest { .. } => n - 1,
+            Delivery::Held => {
+                let start = self.sched.below(n);
+                self.wires[rank].flag_from(start).unwrap_or(start)
+            }
+        };
+        self.deliver(rank, at);
+        true
+    }
+
+    /// Makes a store visible now and then, as the scheduler says.
+    pub fn deliver_by_chance(&mut self) {
+        match self.sched.delivery {
+            Delivery::Random { one_in } | Delivery::Newest { one_in } => {
+                if self.sched.chance(one_in) {
+                    self.deliver_one();
+                }
+            }
+            Delivery::Held => {}
+        }
+    }
+
+    /// Makes all stores on their way to a rank visible.
+    pub fn deliver_all(&mut self, rank: usize) {
+        for p in std::mem::take(&mut self.wires[rank]).pending {
+            self.arrive(rank, p);
+        }
+    }
+
+    /// Whether a flag has the value; else registers the agent as waiting for it.
+    fn wait(&mut self, id: AgentId, agent: &mut Agent, w: &Awaited) -> Result<bool, Fault> {
+        let len = agent.compiled.kernel().params[w.flag.index()].len;
+        if w.index >= len {
+            let range = (w.index, w.index.saturating_add(1));
+            return Err(self.out_of_bounds(agent, Place::Param(w.flag), range, len));
+        }
+        if w.from >= u64::from(self.machine.ranks) {
+            return Err(self.no_such_rank(agent, w.from));
+        }
+        let (rank, buffer) = (agent.rank as usize, agent.buffer(w.flag));
+        let event = agent.event(&self.sites);
+        let Some(flags) = &mut self.memory[rank][buffer].flags else { return Ok(true) };
+        let seen = flags.value(w.index);
+        if seen != w.value {
+            if newer(seen, w.value) {
+                return Err(self.missed_epoch(agent, w.flag, w.index, w.value));
+            }
+            flags.wait(w.index, id);
+            return Ok(false);
+        }
+        let mut sender = None;
+        if let Some(flag) = flags.get_mut(w.index) {
+            flag.seen.push(event);
+            sender = Some(flag.by);
+            if let Some(released) = &flag.released {
+                agent.clock.join(released);
+            }
+        }
+        if let Some(by) = sender
+            && by.agent.rank() as u64 != w.from
+        {
+            self.wrong_sender(agent, w.flag, w.index, w.from, by);
+        }
+        Ok(true)
+    }
+
+    fn wait_all(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
+        let Insn::WaitAll { receipt, flag, index, count, per_rank, value, epoch } = *insn else {
+            unreachable!("called for waits on several flags");
+        };
+        let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
+        while agent.arrived < count {
+            let index = first.saturating_add(agent.arrived);
+            let from = index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+            if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
+                return Ok(false);
+            }
+            agent.arrived += 1;
+        }
+        agent.arrived = 0;
+        Ok(self.received(agent, receipt, value, epoch, count))
+    }
+
+    /// Notes a satisfied wait.
+    fn received(
+        &mut self,
+        agent: &mut Agent,
+        receipt: ReceiptId,
+        value: u32,
+        epoch: Option<ParamId>,
+        flags: u64,
+    ) -> bool {
+        let counts = &mut self.counts[agent.kernel];
+        counts.waits += 1;
+        counts.flags_waited += flags;
+        let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
+        agent.receipts[receipt.index()] = Stamp { word, epoch: value };
+        true
+    }
+}
+
+/// What a put sends, and the runs of elements that it writes.
+fn put_parts(
+    agent: &Agent,
+    dtype: Dtype,
+    value: AnyReg,
+    mask: Option<AnyReg>,
+) -> (Payload, Vec<(usize, usize)>) {
+    let size = dtype.bytes() as u8;
+    match (value, mask) {
+        (AnyReg::Scalar(v), Some(AnyReg::Scalar(m))) if agent.get(m) == 0 => {
+            (Payload::Word(agent.get(v), 0), vec![])
+        }
+        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), vec![(0, 1)]),
+        (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
+            let parts = runs(agent.tile(m).view()).collect();
+            (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
+        }
+        (AnyReg::Tile(v), _) => {
+            let tile = agent.tile(v).clone();
+            let elements = tile.bytes() / size as usize;
+            (Payload::Tile(tile), vec![(0, elements)])
+        }
+    }
+}

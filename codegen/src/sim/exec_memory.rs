@@ -1,0 +1,339 @@
+//! Loads, stores, gathers, scatters and atomics.
+
+use super::agent::Agent;
+use super::arith::scalar_binary;
+use super::bulk::fold_op;
+use super::code::{Access, AnyReg, Insn};
+use super::exec::{Flow, Stop};
+use super::finding::FindingKind;
+use super::memory::Block as Memory;
+use super::shadow::{Stamp, Who};
+use super::value::{Tile, runs};
+use super::wire::Spot;
+use super::world::World;
+use crate::ir::{ParamKind, Place, ReceiptId};
+
+/// An access that may not happen; the finding is recorded.
+pub(super) struct Fault;
+
+impl From<Fault> for Flow {
+    fn from(_: Fault) -> Flow {
+        Flow::Stop(Stop::Fault)
+    }
+}
+
+/// Reads one element as scalar bits.
+pub(super) fn read_bits(memory: &[u8], at: u64, size: usize) -> u64 {
+    let at = at as usize * size;
+    let mut bits = [0; 8];
+    bits[..size].copy_from_slice(&memory[at..at + size]);
+    u64::from_le_bytes(bits)
+}
+
+/// Writes one element from scalar bits.
+fn write_bits(memory: &mut [u8], at: u64, size: usize, bits: u64) {
+    let at = at as usize * size;
+    memory[at..at + size].copy_from_slice(&bits.to_le_bytes()[..size]);
+}
+
+impl World<'_> {
+    pub fn access_memory(&mut self, agent: &mut Agent, insn: &Insn) -> Flow {
+        let done = match *insn {
+            Insn::Load { from, out, receipt } => self.load(agent, from, receipt).map(|v| agent.set(out, v)),
+            Insn::LoadTile { from, len, out, receipt } => {
+                self.into_tile(agent, out, |w, a, out| w.load_tile(a, from, len, out, receipt))
+            }
+            Insn::LoadMasked { from, out, mask, other, receipt } => {
+                self.into_tile(agent, out, |w, a, out| {
+                    w.load_masked(a, from, a.tile(mask), a.tile(other), out, receipt)
+                })
+            }
+            Insn::Gather { .. } => self.gather(agent, insn),
+            Insn::Store { to, value, mask } => self.store(agent, to, value, mask),
+            Insn::Scatter { .. } => self.scatter(agent, insn),
+            Insn::Atomic { op, on, out, value } => {
+                let op = fold_op(op);
+                self.atomic(agent, on, |old| {
+                    scalar_binary(op, on.dtype, old, agent.get(value)).unwrap_or(old)
+                })
+                .map(|old| agent.set(out, old))
+            }
+            _ => unreachable!("called for memory accesses"),
+        };
+        match done {
+            Ok(()) => Flow::Next,
+            Err(fault) => fault.into(),
+        }
+    }
+
+    /// Lends out a tile register while the agent is read.
+    fn into_tile<R>(
+        &mut self,
+        agent: &mut Agent,
+        out: u32,
+        f: impl FnOnce(&mut Self, &Agent, &mut Tile) -> R,
+    ) -> R {
+        let mut tile = std::mem::take(&mut agent.tiles[out as usize]);
+        let r = f(self, agent, &mut tile);
+        agent.tiles[out as usize] = tile;
+        r
+    }
+
+    /// The memory behind a place.
+    fn at_place(&mut self, agent: &Agent, place: Place) -> &mut Memory {
+        match place {
+            Place::Param(p) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
+            Place::Shared(s) => self.shared(agent, s.index()),
+        }
+    }
+
+    /// Number of elements behind a place.
+    fn place_len(agent: &Agent, place: Place) -> u64 {
+        let kernel = agent.compiled.kernel();
+        match place {
+            Place::Param(p) => kernel.params[p.index()].len,
+            Place::Shared(s) => u64::from(kernel.shared[s.index()].len),
+        }
+    }
+
+    /// Elements `from..to` of a place must exist.
+    fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
+        let len = Self::place_len(agent, place);
+        if to <= len && from <= to {
+            return Ok(());
+        }
+        Err(self.out_of_bounds(agent, place, (from, to), len))
+    }
+
+    /// Records a read of elements `from..to` in the shadow.
+    fn note_read(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        from: u64,
+        to: u64,
+        size: u64,
+        receipt: Option<ReceiptId>,
+    ) {
+        if let Place::Param(p) = place
+            && agent.compiled.kernel().params[p.index()].kind == ParamKind::Symmetric
+        {
+            self.settle_own(agent, Spot::Bytes { buffer: agent.buffer(p), from: from * size, to: to * size });
+        }
+        let event = agent.event(&self.sites);
+        let expected = receipt.map_or(Stamp::default(), |r| agent.receipts[r.index()]);
+        let mut clashes = std::mem::take(&mut self.clashes);
+        if let Some(shadow) = &mut self.at_place(agent, place).shadow {
+            let who = Who { clock: &agent.clock, event };
+            shadow.read(from * size, to * size, who, expected, &mut clashes);
+        }
+        self.report_clashes(agent, place, size, expected, &mut clashes);
+        self.clashes = clashes;
+    }
+
+    fn note_write(&mut self, agent: &Agent, place: Place, from: u64, to: u64, size: u64) {
+        let event = agent.event(&self.sites);
+        let mut clashes = std::mem::take(&mut self.clashes);
+        if let Some(shadow) = &mut self.at_place(agent, place).shadow {
+            let who = Who { clock: &agent.clock, event };
+            shadow.write(from * size, to * size, who, Stamp::default(), &mut clashes);
+        }
+        self.report_clashes(agent, place, size, Stamp::default(), &mut clashes);
+        self.clashes = clashes;
+    }
+
+    fn load(&mut self, agent: &Agent, from: Access, receipt: Option<ReceiptId>) -> Result<u64, Fault> {
+        let at = agent.get(from.index);
+        let size = from.dtype.bytes();
+        self.bounds(agent, from.place, at, at.saturating_add(1))?;
+        self.note_read(agent, from.place, at, at + 1, u64::from(size), receipt);
+        Ok(read_bits(self.at_place(agent, from.place).bytes(), at, size as usize))
+    }
+
+    fn load_tile(
+        &mut self,
+        agent: &Agent,
+        from: Access,
+        len: u32,
+        out: &mut Tile,
+        receipt: Option<ReceiptId>,
+    ) -> Result<(), Fault> {
+        let at = agent.get(from.index);
+        let to = at.saturating_add(u64::from(len));
+        let size = u64::from(from.dtype.bytes());
+        self.bounds(agent, from.place, at, to)?;
+        self.note_read(agent, from.place, at, to, size, receipt);
+        let bytes = (at * size) as usize..(to * size) as usize;
+        out.fresh::<u8>(bytes.len()).copy_from_slice(&self.at_place(agent, from.place).bytes()[bytes]);
+        Ok(())
+    }
+
+    fn load_masked(
+        &mut self,
+        agent: &Agent,
+        from: Access,
+        mask: &Tile,
+        other: &Tile,
+        out: &mut Tile,
+        receipt: Option<ReceiptId>,
+    ) -> Result<(), Fault> {
+        let base = agent.get(from.index);
+        let size = from.dtype.bytes() as usize;
+        let out = out.fresh_copy::<u8>(other);
+        for (a, b) in runs(mask.view()) {
+            let (at, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
+            self.bounds(agent, from.place, at, to)?;
+            self.note_read(agent, from.place, at, to, size as u64, receipt);
+            let memory = self.at_place(agent, from.place).bytes();
+            out[a * size..b * size].copy_from_slice(&memory[at as usize * size..to as usize * size]);
+        }
+        Ok(())
+    }
+
+    fn gather(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::Gather { place, dtype, out, index, mask, other, receipt } = *insn else {
+            unreachable!("called for gathers");
+        };
+        self.into_tile(agent, out, |world, agent, out| {
+            let size = dtype.bytes() as usize;
+            let out = out.fresh_copy::<u8>(agent.tile(other));
+            let index = agent.tile(index).view::<u32>();
+            for (a, b) in contiguous(index, Some(agent.tile(mask))) {
+                let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
+                world.bounds(agent, place, at, to)?;
+                world.note_read(agent, place, at, to, size as u64, receipt);
+                let memory = world.at_place(agent, place).bytes();
+                out[a * size..b * size].copy_from_slice(&memory[at as usize * size..to as usize * size]);
+            }
+            Ok(())
+        })
+    }
+
+    fn store(&mut self, agent: &Agent, to: Access, value: AnyReg, mask: Option<AnyReg>) -> Result<(), Fault> {
+        let base = agent.get(to.index);
+        let size = to.dtype.bytes() as usize;
+        match value {
+            AnyReg::Scalar(v) => {
+                if let Some(AnyReg::Scalar(m)) = mask
+                    && agent.get(m) == 0
+                {
+                    return Ok(());
+                }
+                self.bounds(agent, to.place, base, base.saturating_add(1))?;
+                self.note_write(agent, to.place, base, base + 1, size as u64);
+                write_bits(self.at_place(agent, to.place).bytes_mut(), base, size, agent.get(v));
+            }
+            AnyReg::Tile(v) => {
+                let tile = agent.tile(v);
+                let whole = (0, tile.bytes() / size);
+                let masked = match mask {
+                    Some(AnyReg::Tile(m)) => runs(agent.tile(m).view()).collect(),
+                    _ => vec![],
+                };
+                let parts = if mask.is_some() { &masked[..] } else { std::slice::from_ref(&whole) };
+                for &(a, b) in parts {
+                    self.store_run(agent, to, base, (a, b), tile)?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Stores the elements `run` of a tile that goes to `base`.
+    fn store_run(
+        &mut self,
+        agent: &Agent,
+        to: Access,
+        base: u64,
+        run: (usize, usize),
+        tile: &Tile,
+    ) -> Result<(), Fault> {
+        let size = to.dtype.bytes() as usize;
+        let (at, end) = (base.saturating_add(run.0 as u64), base.saturating_add(run.1 as u64));
+        self.bounds(agent, to.place, at, end)?;
+        self.note_write(agent, to.place, at, end, size as u64);
+        let memory = self.at_place(agent, to.place).bytes_mut();
+        memory[at as usize * size..end as usize * size]
+            .copy_from_slice(&tile.view()[run.0 * size..run.1 * size]);
+        Ok(())
+    }
+
+    fn scatter(&mut self, agent: &Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::Scatter { place, dtype, index, value, mask } = *insn else {
+            unreachable!("called for scatters");
+        };
+        let size = dtype.bytes() as usize;
+        let index = agent.tile(index).view::<u32>();
+        let mask = mask.map(|m| agent.tile(m));
+        self.distinct(agent, place, index, mask);
+        for (a, b) in contiguous(index, mask) {
+            let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
+            self.bounds(agent, place, at, to)?;
+            self.note_write(agent, place, at, to, size as u64);
+            let memory = self.at_place(agent, place).bytes_mut();
+            memory[at as usize * size..to as usize * size]
+                .copy_from_slice(&agent.tile(value).view()[a * size..b * size]);
+        }
+        Ok(())
+    }
+
+    /// The indices of a scatter must be distinct where the mask holds.
+    fn distinct(&mut self, agent: &Agent, place: Place, index: &[u32], mask: Option<&Tile>) {
+        let mut used: Vec<u32> = match mask {
+            None => index.to_vec(),
+            Some(mask) => {
+                index.iter().zip(mask.view::<u8>()).filter(|(_, m)| **m != 0).map(|x| *x.0).collect()
+            }
+        };
+        used.sort_unstable();
+        if let Some(twice) = used.windows(2).find(|w| w[0] == w[1]) {
+            let name = place_name(agent, place);
+            let message = format!("two lanes of one scatter write element {} of `{name}`", twice[0]);
+            let at = agent.event(&self.sites);
+            let range = (u64::from(twice[0]), u64::from(twice[0]) + 1);
+            self.find_at(FindingKind::ScatterConflict, message, at, None, &name, range);
+        }
+    }
+
+    fn atomic(&mut self, agent: &Agent, on: Access, f: impl Fn(u64) -> u64) -> Result<u64, Fault> {
+        let at = agent.get(on.index);
+        let size = on.dtype.bytes() as usize;
+        self.bounds(agent, on.place, at, at.saturating_add(1))?;
+        let event = agent.event(&self.sites);
+        let mut clashes = std::mem::take(&mut self.clashes);
+        let memory = self.at_place(agent, on.place);
+        if let Some(shadow) = &mut memory.shadow {
+            let from = at * size as u64;
+            shadow.atomic(from, from + size as u64, Who { clock: &agent.clock, event }, &mut clashes);
+        }
+        let old = read_bits(memory.bytes(), at, size);
+        write_bits(memory.bytes_mut(), at, size, f(old));
+        self.report_clashes(agent, on.place, size as u64, Stamp::default(), &mut clashes);
+        self.clashes = clashes;
+        Ok(old)
+    }
+}
+
+/// The author's name of a place.
+pub(super) fn place_name(agent: &Agent, place: Place) -> String {
+    let kernel = agent.compiled.kernel();
+    match place {
+        Place::Param(p) => kernel.params[p.index()].name.clone(),
+        Place::Shared(s) => kernel.shared[s.index()].name.clone(),
+    }
+}
+
+/// Runs of elements that are selected by the mask and go to consecutive places.
+fn contiguous<'a>(index: &'a [u32], mask: Option<&'a Tile>) -> impl Iterator<Item = (usize, usize)> + 'a {
+    let mask = mask.map(|m| m.view::<u8>());
+    let set = move |i: usize| mask.is_none_or(|m| m[i] != 0);
+    let mut at = 0;
+    std::iter::from_fn(move || {
+        let start = (at..index.len()).find(|&i| set(i))?;
+        at = start + 1;
+        while at < index.len() && set(at) && index[at - 1].checked_add(1) == Some(index[at]) {
+            at += 1;
+        }
+        Some((start, at))
+    })
+}

@@ -1,0 +1,278 @@
+//! What the checker reports.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use serde::Serialize;
+
+use super::report::Report;
+use crate::ir::Loc;
+
+/// What is wrong.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum FindingKind {
+    /// Two accesses to the same memory, at least one a write, with nothing that orders them.
+    DataRace,
+    /// A read of memory that nobody has written.
+    UninitializedRead,
+    /// A read, ordered by a wait, of data that an older epoch left there: this epoch's put is missing.
+    StaleRead,
+    /// An index outside a buffer, or a rank outside the world.
+    OutOfBounds,
+    /// A scatter with two lanes that write one element.
+    ScatterConflict,
+    /// A signal that another one overwrites before, or without being ordered after, the wait for it.
+    LostSignal,
+    /// A signal that nobody ever waits for.
+    UnwaitedSignal,
+    /// A flag signalled twice with the same value.
+    DoubledSignal,
+    /// A wait that meets a newer epoch than it expects, a signal older than what the flag holds, or a read under a
+    /// wait for one epoch of data of a newer one.
+    EpochConfusion,
+    /// A wait satisfied by another rank than the one it names.
+    WrongSender,
+    /// Nothing can run any more.
+    Deadlock,
+    /// A wait for a block that has no room to run until the waiting blocks finish.
+    NotResident,
+    /// The run executed more instructions than allowed.
+    StepLimit,
+    /// Integer division or remainder by zero.
+    DivisionByZero,
+    /// A shift by at least the operand's width.
+    ShiftOverflow,
+    /// A host step of the program failed.
+    HostFailed,
+}
+
+impl FindingKind {
+    /// The name in reports.
+    pub const fn name(self) -> &'static str {
+        match self {
+            FindingKind::DataRace => "data-race",
+            FindingKind::UninitializedRead => "uninitialized-read",
+            FindingKind::StaleRead => "stale-read",
+            FindingKind::OutOfBounds => "out-of-bounds",
+            FindingKind::ScatterConflict => "scatter-conflict",
+            FindingKind::LostSignal => "lost-signal",
+            FindingKind::UnwaitedSignal => "unwaited-signal",
+            FindingKind::DoubledSignal => "doubled-signal",
+            FindingKind::EpochConfusion => "epoch-confusion",
+            FindingKind::WrongSender => "wrong-sender",
+            FindingKind::Deadlock => "deadlock",
+            FindingKind::NotResident => "not-resident",
+            FindingKind::StepLimit => "step-limit",
+            FindingKind::DivisionByZero => "division-by-zero",
+            FindingKind::ShiftOverflow => "shift-overflow",
+            FindingKind::HostFailed => "host-failed",
+        }
+    }
+
+    /// Whether the run cannot go on in a meaningful way.
+    pub(super) const fn ends_run(self) -> bool {
+        match self {
+            FindingKind::DataRace
+            | FindingKind::UninitializedRead
+            | FindingKind::StaleRead
+            | FindingKind::ScatterConflict
+            | FindingKind::LostSignal
+            | FindingKind::UnwaitedSignal
+            | FindingKind::DoubledSignal
+            | FindingKind::WrongSender => false,
+            FindingKind::OutOfBounds
+            | FindingKind::EpochConfusion
+            | FindingKind::Deadlock
+            | FindingKind::NotResident
+            | FindingKind::StepLimit
+            | FindingKind::DivisionByZero
+            | FindingKind::ShiftOverflow
+            | FindingKind::HostFailed => true,
+        }
+    }
+}
+
+impl fmt::Display for FindingKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// One side of a finding: who did what, where.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Party {
+    /// The rank.
+    pub rank: u32,
+    /// The kernel, unless this is the host.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kernel: Option<String>,
+    /// The role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub role: Option<String>,
+    /// The block, counted within its role.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub block: Option<u32>,
+    /// The group within the block, inside a split.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub group: Option<u32>,
+    /// The author's file and line.
+    #[serde(serialize_with = "display_loc", skip_serializing_if = "Option::is_none")]
+    pub loc: Option<Loc>,
+    /// The epoch its launch works in.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub epoch: Option<u32>,
+    /// What it does there (`put to inbox`).
+    pub action: String,
+}
+
+fn display_loc<S: serde::Serializer>(loc: &Option<Loc>, s: S) -> Result<S::Ok, S::Error> {
+    match loc {
+        Some(loc) => s.collect_str(loc),
+        None => s.serialize_none(),
+    }
+}
+
+impl fmt::Display for Party {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(loc) = self.loc {
+            write!(f, "{loc}: ")?;
+        }
+        write!(f, "rank {}", self.rank)?;
+        match &self.kernel {
+            Some(kernel) => write!(f, ", {kernel}")?,
+            None => f.write_str(", host")?,
+        }
+        if let Some(role) = &self.role {
+            write!(f, ", role {role}")?;
+        }
+        if let Some(block) = self.block {
+            write!(f, ", block {block}")?;
+        }
+        if let Some(group) = self.group {
+            write!(f, ", group {group}")?;
+        }
+        if let Some(epoch) = self.epoch {
+            write!(f, ", epoch {epoch}")?;
+        }
+        write!(f, ": {}", self.action)
+    }
+}
+
+/// One thing that is wrong.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct Finding {
+    /// What kind of thing.
+    pub kind: FindingKind,
+    /// What happened, in plain words.
+    pub message: String,
+    /// Who it happened to.
+    pub at: Party,
+    /// The other side, where there is one.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub other: Option<Party>,
+    /// The buffer.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub buffer: Option<String>,
+    /// First element and the one after the last, in elements of the access.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub elements: Option<(u64, u64)>,
+    /// Of a deadlock: who waits for whom, one line each.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub chain: Vec<String>,
+    /// How often it happened, at other elements, ranks or blocks.
+    pub times: u64,
+}
+
+impl fmt::Display for Finding {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}: {}\n  at {}", self.kind, self.message, self.at)?;
+        if let Some(other) = &self.other {
+            write!(f, "\n  and {other}")?;
+        }
+        for line in &self.chain {
+            write!(f, "\n  - {line}")?;
+        }
+        if self.times > 1 {
+            write!(f, "\n  ({} times)", self.times)?;
+        }
+        Ok(())
+    }
+}
+
+/// Everything that a run found, in order of appearance, with the seed that replays it.
+#[derive(Clone, Debug, Serialize)]
+pub struct Findings {
+    /// The seed of the run.
+    pub seed: u64,
+    /// The findings; repeated ones are counted in the first.
+    pub list: Vec<Finding>,
+    /// Different findings beyond the limit of [`super::Options::max_findings`].
+    pub dropped: u64,
+    /// What the run did until it ended.
+    pub report: Report,
+}
+
+impl Findings {
+    /// Whether a finding of this kind is among them.
+    pub fn has(&self, kind: FindingKind) -> bool {
+        self.list.iter().any(|f| f.kind == kind)
+    }
+
+    /// The first finding of this kind.
+    pub fn first(&self, kind: FindingKind) -> Option<&Finding> {
+        self.list.iter().find(|f| f.kind == kind)
+    }
+}
+
+impl fmt::Display for Findings {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for finding in &self.list {
+            writeln!(f, "{finding}")?;
+        }
+        if self.dropped > 0 {
+            writeln!(f, "and {} more", self.dropped)?;
+        }
+        write!(f, "(seed {})", self.seed)
+    }
+}
+
+impl std::error::Error for Findings {}
+
+/// Two findings that differ only in elements, ranks or blocks are one.
+type Key = (FindingKind, Option<Loc>, Option<Loc>, Option<String>);
+
+/// Collects findings.
+#[derive(Debug, Default)]
+pub(super) struct Collector {
+    pub list: Vec<Finding>,
+    pub dropped: u64,
+    pub limit: usize,
+    seen: HashMap<Key, usize>,
+    ended: bool,
+}
+
+impl Collector {
+    pub fn new(limit: usize) -> Collector {
+        Collector { limit, ..Collector::default() }
+    }
+
+    /// Whether a finding ended the run.
+    pub fn ended(&self) -> bool {
+        self.ended
+    }
+
+    pub fn add(&mut self, finding: Finding) {
+        self.ended |= finding.kind.ends_run();
+        let other = finding.other.as_ref().and_then(|o| o.loc);
+        let key = (finding.kind, finding.at.loc, other, finding.buffer.clone());
+        if let Some(&at) = self.seen.get(&key) {
+            self.list[at].times += 1;
+        } else if self.list.len() < self.limit {
+            self.seen.insert(key, self.list.len());
+            self.list.push(finding);
+        } else {
+            self.dropped += 1;
+        }
+    }
+}

@@ -1,0 +1,101 @@
+//! Flag arrays: values, who signalled them, who has seen them.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::agent::AgentId;
+use super::clock::Clock;
+use super::shadow::Event;
+
+/// A flag that was signalled at least once.
+#[derive(Debug)]
+pub(super) struct Flag {
+    pub value: u32,
+    pub by: Event,
+    /// What the signal orders before it: nothing for a relaxed one.
+    pub released: Option<Arc<Clock>>,
+    /// The waits that this value satisfied.
+    pub seen: Vec<Event>,
+}
+
+/// One rank's instance of a flag array.
+#[derive(Debug, Default)]
+pub(super) struct FlagArray {
+    /// Number of the flag in `flags` plus one, by index; zero for a flag never signalled.
+    slots: Vec<u32>,
+    pub flags: Vec<Flag>,
+    /// The index of each of `flags`.
+    indices: Vec<u64>,
+    /// Who waits for which flag.
+    waiters: BTreeMap<u64, Vec<AgentId>>,
+}
+
+impl FlagArray {
+    pub fn new(len: u64) -> FlagArray {
+        FlagArray { slots: vec![0; len as usize], ..FlagArray::default() }
+    }
+
+    pub fn value(&self, index: u64) -> u32 {
+        self.get(index).map_or(0, |f| f.value)
+    }
+
+    pub fn get(&self, index: u64) -> Option<&Flag> {
+        let slot = *self.slots.get(index as usize)?;
+        slot.checked_sub(1).map(|s| &self.flags[s as usize])
+    }
+
+    pub fn get_mut(&mut self, index: u64) -> Option<&mut Flag> {
+        let slot = *self.slots.get(index as usize)?;
+        slot.checked_sub(1).map(|s| &mut self.flags[s as usize])
+    }
+
+    /// Sets a flag, returns what it was before and who waits for it.
+    pub fn set(&mut self, index: u64, flag: Flag) -> (Option<Flag>, Vec<AgentId>) {
+        let waiters = self.waiters.remove(&index).unwrap_or_default();
+        let slot = &mut self.slots[index as usize];
+        if let Some(at) = slot.checked_sub(1) {
+            return (Some(std::mem::replace(&mut self.flags[at as usize], flag)), waiters);
+        }
+        self.flags.push(flag);
+        self.indices.push(index);
+        *slot = self.flags.len() as u32;
+        (None, waiters)
+    }
+
+    pub fn wait(&mut self, index: u64, agent: AgentId) {
+        self.waiters.entry(index).or_default().push(agent);
+    }
+
+    /// Everybody who waits, with the flag waited for.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
+        self.waiters.iter().flat_map(|(&index, agents)| agents.iter().map(move |&a| (index, a)))
+    }
+
+    /// Flags whose last value nobody waited for.
+    pub fn unseen(&self) -> impl Iterator<Item = (u64, &Flag)> + '_ {
+        self.indices.iter().copied().zip(&self.flags).filter(|(_, f)| f.seen.is_empty())
+    }
+}
+
+/// Whether epoch `a` comes after `b`; epochs wrap around, and 0 comes before all.
+pub(super) fn newer(a: u32, b: u32) -> bool {
+    a != b && a != 0 && (b == 0 || (a.wrapping_sub(b) as i32) > 0)
+}
+
+/// The epoch after `word`: never 0, and of the other parity, so that after the largest value comes 2.
+pub(super) fn next_epoch(word: u32) -> u32 {
+    if word == u32::MAX { 2 } else { word + 1 }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn epochs_wrap_around() {
+        assert!(newer(2, 1) && !newer(1, 2) && !newer(3, 3));
+        assert!(newer(1, 0) && !newer(0, 1) && newer(u32::MAX, 0));
+        assert_eq!((next_epoch(0), next_epoch(u32::MAX)), (1, 2));
+        assert!(newer(2, u32::MAX) && !newer(u32::MAX, 2));
+    }
+}

@@ -1,0 +1,295 @@
+//! What to simulate: ranks, buffers with their first content, and a program for each rank.
+
+use std::collections::HashMap;
+use std::fmt;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::bulk::const_bits;
+use super::clock::MAX_AGENTS;
+use super::code::Compiled;
+use super::error::{SimError, kind_name};
+use super::finding::Findings;
+use super::memory::{HostMemory, Memory};
+use super::options::Options;
+use super::report::Report;
+use super::world::World;
+use crate::ir::{Const, Dtype, Kernel, Param, ParamKind};
+
+/// A buffer: every rank has one of the name and size.
+#[derive(Clone, Debug)]
+pub(super) struct Buffer {
+    pub name: Arc<str>,
+    pub kind: ParamKind,
+    pub bytes: u64,
+    /// Written with zeros before the run, on every rank.
+    pub zeroed: bool,
+}
+
+/// Content written before the run.
+#[derive(Clone)]
+pub(super) struct Input {
+    pub rank: u32,
+    pub buffer: usize,
+    pub at: u64,
+    pub bytes: Arc<[u8]>,
+}
+
+/// What a parameter of a launch stands for.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Bound {
+    Buffer(usize),
+    Scalar(u64),
+}
+
+pub(super) type HostStep = Arc<dyn Fn(&mut HostMemory<'_, '_>) -> Result<(), String> + Send + Sync>;
+
+/// One step of a rank's program.
+#[derive(Clone)]
+pub(super) enum Step {
+    /// A launch of the kernel with this number.
+    Launch { kernel: usize, params: Arc<[Bound]> },
+    /// Work of the host, after everything before it on the rank.
+    Host { label: Arc<str>, run: HostStep },
+}
+
+/// What the parameters of a launch stand for. A buffer parameter that is not mentioned stands for the buffer of its
+/// own name.
+#[derive(Clone, Debug, Default)]
+pub struct Bindings {
+    buffers: Vec<(String, String)>,
+    scalars: Vec<(String, Const)>,
+}
+
+impl Bindings {
+    /// No bindings: every parameter stands for the buffer of its name.
+    pub fn new() -> Bindings {
+        Bindings::default()
+    }
+
+    /// Binds a parameter to a buffer of another name.
+    #[must_use]
+    pub fn buffer(mut self, param: &str, buffer: &str) -> Bindings {
+        self.buffers.push((param.into(), buffer.into()));
+        self
+    }
+
+    /// Gives a scalar parameter its value.
+    #[must_use]
+    pub fn scalar(mut self, param: &str, value: Const) -> Bindings {
+        self.scalars.push((param.into(), value));
+        self
+    }
+}
+
+/// Ranks, their buffers, and a program for each: what [`Machine::run`] runs, any number of times, from the start.
+#[derive(Clone)]
+pub struct Machine {
+    pub(super) ranks: u32,
+    pub(super) buffers: Vec<Buffer>,
+    by_name: HashMap<Arc<str>, usize>,
+    pub(super) inputs: Vec<Input>,
+    pub(super) kernels: Vec<Arc<Compiled>>,
+    pub(super) programs: Vec<Vec<Step>>,
+}
+
+impl fmt::Debug for Machine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let steps: Vec<usize> = self.programs.iter().map(Vec::len).collect();
+        f.debug_struct("Machine").field("buffers", &self.buffers).field("steps", &steps).finish()
+    }
+}
+
+/// A finished run without findings.
+#[derive(Debug)]
+pub struct Outcome {
+    /// What it did, in numbers.
+    pub report: Report,
+    /// The memory it left behind.
+    pub memory: Memory,
+}
+
+impl Machine {
+    /// A machine with `ranks` ranks, no memory and empty programs.
+    pub fn new(ranks: u32) -> Machine {
+        Machine {
+            ranks,
+            buffers: vec![],
+            by_name: HashMap::new(),
+            inputs: vec![],
+            kernels: vec![],
+            programs: vec![vec![]; ranks as usize],
+        }
+    }
+
+    /// Number of ranks.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// Declares a buffer of `len` elements on every rank. Memory that nobody writes is uninitialised, except flags and
+    /// epoch words, which are zero. Declared twice, the larger size holds.
+    pub fn buffer(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> Result<(), SimError> {
+        let bytes = len * u64::from(dtype.bytes());
+        if let Some(&at) = self.by_name.get(name) {
+            let buffer = &mut self.buffers[at];
+            let special = |k| matches!(k, ParamKind::Flags | ParamKind::EpochWord);
+            if buffer.kind != kind && (special(kind) || special(buffer.kind)) {
+                let (old, new) = (kind_name(buffer.kind), kind_name(kind));
+                return Err(SimError::KindConflict { name: name.into(), old, new });
+            }
+            buffer.bytes = buffer.bytes.max(bytes);
+            if kind == ParamKind::Symmetric {
+                buffer.kind = kind;
+            }
+            return Ok(());
+        }
+        let name: Arc<str> = name.into();
+        self.by_name.insert(name.clone(), self.buffers.len());
+        self.buffers.push(Buffer { name, kind, bytes, zeroed: false });
+        Ok(())
+    }
+
+    /// Declares a buffer for every parameter of a kernel that is not a scalar, under the parameter's name.
+    pub fn buffers_of(&mut self, kernel: &Kernel) -> Result<(), SimError> {
+        for p in kernel.params.iter().filter(|p| p.kind != ParamKind::Scalar) {
+            self.buffer(&p.name, p.kind, p.dtype, p.len)?;
+        }
+        Ok(())
+    }
+
+    /// Zeroes a buffer on every rank before the run.
+    pub fn zero(&mut self, name: &str) -> Result<(), SimError> {
+        let at = self.find(name)?;
+        self.buffers[at].zeroed = true;
+        Ok(())
+    }
+
+    /// Writes elements to a rank's buffer before the run; `at` counts elements of type `T`.
+    pub fn write<T: Pod>(&mut self, rank: u32, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
+        self.check_rank(rank)?;
+        let buffer = self.find(name)?;
+        let b = &self.buffers[buffer];
+        let at = at * size_of::<T>() as u64;
+        let to = at + size_of_val(data) as u64;
+        if matches!(b.kind, ParamKind::Flags | ParamKind::EpochWord) {
+            return Err(SimError::NotPlain { name: name.into(), kind: kind_name(b.kind) });
+        }
+        if to > b.bytes {
+            return Err(SimError::OutOfBounds { name: name.into(), from: at, to, bytes: b.bytes });
+        }
+        let bytes: Arc<[u8]> = bytemuck::cast_slice(data).into();
+        self.inputs.push(Input { rank, buffer, at, bytes });
+        Ok(())
+    }
+
+    /// Appends a launch to a rank's program.
+    pub fn launch(&mut self, rank: u32, kernel: &Arc<Compiled>, bindings: &Bindings) -> Result<(), SimError> {
+        self.check_rank(rank)?;
+        let params = self.bind(kernel, bindings)?;
+        let kernel = self.kernel_number(kernel);
+        self.programs[rank as usize].push(Step::Launch { kernel, params });
+        Ok(())
+    }
+
+    /// Appends a launch to every rank's program.
+    pub fn launch_all(&mut self, kernel: &Arc<Compiled>, bindings: &Bindings) -> Result<(), SimError> {
+        (0..self.ranks).try_for_each(|rank| self.launch(rank, kernel, bindings))
+    }
+
+    /// Appends work of the host to a rank's program: it runs after everything before it on that rank. An error ends
+    /// the run with a finding. `label` names it in findings.
+    pub fn host(
+        &mut self,
+        rank: u32,
+        label: &str,
+        run: impl Fn(&mut HostMemory<'_, '_>) -> Result<(), String> + Send + Sync + 'static,
+    ) -> Result<(), SimError> {
+        self.check_rank(rank)?;
+        self.programs[rank as usize].push(Step::Host { label: label.into(), run: Arc::new(run) });
+        Ok(())
+    }
+
+    /// Runs all programs from the start under one schedule. Finding nothing means that this schedule showed nothing
+    /// wrong, not that no schedule does; races and unordered flags are found whether or not the schedule makes them
+    /// bite.
+    pub fn run(&self, options: &Options) -> Result<Outcome, Box<Findings>> {
+        World::new(self, options).run()
+    }
+
+    fn check_rank(&self, rank: u32) -> Result<(), SimError> {
+        if rank < self.ranks { Ok(()) } else { Err(SimError::UnknownRank { rank, ranks: self.ranks }) }
+    }
+
+    pub(super) fn find(&self, name: &str) -> Result<usize, SimError> {
+        self.by_name.get(name).copied().ok_or_else(|| {
+            let known: Vec<&str> = self.buffers.iter().map(|b| &*b.name).collect();
+            SimError::UnknownBuffer { name: name.into(), known: known.join(", ") }
+        })
+    }
+
+    fn kernel_number(&mut self, kernel: &Arc<Compiled>) -> usize {
+        let known = self.kernels.iter().position(|k| Arc::ptr_eq(k, kernel));
+        known.unwrap_or_else(|| {
+            self.kernels.push(kernel.clone());
+            self.kernels.len() - 1
+        })
+    }
+
+    fn bind(&self, compiled: &Compiled, bindings: &Bindings) -> Result<Arc<[Bound]>, SimError> {
+        let kernel = compiled.kernel();
+        let variant = || kernel.variant.clone();
+        if kernel.ranks != self.ranks {
+            return Err(SimError::WorldSize { kernel: variant(), wants: kernel.ranks, has: self.ranks });
+        }
+        if compiled.agents >= MAX_AGENTS {
+            let agents = u64::from(compiled.agents);
+            return Err(SimError::TooManyAgents { kernel: variant(), agents, most: MAX_AGENTS - 1 });
+        }
+        let mut names = bindings.buffers.iter().map(|b| &b.0).chain(bindings.scalars.iter().map(|s| &s.0));
+        if let Some(unknown) = names.find(|n| kernel.params.iter().all(|p| p.name != **n)) {
+            return Err(SimError::UnknownParam { kernel: variant(), param: unknown.clone() });
+        }
+        kernel.params.iter().map(|p| self.bind_param(kernel, p, bindings)).collect()
+    }
+
+    fn bind_param(&self, kernel: &Kernel, p: &Param, bindings: &Bindings) -> Result<Bound, SimError> {
+        let (variant, param) = (|| kernel.variant.clone(), || p.name.clone());
+        if p.kind == ParamKind::Scalar {
+            let value = bindings.scalars.iter().find(|s| s.0 == p.name).ok_or_else(|| {
+                SimError::MissingScalar { kernel: variant(), param: param(), dtype: p.dtype }
+            })?;
+            let given = const_dtype(value.1);
+            if given != p.dtype {
+                let dtype = p.dtype;
+                return Err(SimError::ScalarType { kernel: variant(), param: param(), dtype, given });
+            }
+            return Ok(Bound::Scalar(const_bits(value.1)));
+        }
+        let name = bindings.buffers.iter().find(|b| b.0 == p.name).map_or(&p.name, |b| &b.1);
+        let at = self.find(name)?;
+        let b = &self.buffers[at];
+        let (buffer, need) = (name.clone(), p.len * u64::from(p.dtype.bytes()));
+        let special = |k| matches!(k, ParamKind::Flags | ParamKind::EpochWord);
+        if b.kind != p.kind && (special(p.kind) || special(b.kind)) {
+            let (wants, has) = (kind_name(p.kind), kind_name(b.kind));
+            return Err(SimError::WrongKind { kernel: variant(), param: param(), buffer, wants, has });
+        }
+        if b.bytes < need {
+            let have = b.bytes;
+            return Err(SimError::TooSmall { kernel: variant(), param: param(), buffer, need, have });
+        }
+        Ok(Bound::Buffer(at))
+    }
+}
+
+const fn const_dtype(value: Const) -> Dtype {
+    match value {
+        Const::Bool(_) => Dtype::Bool,
+        Const::I32(_) => Dtype::I32,
+        Const::U32(_) => Dtype::U32,
+        Const::U64(_) => Dtype::U64,
+        Const::F32(_) => Dtype::F32,
+    }
+}

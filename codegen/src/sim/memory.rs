@@ -1,0 +1,134 @@
+//! Global memory of the ranks, and how hosts see it.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use bytemuck::Pod;
+
+use super::error::{SimError, kind_name};
+use super::flags::FlagArray;
+use super::machine::{Buffer, Machine};
+use super::shadow::Shadow;
+use super::world::World;
+use crate::ir::ParamKind;
+
+/// One rank's instance of a buffer.
+#[derive(Debug)]
+pub(super) struct Block {
+    words: Vec<u64>,
+    bytes: usize,
+    /// Only of plain memory whose accesses are checked.
+    pub shadow: Option<Shadow>,
+    /// Only of a flag array.
+    pub flags: Option<FlagArray>,
+}
+
+impl Block {
+    pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
+        let flags = (kind == ParamKind::Flags).then(|| FlagArray::new(bytes / 4));
+        let checked = checked && !matches!(kind, ParamKind::Flags | ParamKind::EpochWord);
+        // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
+        let words = vec![0; bytes.div_ceil(8) as usize];
+        Block { words, bytes: bytes as usize, shadow: checked.then(|| Shadow::new(bytes)), flags }
+    }
+
+    pub fn bytes(&self) -> &[u8] {
+        &bytemuck::cast_slice(&self.words)[..self.bytes]
+    }
+
+    pub fn bytes_mut(&mut self) -> &mut [u8] {
+        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.bytes]
+    }
+
+    /// All elements as a type that divides the size.
+    pub fn view<T: Pod>(&self) -> &[T] {
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[..whole])
+    }
+
+    pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..whole])
+    }
+}
+
+/// The memory that a run left behind.
+#[derive(Debug)]
+pub struct Memory {
+    ranks: Vec<Vec<Block>>,
+    names: Vec<Arc<str>>,
+}
+
+impl Memory {
+    pub(super) fn new(ranks: Vec<Vec<Block>>, buffers: &[Buffer]) -> Memory {
+        Memory { ranks, names: buffers.iter().map(|b| b.name.clone()).collect() }
+    }
+
+    /// The content of a rank's buffer as elements of type `T`. Memory that nobody wrote is zero.
+    pub fn read<T: Pod>(&self, rank: u32, name: &str) -> Result<&[T], SimError> {
+        let ranks = self.ranks.len() as u32;
+        let memory = self.ranks.get(rank as usize).ok_or(SimError::UnknownRank { rank, ranks })?;
+        let at = self
+            .names
+            .iter()
+            .position(|n| **n == *name)
+            .ok_or_else(|| SimError::UnknownBuffer { name: name.into(), known: self.names.join(", ") })?;
+        Ok(memory[at].view())
+    }
+}
+
+/// A rank's memory as a host step of its program sees it. Accesses are checked like those of kernels.
+#[derive(Debug)]
+pub struct HostMemory<'a, 'm> {
+    world: &'a mut World<'m>,
+    rank: u32,
+}
+
+impl<'a, 'm> HostMemory<'a, 'm> {
+    pub(super) fn new(world: &'a mut World<'m>, rank: u32) -> HostMemory<'a, 'm> {
+        HostMemory { world, rank }
+    }
+
+    /// The rank.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Copies elements out of a buffer; `range` counts elements of type `T`.
+    pub fn read<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<Vec<T>, SimError> {
+        let (buffer, from, to) = self.range::<T>(name, range.clone())?;
+        self.world.host_read(self.rank, buffer, from, to);
+        let all = self.world.memory[self.rank as usize][buffer].view::<T>();
+        Ok(all[range.start as usize..range.end as usize].to_vec())
+    }
+
+    /// Writes elements to a buffer; `at` counts elements of type `T`.
+    pub fn write<T: Pod>(&mut self, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
+        let (buffer, from, to) = self.range::<T>(name, at..at + data.len() as u64)?;
+        let kind = self.world.machine.buffers[buffer].kind;
+        if matches!(kind, ParamKind::Flags | ParamKind::EpochWord) {
+            return Err(SimError::NotPlain { name: name.into(), kind: kind_name(kind) });
+        }
+        self.world.host_write(self.rank, buffer, from, to);
+        let bytes = self.world.memory[self.rank as usize][buffer].bytes_mut();
+        bytes[from as usize..to as usize].copy_from_slice(bytemuck::cast_slice(data));
+        Ok(())
+    }
+
+    fn range<T>(&self, name: &str, range: Range<u64>) -> Result<(usize, u64, u64), SimError> {
+        let buffer = self.world.machine.find(name)?;
+        let size = size_of::<T>() as u64;
+        let bytes = self.world.machine.buffers[buffer].bytes;
+        let (from, to) = (range.start.saturating_mul(size), range.end.saturating_mul(size));
+        if from > to || to > bytes {
+            return Err(SimError::OutOfBounds { name: name.into(), from, to, bytes });
+        }
+        Ok((buffer, from, to))
+    }
+}
+
+/// The ranks' memory before the run: buffers, and what is written to them beforehand.
+pub(super) fn initial(machine: &Machine, checked: bool) -> Vec<Vec<Block>> {
+    let blocks = || machine.buffers.iter().map(|b| Block::new(b.kind, b.bytes, checked)).collect();
+    (0..machine.ranks).map(|_| blocks()).collect()
+}

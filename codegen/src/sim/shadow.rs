@@ -1,0 +1,286 @@
+//! Shadow memory: who last wrote and who has read since, for ranges of bytes as they are accessed.
+//!
+//! A buffer is cut into pages; a page holds a short sorted list of segments, split where accesses begin and end and
+//! joined again where neighbours have the same history. Rows of many kilobytes cost a handful of segments, single
+//! elements cost one each only while their histories differ.
+
+use smallvec::SmallVec;
+
+use super::clock::{AgentNo, Clock};
+
+/// An action: who, when, and where in the code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Event {
+    pub agent: AgentNo,
+    pub time: u32,
+    /// Number of the operation; see `World::locate`.
+    pub site: u32,
+}
+
+/// Marks the site of an atomic among the readers.
+const ATOMIC: u32 = 1 << 31;
+
+/// Who accesses memory now.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Who<'a> {
+    pub clock: &'a Clock,
+    pub event: Event,
+}
+
+impl Who<'_> {
+    /// Whether an earlier action is ordered before this one.
+    pub fn after(&self, e: Event) -> bool {
+        e.agent == self.event.agent || self.clock.covers(e.agent, e.time)
+    }
+}
+
+/// The epoch that a write belongs to: the value of an epoch word, by the word's buffer. `word` 0 is none.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stamp {
+    pub word: u16,
+    pub epoch: u32,
+}
+
+/// What an access clashes with, for a range of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Clash {
+    pub from: u64,
+    pub to: u64,
+    pub kind: ClashKind,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum ClashKind {
+    /// A read of memory that nobody has written.
+    Unwritten,
+    /// Nothing orders the two.
+    Race { with: Event, was: Action },
+    /// The data belongs to another epoch than the reader waited for.
+    Epoch { written: Event, epoch: u32 },
+}
+
+/// What an earlier access did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Action {
+    Read,
+    Write,
+    Atomic,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Readers {
+    None,
+    One(Event),
+    Many(Box<Vec<Event>>),
+}
+
+impl Readers {
+    fn as_slice(&self) -> &[Event] {
+        match self {
+            Readers::None => &[],
+            Readers::One(e) => std::slice::from_ref(e),
+            Readers::Many(list) => list,
+        }
+    }
+
+    /// Adds a reader (or atomic), and drops those that it makes redundant: whoever is ordered after the new one is
+    /// ordered after them too.
+    fn add(&mut self, who: Who<'_>, atomic: bool) {
+        let mut event = who.event;
+        event.site |= if atomic { ATOMIC } else { 0 };
+        let redundant = |old: &Event| who.after(*old) && (atomic || old.site & ATOMIC == 0);
+        match self {
+            Readers::None => *self = Readers::One(event),
+            Readers::One(old) if redundant(old) => *old = event,
+            Readers::One(old) => *self = Readers::Many(Box::new(vec![*old, event])),
+            Readers::Many(list) => {
+                list.retain(|old| !redundant(old));
+                list.push(event);
+                if list.len() == 1 {
+                    *self = Readers::One(event);
+                }
+            }
+        }
+    }
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Segment {
+    from: u16,
+    to: u16,
+    written: bool,
+    stamp: Stamp,
+    write: Event,
+    readers: Readers,
+}
+
+impl Segment {
+    fn unwritten(from: u16, to: u16) -> Segment {
+        let nobody = Event { agent: AgentNo::new(0, 0), time: 0, site: 0 };
+        Segment { from, to, written: false, stamp: Stamp::default(), write: nobody, readers: Readers::None }
+    }
+
+    fn same_history(&self, other: &Segment) -> bool {
+        self.written == other.written
+            && self.write == other.write
+            && self.stamp == other.stamp
+            && self.readers == other.readers
+    }
+}
+
+const PAGE_BITS: u32 = 12;
+const PAGE: u64 = 1 << PAGE_BITS;
+
+type Page = SmallVec<[Segment; 1]>;
+
+/// The shadow of one buffer.
+#[derive(Debug, Default)]
+pub(super) struct Shadow {
+    pages: Vec<Page>,
+}
+
+/// Makes segment borders at `from` and `to` and fills gaps between them, so that the segments returned (as a range of
+/// indices) cover exactly `from..to`.
+fn carve(page: &mut Page, from: u16, to: u16) -> (usize, usize) {
+    let mut first = page.partition_point(|s| s.to <= from);
+    match page.get(first) {
+        Some(s) if s.from == from && s.to == to => return (first, first + 1),
+        Some(s) if s.from < from => {
+            split(page, first, from);
+            first += 1;
+        }
+        _ => {}
+    }
+    let (mut i, mut at) = (first, from);
+    while at < to {
+        let next = page.get(i).map_or(to, |s| s.from.min(to));
+        if next > at {
+            page.insert(i, Segment::unwritten(at, next));
+        } else if page[i].to > to {
+            split(page, i, to);
+        }
+        at = page[i].to;
+        i += 1;
+    }
+    (first, i)
+}
+
+/// Cuts a segment in two.
+fn split(page: &mut Page, i: usize, at: u16) {
+    let mut right = page[i].clone();
+    right.from = at;
+    page[i].to = at;
+    page.insert(i + 1, right);
+}
+
+/// Joins the segments from `first` to `last` with neighbours of the same history.
+fn join(page: &mut Page, first: usize, last: usize) {
+    let mut i = last.min(page.len() - 1);
+    while i >= first.max(1) {
+        if page[i - 1].to == page[i].from && page[i - 1].same_history(&page[i]) {
+            page[i - 1].to = page[i].to;
+            page.remove(i);
+        }
+        i -= 1;
+    }
+}
+
+impl Shadow {
+    pub fn new(bytes: u64) -> Shadow {
+        Shadow { pages: vec![Page::new(); bytes.div_ceil(PAGE) as usize] }
+    }
+
+    fn for_pages(&mut self, from: u64, to: u64, mut f: impl FnMut(&mut Page, u64, u16, u16)) {
+        let mut at = from;
+        while at < to {
+            let base = at & !(PAGE - 1);
+            let end = to.min(base + PAGE);
+            f(&mut self.pages[(at >> PAGE_BITS) as usize], base, (at - base) as u16, (end - base) as u16);
+            at = end;
+        }
+    }
+
+    /// Records a read of the bytes `from..to` and tells what it clashes with. `expected` is the epoch that the reader
+    /// waited for.
+    pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, expected: Stamp, clashes: &mut Vec<Clash>) {
+        self.for_pages(from, to, |page, base, from, to| {
+            let (first, end) = carve(page, from, to);
+            for s in &mut page[first..end] {
+                let mut clash = |kind| {
+                    clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
+                };
+                if !s.written {
+                    clash(ClashKind::Unwritten);
+                } else if !who.after(s.write) {
+                    clash(ClashKind::Race { with: s.write, was: Action::Write });
+                } else if expected.word != 0
+                    && expected.word == s.stamp.word
+                    && expected.epoch != s.stamp.epoch
+                {
+                    clash(ClashKind::Epoch { written: s.write, epoch: s.stamp.epoch });
+                }
+                for e in s.readers.as_slice() {
+                    if e.site & ATOMIC != 0 && !who.after(*e) {
+                        clash(ClashKind::Race { with: plain(*e), was: Action::Atomic });
+                    }
+                }
+                s.readers.add(who, false);
+            }
+            join(page, first, end);
+        });
+    }
+
+    /// Records a write of the bytes `from..to` and tells what it clashes with.
+    pub fn write(&mut self, from: u64, to: u64, who: Who<'_>, stamp: Stamp, clashes: &mut Vec<Clash>) {
+        self.for_pages(from, to, |page, base, from, to| {
+            let (first, end) = carve(page, from, to);
+            for s in &page[first..end] {
+                let mut clash = |with, was| {
+                    let kind = ClashKind::Race { with, was };
+                    clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
+                };
+                if s.written && !who.after(s.write) {
+                    clash(s.write, Action::Write);
+                }
+                for e in s.readers.as_slice() {
+                    if !who.after(*e) {
+                        clash(plain(*e), if e.site & ATOMIC == 0 { Action::Read } else { Action::Atomic });
+                    }
+                }
+            }
+            page.drain(first + 1..end);
+            let write = who.event;
+            page[first] = Segment { from, to, written: true, stamp, write, readers: Readers::None };
+            join(page, first, first + 1);
+        });
+    }
+
+    /// Records an atomic update of the bytes `from..to`: atomics don't clash with each other.
+    pub fn atomic(&mut self, from: u64, to: u64, who: Who<'_>, clashes: &mut Vec<Clash>) {
+        self.for_pages(from, to, |page, base, from, to| {
+            let (first, end) = carve(page, from, to);
+            for s in &mut page[first..end] {
+                let mut clash = |kind| {
+                    clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
+                };
+                if !s.written {
+                    clash(ClashKind::Unwritten);
+                    (s.written, s.write) = (true, who.event);
+                } else if !who.after(s.write) {
+                    clash(ClashKind::Race { with: s.write, was: Action::Write });
+                }
+                for e in s.readers.as_slice() {
+                    if e.site & ATOMIC == 0 && !who.after(*e) {
+                        clash(ClashKind::Race { with: *e, was: Action::Read });
+                    }
+                }
+                s.readers.add(who, true);
+            }
+        });
+    }
+}
+
+fn plain(mut e: Event) -> Event {
+    e.site &= !ATOMIC;
+    e
+}

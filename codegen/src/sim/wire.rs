@@ -1,0 +1,132 @@
+//! Peer stores on their way: issued, not yet visible at their destination.
+
+use std::sync::Arc;
+
+use super::clock::Clock;
+use super::shadow::Event;
+use super::value::{Tile, runs};
+
+/// Data of a put.
+#[derive(Clone, Debug)]
+pub(super) enum Payload {
+    /// The low bytes of a scalar.
+    Word(u64, u8),
+    /// A whole tile.
+    Tile(Tile),
+    /// The elements of a tile that a mask selects, and the size of one.
+    Masked(Tile, Tile, u8),
+}
+
+impl Payload {
+    /// Bytes that the store spans in memory.
+    pub fn span(&self) -> u64 {
+        match self {
+            Payload::Word(_, bytes) => u64::from(*bytes),
+            Payload::Tile(t) | Payload::Masked(t, ..) => t.bytes() as u64,
+        }
+    }
+
+    /// Writes the data to memory, which begins at the store's first byte.
+    pub fn apply(&self, memory: &mut [u8]) {
+        match self {
+            Payload::Word(bits, bytes) => {
+                memory[..*bytes as usize].copy_from_slice(&bits.to_le_bytes()[..*bytes as usize]);
+            }
+            Payload::Tile(t) => memory[..t.bytes()].copy_from_slice(t.view()),
+            Payload::Masked(t, mask, size) => {
+                let size = *size as usize;
+                for (from, to) in runs(mask.view()) {
+                    memory[from * size..to * size].copy_from_slice(&t.view()[from * size..to * size]);
+                }
+            }
+        }
+    }
+}
+
+/// What is on its way.
+#[derive(Debug)]
+pub(super) enum Cargo {
+    /// Bytes for a buffer.
+    Data { buffer: usize, at: u64, payload: Payload },
+    /// A flag. `clock` is the signaller's; it reaches the waiter only of a `release`.
+    Flag { buffer: usize, index: u64, value: u32, clock: Arc<Clock>, release: bool },
+}
+
+impl Cargo {
+    /// Whether both store to one place.
+    fn overlaps(&self, place: &Spot) -> bool {
+        match (self, place) {
+            (Cargo::Data { buffer, at, payload }, Spot::Bytes { buffer: b, from, to }) => {
+                buffer == b && at < to && *from < at + payload.span()
+            }
+            (Cargo::Flag { buffer, index, .. }, Spot::Flag { buffer: b, index: i }) => {
+                buffer == b && index == i
+            }
+            _ => false,
+        }
+    }
+}
+
+/// A place at the destination.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Spot {
+    Bytes { buffer: usize, from: u64, to: u64 },
+    Flag { buffer: usize, index: u64 },
+}
+
+/// A store on its way.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub by: Event,
+    pub cargo: Cargo,
+}
+
+/// The stores on their way to one rank, in the order they were issued.
+#[derive(Debug, Default)]
+pub(super) struct Wire {
+    pub pending: Vec<Pending>,
+    /// How many of them are flags.
+    flags: usize,
+}
+
+impl Wire {
+    pub fn push(&mut self, p: Pending) {
+        self.flags += usize::from(matches!(p.cargo, Cargo::Flag { .. }));
+        self.pending.push(p);
+    }
+
+    pub fn take(&mut self, at: usize) -> Pending {
+        let p = self.pending.remove(at);
+        self.flags -= usize::from(matches!(p.cargo, Cargo::Flag { .. }));
+        p
+    }
+
+    /// The first flag at or after a position, from the start if there is none.
+    pub fn flag_from(&self, start: usize) -> Option<usize> {
+        if self.flags == 0 {
+            return None;
+        }
+        let n = self.pending.len();
+        (start..n).chain(0..start.min(n)).find(|&i| matches!(self.pending[i].cargo, Cargo::Flag { .. }))
+    }
+
+    /// Takes the stores that are ordered before the owner of a clock, in the order they were issued.
+    pub fn take_ordered(&mut self, clock: &Clock) -> Vec<Pending> {
+        self.take_where(|p| clock.covers(p.by.agent, p.by.time))
+    }
+
+    /// As [`Wire::take_ordered`], of an agent itself or ordered before it, but only those to a place.
+    pub fn take_to(&mut self, place: &Spot, after: impl Fn(Event) -> bool) -> Vec<Pending> {
+        self.take_where(|p| p.cargo.overlaps(place) && after(p.by))
+    }
+
+    fn take_where(&mut self, take: impl Fn(&Pending) -> bool) -> Vec<Pending> {
+        if !self.pending.iter().any(&take) {
+            return vec![];
+        }
+        let (taken, kept) = self.pending.drain(..).partition(take);
+        self.pending = kept;
+        self.flags = self.pending.iter().filter(|p| matches!(p.cargo, Cargo::Flag { .. })).count();
+        taken
+    }
+}

@@ -1,0 +1,464 @@
+//! A run: streams, launches, blocks, and the loop that lets them act.
+
+use std::sync::Arc;
+
+use super::agent::{Agent, AgentId, BlockId};
+use super::clock::{AgentNo, Clock};
+use super::code::Pc;
+use super::exec::Stop;
+use super::finding::{Collector, FindingKind, Findings};
+use super::flags::next_epoch;
+use super::machine::{Bound, HostStep, Machine, Outcome, Step};
+use super::memory::{self, Block as Memory, HostMemory};
+use super::options::Options;
+use super::report::{Counts, Report};
+use super::sched::{Scheduler, Task};
+use super::shadow::{Clash, Event, Shadow, Stamp, Who};
+use super::wire::Wire;
+use crate::ir::{ParamId, ParamKind};
+
+/// A rank's program in progress.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub who: AgentNo,
+    pub time: u32,
+    pub clock: Clock,
+    /// The step to do next, or being done.
+    pub step: usize,
+    pub launch: Option<Launch>,
+    priority: u64,
+}
+
+/// A launch in progress.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub kernel: usize,
+    params: Arc<[Bound]>,
+    /// Number among all launches of the run.
+    number: usize,
+    /// What is ordered before the launch, and before its end.
+    start: Arc<Clock>,
+    end: Clock,
+    pub next_block: u32,
+    pub running: u32,
+    pub blocks: u32,
+    /// Epoch words to advance at the end.
+    advance: Vec<(usize, u32)>,
+}
+
+impl Launch {
+    /// Whether a parameter stands for the buffer.
+    pub fn is_bound(&self, param: ParamId, buffer: usize) -> bool {
+        matches!(self.params[param.index()], Bound::Buffer(b) if b == buffer)
+    }
+}
+
+/// Who had a number, from a time on.
+#[derive(Clone, Debug)]
+pub(super) struct Life {
+    pub from: u32,
+    pub launch: usize,
+    pub role: usize,
+    pub block: u32,
+    pub group: Option<u32>,
+}
+
+/// A running block.
+#[derive(Debug)]
+pub(super) struct RunningBlock {
+    /// Instances of the shared arrays that were accessed, by array and group.
+    pub shared: Vec<Vec<Option<Memory>>>,
+    /// Groups of a split that are not done.
+    groups: u32,
+}
+
+/// A run in progress.
+#[derive(Debug)]
+pub(super) struct World<'m> {
+    pub machine: &'m Machine,
+    pub options: &'m Options,
+    pub memory: Vec<Vec<Memory>>,
+    pub wires: Vec<Wire>,
+    pub sched: Scheduler,
+    pub streams: Vec<Stream>,
+    pub agents: Vec<Option<Box<Agent>>>,
+    free_agents: Vec<AgentId>,
+    pub blocks: Vec<Option<RunningBlock>>,
+    free_blocks: Vec<BlockId>,
+    /// The epoch that each launch works in, once it has read it.
+    pub epochs: Vec<Option<u32>>,
+    /// By rank and number.
+    pub lives: Vec<Vec<Vec<Life>>>,
+    /// First site of each kernel.
+    pub sites: Vec<u32>,
+    pub found: Collector,
+    pub counts: Vec<Counts>,
+    pub steps: u64,
+    max_resident: u32,
+    /// Scratch of the accesses.
+    pub clashes: Vec<Clash>,
+}
+
+/// Site of what hosts do.
+pub(super) const HOST_SITE: u32 = u32::MAX >> 1;
+
+impl<'m> World<'m> {
+    pub fn new(machine: &'m Machine, options: &'m Options) -> World<'m> {
+        let ranks = machine.ranks as usize;
+        let agents = 1 + machine.kernels.iter().map(|k| k.agents).max().unwrap_or(0) as usize;
+        let clock = Clock::new(ranks, agents);
+        let mut sched = Scheduler::new(options.strategy, options.seed, machine.ranks);
+        let streams: Vec<Stream> = (0..machine.ranks)
+            .map(|rank| Stream {
+                who: AgentNo::new(rank, 0),
+                time: 1,
+                clock: clock.clone(),
+                step: 0,
+                launch: None,
+                priority: sched.priority(rank, None),
+            })
+            .collect();
+        let mut next_site = 0;
+        let sites = machine.kernels.iter().map(|k| {
+            let first = next_site;
+            next_site += k.kernel.ops.len() as u32;
+            first
+        });
+        let mut world = World {
+            sites: sites.collect(),
+            machine,
+            options,
+            memory: memory::initial(machine, options.race_checks),
+            wires: (0..ranks).map(|_| Wire::default()).collect(),
+            sched,
+            streams,
+            agents: vec![],
+            free_agents: vec![],
+            blocks: vec![],
+            free_blocks: vec![],
+            epochs: vec![],
+            lives: vec![vec![vec![]; agents]; ranks],
+            found: Collector::new(options.max_findings),
+            counts: machine.kernels.iter().map(|_| Counts::new(ranks)).collect(),
+            steps: 0,
+            max_resident: 0,
+            clashes: vec![],
+        };
+        world.write_inputs();
+        world
+    }
+
+    /// Writes what the machine has as first content, as the ranks' hosts at time 0.
+    fn write_inputs(&mut self) {
+        let machine = self.machine;
+        for (at, buffer) in machine.buffers.iter().enumerate().filter(|(_, b)| b.zeroed) {
+            for rank in 0..machine.ranks {
+                self.setup_write(rank, at, 0, buffer.bytes);
+            }
+        }
+        for input in &machine.inputs {
+            let (from, to) = (input.at, input.at + input.bytes.len() as u64);
+            self.setup_write(input.rank, input.buffer, from, to);
+            let memory = self.memory[input.rank as usize][input.buffer].bytes_mut();
+            memory[from as usize..to as usize].copy_from_slice(&input.bytes);
+        }
+    }
+
+    fn setup_write(&mut self, rank: u32, buffer: usize, from: u64, to: u64) {
+        let stream = &self.streams[rank as usize];
+        let event = Event { agent: stream.who, time: 0, site: HOST_SITE };
+        if let Some(shadow) = &mut self.memory[rank as usize][buffer].shadow {
+            let who = Who { clock: &stream.clock, event };
+            shadow.write(from, to, who, Stamp::default(), &mut self.clashes);
+        }
+    }
+
+    /// Runs to the end, or to the first finding that ends the run.
+    pub fn run(mut self) -> Result<Outcome, Box<Findings>> {
+        for rank in 0..self.machine.ranks {
+            self.stream_ready(rank);
+        }
+        while !self.found.ended() {
+            self.deliver_by_chance();
+            match self.sched.pick() {
+                Some(Task::Agent(agent)) => self.run_agent(agent),
+                Some(Task::Stream(rank)) => self.run_stream(rank),
+                None if self.deliver_one() => {}
+                None => break,
+            }
+        }
+        if !self.found.ended() {
+            self.check_end();
+        }
+        let report = self.report();
+        if self.found.list.is_empty() {
+            for rank in 0..self.wires.len() {
+                self.deliver_all(rank);
+            }
+            return Ok(Outcome { report, memory: memory::Memory::new(self.memory, &self.machine.buffers) });
+        }
+        let Collector { list, dropped, .. } = self.found;
+        Err(Box::new(Findings { seed: self.options.seed, list, dropped, report }))
+    }
+
+    fn report(&self) -> Report {
+        let mut report = Report {
+            steps: self.steps,
+            picks: self.sched.picks(),
+            max_resident_blocks: self.max_resident,
+            ..Report::default()
+        };
+        for (kernel, counts) in self.machine.kernels.iter().zip(&self.counts) {
+            report.add(&kernel.kernel.name, counts);
+        }
+        report
+    }
+
+    fn stream_ready(&mut self, rank: u32) {
+        let stream = &self.streams[rank as usize];
+        if stream.step < self.machine.programs[rank as usize].len() {
+            self.sched.ready(Task::Stream(rank), stream.priority);
+        }
+    }
+
+    fn run_stream(&mut self, rank: u32) {
+        let machine = self.machine;
+        let step = self.streams[rank as usize].step;
+        match &machine.programs[rank as usize][step] {
+            Step::Launch { kernel, params } => self.start_launch(rank, *kernel, params.clone()),
+            Step::Host { label, run } => self.run_host(rank, label, run),
+        }
+    }
+
+    fn run_host(&mut self, rank: u32, label: &str, run: &HostStep) {
+        if let Err(why) = run(&mut HostMemory::new(self, rank)) {
+            let message = format!("host step `{label}` of rank {rank}: {why}");
+            let at = self.host_event(rank);
+            self.find(FindingKind::HostFailed, message, at, None);
+        }
+        self.end_step(rank);
+    }
+
+    fn end_step(&mut self, rank: u32) {
+        self.streams[rank as usize].step += 1;
+        self.stream_ready(rank);
+    }
+
+    fn start_launch(&mut self, rank: u32, kernel: usize, params: Arc<[Bound]>) {
+        let compiled = &self.machine.kernels[kernel];
+        self.counts[kernel].launches += 1;
+        self.epochs.push(None);
+        let stream = &mut self.streams[rank as usize];
+        stream.clock.set(stream.who, stream.time);
+        stream.time += 1;
+        stream.launch = Some(Launch {
+            kernel,
+            params,
+            number: self.epochs.len() - 1,
+            start: Arc::new(stream.clock.clone()),
+            end: stream.clock.clone(),
+            next_block: 0,
+            running: 0,
+            blocks: compiled.kernel.grid_blocks(),
+            advance: vec![],
+        });
+        self.start_blocks(rank);
+    }
+
+    /// Starts as many blocks as there is room for, or ends the launch when all are done.
+    fn start_blocks(&mut self, rank: u32) {
+        let room = self.options.resident_blocks.unwrap_or(u32::MAX);
+        while let Some(launch) = &mut self.streams[rank as usize].launch {
+            if launch.next_block == launch.blocks {
+                if launch.running == 0 {
+                    self.end_launch(rank);
+                }
+                return;
+            }
+            if launch.running >= room {
+                return;
+            }
+            launch.next_block += 1;
+            launch.running += 1;
+            self.max_resident = self.max_resident.max(launch.running);
+            self.start_block(rank);
+        }
+    }
+
+    fn start_block(&mut self, rank: u32) {
+        let Some(launch) = &self.streams[rank as usize].launch else { return };
+        let compiled = self.machine.kernels[launch.kernel].clone();
+        let (role, block_in_role) = compiled.role_of(launch.next_block - 1);
+        let code = &compiled.roles[role];
+        let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
+        let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
+        let block = RunningBlock { shared: shared.collect(), groups: 0 };
+        let agent = Agent {
+            who,
+            time: launch.start.get(who) + 1,
+            clock: Clock::clone(&launch.start),
+            rank,
+            kernel: launch.kernel,
+            role,
+            launch: launch.number,
+            params: launch.params.clone(),
+            block: insert(&mut self.blocks, &mut self.free_blocks, block),
+            block_in_role,
+            group: None,
+            parent: None,
+            pc: 0,
+            scalars: code.scalars.clone(),
+            tiles: vec![Default::default(); code.tiles as usize],
+            receipts: vec![Stamp::default(); compiled.kernel.receipts.len()],
+            arrived: 0,
+            priority: self.sched.priority(rank, Some((role, block_in_role))),
+            compiled,
+        };
+        self.add_agent(agent);
+    }
+
+    fn add_agent(&mut self, agent: Agent) -> AgentId {
+        let life = Life {
+            from: agent.time,
+            launch: agent.launch,
+            role: agent.role,
+            block: agent.block_in_role,
+            group: agent.group,
+        };
+        self.lives[agent.who.rank()][agent.who.number()].push(life);
+        let priority = agent.priority;
+        let id = insert(&mut self.agents, &mut self.free_agents, Box::new(agent));
+        self.sched.ready(Task::Agent(id), priority);
+        id
+    }
+
+    fn end_launch(&mut self, rank: u32) {
+        let Some(launch) = self.streams[rank as usize].launch.take() else { return };
+        let memory = &mut self.memory[rank as usize];
+        for (word, value) in launch.advance {
+            memory[word].view_mut::<u32>()[0] = value;
+        }
+        let stream = &mut self.streams[rank as usize];
+        stream.clock.join(&launch.end);
+        self.end_step(rank);
+    }
+
+    /// The epoch that an agent's launch works in, read from the word.
+    pub fn read_epoch(&mut self, agent: &Agent, word: usize, advance: bool) -> u32 {
+        let epoch = next_epoch(self.memory[agent.rank as usize][word].view::<u32>()[0]);
+        self.epochs[agent.launch] = Some(epoch);
+        if advance
+            && let Some(launch) = &mut self.streams[agent.rank as usize].launch
+            && !launch.advance.iter().any(|a| a.0 == word)
+        {
+            launch.advance.push((word, epoch));
+        }
+        epoch
+    }
+
+    fn run_agent(&mut self, id: AgentId) {
+        let Some(mut agent) = self.agents[id as usize].take() else { return };
+        let (stretch, priority) = self.sched.stretch();
+        if let Some(priority) = priority {
+            agent.priority = priority;
+        }
+        let before = self.steps;
+        let stop = self.execute(id, &mut agent, stretch);
+        self.counts[agent.kernel].steps += self.steps - before;
+        match stop {
+            Stop::Stretch => {
+                self.sched.ready(Task::Agent(id), agent.priority);
+                self.agents[id as usize] = Some(agent);
+            }
+            Stop::Waiting | Stop::Fault => self.agents[id as usize] = Some(agent),
+            Stop::Split { groups, body } => self.split(id, agent, groups, body),
+            Stop::Join => self.join(id, agent),
+            Stop::End => self.end_block(id, agent),
+        }
+    }
+
+    fn split(&mut self, id: AgentId, mut agent: Box<Agent>, groups: u32, body: Pc) {
+        let known = agent.publish();
+        if let Some(block) = &mut self.blocks[agent.block as usize] {
+            block.groups = groups;
+        }
+        for group in 0..groups {
+            let who = AgentNo::new(agent.rank, agent.who.number() as u32 + group);
+            let time = if group == 0 { agent.time } else { known.get(who) + 1 };
+            let mut child = agent.fork(who, time, Clock::clone(&known));
+            child.pc = body;
+            child.group = Some(group);
+            child.priority = self.sched.priority(agent.rank, Some((agent.role, agent.block_in_role)));
+            child.parent = Some(id);
+            self.add_agent(child);
+        }
+        self.agents[id as usize] = Some(agent);
+    }
+
+    fn join(&mut self, id: AgentId, mut group: Box<Agent>) {
+        self.free_agents.push(id);
+        let known = group.publish();
+        let Some(parent) = group.parent.and_then(|p| self.agents[p as usize].as_mut().map(|a| (p, a))) else {
+            return;
+        };
+        let (parent_id, parent) = parent;
+        parent.clock.join(&known);
+        let Some(block) = &mut self.blocks[parent.block as usize] else { return };
+        block.groups -= 1;
+        if block.groups > 0 {
+            return;
+        }
+        parent.time = parent.clock.get(parent.who) + 1;
+        let life = Life {
+            from: parent.time,
+            launch: parent.launch,
+            role: parent.role,
+            block: parent.block_in_role,
+            group: None,
+        };
+        self.lives[parent.who.rank()][parent.who.number()].push(life);
+        self.sched.ready(Task::Agent(parent_id), parent.priority);
+    }
+
+    fn end_block(&mut self, id: AgentId, mut agent: Box<Agent>) {
+        self.free_agents.push(id);
+        self.blocks[agent.block as usize] = None;
+        self.free_blocks.push(agent.block);
+        let known = agent.publish();
+        if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
+            launch.end.join(&known);
+            launch.running -= 1;
+        }
+        self.start_blocks(agent.rank);
+    }
+
+    /// What a rank's host does now, as an event.
+    pub fn host_event(&self, rank: u32) -> Event {
+        let stream = &self.streams[rank as usize];
+        Event { agent: stream.who, time: stream.time, site: HOST_SITE }
+    }
+
+    /// A shared array as an agent sees it; it comes into being at its first use.
+    pub fn shared(&mut self, agent: &Agent, array: usize) -> &mut Memory {
+        let s = &agent.compiled.kernel.shared[array];
+        let copy = if s.copies == 1 { 0 } else { agent.group.unwrap_or(0) as usize };
+        let bytes = u64::from(s.len) * u64::from(s.dtype.bytes());
+        let checked = self.options.race_checks;
+        let block = self.blocks[agent.block as usize].as_mut().expect("the agent's block runs");
+        block.shared[array][copy].get_or_insert_with(|| {
+            let mut memory = Memory::new(ParamKind::Local, bytes, false);
+            memory.shadow = checked.then(|| Shadow::new(bytes));
+            memory
+        })
+    }
+}
+
+/// Puts something into a list with holes.
+fn insert<T>(list: &mut Vec<Option<T>>, free: &mut Vec<u32>, item: T) -> u32 {
+    if let Some(at) = free.pop() {
+        list[at as usize] = Some(item);
+        return at;
+    }
+    list.push(Some(item));
+    list.len() as u32 - 1
+}
