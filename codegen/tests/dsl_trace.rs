@@ -205,6 +205,7 @@ fn known<T: peerwarp_codegen::dsl::Element>(v: Val<T>) -> Option<Const> {
 #[test]
 fn constants_are_folded() {
     role_of(|b| {
+        let (zero, one) = (0u32, 1u32);
         let k = |x: u32| IntoVal::<u32>::val(x);
         let i = |x: i32| IntoVal::<i32>::val(x);
         let f = |x: f32| IntoVal::<f32>::val(x);
@@ -230,9 +231,9 @@ fn constants_are_folded() {
             (f(3.7).to_u32(), 3),
             (k(7).lt(8).select(k(1), 2), 1),
             (k(8).lt(8).select(k(1), 2), 2),
-            (b.u.get(0) % 1, 0),
-            (b.u.get(0) * 0, 0),
-            (b.u.get(0) & 0, 0),
+            (b.u.get(0) % one, 0),
+            (b.u.get(0) * zero, 0),
+            (b.u.get(0) & zero, 0),
         ] {
             assert_eq!(known(v), Some(Const::U32(expected)));
         }
