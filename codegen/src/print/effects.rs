@@ -1,0 +1,220 @@
+//! What memory an operation touches, with which lanes, and when two touches are surely apart.
+
+use std::collections::BTreeMap;
+
+use crate::ir::{BinaryOp, Const, OpId, OpKind, Place, ValueId};
+
+use super::{layout::Layouts, program::Program};
+
+/// Which lanes touch what.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Lanes {
+    /// The group's first lane, one element.
+    First,
+    /// Every lane, the same element.
+    Every,
+    /// Each lane its share of a tile of `len` elements, `per_lane` consecutive ones a step.
+    Spread { len: u32, per_lane: u32 },
+    /// No telling: gathers and scatters.
+    Anywhere,
+}
+
+/// One touch of memory by a group.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    /// The operation.
+    pub op: OpId,
+    /// The buffer.
+    pub place: Place,
+    /// Whether it writes.
+    pub write: bool,
+    /// Whether it is a put: puts of a parcel are not ordered among each other.
+    pub put: bool,
+    /// Who.
+    pub lanes: Lanes,
+    /// First element, as a linear form; none where lanes pick for themselves.
+    start: Option<Linear>,
+}
+
+/// `sum of coefficient * value, plus a constant`.
+#[derive(Clone, Debug, Default, PartialEq)]
+struct Linear {
+    terms: BTreeMap<ValueId, i128>,
+    constant: i128,
+}
+
+impl Linear {
+    fn scaled(mut self, by: i128) -> Linear {
+        self.constant *= by;
+        self.terms.values_mut().for_each(|c| *c *= by);
+        self.terms.retain(|_, c| *c != 0);
+        self
+    }
+
+    fn plus(mut self, other: Linear) -> Linear {
+        self.constant += other.constant;
+        for (v, c) in other.terms {
+            *self.terms.entry(v).or_default() += c;
+        }
+        self.terms.retain(|_, c| *c != 0);
+        self
+    }
+}
+
+/// How far apart in time two touches are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Age {
+    /// The same round of every loop around them.
+    Now,
+    /// An earlier round of this loop, the same round of the loops around it.
+    Round(OpId),
+    /// Unknown.
+    Far,
+}
+
+/// What an operation touches.
+pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> {
+    let k = p.kernel;
+    let spread = |tile: ValueId| match k.ty(tile).len {
+        Some(len) => Lanes::Spread { len, per_lane: layouts.of(tile).per_lane },
+        None => Lanes::First,
+    };
+    let one = |place, write, put, lanes, index: Option<ValueId>| {
+        vec![Access { op, place, write, put, lanes, start: index.map(|i| linear(p, i)) }]
+    };
+    match k.op(op).kind {
+        OpKind::Load { out, place, index, .. } => {
+            let lanes = if k.ty(out).is_tile() { spread(out) } else { Lanes::Every };
+            one(place, false, false, lanes, Some(index))
+        }
+        OpKind::LoadMasked { out, place, index, .. } => one(place, false, false, spread(out), Some(index)),
+        OpKind::Gather { place, .. } => one(place, false, false, Lanes::Anywhere, None),
+        OpKind::Store { place, index, value, .. } => one(place, true, false, spread(value), Some(index)),
+        OpKind::Scatter { place, .. } => one(place, true, false, Lanes::Anywhere, None),
+        OpKind::Atomic { place, index, .. } => one(place, true, false, Lanes::First, Some(index)),
+        OpKind::Put { buffer, index, value, .. } => {
+            // A scalar put to a mask is spread over lanes by destination, not by element.
+            let lanes = if k.ty(value).is_tile() { spread(value) } else { Lanes::Anywhere };
+            one(Place::Param(buffer), true, true, lanes, Some(index))
+        }
+        OpKind::Const { .. }
+        | OpKind::Rank { .. }
+        | OpKind::ScalarParam { .. }
+        | OpKind::Epoch { .. }
+        | OpKind::GroupIndex { .. }
+        | OpKind::Binary { .. }
+        | OpKind::Unary { .. }
+        | OpKind::Compare { .. }
+        | OpKind::Select { .. }
+        | OpKind::Cast { .. }
+        | OpKind::Fma { .. }
+        | OpKind::Bitcast { .. }
+        | OpKind::Splat { .. }
+        | OpKind::Arange { .. }
+        | OpKind::Reduce { .. }
+        | OpKind::Scan { .. }
+        | OpKind::Signal { .. }
+        | OpKind::Wait { .. }
+        | OpKind::WaitAll { .. }
+        | OpKind::If { .. }
+        | OpKind::For { .. }
+        | OpKind::While { .. }
+        | OpKind::Break { .. }
+        | OpKind::Continue { .. }
+        | OpKind::VarDecl { .. }
+        | OpKind::VarGet { .. }
+        | OpKind::VarSet { .. }
+        | OpKind::Split { .. } => vec![],
+    }
+}
+
+/// Whether a barrier must stand between an earlier touch and a later one.
+pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) -> bool {
+    if earlier.place != later.place || !(earlier.write || later.write) {
+        return false;
+    }
+    if (earlier.put && later.put) || (earlier.lanes == Lanes::First && later.lanes == Lanes::First) {
+        return false;
+    }
+    let (Some(a), Some(b)) = (&earlier.start, &later.start) else { return true };
+    let distance = b.clone().plus(a.clone().scaled(-1));
+    if !distance.terms.is_empty() || !comparable(p, a, age) {
+        return true;
+    }
+    let (len_a, len_b) = (length(&earlier.lanes), length(&later.lanes));
+    match age {
+        Age::Now => {
+            let same_lanes = distance.constant == 0 && earlier.lanes == later.lanes;
+            !same_lanes && distance.constant < len_a && -distance.constant < len_b
+        }
+        Age::Round(l) => {
+            let Some((counter, step)) = counter_of(p, l) else { return true };
+            let stride = a.terms.get(&counter).copied().unwrap_or(0) * step;
+            let same_lanes = stride == 0 && distance.constant == 0 && earlier.lanes == later.lanes;
+            // `later` runs m >= 1 rounds after `earlier`, m * stride elements on: the first round is the nearest.
+            let apart = (stride > 0 && stride + distance.constant >= len_a)
+                || (stride < 0 && stride + distance.constant <= -len_b);
+            !same_lanes && !apart
+        }
+        Age::Far => true,
+    }
+}
+
+/// Whether the values in `form` mean the same for both touches (but for the counter of the loop between them).
+fn comparable(p: &Program, form: &Linear, age: Age) -> bool {
+    match age {
+        Age::Now => true,
+        Age::Round(l) => {
+            let counter = counter_of(p, l).map(|c| c.0);
+            form.terms.keys().all(|v| Some(*v) == counter || p.def_id(*v).is_none_or(|d| !p.inside(d, l)))
+        }
+        Age::Far => false,
+    }
+}
+
+/// Counter and constant step of a `For`.
+fn counter_of(p: &Program, l: OpId) -> Option<(ValueId, i128)> {
+    match p.kernel.op(l).kind {
+        OpKind::For { var, step, .. } => Some((var, constant(p, step)?)),
+        _ => None,
+    }
+}
+
+fn length(lanes: &Lanes) -> i128 {
+    match lanes {
+        Lanes::Spread { len, .. } => i128::from(*len),
+        _ => 1,
+    }
+}
+
+fn constant(p: &Program, v: ValueId) -> Option<i128> {
+    match p.def(v)? {
+        OpKind::Const { value: Const::U32(v), .. } => Some((*v).into()),
+        OpKind::Const { value: Const::I32(v), .. } => Some((*v).into()),
+        OpKind::Const { value: Const::U64(v), .. } => Some((*v).into()),
+        _ => None,
+    }
+}
+
+fn linear(p: &Program, v: ValueId) -> Linear {
+    let atom = || Linear { terms: BTreeMap::from([(v, 1)]), constant: 0 };
+    match p.def(v) {
+        Some(OpKind::Const { .. }) => match constant(p, v) {
+            Some(c) => Linear { terms: BTreeMap::new(), constant: c },
+            None => atom(),
+        },
+        Some(OpKind::Binary { op: BinaryOp::Add, a, b, .. }) => linear(p, *a).plus(linear(p, *b)),
+        Some(OpKind::Binary { op: BinaryOp::Sub, a, b, .. }) => linear(p, *a).plus(linear(p, *b).scaled(-1)),
+        Some(OpKind::Binary { op: BinaryOp::Mul, a, b, .. }) => match (constant(p, *a), constant(p, *b)) {
+            (_, Some(c)) => linear(p, *a).scaled(c),
+            (Some(c), None) => linear(p, *b).scaled(c),
+            (None, None) => atom(),
+        },
+        Some(OpKind::Binary { op: BinaryOp::Shl, a, b, .. }) => match constant(p, *b) {
+            Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
+            _ => atom(),
+        },
+        Some(OpKind::Cast { a, .. }) if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
+        _ => atom(),
+    }
+}

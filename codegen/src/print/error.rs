@@ -1,0 +1,130 @@
+//! Why a kernel cannot be printed for a target.
+
+use crate::{family::Target, ir::Loc};
+
+/// Why a kernel cannot be printed for a target. A kernel that passes the verifier fails with one of these or prints.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PrintError {
+    /// The kernel was traced for another warp size.
+    #[error("`{kernel}` was traced for warps of {traced} lanes but {target} has {target_lanes}; trace it for this target")]
+    WarpSize {
+        /// Variant name.
+        kernel: String,
+        /// Lanes a warp it was traced for.
+        traced: u32,
+        /// Where it should have been printed for.
+        target: Target,
+        /// Lanes a warp there.
+        target_lanes: u32,
+    },
+    /// More threads a block than a target has.
+    #[error(
+        "`{kernel}` has blocks of {threads} threads and {target} allows 1024; use at most {} warps a block",
+        1024 / .target.warp_size()
+    )]
+    BlockTooLarge {
+        /// Variant name.
+        kernel: String,
+        /// Threads a block.
+        threads: u32,
+        /// The target.
+        target: Target,
+    },
+    /// Groups of several warps need barriers over part of a block.
+    #[error(
+        "{loc}: groups of {warps} warps in a block of {block_warps} synchronise through named barriers, which {target} \
+         does not have; split into single warps, or give each group a block of its own"
+    )]
+    NoNamedBarriers {
+        /// Where the split stands.
+        loc: Loc,
+        /// Warps a group.
+        warps: u32,
+        /// Warps a block.
+        block_warps: u32,
+        /// The target.
+        target: Target,
+    },
+    /// CUDA has 16 named barriers a block, and the block itself needs one.
+    #[error(
+        "{loc}: a block splits into {groups} groups of {warps} warps, and only 15 can have a named barrier; use single \
+         warps or groups of at least {} warps", .warps * 2
+    )]
+    TooManyNamedBarriers {
+        /// Where the split stands.
+        loc: Loc,
+        /// Groups a block.
+        groups: u32,
+        /// Warps a group.
+        warps: u32,
+    },
+    /// More shared memory than a block can have.
+    #[error("`{kernel}` needs {bytes} bytes of shared memory a block and {target} has {limit}; shrink its shared arrays")]
+    SharedTooLarge {
+        /// Variant name.
+        kernel: String,
+        /// Bytes a block needs.
+        bytes: u64,
+        /// Bytes a block can have.
+        limit: u64,
+        /// The target.
+        target: Target,
+    },
+    /// More bytes of arguments than a launch can pass.
+    #[error(
+        "`{kernel}` passes {bytes} bytes of arguments (each symmetric buffer takes 8 bytes a rank) and {target} takes \
+         {limit}; merge symmetric buffers or use fewer ranks"
+    )]
+    TooManyArguments {
+        /// Variant name.
+        kernel: String,
+        /// Bytes of the argument struct.
+        bytes: u64,
+        /// Bytes a launch can pass.
+        limit: u64,
+        /// The target.
+        target: Target,
+    },
+    /// A tile crosses from the block into the groups of a split.
+    #[error(
+        "{loc}: a tile of the whole block is used inside a split, whose groups hold other elements of it; store it to \
+         shared memory before the split and load it inside"
+    )]
+    TileAcrossSplit {
+        /// Where the tile is used.
+        loc: Loc,
+    },
+    /// A signal that publishes nothing.
+    #[error("{loc}: a relaxed signal does not publish the puts before it; it exists to test the checker and is never emitted")]
+    RelaxedSignal {
+        /// Where the signal stands.
+        loc: Loc,
+    },
+    /// An operation on an element type that it has no meaning for.
+    #[error("{loc}: {what} has no meaning on {dtype}; cast to f32 or to an integer first")]
+    Dtype {
+        /// Where the operation stands.
+        loc: Loc,
+        /// The operation.
+        what: &'static str,
+        /// The element type.
+        dtype: crate::ir::Dtype,
+    },
+    /// A name that C++ cannot have.
+    #[error("`{name}` (a {what}) is not a C identifier; use letters, digits and underscores, and start with a letter")]
+    Name {
+        /// What is named.
+        what: &'static str,
+        /// The name.
+        name: String,
+    },
+    /// A template failed to render.
+    #[error("template `{template}` failed to render: {message}")]
+    Template {
+        /// Its name.
+        template: &'static str,
+        /// What handlebars said.
+        message: String,
+    },
+}

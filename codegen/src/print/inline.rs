@@ -1,0 +1,187 @@
+//! Which values get a name of their own in emitted source, and which are written where they are used.
+
+use crate::ir::{OpId, OpKind, Target, ValueId, VarId};
+
+use super::{layout::Layouts, program::Program};
+
+/// How a value appears in emitted source.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Form {
+    /// Nobody reads it and it has no effect: not at all.
+    Dead,
+    /// Written out wherever it is used: constants, the rank, scalar parameters, splats, aranges.
+    Everywhere,
+    /// Written out at its one use.
+    Once,
+    /// Reads a variable that nobody assigns before the use: the variable's name.
+    Alias(VarId),
+    /// A variable of its own.
+    Named,
+}
+
+/// The form of every value.
+#[derive(Debug)]
+pub(super) struct Forms {
+    forms: Vec<Form>,
+}
+
+impl Forms {
+    /// Decides for all values.
+    pub fn new(p: &Program, layouts: &Layouts) -> Forms {
+        let mut f = Forms { forms: vec![Form::Named; p.kernel.values.len()] };
+        let defined = |v: &ValueId| p.def(*v).is_some();
+        let values: Vec<ValueId> = (0..p.kernel.values.len() as u32).map(ValueId).filter(defined).collect();
+        for &v in values.iter().rev() {
+            f.forms[v.index()] = f.first_choice(p, layouts, v);
+        }
+        for &v in &values {
+            if let Some(OpKind::VarGet { var, .. }) = p.def(v)
+                && f.of(v) == Form::Named
+                && p.kernel.values[v.index()].name.is_none()
+                && f.can_alias(p, v, *var)
+            {
+                f.forms[v.index()] = Form::Alias(*var);
+            }
+        }
+        f
+    }
+
+    /// The form of a value.
+    pub fn of(&self, v: ValueId) -> Form {
+        self.forms[v.index()]
+    }
+
+    /// The operations in whose text a value ends up: its users, or theirs where those are written out themselves.
+    pub fn readers(&self, p: &Program, v: ValueId) -> Vec<OpId> {
+        let mut found = vec![];
+        for &user in p.users(v) {
+            let outs = p.kernel.op(user).kind.outs();
+            match outs.as_slice() {
+                [out] if matches!(self.of(*out), Form::Once | Form::Everywhere) => {
+                    found.extend(self.readers(p, *out));
+                }
+                [out] if self.of(*out) == Form::Dead => {}
+                _ => found.push(user),
+            }
+        }
+        found
+    }
+
+    /// Users come after definitions in the arena, so their forms are known when this runs backwards over it.
+    fn first_choice(&self, p: &Program, layouts: &Layouts, v: ValueId) -> Form {
+        let kind = p.def(v).expect("only defined values are asked for");
+        let named = p.kernel.values[v.index()].name.is_some();
+        let pure = is_pure(kind);
+        let live = |u: &&OpId| {
+            p.kernel.op(**u).kind.outs().as_slice().first().is_none_or(|o| self.of(*o) != Form::Dead)
+                || !is_pure(&p.kernel.op(**u).kind)
+        };
+        let users: Vec<OpId> = p.users(v).iter().filter(live).copied().collect();
+        if users.is_empty() && pure {
+            return Form::Dead;
+        }
+        match kind {
+            OpKind::Const { .. } | OpKind::Splat { .. } | OpKind::Arange { .. } => return Form::Everywhere,
+            OpKind::Rank { .. } | OpKind::ScalarParam { .. } if !named => return Form::Everywhere,
+            _ => {}
+        }
+        match users.as_slice() {
+            [user] if !named && is_expression(kind) && self.fits(p, layouts, v, *user) => Form::Once,
+            _ => Form::Named,
+        }
+    }
+
+    /// Whether the text of `v` can stand in that of its only user.
+    fn fits(&self, p: &Program, layouts: &Layouts, v: ValueId, user: OpId) -> bool {
+        let def = p.def_id(v).expect("only defined values are asked for");
+        let (here, there) = (p.spot(def).region, p.spot(user).region);
+        let kind = &p.kernel.op(user).kind;
+        // What an arm yields, and what a loop tests, is read at the end of the region that defines it.
+        let yielded = match kind {
+            OpKind::If { .. } | OpKind::While { .. } => {
+                p.regions[here.0 as usize].owner == Some(user)
+            }
+            _ => false,
+        };
+        if here != there && !yielded {
+            return false;
+        }
+        if let OpKind::Splat { out, .. } = kind {
+            return match p.users(*out) {
+                [next] => self.fits(p, layouts, *out, *next) || p.spot(*next).region == here,
+                _ => false,
+            };
+        }
+        !p.kernel.ty(v).is_tile() || reads_by_element(p, layouts, user)
+    }
+
+    /// Whether nothing assigns `var` between reading it as `v` and the places where the text of `v` ends up.
+    fn can_alias(&self, p: &Program, v: ValueId, var: VarId) -> bool {
+        let get = p.def_id(v).expect("a VarGet defines it");
+        let from = p.spot(get);
+        let writes: Vec<OpId> = p.var_writes(var).to_vec();
+        self.readers(p, v).into_iter().all(|reader| {
+            // A reader outside of the region is an arm's `If` or a header's `While`, at the region's end.
+            let Some(top) = p.ancestor_in(reader, from.region) else { return self.only_last(p, get, &writes) };
+            let to = p.spot(top).at;
+            let repeated = top != reader || matches!(p.kernel.op(top).kind, OpKind::For { .. });
+            writes.iter().all(|&w| match p.ancestor_in(w, from.region) {
+                None => true,
+                Some(a) if a == top => w == top || !repeated,
+                Some(a) => !(from.at < p.spot(a).at && p.spot(a).at < to),
+            })
+        })
+    }
+
+    fn only_last(&self, p: &Program, get: OpId, writes: &[OpId]) -> bool {
+        let from = p.spot(get);
+        writes.iter().all(|&w| p.ancestor_in(w, from.region).is_none_or(|a| p.spot(a).at < from.at))
+    }
+}
+
+/// Whether an operation only computes its result.
+pub(super) fn is_pure(kind: &OpKind) -> bool {
+    is_expression(kind)
+        || matches!(
+            kind,
+            OpKind::Const { .. }
+                | OpKind::Rank { .. }
+                | OpKind::ScalarParam { .. }
+                | OpKind::Splat { .. }
+                | OpKind::Arange { .. }
+                | OpKind::Reduce { .. }
+                | OpKind::Scan { .. }
+                | OpKind::Load { .. }
+                | OpKind::LoadMasked { .. }
+                | OpKind::Gather { .. }
+                | OpKind::VarGet { .. }
+        )
+}
+
+/// Whether an operation is arithmetic on its operands, lane by lane.
+pub(super) fn is_expression(kind: &OpKind) -> bool {
+    matches!(
+        kind,
+        OpKind::GroupIndex { .. }
+            | OpKind::Binary { .. }
+            | OpKind::Unary { .. }
+            | OpKind::Compare { .. }
+            | OpKind::Select { .. }
+            | OpKind::Cast { .. }
+            | OpKind::Fma { .. }
+            | OpKind::Bitcast { .. }
+    )
+}
+
+/// Whether an operation reads its tiles one element after the other, so that an operand can be an expression.
+pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool {
+    match &p.kernel.op(op).kind {
+        OpKind::Store { value, mask, .. } => mask.is_some() || layouts.of(*value).per_lane == 1,
+        OpKind::Put { parcel, value, mask, .. } => {
+            let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
+            one_rank && (mask.is_some() || layouts.of(*value).per_lane == 1)
+        }
+        OpKind::Scan { .. } => false,
+        _ => true,
+    }
+}

@@ -1,0 +1,210 @@
+//! How tiles are spread over the lanes of a group.
+//!
+//! Element `e` of a tile belongs to lane `e / E % lanes`, in step `e / E / lanes`: each lane holds `E` consecutive
+//! elements a step, so that a lane's share of a step is one vector access. Tiles that meet in an elementwise operation
+//! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
+//! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
+
+use crate::ir::{Dtype, Kernel, OpId, OpKind, Type, ValueId, VarId};
+
+use super::{PrintError, divisibility::Divisibility, program::Program};
+
+/// Bytes of the widest memory access of a lane.
+const WIDEST: u32 = 16;
+
+/// How a tile is spread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Layout {
+    /// Elements of the tile.
+    pub len: u32,
+    /// Lanes of the group.
+    pub lanes: u32,
+    /// Consecutive elements a lane holds in a step, a power of two that divides `len`.
+    pub per_lane: u32,
+}
+
+impl Layout {
+    /// Steps until every element has its lane.
+    pub fn steps(self) -> u32 {
+        self.len.div_ceil(self.lanes * self.per_lane)
+    }
+
+    /// Steps in which every lane has elements.
+    pub fn full_steps(self) -> u32 {
+        self.len / (self.lanes * self.per_lane)
+    }
+
+    /// 32-bit registers that a lane needs to hold a whole tile of this type.
+    pub fn words(self, dtype: Dtype) -> u32 {
+        (self.steps() * self.per_lane * dtype.bytes()).div_ceil(4)
+    }
+}
+
+/// The layout of every tile of a kernel.
+#[derive(Debug)]
+pub(super) struct Layouts {
+    parent: Vec<u32>,
+    of_class: Vec<Option<Layout>>,
+    values: usize,
+    divisors: Divisibility,
+}
+
+impl Layouts {
+    /// Chooses layouts, or says where a tile is used by a group that does not hold it.
+    pub fn new(p: &Program) -> Result<Layouts, PrintError> {
+        let k = p.kernel;
+        let nodes = k.values.len() + k.vars.len();
+        let mut l = Layouts {
+            parent: (0..nodes as u32).collect(),
+            of_class: vec![None; nodes],
+            values: k.values.len(),
+            divisors: Divisibility::new(k),
+        };
+        each_op(k, &mut |id| l.connect(k, &k.op(id).kind));
+        let mut wanted = vec![1u32; nodes];
+        let mut result = Ok(());
+        each_op(k, &mut |id| {
+            if let Err(e) = l.place(p, id, &mut wanted)
+                && result.is_ok()
+            {
+                result = Err(e);
+            }
+        });
+        result?;
+        for (class, layout) in l.of_class.iter_mut().enumerate() {
+            if let Some(layout) = layout {
+                layout.per_lane = choose(layout.len, layout.lanes, wanted[class]);
+            }
+        }
+        Ok(l)
+    }
+
+    /// The layout of a tile.
+    pub fn of(&self, v: ValueId) -> Layout {
+        self.of_class[self.find(v.0) as usize].expect("every tile that an operation touches has a layout")
+    }
+
+    /// The layout of a tile variable.
+    pub fn of_var(&self, var: VarId) -> Layout {
+        let node = self.values as u32 + var.0;
+        self.of_class[self.find(node) as usize].expect("every tile variable that is declared has a layout")
+    }
+
+    /// Elements that one access at element `index` of a buffer may move, for a tile of `per_lane` elements a lane.
+    pub fn access(&self, index: ValueId, dtype: Dtype, per_lane: u32) -> u32 {
+        self.divisors.divisor(index, WIDEST / dtype.bytes()).min(per_lane)
+    }
+
+    fn find(&self, node: u32) -> u32 {
+        let mut n = node;
+        while self.parent[n as usize] != n {
+            n = self.parent[n as usize];
+        }
+        n
+    }
+
+    fn union(&mut self, a: u32, b: u32) {
+        let (a, b) = (self.find(a), self.find(b));
+        self.parent[a.max(b) as usize] = a.min(b);
+    }
+
+    fn connect(&mut self, k: &Kernel, kind: &OpKind) {
+        let var_node = |var: VarId| self.values as u32 + var.0;
+        let tiles = |list: &[ValueId]| -> Vec<u32> {
+            list.iter().filter(|v| k.ty(**v).is_tile()).map(|v| v.0).collect()
+        };
+        let sets: Vec<Vec<u32>> = match kind {
+            OpKind::If { results, .. } => results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect(),
+            OpKind::VarDecl { var, init: v } | OpKind::VarSet { var, value: v } => {
+                if k.ty(*v).is_tile() { vec![vec![var_node(*var), v.0]] } else { vec![] }
+            }
+            OpKind::VarGet { out, var } => {
+                if k.ty(*out).is_tile() { vec![vec![var_node(*var), out.0]] } else { vec![] }
+            }
+            _ => {
+                let mut all = kind.outs();
+                all.extend(kind.operands());
+                vec![tiles(&all)]
+            }
+        };
+        for set in sets {
+            for pair in set.windows(2) {
+                self.union(pair[0], pair[1]);
+            }
+        }
+    }
+
+    /// Gives the tiles of an operation their length and lanes, and notes what width its memory accesses like.
+    fn place(&mut self, p: &Program, id: OpId, wanted: &mut [u32]) -> Result<(), PrintError> {
+        let kind = &p.kernel.op(id).kind;
+        let mut tiles: Vec<(u32, Type)> = vec![];
+        for v in kind.outs().into_iter().chain(kind.operands()) {
+            tiles.push((v.0, p.kernel.ty(v)));
+        }
+        if let OpKind::VarDecl { var, .. } = kind {
+            tiles.push((self.values as u32 + var.0, p.kernel.vars[var.index()].ty));
+        }
+        for (node, ty) in tiles {
+            let Some(len) = ty.len else { continue };
+            let class = self.find(node) as usize;
+            let here = Layout { len, lanes: p.lanes(id), per_lane: 1 };
+            match self.of_class[class] {
+                None => self.of_class[class] = Some(here),
+                Some(l) if l == here => {}
+                Some(_) => return Err(PrintError::TileAcrossSplit { loc: p.kernel.op(id).loc }),
+            }
+        }
+        let (tile, index) = match *kind {
+            OpKind::Load { out, index, .. } => (out, index),
+            OpKind::Store { index, value, mask: None, .. } | OpKind::Put { index, value, mask: None, .. } => {
+                (value, index)
+            }
+            // Masked accesses, gathers and scatters go element by element, and coalesce best one a lane.
+            _ => return Ok(()),
+        };
+        if p.kernel.ty(tile).is_tile() {
+            let dtype = p.kernel.ty(tile).dtype;
+            let class = self.find(tile.0) as usize;
+            wanted[class] = wanted[class].max(self.access(index, dtype, WIDEST));
+        }
+        Ok(())
+    }
+}
+
+/// Visits every operation that can run.
+fn each_op(k: &Kernel, visit: &mut dyn FnMut(OpId)) {
+    k.walk(&k.prologue, &mut |id, _| visit(id));
+    for role in &k.roles {
+        k.walk(&role.body, &mut |id, _| visit(id));
+    }
+}
+
+/// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than three quarters of the
+/// lanes idle.
+fn choose(len: u32, lanes: u32, wanted: u32) -> u32 {
+    let mut e = wanted.max(1);
+    while e > 1 && (!len.is_multiple_of(e) || len / e < lanes / 4) {
+        e /= 2;
+    }
+    e
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn width_divides_the_tile_and_keeps_lanes_busy() {
+        // 2880 bf16 over four warps: 16-byte vectors, three steps, the last of them partial.
+        assert_eq!(choose(2880, 128, 8), 8);
+        let l = Layout { len: 2880, lanes: 128, per_lane: 8 };
+        assert_eq!((l.steps(), l.full_steps(), l.words(Dtype::Bf16)), (3, 2, 12));
+        // 2880 over 512 lanes: 360 vectors would do, 180 too few for 1024 lanes.
+        assert_eq!(choose(2880, 512, 8), 8);
+        assert_eq!(choose(1440, 1024, 8), 4);
+        assert_eq!(choose(30, 32, 8), 2);
+        assert_eq!(choose(7, 32, 8), 1);
+        assert_eq!(choose(64, 512, 4), 1);
+        assert_eq!(choose(512, 128, 4), 4);
+    }
+}

@@ -1,0 +1,166 @@
+//! Indented source text, wrapped to the page.
+
+/// Longest line that the printer writes.
+pub(super) const COLUMNS: usize = 110;
+
+/// Collects lines of source text.
+#[derive(Debug, Default)]
+pub(super) struct Writer {
+    text: String,
+    indent: usize,
+}
+
+impl Writer {
+    /// A writer that starts `indent` levels deep.
+    pub fn new(indent: usize) -> Writer {
+        Writer { text: String::new(), indent }
+    }
+
+    /// A statement on a line of its own, wrapped when it is too long.
+    pub fn line(&mut self, text: &str) {
+        let margin = self.indent * 4;
+        let mut rest = text;
+        let mut extra = 0;
+        while margin + extra + rest.len() > COLUMNS {
+            let Some(at) = break_point(rest, COLUMNS - margin - extra) else { break };
+            self.raw(margin + extra, rest[..at].trim_end());
+            rest = rest[at..].trim_start();
+            extra = 4;
+        }
+        self.raw(margin + extra, rest);
+    }
+
+    /// A statement with a comment behind it, or above it when the line would be too long.
+    pub fn line_with(&mut self, text: &str, comment: &str) {
+        if self.indent * 4 + text.len() + comment.len() + 5 <= COLUMNS {
+            self.raw(self.indent * 4, &format!("{text}  // {comment}"));
+        } else {
+            self.comment(comment);
+            self.line(text);
+        }
+    }
+
+    /// A comment, wrapped between words.
+    pub fn comment(&mut self, text: &str) {
+        let width = COLUMNS - self.indent * 4 - 3;
+        for line in wrap_words(text, width) {
+            self.raw(self.indent * 4, &format!("// {line}"));
+        }
+    }
+
+    /// A line that opens a block.
+    pub fn open(&mut self, text: &str) {
+        self.line(text);
+        self.indent += 1;
+    }
+
+    /// Ends a block.
+    pub fn close(&mut self, text: &str) {
+        self.indent -= 1;
+        self.line(text);
+    }
+
+    /// `} else {` and the like.
+    pub fn reopen(&mut self, text: &str) {
+        self.close(text);
+        self.indent += 1;
+    }
+
+    /// A block that was opened by other means than [`Writer::open`].
+    pub fn deeper(&mut self) {
+        self.indent += 1;
+    }
+
+    /// How many bytes are written, to see later whether anything came after.
+    pub fn len(&self) -> usize {
+        self.text.len()
+    }
+
+    /// The text.
+    pub fn finish(self) -> String {
+        self.text
+    }
+
+    fn raw(&mut self, margin: usize, text: &str) {
+        if !text.is_empty() {
+            self.text.extend(std::iter::repeat_n(' ', margin));
+        }
+        self.text.push_str(text);
+        self.text.push('\n');
+    }
+}
+
+/// Where to break a statement so that the first part has at most `width` columns: after a comma or before an operator,
+/// at the shallowest nesting, as late as possible there.
+fn break_point(text: &str, width: usize) -> Option<usize> {
+    let bytes = text.as_bytes();
+    let mut depth = 0i32;
+    let mut best: Option<(i32, usize)> = None;
+    for (i, &c) in bytes.iter().enumerate() {
+        if i > width {
+            break;
+        }
+        match c {
+            b'(' | b'[' | b'{' => depth += 1,
+            b')' | b']' | b'}' => depth -= 1,
+            _ => {}
+        }
+        let operator = [" = ", " + ", " - ", " * ", " | ", " & ", " && ", " || ", " ? ", " : "];
+        let here = match c {
+            b',' if bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
+            b' ' if i > 0 && operator.iter().any(|o| text[i..].starts_with(o)) => Some(i),
+            _ => None,
+        };
+        if let Some(at) = here.filter(|&at| at <= width && at > 8)
+            && best.is_none_or(|(d, _)| depth <= d)
+        {
+            best = Some((depth, at));
+        }
+    }
+    best.map(|(_, at)| at)
+}
+
+/// Text in lines of at most `width` columns, broken between words.
+pub(super) fn wrap_words(text: &str, width: usize) -> Vec<String> {
+    let mut lines = vec![String::new()];
+    for word in text.split_whitespace() {
+        let line = lines.last_mut().expect("starts with one line");
+        if !line.is_empty() && line.len() + 1 + word.len() > width {
+            lines.push(word.into());
+        } else {
+            if !line.is_empty() {
+                line.push(' ');
+            }
+            line.push_str(word);
+        }
+    }
+    lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn long_statements_break_at_the_shallowest_place() {
+        let mut w = Writer::new(1);
+        w.line(&format!("call({}, second(inner, {}), third);", "a".repeat(60), "b".repeat(40)));
+        let text = w.finish();
+        assert_eq!(
+            text,
+            format!("    call({},\n        second(inner, {}), third);\n", "a".repeat(60), "b".repeat(40))
+        );
+        assert!(text.lines().all(|l| l.len() <= COLUMNS));
+    }
+
+    #[test]
+    fn comments_go_above_when_they_do_not_fit_behind() {
+        let mut w = Writer::new(0);
+        w.line_with("x = 1;", "short");
+        w.line_with(&format!("{} = 1;", "x".repeat(90)), "this one is a bit longer");
+        assert_eq!(
+            w.finish(),
+            format!("x = 1;  // short\n// this one is a bit longer\n{} = 1;\n", "x".repeat(90))
+        );
+    }
+}
