@@ -11,6 +11,7 @@ pub mod fp8;
 mod info;
 pub mod ir;
 pub mod sim;
+pub mod print;
 
 pub use info::KernelInfo;
 pub use peerwarp_macros::kernel;

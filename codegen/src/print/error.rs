@@ -7,7 +7,9 @@ use crate::{family::Target, ir::Loc};
 #[non_exhaustive]
 pub enum PrintError {
     /// The kernel was traced for another warp size.
-    #[error("`{kernel}` was traced for warps of {traced} lanes but {target} has {target_lanes}; trace it for this target")]
+    #[error(
+        "`{kernel}` was traced for warps of {traced} lanes but {target} has {target_lanes}; trace it for this target"
+    )]
     WarpSize {
         /// Variant name.
         kernel: String,
@@ -60,7 +62,9 @@ pub enum PrintError {
         warps: u32,
     },
     /// More shared memory than a block can have.
-    #[error("`{kernel}` needs {bytes} bytes of shared memory a block and {target} has {limit}; shrink its shared arrays")]
+    #[error(
+        "`{kernel}` needs {bytes} bytes of shared memory a block and {target} has {limit}; shrink its shared arrays"
+    )]
     SharedTooLarge {
         /// Variant name.
         kernel: String,
@@ -96,7 +100,9 @@ pub enum PrintError {
         loc: Loc,
     },
     /// A signal that publishes nothing.
-    #[error("{loc}: a relaxed signal does not publish the puts before it; it exists to test the checker and is never emitted")]
+    #[error(
+        "{loc}: a relaxed signal does not publish the puts before it; it exists to test the checker and is never emitted"
+    )]
     RelaxedSignal {
         /// Where the signal stands.
         loc: Loc,
@@ -112,7 +118,9 @@ pub enum PrintError {
         dtype: crate::ir::Dtype,
     },
     /// A name that C++ cannot have.
-    #[error("`{name}` (a {what}) is not a C identifier; use letters, digits and underscores, and start with a letter")]
+    #[error(
+        "`{name}` (a {what}) is not a C identifier; use letters, digits and underscores, and start with a letter"
+    )]
     Name {
         /// What is named.
         what: &'static str,

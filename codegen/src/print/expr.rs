@@ -110,10 +110,10 @@ impl Expr {
     fn operand(&self, of: Prec, right: bool) -> String {
         let muddle = |p: Prec| (Prec::BitOr..=Prec::Shift).contains(&p);
         let mixed = self.prec != of && self.prec < Prec::Unary && (muddle(of) || muddle(self.prec));
-        let arithmetic_under_comparison = matches!(of, Prec::Equality | Prec::Relation)
-            && matches!(self.prec, Prec::Sum | Prec::Product);
-        let comparison_under_logic = matches!(of, Prec::And | Prec::Or)
-            && matches!(self.prec, Prec::Equality | Prec::Relation);
+        let arithmetic_under_comparison =
+            matches!(of, Prec::Equality | Prec::Relation) && matches!(self.prec, Prec::Sum | Prec::Product);
+        let comparison_under_logic =
+            matches!(of, Prec::And | Prec::Or) && matches!(self.prec, Prec::Equality | Prec::Relation);
         let and_under_or = of == Prec::Or && self.prec == Prec::And;
         let needed = self.prec < of || (right && self.prec == of) || and_under_or;
         if needed || (mixed && !arithmetic_under_comparison && !comparison_under_logic) {

@@ -98,9 +98,7 @@ impl Forms {
         let kind = &p.kernel.op(user).kind;
         // What an arm yields, and what a loop tests, is read at the end of the region that defines it.
         let yielded = match kind {
-            OpKind::If { .. } | OpKind::While { .. } => {
-                p.regions[here.0 as usize].owner == Some(user)
-            }
+            OpKind::If { .. } | OpKind::While { .. } => p.regions[here.0 as usize].owner == Some(user),
             _ => false,
         };
         if here != there && !yielded {
@@ -122,7 +120,9 @@ impl Forms {
         let writes: Vec<OpId> = p.var_writes(var).to_vec();
         self.readers(p, v).into_iter().all(|reader| {
             // A reader outside of the region is an arm's `If` or a header's `While`, at the region's end.
-            let Some(top) = p.ancestor_in(reader, from.region) else { return self.only_last(p, get, &writes) };
+            let Some(top) = p.ancestor_in(reader, from.region) else {
+                return self.only_last(p, get, &writes);
+            };
             let to = p.spot(top).at;
             let repeated = top != reader || matches!(p.kernel.op(top).kind, OpKind::For { .. });
             writes.iter().all(|&w| match p.ancestor_in(w, from.region) {

@@ -84,12 +84,6 @@ impl Layouts {
         self.of_class[self.find(v.0) as usize].expect("every tile that an operation touches has a layout")
     }
 
-    /// The layout of a tile variable.
-    pub fn of_var(&self, var: VarId) -> Layout {
-        let node = self.values as u32 + var.0;
-        self.of_class[self.find(node) as usize].expect("every tile variable that is declared has a layout")
-    }
-
     /// Elements that one access at element `index` of a buffer may move, for a tile of `per_lane` elements a lane.
     pub fn access(&self, index: ValueId, dtype: Dtype, per_lane: u32) -> u32 {
         self.divisors.divisor(index, WIDEST / dtype.bytes()).min(per_lane)
@@ -116,10 +110,18 @@ impl Layouts {
         let sets: Vec<Vec<u32>> = match kind {
             OpKind::If { results, .. } => results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect(),
             OpKind::VarDecl { var, init: v } | OpKind::VarSet { var, value: v } => {
-                if k.ty(*v).is_tile() { vec![vec![var_node(*var), v.0]] } else { vec![] }
+                if k.ty(*v).is_tile() {
+                    vec![vec![var_node(*var), v.0]]
+                } else {
+                    vec![]
+                }
             }
             OpKind::VarGet { out, var } => {
-                if k.ty(*out).is_tile() { vec![vec![var_node(*var), out.0]] } else { vec![] }
+                if k.ty(*out).is_tile() {
+                    vec![vec![var_node(*var), out.0]]
+                } else {
+                    vec![]
+                }
             }
             _ => {
                 let mut all = kind.outs();

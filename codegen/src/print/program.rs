@@ -164,17 +164,4 @@ impl<'k> Program<'k> {
         let warps = self.info(op).split.map_or(self.kernel.block_warps, |s| s.warps);
         warps * self.kernel.warp_size
     }
-
-    /// The loops around an operation, innermost first.
-    pub fn loops(&self, op: OpId) -> Vec<OpId> {
-        let mut found = vec![];
-        let mut at = self.info(op).owner;
-        while let Some(owner) = at {
-            if matches!(self.kernel.op(owner).kind, OpKind::For { .. } | OpKind::While { .. }) {
-                found.push(owner);
-            }
-            at = self.info(owner).owner;
-        }
-        found
-    }
 }

@@ -76,7 +76,8 @@ impl Walk<'_, '_> {
             }),
             OpKind::Split { body, .. } => {
                 let inner = self.inside(body);
-                if state.iter().any(|&(i, age)| inner.iter().any(|b| conflict(self.p, &self.seen[i], age, b))) {
+                if state.iter().any(|&(i, age)| inner.iter().any(|b| conflict(self.p, &self.seen[i], age, b)))
+                {
                     self.barriers.before.insert(op);
                 }
                 self.region(body, State::new());

@@ -48,32 +48,36 @@ impl Writer {
         }
     }
 
-    /// A line that opens a block.
-    pub fn open(&mut self, text: &str) {
-        self.line(text);
-        self.indent += 1;
-    }
-
-    /// Ends a block.
-    pub fn close(&mut self, text: &str) {
-        self.indent -= 1;
-        self.line(text);
-    }
-
-    /// `} else {` and the like.
-    pub fn reopen(&mut self, text: &str) {
-        self.close(text);
-        self.indent += 1;
-    }
-
-    /// A block that was opened by other means than [`Writer::open`].
+    /// What follows is one level deeper.
     pub fn deeper(&mut self) {
         self.indent += 1;
     }
 
-    /// How many bytes are written, to see later whether anything came after.
-    pub fn len(&self) -> usize {
-        self.text.len()
+    /// What follows is one level less deep.
+    pub fn shallower(&mut self) {
+        self.indent -= 1;
+    }
+
+    /// An empty writer at this one's level, for text whose surroundings depend on it.
+    pub fn nested(&self) -> Writer {
+        Writer::new(self.indent)
+    }
+
+    /// Adds what a nested writer wrote.
+    pub fn append(&mut self, text: &str) {
+        self.text.push_str(text);
+    }
+
+    /// Adds what a nested writer wrote, one level deeper than it was written.
+    pub fn append_deeper(&mut self, text: &str) {
+        for line in text.lines() {
+            self.raw(if line.is_empty() { 0 } else { 4 }, line);
+        }
+    }
+
+    /// A preprocessor line, which starts in the first column.
+    pub fn directive(&mut self, text: &str) {
+        self.raw(0, text);
     }
 
     /// The text.

@@ -1,0 +1,216 @@
+//! Memory operations on scalars, and the tile operations that need the whole group at once.
+
+use crate::ir::{Loc, OpId, OpKind, Place, ReduceOp, ValueId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    ops::{self, type_name},
+    prim::Prim,
+    tiles::{Step, combiner},
+};
+
+/// The buffer that an operation touches, its own instance in the case of a put.
+pub(super) fn place_of(kind: &OpKind) -> Option<Place> {
+    match *kind {
+        OpKind::Load { place, .. }
+        | OpKind::LoadMasked { place, .. }
+        | OpKind::Gather { place, .. }
+        | OpKind::Store { place, .. }
+        | OpKind::Scatter { place, .. }
+        | OpKind::Atomic { place, .. } => Some(place),
+        OpKind::Put { buffer, .. } => Some(Place::Param(buffer)),
+        _ => None,
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Writes an operation that is neither arithmetic nor control flow nor part of a loop over a tile.
+    pub fn memory_op(&mut self, id: OpId) -> Result<(), PrintError> {
+        let f = self.f;
+        let op = f.p.kernel.op(id);
+        match op.kind {
+            OpKind::Load { out, place, index, .. } => self.load_scalar(id, out, place, index),
+            OpKind::Store { place, index, value, mask } => self.store_scalar(place, index, value, mask),
+            OpKind::Atomic { out, op: how, place, index, value } => {
+                self.atomic(out, how, place, index, value, op.loc)
+            }
+            OpKind::Scan { out, op: how, a, exclusive } => self.scan(out, how, a, exclusive, op.loc),
+            OpKind::Put { .. } => self.put(id),
+            OpKind::Signal { .. } => self.signal(id),
+            OpKind::Wait { .. } => self.wait(id),
+            OpKind::WaitAll { .. } => self.wait_all(id),
+            _ => unreachable!("every other operation is written elsewhere"),
+        }
+    }
+
+    /// One element of a buffer.
+    pub fn cell_at(&mut self, base: &Expr, index: ValueId) -> Result<Expr, PrintError> {
+        let index = self.scalar(index)?;
+        Ok(Expr::index(base, &index))
+    }
+
+    fn load_scalar(
+        &mut self,
+        id: OpId,
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+    ) -> Result<(), PrintError> {
+        // A load may pass waiting loads, but no waiting store.
+        if self.pending_writes() {
+            self.flush()?;
+        }
+        self.flush_before(&self.f.p.reads(id))?;
+        ops::use_dtype(self.used, self.ty(out).dtype);
+        let cell = self.cell_at(&self.base(place), index)?;
+        let name = self.declare(out);
+        self.w.line(&format!("const {} {name} = {};", type_name(self.ty(out).dtype), cell.text));
+        Ok(())
+    }
+
+    fn pending_writes(&self) -> bool {
+        self.pending.iter().any(|i| {
+            let kind = &self.f.p.kernel.op(i.op).kind;
+            matches!(kind, OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. })
+        })
+    }
+
+    fn store_scalar(
+        &mut self,
+        place: Place,
+        index: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        let cell = self.cell_at(&self.base(place), index)?;
+        let e = self.scalar(value)?;
+        let first = format!("{} == 0", self.lane());
+        let test = match mask {
+            None => first,
+            Some(m) => {
+                let first = Expr::binary("==", Prec::Equality, &Expr::atom(self.lane()), &Expr::atom("0"));
+                Expr::binary("&&", Prec::And, &first, &self.scalar(m)?).text
+            }
+        };
+        self.w.line(&format!("if ({test}) {} = {};", cell.text, e.plain()));
+        Ok(())
+    }
+
+    fn atomic(
+        &mut self,
+        out: ValueId,
+        how: ReduceOp,
+        place: Place,
+        index: ValueId,
+        value: ValueId,
+        loc: Loc,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        let dtype = self.ty(value).dtype;
+        let (name, ok) = match how {
+            ReduceOp::Sum => ("fetch_sum", dtype.is_arithmetic()),
+            ReduceOp::Min => ("fetch_min", dtype.is_int()),
+            ReduceOp::Max => ("fetch_max", dtype.is_int()),
+            ReduceOp::And => ("fetch_and", dtype.is_int()),
+            ReduceOp::Or => ("fetch_or", dtype.is_int()),
+        };
+        if !ok {
+            return Err(PrintError::Dtype { loc, what: "this atomic", dtype });
+        }
+        self.used.add(Prim::of_atomic(how));
+        let scope = if matches!(place, Place::Shared(_)) { "_shared" } else { "" };
+        let base = self.base(place);
+        let index = self.scalar(index)?;
+        let address = if index.is_zero() { base } else { Expr::binary("+", Prec::Sum, &base, &index) };
+        let operand = self.scalar(value)?;
+        let call = Expr::call(&format!("{name}{scope}"), [&address, &operand]).text;
+        if self.f.p.users(out).is_empty() {
+            self.w.line(&format!("if ({} == 0) {call};", self.lane()));
+            return Ok(());
+        }
+        self.used.add(Prim::Once);
+        let result = self.declare(out);
+        let ty = type_name(dtype);
+        self.w.line(&format!("const {ty} {result} = once({}, [&] {{ return {call}; }});", self.group.name));
+        Ok(())
+    }
+
+    /// A prefix reduction: step by step, with what came before carried along.
+    fn scan(
+        &mut self,
+        out: ValueId,
+        how: ReduceOp,
+        a: ValueId,
+        exclusive: bool,
+        loc: Loc,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        let dtype = self.ty(out).dtype;
+        if !dtype.is_arithmetic() {
+            return Err(PrintError::Dtype { loc, what: "a scan", dtype });
+        }
+        for prim in [Prim::Scan, Prim::of_reduce(how), Prim::Vec] {
+            self.used.add(prim);
+        }
+        let layout = self.f.layouts.of(out);
+        let (e, ty, combine) = (layout.per_lane, type_name(dtype), combiner(how));
+        let name = self.declare(out);
+        self.declare_registers(&name, dtype, layout);
+        let carry = self.names.fresh("carry");
+        self.w.line(&format!("{ty} {carry} = {combine}::none<{ty}>();"));
+        let step = Step::new(layout);
+        let group = self.group.name;
+        self.step_loop(step, false, loc, |me, step| {
+            let whole = layout.len == layout.full_steps() * layout.lanes * e;
+            let values = me.names.fresh("values");
+            me.w.line(&format!("Vec<{ty}, {e}> {values};"));
+            me.each_element(e, |me, j| {
+                let element = me.element(a, step)?;
+                let text = if whole {
+                    element.plain().to_string()
+                } else {
+                    // Lanes beyond the end take part with the neutral value.
+                    let end = Expr::atom(layout.len.to_string());
+                    let inside = Expr::binary("<", Prec::Relation, &me.at(step), &end);
+                    Expr::ternary(&inside, &element, &Expr::atom(format!("{combine}::none<{ty}>()"))).text
+                };
+                me.w.line(&format!("{values}[{j}] = {text};"));
+                Ok(())
+            })?;
+            let result = me.names.fresh("scanned");
+            me.w.line(&format!(
+                "const Vec<{ty}, {e}> {result} = group_scan<{combine}, {exclusive}>({group}, {values}, {carry});"
+            ));
+            let target = me.registers_of(out, step);
+            me.w.line(&if e == 1 { format!("{target} = {result}[0];") } else { format!("{target} = {result};") });
+            Ok(())
+        })
+    }
+
+    /// Writes something for each of a lane's elements of a step.
+    pub fn each_element(
+        &mut self,
+        per_lane: u32,
+        body: impl FnOnce(&mut Self, &str) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
+        if per_lane == 1 {
+            return body(self, "0");
+        }
+        self.w.directive("#pragma unroll");
+        self.w.line(&format!("for (u32 j = 0; j < {per_lane}; ++j) {{"));
+        self.w.deeper();
+        body(self, "j")?;
+        self.w.shallower();
+        self.w.line("}");
+        Ok(())
+    }
+
+    /// The registers of a value's elements of one step.
+    fn registers_of(&self, v: ValueId, step: &mut Step) -> String {
+        let name = self.values[&v].clone();
+        self.registers(&name, step)
+    }
+}

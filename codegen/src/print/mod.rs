@@ -1,0 +1,95 @@
+//! From IR to readable CUDA C++ and HIP C++.
+//!
+//! The printer holds structure: which lane does what, where groups meet, what is named and what is written out. Machine
+//! primitives and the file's skeleton are handlebars templates, one file for each primitive and target. Both targets
+//! share the structure; they differ in templates and in the warp size that a kernel was traced with.
+//!
+//! # What a launcher must know
+//!
+//! A source has one `extern "C"` entry, named after the variant, which takes one struct by value ([`ArgsLayout`], and
+//! as C in [`Source::abi`]): a pointer for each local buffer, `ranks` pointers for each symmetric one (this rank's own
+//! mapping included), scalars, the status records of all ranks, the budget of a wait in nanoseconds, and the rank.
+//! Buffers are aligned to 16 bytes and do not overlap. An epoch word, `u32[1]` in the IR, is two words: the epoch, and
+//! the number of blocks that are done, by which the last one knows that it has to advance the epoch. Both words, all
+//! flags and the status records are zero before the first launch.
+//!
+//! All blocks must be resident at once. When a wait expires, the kernel raises `aborted` in every rank's status, leaves
+//! a record in its own, and returns without advancing epochs; all other waits of the world give up when they see it.
+
+mod args;
+mod banner;
+mod describe;
+mod divisibility;
+mod effects;
+mod emitter;
+mod error;
+mod expr;
+mod inline;
+mod layout;
+mod memory;
+mod names;
+mod ops;
+mod prim;
+mod program;
+mod protocol;
+mod source;
+mod steps;
+mod sync;
+mod template;
+mod tiles;
+mod writer;
+
+use serde::Serialize;
+
+use crate::{family::Target, ir::Kernel};
+
+pub use args::{ArgField, ArgsLayout};
+pub use error::PrintError;
+
+/// What the banner of an emitted source says about its making.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct EmitInfo {
+    /// The exact command that regenerates the file.
+    pub command: String,
+}
+
+/// How a kernel must be launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct LaunchShape {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads a block.
+    pub block_threads: u32,
+    /// Dynamic shared memory a block, in bytes.
+    pub shared_bytes: u32,
+}
+
+/// An emitted kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Source {
+    /// CUDA C++ or HIP C++.
+    pub text: String,
+    /// A C header with the argument struct and the launch shape.
+    pub abi: String,
+    /// What to call the source file.
+    pub file_name: String,
+    /// What to call the header.
+    pub abi_file_name: String,
+    /// Name of the entry.
+    pub entry: String,
+    /// How to launch it.
+    pub launch: LaunchShape,
+    /// What to pass.
+    pub args: ArgsLayout,
+}
+
+/// Emits a kernel, which the verifier has accepted, for a target.
+pub fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
+    source::emit(kernel, target, info)
+}
+
+/// Text of a stand-in for `hip/hip_runtime.h`, with which emitted HIP sources compile where there is no ROCm: write it
+/// to a file of that name and give its folder to clang with `-I`.
+pub fn hip_prelude() -> Result<String, PrintError> {
+    template::hip_prelude()
+}

@@ -1,0 +1,242 @@
+//! Puts to sets of ranks, signals and waits.
+
+use crate::ir::{OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    prim::Prim,
+    tiles::Step,
+};
+
+impl Emitter<'_, '_> {
+    /// A put that is not part of a loop over a tile: of a scalar, or of a tile to a set of ranks.
+    pub fn put(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::Put { parcel, buffer, index, value, mask } = op.kind else {
+            unreachable!("asked for puts only")
+        };
+        match self.f.p.kernel.parcels[parcel.index()].target {
+            Target::Rank(rank) => self.put_scalar_to_rank(rank, buffer, index, value, mask),
+            Target::Mask(set) if self.ty(value).is_tile() => {
+                self.put_tile_to_ranks(id, set, buffer, index, value, mask)
+            }
+            Target::Mask(set) => self.put_scalar_to_ranks(set, buffer, index, value, mask),
+        }
+    }
+
+    fn put_scalar_to_rank(
+        &mut self,
+        rank: ValueId,
+        buffer: ParamId,
+        index: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<(), PrintError> {
+        let base = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
+        let cell = self.cell_at(&base, index)?;
+        let e = self.scalar(value)?;
+        let mut test = Expr::binary("==", Prec::Equality, &Expr::atom(self.lane()), &Expr::atom("0"));
+        if let Some(m) = mask {
+            test = Expr::binary("&&", Prec::And, &test, &self.scalar(m)?);
+        }
+        self.w.line(&format!("if ({}) {} = {};", test.text, cell.text, e.plain()));
+        Ok(())
+    }
+
+    /// One lane for each destination.
+    fn put_scalar_to_ranks(
+        &mut self,
+        set: ValueId,
+        buffer: ParamId,
+        index: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<(), PrintError> {
+        let set = self.scalar(set)?;
+        let lane = self.lane();
+        let lanes = self.group.lanes;
+        let test = mask.map(|m| self.scalar(m)).transpose()?;
+        if let Some(test) = &test {
+            self.w.line(&format!("if ({}) {{", test.text));
+            self.w.deeper();
+        }
+        self.w.line(&format!(
+            "for (u32 turn = {lane}; turn < ranks; turn += {lanes}) {{  // a lane for each rank"
+        ));
+        self.w.deeper();
+        self.names.enter();
+        let peer = self.destination();
+        let base = Expr::index(&self.arg(buffer), &Expr::atom(peer.clone()));
+        let cell = self.cell_at(&base, index)?;
+        let e = self.scalar(value)?;
+        self.w.line(&format!("if ({}) {} = {};", is_in(&set, &peer), cell.text, e.plain()));
+        self.names.leave();
+        self.w.shallower();
+        self.w.line("}");
+        if test.is_some() {
+            self.w.shallower();
+            self.w.line("}");
+        }
+        Ok(())
+    }
+
+    /// The rank whose turn it is. Every rank starts with itself, so that they do not all send to the same one at once.
+    fn destination(&mut self) -> String {
+        let peer = self.names.fresh("peer");
+        self.w.line(&format!("const u32 {peer} = (args.rank + turn) % ranks;"));
+        peer
+    }
+
+    /// What was loaded once is stored to each rank in turn.
+    fn put_tile_to_ranks(
+        &mut self,
+        id: OpId,
+        set: ValueId,
+        buffer: ParamId,
+        index: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+    ) -> Result<(), PrintError> {
+        let loc = self.f.p.kernel.op(id).loc;
+        let set = self.scalar(set)?;
+        let place = self.place(loc);
+        self.w.line_with(
+            "for (u32 turn = 0; turn < ranks; ++turn) {",
+            &format!("to each rank of the set  {place}"),
+        );
+        self.w.deeper();
+        self.names.enter();
+        let peer = self.destination();
+        self.w.line(&format!("if ({}) {{", is_in(&set, &peer)));
+        self.w.deeper();
+        self.names.enter();
+        let dtype = self.ty(value).dtype;
+        let name = &self.f.p.kernel.params[buffer.index()].name;
+        let to = self.names.fresh(&format!("{name}_there"));
+        let target = Expr::index(&self.arg(buffer), &Expr::atom(peer));
+        let ty = super::ops::type_name(dtype);
+        self.w.line(&format!("{ty}* const {to} = {};", target.text));
+        let layout = self.f.layouts.of(value);
+        let base = Expr::atom(to);
+        self.step_loop(Step::new(layout), true, loc, |me, step| match mask {
+            None => me.store_all(&base, index, value, None, step),
+            // A masked store goes element by element.
+            Some(_) => {
+                me.each_element(layout.per_lane, |me, _| me.store_all(&base, index, value, mask, step))
+            }
+        })?;
+        for _ in 0..2 {
+            self.names.leave();
+            self.w.shallower();
+            self.w.line("}");
+        }
+        Ok(())
+    }
+
+    /// A signal: the group's puts, then the flag.
+    pub fn signal(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::Signal { parcel, flag, index, value, order } = op.kind else {
+            unreachable!("asked for signals only")
+        };
+        if order == SignalOrder::Relaxed {
+            return Err(PrintError::RelaxedSignal { loc: op.loc });
+        }
+        let name = self.f.p.kernel.params[flag.index()].name.clone();
+        let group = self.group.name;
+        let (index, value) = (self.scalar(index)?, self.scalar(value)?);
+        self.w.comment(&format!(
+            "Signal {name}: every lane's puts are there before it is.  {}",
+            self.place(op.loc)
+        ));
+        match self.f.p.kernel.parcels[parcel.index()].target {
+            Target::Rank(rank) => {
+                self.used.add(Prim::Signal);
+                let flags = Expr::index(&self.arg(flag), &self.scalar(rank)?);
+                let at = if index.is_zero() { flags } else { Expr::binary("+", Prec::Sum, &flags, &index) };
+                self.w.line(&format!("signal_rank({group}, {}, {});", at.text, value.plain()));
+            }
+            Target::Mask(set) => {
+                self.used.add(Prim::SignalRanks);
+                let set = self.scalar(set)?;
+                self.w.line(&format!(
+                    "signal_ranks({group}, args, {}, {}, {}, {});",
+                    self.arg(flag).text,
+                    index.plain(),
+                    set.plain(),
+                    value.plain()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// `{role, flag, line}` of a wait.
+    fn site(&self, id: OpId, flag: ParamId) -> String {
+        let k = self.f.p.kernel;
+        let role = self.f.p.info(id).role.map_or("", |r| k.roles[r].name.as_str());
+        let flag = &k.params[flag.index()].name;
+        format!("{{role_{role}, flag_{flag}, {}}}", k.op(id).loc.line)
+    }
+
+    pub fn wait(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::Wait { flag, index, from, value, .. } = op.kind else {
+            unreachable!("asked for waits only")
+        };
+        self.used.add(Prim::Wait);
+        let name = self.f.p.kernel.params[flag.index()].name.clone();
+        let (index, from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
+        self.w.comment(&format!(
+            "Wait for {name}: what the rank put before setting it can be read from here on.  {}",
+            self.place(op.loc)
+        ));
+        self.w.line(&format!(
+            "if (!wait_flag({}, args, {}[args.rank], {}, {}, {}, {})) return false;",
+            self.group.name,
+            self.arg(flag).text,
+            index.plain(),
+            from.plain(),
+            value.plain(),
+            self.site(id, flag)
+        ));
+        Ok(())
+    }
+
+    pub fn wait_all(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::WaitAll { flag, index, count, per_rank, value, .. } = op.kind else {
+            unreachable!("asked for waits only")
+        };
+        self.used.add(Prim::WaitAll);
+        let name = self.f.p.kernel.params[flag.index()].name.clone();
+        let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
+        self.w.comment(&format!(
+            "Wait for {} of {name}: what was put before setting them can be read from here on.  {}",
+            count.plain(),
+            self.place(op.loc)
+        ));
+        self.w.line(&format!(
+            "if (!wait_flags({}, args, {}[args.rank], {}, {}, {per_rank}, {}, {})) return false;",
+            self.group.name,
+            self.arg(flag).text,
+            index.plain(),
+            count.plain(),
+            value.plain(),
+            self.site(id, flag)
+        ));
+        Ok(())
+    }
+}
+
+/// `(set >> peer) & 1`.
+fn is_in(set: &Expr, peer: &str) -> String {
+    let shifted = Expr::binary(">>", Prec::Shift, set, &Expr::atom(peer));
+    Expr::binary("&", Prec::BitAnd, &shifted, &Expr::atom("1")).text
+}

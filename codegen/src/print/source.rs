@@ -1,0 +1,358 @@
+//! Puts the parts of an emitted source together.
+
+use std::collections::{BTreeSet, HashMap};
+
+use crate::{
+    family::Target,
+    ir::{Kernel, OpKind, Place, Region, Role, SharedId, ValueId},
+};
+
+use super::{
+    EmitInfo, LaunchShape, PrintError, Source,
+    args::{self, ArgsLayout, Language},
+    banner,
+    emitter::{Emitter, Facts},
+    inline::Form,
+    memory::place_of,
+    names::is_identifier,
+    ops::{self, type_name},
+    prim::{Prim, Used},
+    template::{self, AbiText, ConstantText, KernelText},
+};
+
+/// Emits a kernel.
+pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
+    check(kernel, target)?;
+    let facts = Facts::new(kernel, target)?;
+    let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
+    let launch =
+        LaunchShape { grid: kernel.grid_blocks(), block_threads: kernel.block_threads(), shared_bytes };
+    let layout = ArgsLayout::new(kernel, &facts.args);
+    check_args(kernel, target, &layout)?;
+    let mut used = Used::default();
+    used.add(Prim::Types);
+    used.add(Prim::Index);
+    let body = entry_body(&facts, &mut used, &offsets)?;
+    let mut roles = vec![];
+    let mut first = 0;
+    for (i, role) in kernel.roles.iter().enumerate() {
+        roles.push(role_text(&facts, &mut used, &offsets, i, first)?);
+        first += role.blocks;
+    }
+    for p in &kernel.params {
+        ops::use_dtype(&mut used, p.dtype);
+    }
+    let context = KernelText {
+        banner: banner::lines(kernel, target, info, &launch),
+        includes: includes(target, &used),
+        types: texts(&used, target, kernel, true)?,
+        args: args_name(kernel),
+        fields: args::fields(kernel, &facts.args, Language::Device),
+        ranks: kernel.ranks,
+        constants: constants(kernel),
+        primitives: texts(&used, target, kernel, false)?,
+        roles,
+        threads: kernel.block_threads(),
+        entry: kernel.variant.clone(),
+        body,
+    };
+    let text = template::kernel(target, &context)?;
+    let abi = abi(kernel, target, info, &facts, &launch, &layout)?;
+    Ok(Source {
+        text,
+        abi,
+        file_name: format!("{}.{}", kernel.variant, target.file_extension()),
+        abi_file_name: format!("{}.h", kernel.variant),
+        entry: kernel.variant.clone(),
+        launch,
+        args: layout,
+    })
+}
+
+/// What can be refused before anything is analysed.
+fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    let variant = || kernel.variant.clone();
+    if kernel.warp_size != target.warp_size() {
+        return Err(PrintError::WarpSize {
+            kernel: variant(),
+            traced: kernel.warp_size,
+            target,
+            target_lanes: target.warp_size(),
+        });
+    }
+    if kernel.block_threads() > 1024 {
+        return Err(PrintError::BlockTooLarge { kernel: variant(), threads: kernel.block_threads(), target });
+    }
+    let roles = kernel.roles.iter().map(|r| ("role", &r.name));
+    let params = kernel.params.iter().map(|p| ("parameter", &p.name));
+    for (what, name) in [("variant", &kernel.variant)].into_iter().chain(roles).chain(params) {
+        if !is_identifier(name) {
+            return Err(PrintError::Name { what, name: name.clone() });
+        }
+    }
+    Ok(())
+}
+
+fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<(), PrintError> {
+    // CUDA 12.1 raised the limit from 4 KiB; ROCm's kernel argument segment is 4 KiB unless told otherwise.
+    let limit = match target {
+        Target::Cuda(_) => 32764,
+        Target::Hip(_) => 4096,
+    };
+    let bytes = u64::from(layout.bytes);
+    if bytes > limit {
+        return Err(PrintError::TooManyArguments { kernel: kernel.variant.clone(), bytes, limit, target });
+    }
+    Ok(())
+}
+
+/// Dynamic shared memory that a block can have on a target, less what reductions may need beside it.
+fn shared_limit(target: Target) -> u64 {
+    let kib = match target {
+        Target::Cuda(arch) => match arch.capability() {
+            80 => 163,
+            86 | 89 | 120 => 99,
+            _ => 227,
+        },
+        Target::Hip(arch) => match arch {
+            crate::family::HipArch::Gfx90a | crate::family::HipArch::Gfx942 => 64,
+            crate::family::HipArch::Gfx950 => 160,
+        },
+    };
+    kib * 1024 - 2048
+}
+
+/// The first byte of each shared array, and the bytes of a block. A block has one role, so roles overlap.
+fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
+    let mut offsets = HashMap::new();
+    let mut most = 0u64;
+    for role in &kernel.roles {
+        let mut end = 0u64;
+        for id in shared_of(kernel, &role.body) {
+            let s = &kernel.shared[id.index()];
+            // An array of several roles keeps the place that its first role gave it.
+            let start = offsets.get(&id).map_or(end, |&o| u64::from(o));
+            offsets.insert(id, start as u32);
+            let one = (u64::from(s.len) * u64::from(s.dtype.bytes())).next_multiple_of(16);
+            end = end.max(start + one * u64::from(s.copies));
+        }
+        most = most.max(end);
+    }
+    let limit = shared_limit(target);
+    if most > limit {
+        return Err(PrintError::SharedTooLarge {
+            kernel: kernel.variant.clone(),
+            bytes: most,
+            limit,
+            target,
+        });
+    }
+    Ok((offsets, most as u32))
+}
+
+fn shared_of(kernel: &Kernel, region: &Region) -> BTreeSet<SharedId> {
+    let mut found = BTreeSet::new();
+    kernel.walk(region, &mut |_, op| {
+        if let Some(Place::Shared(id)) = place_of(&op.kind) {
+            found.insert(id);
+        }
+    });
+    found
+}
+
+/// The prologue's values that a role reads, in order of definition.
+fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {
+    let p = &facts.p;
+    let defined = p.kernel.prologue.ops.iter().flat_map(|&id| p.kernel.op(id).kind.outs());
+    defined
+        .filter(|&v| facts.forms.of(v) == Form::Named)
+        .filter(|&v| facts.forms.readers(p, v).iter().any(|&r| p.info(r).role == Some(role)))
+        .collect()
+}
+
+/// One role's function.
+fn role_text(
+    facts: &Facts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+    index: usize,
+    first_block: u32,
+) -> Result<String, PrintError> {
+    let kernel = facts.p.kernel;
+    let role = &kernel.roles[index];
+    used.add(Prim::Block);
+    let mut e = Emitter::new(facts, used, offsets);
+    let mut parameters = vec!["const Args& args".to_string()];
+    for v in role_parameters(facts, index) {
+        let name = e.declare(v);
+        parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
+    }
+    e.w.line(&format!("const Block block({first_block});"));
+    e.declare_shared(&role.body, 1);
+    e.region(&role.body)?;
+    e.w.line("return true;");
+    let body = e.w.finish();
+    let mut w = super::writer::Writer::new(0);
+    w.comment(&format!("{}: blocks {first_block}..{}  ({})", role.name, first_block + role.blocks, role.loc));
+    w.line(&format!("__device__ __forceinline__ bool {}({}) {{", function(role), parameters.join(", ")));
+    w.append(&body);
+    w.line("}");
+    Ok(w.finish().trim_end().to_string())
+}
+
+fn function(role: &Role) -> String {
+    format!("{}_role", role.name)
+}
+
+/// The entry: prologue, roles by block index, and the epochs once all blocks are done.
+fn entry_body(
+    facts: &Facts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+) -> Result<String, PrintError> {
+    let kernel = facts.p.kernel;
+    let mut e = Emitter::new(facts, used, offsets);
+    e.region(&kernel.prologue)?;
+    let mut first = 0;
+    e.w.line("bool done = false;");
+    for (i, role) in kernel.roles.iter().enumerate() {
+        let arguments: Vec<String> =
+            role_parameters(facts, i).iter().map(|v| format!(", {}", e.values[v])).collect();
+        first += role.blocks;
+        let head = match (i, i + 1 == kernel.roles.len()) {
+            (0, true) => "{".to_string(),
+            (0, false) => format!("if (block_in_grid() < {first}) {{"),
+            (_, false) => format!("}} else if (block_in_grid() < {first}) {{"),
+            (_, true) => "} else {".into(),
+        };
+        e.w.line(&head);
+        e.w.deeper();
+        e.w.line(&format!("done = {}(args{});", function(role), arguments.concat()));
+        e.w.shallower();
+    }
+    if !kernel.roles.is_empty() {
+        e.w.line("}");
+    }
+    finish(facts, &mut e);
+    Ok(e.w.finish().trim_end().to_string())
+}
+
+/// The last block to be done stores the epochs that this launch worked in.
+fn finish(facts: &Facts, e: &mut Emitter) {
+    let kernel = facts.p.kernel;
+    let advancing: Vec<_> = kernel
+        .prologue
+        .ops
+        .iter()
+        .filter_map(|&id| match kernel.op(id).kind {
+            OpKind::Epoch { out, word, advance: true } => Some((out, word)),
+            _ => None,
+        })
+        .collect();
+    let Some(&(_, counted)) = advancing.first() else { return };
+    e.used.add(Prim::Finish);
+    e.w.line("if (!done) return;  // the world is aborted: its epochs mean nothing any more");
+    let counter = format!("&{}->blocks_done", e.arg(counted).text);
+    e.w.line(&format!("if (last_block({counter}, {})) {{", kernel.grid_blocks()));
+    e.w.deeper();
+    for (value, word) in advancing {
+        let line = format!("{}->value = {};", e.arg(word).text, e.values[&value]);
+        e.w.line(&line);
+    }
+    e.w.shallower();
+    e.w.line("}");
+}
+
+/// Texts of the primitives: those of the element types, which the argument struct needs, or all others.
+fn texts(used: &Used, target: Target, kernel: &Kernel, types: bool) -> Result<Vec<String>, PrintError> {
+    let mut out = vec![];
+    for prim in used.iter().filter(|p| p.is_type() == types) {
+        out.extend(template::primitive(prim, target, kernel)?);
+    }
+    Ok(out)
+}
+
+fn includes(target: Target, used: &Used) -> Vec<&'static str> {
+    match target {
+        Target::Hip(_) => vec!["hip/hip_runtime.h"],
+        Target::Cuda(_) => {
+            [(Prim::Bf16, "cuda_bf16.h"), (Prim::Fp16, "cuda_fp16.h"), (Prim::Fp8, "cuda_fp8.h")]
+                .into_iter()
+                .filter(|(p, _)| used.contains(*p))
+                .map(|(_, header)| header)
+                .collect()
+        }
+    }
+}
+
+/// What waits say about themselves when they expire.
+fn constants(kernel: &Kernel) -> Vec<ConstantText> {
+    let mut flags = BTreeSet::new();
+    let mut roles = BTreeSet::new();
+    for (i, role) in kernel.roles.iter().enumerate() {
+        kernel.walk(&role.body, &mut |_, op| {
+            if let OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } = op.kind {
+                flags.insert(flag);
+                roles.insert(i);
+            }
+        });
+    }
+    if flags.is_empty() {
+        return vec![];
+    }
+    let number = |name: String, value: usize| ConstantText {
+        r#type: "u32",
+        name,
+        value: value.to_string(),
+        comment: None,
+    };
+    let mut out = vec![ConstantText {
+        r#type: "u64",
+        name: "kernel_id".into(),
+        value: format!("{}ull", kernel_id(kernel)),
+        comment: Some("in the record of a wait that expires".into()),
+    }];
+    out.extend(roles.iter().map(|&i| number(format!("role_{}", kernel.roles[i].name), i)));
+    out.extend(flags.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
+    out
+}
+
+/// FNV-1a of the variant's name.
+fn kernel_id(kernel: &Kernel) -> String {
+    let hash = kernel
+        .variant
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325u64, |h, b| (h ^ u64::from(b)).wrapping_mul(0x0100_0000_01b3));
+    format!("{hash:#018x}")
+}
+
+fn args_name(kernel: &Kernel) -> String {
+    format!("{}_Args", kernel.variant)
+}
+
+fn abi(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    facts: &Facts,
+    launch: &LaunchShape,
+    layout: &ArgsLayout,
+) -> Result<String, PrintError> {
+    let prefix = kernel.variant.to_uppercase();
+    template::abi(&AbiText {
+        title: kernel.variant.clone(),
+        target: target.to_string(),
+        command: info.command.clone(),
+        guard: format!("{prefix}_H"),
+        args: args_name(kernel),
+        fields: args::fields(kernel, &facts.args, Language::Host),
+        ranks: kernel.ranks,
+        grid: launch.grid,
+        threads: launch.block_threads,
+        shared: launch.shared_bytes,
+        args_bytes: layout.bytes,
+        kernel_id: kernel_id(kernel),
+        entry: kernel.variant.clone(),
+        prefix,
+    })
+}

@@ -1,0 +1,455 @@
+//! The loop over a tile's steps, and the statements in it.
+
+use crate::ir::{BinaryOp, Const, Dtype, Loc, OpKind, ParcelId, Place, ReduceOp, Target, ValueId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    inline::Form,
+    layout::Layout,
+    ops::{self, type_name},
+    prim::Prim,
+    tiles::{Item, Kept, Step},
+};
+
+/// Steps up to which a loop that may be unrolled in part is unrolled as a whole.
+const UNROLL_ALL: u32 = 8;
+
+impl Emitter<'_, '_> {
+    /// Writes a loop over steps around what `body` writes. With `guarded`, lanes beyond the tile's end skip it.
+    pub fn step_loop(
+        &mut self,
+        mut step: Step,
+        guarded: bool,
+        loc: Loc,
+        body: impl FnOnce(&mut Self, &mut Step) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
+        let l = step.layout;
+        let (steps, full) = (l.steps(), l.full_steps());
+        let guarded = guarded && full < steps;
+        let outer = std::mem::take(&mut self.w);
+        self.w = outer.nested();
+        self.w.deeper();
+        if steps > 1 && guarded {
+            self.w.deeper();
+        }
+        self.names.enter();
+        body(self, &mut step)?;
+        self.names.leave();
+        let text = std::mem::replace(&mut self.w, outer).finish();
+        let place = self.place(loc);
+        let lane = self.lane();
+        if steps > 1 {
+            let all = step.indexes || steps <= UNROLL_ALL;
+            self.w.directive(if all { "#pragma unroll" } else { "#pragma unroll 4" });
+            self.w.line_with(&format!("for (u32 step = 0; step < {steps}; ++step) {{"), &place);
+            self.w.deeper();
+            if step.uses_at || guarded {
+                self.w.line(&format!(
+                    "const u32 at = {};",
+                    at_expression(l, &format!("step * {} + {lane}", l.lanes))
+                ));
+            }
+            if guarded {
+                let test = format!("if (step < {full} || at < {}) {{", l.len);
+                self.w.line_with(&test, "the last step is partial");
+            }
+            self.w.append(&text);
+            if guarded {
+                self.w.line("}");
+            }
+            self.w.shallower();
+            self.w.line("}");
+            return Ok(());
+        }
+        if guarded && l.per_lane == 1 {
+            self.w.line_with(&format!("if ({lane} < {}) {{", l.len), &place);
+        } else if guarded {
+            let at = at_expression(l, &lane);
+            self.w.line_with(&format!("if (const u32 at = {at}; at < {}) {{", l.len), &place);
+        } else {
+            self.w.line_with("{", &place);
+            if step.uses_at && l.per_lane > 1 {
+                self.w.deeper();
+                self.w.line(&format!("const u32 at = {};", at_expression(l, &lane)));
+                self.w.shallower();
+            }
+        }
+        self.w.append(&text);
+        self.w.line("}");
+        Ok(())
+    }
+
+    /// The index of a lane's first element of the step.
+    pub fn at(&self, step: &mut Step) -> Expr {
+        step.uses_at = true;
+        let plain_lane = step.layout.steps() == 1 && step.layout.per_lane == 1;
+        Expr::atom(if plain_lane { self.lane() } else { "at".into() })
+    }
+
+    /// The index of element `j` of the step.
+    fn element_at(&self, step: &mut Step) -> Expr {
+        let at = self.at(step);
+        if step.layout.per_lane == 1 { at } else { Expr::binary("+", Prec::Sum, &at, &Expr::atom("j")) }
+    }
+
+    /// A lane's elements of one step in registers of this name.
+    pub fn registers(&self, name: &str, step: &mut Step) -> String {
+        if step.layout.steps() > 1 {
+            step.indexes = true;
+            format!("{name}[step]")
+        } else {
+            name.into()
+        }
+    }
+
+    fn register_element(&self, name: &str, step: &mut Step) -> Expr {
+        let r = self.registers(name, step);
+        Expr::atom(if step.layout.per_lane > 1 { format!("{r}[j]") } else { r })
+    }
+
+    /// One element of a tile.
+    pub fn element(&mut self, v: ValueId, step: &mut Step) -> Result<Expr, PrintError> {
+        match step.kept.get(&v) {
+            Some(Kept::Element(name)) => return Ok(Expr::atom(name.clone())),
+            Some(Kept::Step(name)) => return Ok(Expr::atom(format!("{name}[j]"))),
+            None => {}
+        }
+        if let Some(name) = self.values.get(&v).cloned() {
+            return Ok(self.register_element(&name, step));
+        }
+        if let Form::Alias(var) = self.form(v) {
+            let name = self.vars[&var].clone();
+            return Ok(self.register_element(&name, step));
+        }
+        let f = self.f;
+        let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
+        let op = f.p.kernel.op(id);
+        match op.kind {
+            OpKind::Splat { a, .. } => self.scalar(a),
+            OpKind::Arange { .. } => Ok(self.element_at(step)),
+            OpKind::VarGet { var, .. } => {
+                let name = self.vars[&var].clone();
+                Ok(self.register_element(&name, step))
+            }
+            _ => {
+                let mut used = std::mem::take(self.used);
+                let e = ops::expression(&f.p, &mut used, &op.kind, op.loc, &mut |u, operand| {
+                    std::mem::swap(u, self.used);
+                    let e = self.element(operand, step);
+                    std::mem::swap(u, self.used);
+                    e
+                });
+                *self.used = used;
+                e
+            }
+        }
+    }
+
+    /// A lane's elements of one step, as a vector.
+    pub fn vector(&mut self, v: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        let e = step.layout.per_lane;
+        if let Some(Kept::Step(name) | Kept::Element(name)) = step.kept.get(&v) {
+            return Ok(name.clone());
+        }
+        if let Some(name) = self.values.get(&v).cloned() {
+            return Ok(self.registers(&name, step));
+        }
+        if let Form::Alias(var) = self.form(v) {
+            let name = self.vars[&var].clone();
+            return Ok(self.registers(&name, step));
+        }
+        match self.f.p.def(v) {
+            _ if e == 1 => Ok(self.element(v, step)?.text),
+            Some(OpKind::Splat { a, .. }) => {
+                self.used.add(Prim::Fill);
+                Ok(format!("fill<{e}>({})", self.scalar(*a)?.text))
+            }
+            Some(OpKind::Arange { .. }) => {
+                self.used.add(Prim::Iota);
+                Ok(format!("iota<{e}>({})", self.at(step).text))
+            }
+            _ => unreachable!("tiles that are read as vectors have registers"),
+        }
+    }
+
+    /// `base + index + at`.
+    pub fn address(&mut self, base: &Expr, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        let index = self.scalar(index)?;
+        let at = self.at(step);
+        let start = if index.is_zero() { base.clone() } else { Expr::binary("+", Prec::Sum, base, &index) };
+        Ok(Expr::binary("+", Prec::Sum, &start, &at).text)
+    }
+
+    /// The element of memory that belongs to element `j` of the step.
+    fn cell(&mut self, base: &Expr, index: ValueId, step: &mut Step) -> Result<Expr, PrintError> {
+        let index = self.scalar(index)?;
+        let at = self.element_at(step);
+        let sum = if index.is_zero() { at } else { Expr::binary("+", Prec::Sum, &index, &at) };
+        Ok(Expr::index(base, &sum))
+    }
+
+    /// Template arguments that say how wide an access may be, if not as wide as can be.
+    fn width(&self, index: ValueId, dtype: Dtype, layout: Layout) -> Option<u32> {
+        let w = self.f.layouts.access(index, dtype, layout.per_lane);
+        (w < layout.per_lane.min(16 / dtype.bytes())).then_some(w)
+    }
+
+    /// `load<..>(..)`.
+    pub fn load_vector(
+        &mut self,
+        place: Place,
+        index: ValueId,
+        dtype: Dtype,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        self.used.add(Prim::Load);
+        let e = step.layout.per_lane;
+        let arguments = match self.width(index, dtype, step.layout) {
+            Some(w) => format!("<{e}, {w}>"),
+            None => format!("<{e}>"),
+        };
+        let address = self.address(&self.base(place), index, step)?;
+        Ok(format!("load{arguments}({address})"))
+    }
+
+    /// `store<..>(..);` of a tile's vector, to a buffer that starts at `base`.
+    pub fn store_vector(
+        &mut self,
+        base: &Expr,
+        index: ValueId,
+        value: ValueId,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let dtype = self.ty(value).dtype;
+        if step.layout.per_lane == 1 {
+            let cell = self.cell(base, index, step)?;
+            let e = self.element(value, step)?;
+            return Ok(format!("{} = {};", cell.text, e.plain()));
+        }
+        self.used.add(Prim::Store);
+        let arguments = match self.width(index, dtype, step.layout) {
+            Some(w) => format!("<{w}>"),
+            None => String::new(),
+        };
+        let address = self.address(base, index, step)?;
+        let value = self.vector(value, step)?;
+        Ok(format!("store{arguments}({address}, {value});"))
+    }
+
+    /// The rank that a put to one rank goes to.
+    fn put_base(&mut self, parcel: ParcelId, buffer: crate::ir::ParamId) -> Result<Expr, PrintError> {
+        let (Target::Rank(rank) | Target::Mask(rank)) = self.f.p.kernel.parcels[parcel.index()].target;
+        let rank = self.scalar(rank)?;
+        Ok(Expr::index(&self.arg(buffer), &rank))
+    }
+
+    /// Writes one operation of a step.
+    pub fn item(
+        &mut self,
+        item: &Item,
+        step: &mut Step,
+        partials: &[(ValueId, String, ReduceOp)],
+    ) -> Result<(), PrintError> {
+        if let Some((out, value)) = item.yields {
+            let name = self.values[&out].clone();
+            return self.assign_element(&name, value, step);
+        }
+        let f = self.f;
+        let op = f.p.kernel.op(item.op);
+        let whole = step.layout.per_lane > 1;
+        match op.kind {
+            OpKind::Load { out, place, index, .. } if whole => {
+                let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
+                let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
+                self.keep(out, &ty, &e, step, false);
+            }
+            OpKind::Load { out, place, index, .. } => {
+                let e = self.cell(&self.base(place), index, step)?;
+                self.keep_element(out, e, step);
+            }
+            OpKind::LoadMasked { out, place, index, mask, other, .. } => {
+                let cell = self.cell(&self.base(place), index, step)?;
+                let e = self.masked(mask, cell, other, step)?;
+                self.keep_element(out, e, step);
+            }
+            OpKind::Gather { out, place, index, mask, other, .. } => {
+                let at = self.element(index, step)?;
+                let cell = Expr::index(&self.base(place), &at);
+                let e = self.masked(mask, cell, other, step)?;
+                self.keep_element(out, e, step);
+            }
+            OpKind::Store { place, index, value, mask, .. } => {
+                let base = self.base(place);
+                self.store_all(&base, index, value, mask, step)?;
+            }
+            OpKind::Put { parcel, buffer, index, value, mask } => {
+                let base = self.put_base(parcel, buffer)?;
+                self.store_all(&base, index, value, mask, step)?;
+            }
+            OpKind::Scatter { place, index, value, mask } => {
+                let at = self.element(index, step)?;
+                let cell = Expr::index(&self.base(place), &at);
+                let e = self.element(value, step)?;
+                let condition = self.condition(mask, step)?;
+                self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
+            }
+            OpKind::VarDecl { var, init: value } | OpKind::VarSet { var, value } => {
+                let name = self.vars[&var].clone();
+                self.assign_element(&name, value, step)?;
+            }
+            OpKind::Reduce { out, a, op: reduce } => {
+                let partial =
+                    partials.iter().find(|p| p.0 == out).expect("declared before the loop").1.clone();
+                let e = self.element(a, step)?;
+                self.accumulate(&partial, reduce, self.ty(a).dtype, &e);
+            }
+            _ => {
+                let out = op.kind.outs()[0];
+                let e = self.element_of_op(item, step)?;
+                self.keep_element(out, e, step);
+            }
+        }
+        Ok(())
+    }
+
+    /// The element that an arithmetic operation computes, though the value has a name.
+    fn element_of_op(&mut self, item: &Item, step: &mut Step) -> Result<Expr, PrintError> {
+        let out = self.f.p.kernel.op(item.op).kind.outs()[0];
+        let kept = step.kept.remove(&out);
+        let name = self.values.remove(&out);
+        let e = self.element(out, step);
+        if let Some(kept) = kept {
+            step.kept.insert(out, kept);
+        }
+        if let Some(name) = name {
+            self.values.insert(out, name);
+        }
+        e
+    }
+
+    /// Stores a tile's elements of one step, those that the mask selects.
+    pub fn store_all(
+        &mut self,
+        base: &Expr,
+        index: ValueId,
+        value: ValueId,
+        mask: Option<ValueId>,
+        step: &mut Step,
+    ) -> Result<(), PrintError> {
+        let Some(mask) = mask else {
+            let line = self.store_vector(base, index, value, step)?;
+            self.w.line(&line);
+            return Ok(());
+        };
+        let condition = self.condition(Some(mask), step)?;
+        let cell = self.cell(base, index, step)?;
+        let e = self.element(value, step)?;
+        self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
+        Ok(())
+    }
+
+    /// `if (mask) `, or nothing where the mask is known to hold.
+    fn condition(&mut self, mask: Option<ValueId>, step: &mut Step) -> Result<String, PrintError> {
+        match mask {
+            Some(m) if !self.always(m) => Ok(format!("if ({}) ", self.element(m, step)?.text)),
+            _ => Ok(String::new()),
+        }
+    }
+
+    fn masked(
+        &mut self,
+        mask: ValueId,
+        cell: Expr,
+        other: ValueId,
+        step: &mut Step,
+    ) -> Result<Expr, PrintError> {
+        if self.always(mask) {
+            return Ok(cell);
+        }
+        let (mask, other) = (self.element(mask, step)?, self.element(other, step)?);
+        Ok(Expr::ternary(&mask, &cell, &other))
+    }
+
+    /// Whether a mask is all true.
+    fn always(&self, mask: ValueId) -> bool {
+        let scalar = match self.f.p.def(mask) {
+            Some(OpKind::Splat { a, .. }) => *a,
+            _ => return false,
+        };
+        matches!(self.f.p.def(scalar), Some(OpKind::Const { value: Const::Bool(true), .. }))
+    }
+
+    fn keep_element(&mut self, out: ValueId, e: Expr, step: &mut Step) {
+        ops::use_dtype(self.used, self.ty(out).dtype);
+        let ty = type_name(self.ty(out).dtype);
+        self.keep(out, ty, e.plain(), step, step.layout.per_lane > 1);
+    }
+
+    /// Stores what was computed where the loop keeps it.
+    fn keep(&mut self, out: ValueId, ty: &str, text: &str, step: &mut Step, element: bool) {
+        let j = if element { "[j]" } else { "" };
+        match step.kept.get(&out).cloned() {
+            Some(Kept::Step(name)) if element => self.w.line(&format!("{name}{j} = {text};")),
+            Some(_) => {
+                let name = self.declare_local(out, step);
+                self.w.line(&format!("const {ty} {name} = {text};"));
+            }
+            None => {
+                let name = self.values[&out].clone();
+                let place = self.registers(&name, step);
+                self.w.line(&format!("{place}{j} = {text};"));
+            }
+        }
+    }
+
+    /// `name[step][j] = value`, or `+=` and the like where that says the same.
+    fn assign_element(&mut self, name: &str, value: ValueId, step: &mut Step) -> Result<(), PrintError> {
+        let dtype = self.ty(value).dtype;
+        let place = self.register_element(name, step);
+        if self.form(value) == Form::Once
+            && let Some(OpKind::Binary { op, a, b, .. }) = self.f.p.def(value)
+            && let Some(assign) = ops::compound(*op, dtype)
+            && !matches!(op, BinaryOp::Shl | BinaryOp::Shr)
+            && self.element(*a, step)? == place
+        {
+            let e = self.element(*b, step)?;
+            self.w.line(&format!("{} {assign} {};", place.text, e.text));
+            return Ok(());
+        }
+        let e = self.element(value, step)?;
+        self.w.line(&format!("{} = {};", place.text, e.plain()));
+        Ok(())
+    }
+
+    fn accumulate(&mut self, partial: &str, op: ReduceOp, dtype: Dtype, e: &Expr) {
+        let line = match (op, dtype) {
+            (ReduceOp::Sum, Dtype::I32) => {
+                self.used.add(Prim::Wrapping);
+                format!("{partial} = wrap_add({partial}, {});", e.text)
+            }
+            (ReduceOp::Sum, _) => format!("{partial} += {};", e.text),
+            (ReduceOp::And, Dtype::Bool) => format!("{partial} = {partial} && {};", parenthesised(e)),
+            (ReduceOp::Or, Dtype::Bool) => format!("{partial} = {partial} || {};", parenthesised(e)),
+            (ReduceOp::And, _) => format!("{partial} &= {};", e.text),
+            (ReduceOp::Or, _) => format!("{partial} |= {};", e.text),
+            (ReduceOp::Min, _) => format!("{partial} = min_of({partial}, {});", e.text),
+            (ReduceOp::Max, _) => format!("{partial} = max_of({partial}, {});", e.text),
+        };
+        self.w.line(&line);
+    }
+}
+
+fn parenthesised(e: &Expr) -> String {
+    if e.prec < Prec::Unary { format!("({})", e.text) } else { e.text.clone() }
+}
+
+/// The index of a lane's first element, from the number of its vector.
+fn at_expression(l: Layout, vector: &str) -> String {
+    match l.per_lane {
+        1 => vector.into(),
+        e if vector.contains(' ') => format!("({vector}) * {e}"),
+        e => format!("{vector} * {e}"),
+    }
+}

@@ -1,0 +1,150 @@
+//! The handlebars templates and what they are rendered with.
+
+use std::sync::OnceLock;
+
+use handlebars::{Handlebars, no_escape};
+use serde::Serialize;
+
+use crate::{family::Target, ir::Kernel};
+
+use super::{
+    PrintError,
+    args::FieldText,
+    prim::{Context, Prim, Support},
+};
+
+const CUDA_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/kernel.hbs"));
+const HIP_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/kernel.hbs"));
+const HIP_PRELUDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/prelude.hbs"));
+const ABI: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/abi.h.hbs"));
+
+/// A named constant of the emitted source.
+#[derive(Debug, Serialize)]
+pub(super) struct ConstantText {
+    pub r#type: &'static str,
+    pub name: String,
+    pub value: String,
+    pub comment: Option<String>,
+}
+
+/// What `kernel.hbs` is rendered with.
+#[derive(Debug, Serialize)]
+pub(super) struct KernelText {
+    pub banner: Vec<String>,
+    pub includes: Vec<&'static str>,
+    pub types: Vec<String>,
+    pub args: String,
+    pub fields: Vec<FieldText>,
+    pub ranks: u32,
+    pub constants: Vec<ConstantText>,
+    pub primitives: Vec<String>,
+    pub roles: Vec<String>,
+    pub threads: u32,
+    pub entry: String,
+    pub body: String,
+}
+
+/// What `abi.h.hbs` is rendered with.
+#[derive(Debug, Serialize)]
+pub(super) struct AbiText {
+    pub title: String,
+    pub target: String,
+    pub command: String,
+    pub guard: String,
+    pub prefix: String,
+    pub args: String,
+    pub fields: Vec<FieldText>,
+    pub ranks: u32,
+    pub grid: u32,
+    pub threads: u32,
+    pub shared: u32,
+    pub args_bytes: u32,
+    pub kernel_id: String,
+    pub entry: String,
+}
+
+/// What the templates of primitives that depend on the block's shape are rendered with.
+#[derive(Debug, Serialize)]
+struct BlockText {
+    warp_size: u32,
+    warps: u32,
+    block_warps: u32,
+    threads: u32,
+}
+
+/// What all other primitives' templates are rendered with.
+#[derive(Debug, Serialize)]
+struct NothingText {}
+
+fn registry() -> Result<&'static Handlebars<'static>, PrintError> {
+    static REGISTRY: OnceLock<Result<Handlebars<'static>, PrintError>> = OnceLock::new();
+    let built = REGISTRY.get_or_init(|| {
+        let mut h = Handlebars::new();
+        h.set_strict_mode(true);
+        h.register_escape_fn(no_escape);
+        let mut add = |name: &'static str, text: &str| {
+            h.register_template_string(name, text)
+                .map_err(|e| PrintError::Template { template: name, message: e.to_string() })
+        };
+        add("cuda/kernel", CUDA_KERNEL)?;
+        add("hip/kernel", HIP_KERNEL)?;
+        add("hip/prelude", HIP_PRELUDE)?;
+        add("abi.h", ABI)?;
+        drop(add);
+        for &prim in Prim::ALL {
+            for (backend, text) in [("cuda", Support::Template(prim.cuda())), ("hip", prim.hip())] {
+                if let Support::Template(text) = text {
+                    h.register_template_string(&format!("{backend}/prim/{}", prim.file()), text).map_err(
+                        |e| PrintError::Template { template: prim.file(), message: e.to_string() },
+                    )?;
+                }
+            }
+        }
+        Ok(h)
+    });
+    built.as_ref().map_err(Clone::clone)
+}
+
+fn render(template: &'static str, name: &str, context: &impl Serialize) -> Result<String, PrintError> {
+    registry()?.render(name, context).map_err(|e| PrintError::Template { template, message: e.to_string() })
+}
+
+/// The emitted source.
+pub(super) fn kernel(target: Target, context: &KernelText) -> Result<String, PrintError> {
+    let name = match target {
+        Target::Cuda(_) => "cuda/kernel",
+        Target::Hip(_) => "hip/kernel",
+    };
+    render(name, name, context)
+}
+
+/// The C header.
+pub(super) fn abi(context: &AbiText) -> Result<String, PrintError> {
+    render("abi.h", "abi.h", context)
+}
+
+/// What stands in for `hip/hip_runtime.h` where there is no ROCm.
+pub(super) fn hip_prelude() -> Result<String, PrintError> {
+    render("hip/prelude", "hip/prelude", &NothingText {})
+}
+
+/// A primitive's text for a kernel; nothing where the target lacks it.
+pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<Option<String>, PrintError> {
+    if let Support::Unsupported(_) = prim.support(target) {
+        return Ok(None);
+    }
+    let name = format!("{}/prim/{}", target.backend(), prim.file());
+    let text = match prim.context() {
+        Context::Nothing => render(prim.file(), &name, &NothingText {}),
+        Context::Block => {
+            let block = BlockText {
+                warp_size: kernel.warp_size,
+                warps: kernel.block_warps,
+                block_warps: kernel.block_warps,
+                threads: kernel.block_threads(),
+            };
+            render(prim.file(), &name, &block)
+        }
+    };
+    text.map(|t| Some(t.trim_end().to_string()))
+}

@@ -1,0 +1,414 @@
+//! Tile operations: neighbours in program order that share a layout become one loop over each lane's registers.
+//!
+//! Within a loop, operations are put in phases: vector accesses in even phases, element by element work in odd ones,
+//! each as early as its operands and the memory and variables that it touches allow.
+
+use std::collections::{HashMap, HashSet};
+
+use crate::ir::{Dtype, OpId, OpKind, Place, ReduceOp, Target, ValueId, VarId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    inline::{Form, is_expression},
+    layout::Layout,
+    memory::place_of,
+    ops::{self, type_name},
+    prim::Prim,
+};
+
+/// Most 32-bit registers a lane spends on holding loaded tiles, so that all loads are in flight before the first use.
+const BATCH_WORDS: u32 = 64;
+
+/// A tile operation that waits to be written.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Item {
+    pub op: OpId,
+    pub layout: Layout,
+    /// What an arm of an `if` (the operation) yields: the result, and the arm's value for it.
+    pub yields: Option<(ValueId, ValueId)>,
+}
+
+/// Where a tile that a loop computes is kept.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Kept {
+    /// One element at a time.
+    Element(String),
+    /// A lane's elements of one step.
+    Step(String),
+}
+
+/// State of the loop being written.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub layout: Layout,
+    pub kept: HashMap<ValueId, Kept>,
+    /// Whether the element index of the step was asked for.
+    pub uses_at: bool,
+    /// Whether registers were indexed by step, which needs a loop that unrolls for good.
+    pub indexes: bool,
+}
+
+impl Step {
+    /// A loop that keeps nothing yet.
+    pub fn new(layout: Layout) -> Step {
+        Step { layout, kept: HashMap::new(), uses_at: false, indexes: false }
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Queues a tile operation; false when it is none, or one that is written by itself.
+    pub fn takes_tile(&mut self, id: OpId) -> Result<bool, PrintError> {
+        let f = self.f;
+        let tile = |v: ValueId| f.p.kernel.ty(v).is_tile();
+        let layout_of = match f.p.kernel.op(id).kind {
+            OpKind::Load { out, .. } | OpKind::VarGet { out, .. } if tile(out) => out,
+            OpKind::LoadMasked { out, .. } | OpKind::Gather { out, .. } => out,
+            OpKind::Store { value, .. } | OpKind::VarSet { value, .. } if tile(value) => value,
+            OpKind::Scatter { value, .. } => value,
+            OpKind::VarDecl { init, .. } if tile(init) => init,
+            OpKind::Reduce { a, .. } => a,
+            OpKind::Put { parcel, value, .. } if tile(value) => {
+                match f.p.kernel.parcels[parcel.index()].target {
+                    Target::Rank(_) => value,
+                    Target::Mask(_) => return Ok(false),
+                }
+            }
+            ref kind if is_expression(kind) && kind.outs().iter().any(|&o| tile(o)) => kind.outs()[0],
+            _ => return Ok(false),
+        };
+        self.queue(Item { op: id, layout: f.layouts.of(layout_of), yields: None })?;
+        Ok(true)
+    }
+
+    /// Queues what an arm yields.
+    pub fn yield_tile(&mut self, id: OpId, out: ValueId, value: ValueId) -> Result<(), PrintError> {
+        self.queue(Item { op: id, layout: self.f.layouts.of(out), yields: Some((out, value)) })
+    }
+
+    fn queue(&mut self, item: Item) -> Result<(), PrintError> {
+        if self.pending.first().is_some_and(|first| first.layout != item.layout) {
+            self.flush()?;
+        }
+        self.flush_before(&self.reads(&item))?;
+        if let OpKind::VarDecl { var, .. } = self.f.p.kernel.op(item.op).kind
+            && item.yields.is_none()
+        {
+            let v = &self.f.p.kernel.vars[var.index()];
+            let name = self.names.fresh(v.name.as_deref().unwrap_or("state"));
+            self.declare_registers(&name, v.ty.dtype, item.layout);
+            self.vars.insert(var, name);
+        }
+        self.pending.push(item);
+        Ok(())
+    }
+
+    /// Writes the waiting operations if one of these values needs a reduction among them.
+    pub fn flush_before(&mut self, reads: &[ValueId]) -> Result<(), PrintError> {
+        let reduced: HashSet<ValueId> =
+            self.pending.iter().filter_map(|i| self.out(i)).filter(|v| !self.ty(*v).is_tile()).collect();
+        if !reduced.is_empty() && self.expanded(reads).iter().any(|v| reduced.contains(v)) {
+            self.flush()?;
+        }
+        Ok(())
+    }
+
+    /// Writes the waiting operations.
+    pub fn flush(&mut self) -> Result<(), PrintError> {
+        let items = std::mem::take(&mut self.pending);
+        if items.is_empty() {
+            return Ok(());
+        }
+        match self.loads_first(&items) {
+            Some((loads, rest)) => {
+                self.fused(&loads)?;
+                self.fused(&rest)
+            }
+            None => self.fused(&items),
+        }
+    }
+
+    /// Declares the registers of a whole tile.
+    pub fn declare_registers(&mut self, name: &str, dtype: Dtype, layout: Layout) {
+        ops::use_dtype(self.used, dtype);
+        let ty = self.vector_type(dtype, layout.per_lane);
+        let steps = layout.steps();
+        let count = if steps > 1 { format!("[{steps}]") } else { String::new() };
+        self.w.line(&format!("{ty} {name}{count};"));
+    }
+
+    /// The type of a lane's elements of one step.
+    pub fn vector_type(&mut self, dtype: Dtype, per_lane: u32) -> String {
+        ops::use_dtype(self.used, dtype);
+        if per_lane == 1 {
+            return type_name(dtype).into();
+        }
+        self.used.add(Prim::Vec);
+        format!("Vec<{}, {per_lane}>", type_name(dtype))
+    }
+
+    /// The values that an item reads.
+    fn reads(&self, item: &Item) -> Vec<ValueId> {
+        match item.yields {
+            Some((_, value)) => vec![value],
+            None => self.f.p.reads(item.op),
+        }
+    }
+
+    /// The value that an item defines.
+    fn out(&self, item: &Item) -> Option<ValueId> {
+        match item.yields {
+            Some(_) => None,
+            None => self.f.p.kernel.op(item.op).kind.outs().first().copied(),
+        }
+    }
+
+    /// `values`, and what is read where they are written out.
+    fn expanded(&self, values: &[ValueId]) -> Vec<ValueId> {
+        let mut all = values.to_vec();
+        let mut at = 0;
+        while at < all.len() {
+            let v = all[at];
+            at += 1;
+            if matches!(self.form(v), Form::Once | Form::Everywhere)
+                && let Some(id) = self.f.p.def_id(v)
+            {
+                all.extend(self.f.p.reads(id));
+            }
+        }
+        all
+    }
+
+    /// Splits a group into loads (with what they need) and the rest, when that lets all loads start before the first
+    /// store: compilers cannot know that the two don't overlap.
+    fn loads_first(&self, items: &[Item]) -> Option<(Vec<Item>, Vec<Item>)> {
+        let kind = |i: &Item| &self.f.p.kernel.op(i.op).kind;
+        let reads = |i: &Item| {
+            matches!(kind(i), OpKind::Load { .. } | OpKind::LoadMasked { .. } | OpKind::Gather { .. })
+                && i.yields.is_none()
+        };
+        let writes =
+            |i: &Item| matches!(kind(i), OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. });
+        if items[0].layout.steps() == 1 || !items.iter().any(reads) || !items.iter().any(writes) {
+            return None;
+        }
+        let mut first: Vec<bool> = items.iter().map(reads).collect();
+        for i in (0..items.len()).rev().filter(|&i| first[i]).collect::<Vec<_>>() {
+            self.close_over(items, i, &mut first);
+        }
+        let late_before = |i: usize| (0..i).filter(|&j| !first[j]);
+        let blocked = (0..items.len())
+            .any(|i| first[i] && late_before(i).any(|j| self.touches_same(&items[j], &items[i])));
+        let (early, late): (Vec<_>, Vec<_>) = (0..items.len()).partition(|&i| first[i]);
+        let take = |ixs: Vec<usize>| -> Vec<Item> { ixs.into_iter().map(|i| items[i]).collect() };
+        let (early, late) = (take(early), take(late));
+        let needed: Vec<ValueId> = late.iter().flat_map(|i| self.expanded(&self.reads(i))).collect();
+        let words: u32 = early
+            .iter()
+            .filter_map(|i| self.out(i))
+            .filter(|v| needed.contains(v))
+            .map(|v| items[0].layout.words(self.ty(v).dtype))
+            .sum();
+        (!blocked && words <= BATCH_WORDS).then_some((early, late))
+    }
+
+    fn close_over(&self, items: &[Item], of: usize, first: &mut [bool]) {
+        let needs = self.expanded(&self.reads(&items[of]));
+        for j in 0..of {
+            if !first[j] && self.out(&items[j]).is_some_and(|o| needs.contains(&o)) {
+                first[j] = true;
+                self.close_over(items, j, first);
+            }
+        }
+    }
+
+    /// Memory and variables that an item reads and writes.
+    fn effects(&self, item: &Item) -> (Vec<Place>, Vec<Place>, Vec<VarId>, Vec<VarId>) {
+        let kind = &self.f.p.kernel.op(item.op).kind;
+        let mut vars: Vec<VarId> = vec![];
+        for v in self.expanded(&self.reads(item)) {
+            if let (Form::Alias(var), _) = (self.form(v), ()) {
+                vars.push(var);
+            }
+        }
+        if item.yields.is_some() {
+            return (vec![], vec![], vars, vec![]);
+        }
+        let place: Vec<Place> = place_of(kind).into_iter().collect();
+        match kind {
+            OpKind::VarGet { var, .. } => {
+                vars.push(*var);
+                (vec![], vec![], vars, vec![])
+            }
+            OpKind::VarDecl { var, .. } | OpKind::VarSet { var, .. } => (vec![], vec![], vars, vec![*var]),
+            OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. } => {
+                (vec![], place, vars, vec![])
+            }
+            _ => (place, vec![], vars, vec![]),
+        }
+    }
+
+    /// Whether the order of two items matters because of memory or variables.
+    fn touches_same(&self, a: &Item, b: &Item) -> bool {
+        fn meet<T: PartialEq>(a: &[T], b: &[T]) -> bool {
+            a.iter().any(|x| b.contains(x))
+        }
+        let ((ar, aw, avr, avw), (br, bw, bvr, bvw)) = (self.effects(a), self.effects(b));
+        meet(&aw, &br)
+            || meet(&ar, &bw)
+            || meet(&aw, &bw)
+            || meet(&avw, &bvr)
+            || meet(&avr, &bvw)
+            || meet(&avw, &bvw)
+    }
+
+    /// Whether an item is one vector access.
+    fn is_vector(&self, item: &Item) -> bool {
+        item.layout.per_lane > 1
+            && item.yields.is_none()
+            && matches!(
+                self.f.p.kernel.op(item.op).kind,
+                OpKind::Load { .. } | OpKind::Store { mask: None, .. } | OpKind::Put { mask: None, .. }
+            )
+    }
+
+    fn phases(&self, items: &[Item]) -> Vec<usize> {
+        let mut phases: Vec<usize> = vec![];
+        for (i, item) in items.iter().enumerate() {
+            let parity = usize::from(!self.is_vector(item));
+            let needs = self.expanded(&self.reads(item));
+            let mut phase = parity;
+            for j in 0..i {
+                let data = self.out(&items[j]).is_some_and(|o| needs.contains(&o));
+                if data || self.touches_same(&items[j], item) {
+                    let same_kind = phases[j] % 2 == parity;
+                    phase = phase.max(if same_kind { phases[j] } else { phases[j] + 1 });
+                }
+            }
+            phases.push(phase);
+        }
+        phases
+    }
+
+    /// Writes one loop over the steps of a tile.
+    fn fused(&mut self, items: &[Item]) -> Result<(), PrintError> {
+        let layout = items[0].layout;
+        let members: HashSet<OpId> = items.iter().map(|i| i.op).collect();
+        let phases = self.phases(items);
+        let mut step = Step::new(layout);
+        let mut partials: Vec<(ValueId, String, ReduceOp)> = vec![];
+        let mut per_step: Vec<(ValueId, usize)> = vec![];
+        for (i, item) in items.iter().enumerate() {
+            let Some(out) = self.out(item) else { continue };
+            if let OpKind::Reduce { op, .. } = self.f.p.kernel.op(item.op).kind {
+                let partial = self.declare_partial(out, op);
+                partials.push((out, partial, op));
+                continue;
+            }
+            let readers = self.f.forms.readers(&self.f.p, out);
+            if !readers.iter().all(|r| members.contains(r)) {
+                let name = self.declare(out);
+                self.declare_registers(&name, self.ty(out).dtype, layout);
+                continue;
+            }
+            let by_element = |r: &OpId| {
+                let at = items.iter().position(|x| x.op == *r).expect("all readers are members");
+                phases[at] == phases[i] && !self.is_vector(&items[at])
+            };
+            let single = layout.per_lane == 1 || (!self.is_vector(item) && readers.iter().all(by_element));
+            if !single && !self.is_vector(item) {
+                per_step.push((out, phases[i]));
+            }
+            let keep = if single { Kept::Element } else { Kept::Step };
+            step.kept.insert(out, keep(String::new()));
+        }
+        let guarded = items.iter().any(|i| self.needs_guard(i));
+        let loc = self.f.p.kernel.op(items[0].op).loc;
+        self.step_loop(step, guarded, loc, |e, step| {
+            let mut order: Vec<usize> = (0..items.len()).collect();
+            order.sort_by_key(|&i| phases[i]);
+            for run in order.chunk_by(|&a, &b| phases[a] == phases[b]) {
+                let phase = phases[run[0]];
+                for (v, _) in per_step.iter().filter(|p| p.1 == phase) {
+                    let ty = e.vector_type(e.ty(*v).dtype, layout.per_lane);
+                    let name = e.declare_local(*v, step);
+                    e.w.line(&format!("{ty} {name};"));
+                }
+                let looped = phase % 2 == 1 && layout.per_lane > 1;
+                if looped {
+                    e.names.enter();
+                    e.w.directive("#pragma unroll");
+                    e.w.line(&format!("for (u32 j = 0; j < {}; ++j) {{", layout.per_lane));
+                    e.w.deeper();
+                }
+                for &i in run {
+                    e.item(&items[i], step, &partials)?;
+                }
+                if looped {
+                    e.w.shallower();
+                    e.w.line("}");
+                    e.names.leave();
+                }
+            }
+            Ok(())
+        })?;
+        for (out, partial, op) in partials {
+            self.finish_partial(out, &partial, op);
+        }
+        Ok(())
+    }
+
+    /// A name for what one step keeps.
+    pub fn declare_local(&mut self, v: ValueId, step: &mut Step) -> String {
+        let name = self.declare(v);
+        self.values.remove(&v);
+        if let Some(Kept::Element(n) | Kept::Step(n)) = step.kept.get_mut(&v) {
+            n.clone_from(&name);
+        }
+        name
+    }
+
+    /// Whether lanes beyond the tile's end must stay out.
+    fn needs_guard(&self, item: &Item) -> bool {
+        let kind = &self.f.p.kernel.op(item.op).kind;
+        item.yields.is_none() && (place_of(kind).is_some() || matches!(kind, OpKind::Reduce { .. }))
+    }
+
+    fn declare_partial(&mut self, out: ValueId, op: ReduceOp) -> String {
+        let dtype = self.ty(out).dtype;
+        let name = self.names.fresh("partial");
+        self.used.add(Prim::of_reduce(op));
+        let ty = type_name(dtype);
+        let none = match (op, dtype) {
+            (ReduceOp::And, Dtype::Bool) => "true".into(),
+            (ReduceOp::Or, Dtype::Bool) => "false".into(),
+            (ReduceOp::Sum | ReduceOp::Or, _) => "0".into(),
+            _ => format!("{}::none<{ty}>()", combiner(op)),
+        };
+        self.w.line(&format!("{ty} {name} = {none};"));
+        name
+    }
+
+    fn finish_partial(&mut self, out: ValueId, partial: &str, op: ReduceOp) {
+        self.used.add(Prim::Reduce);
+        self.used.add(Prim::of_reduce(op));
+        let ty = type_name(self.ty(out).dtype);
+        let name = self.declare(out);
+        self.w.line(&format!(
+            "const {ty} {name} = group_reduce<{}>({}, {partial});",
+            combiner(op),
+            self.group.name
+        ));
+    }
+}
+
+/// The combiner's name in emitted source.
+pub(super) fn combiner(op: ReduceOp) -> &'static str {
+    match op {
+        ReduceOp::Sum => "Sum",
+        ReduceOp::Min => "Min",
+        ReduceOp::Max => "Max",
+        ReduceOp::And => "And",
+        ReduceOp::Or => "Or",
+    }
+}
