@@ -10,8 +10,8 @@ pub mod family;
 pub mod fp8;
 mod info;
 pub mod ir;
-pub mod sim;
 pub mod print;
+pub mod sim;
 
 pub use info::KernelInfo;
 pub use peerwarp_macros::kernel;
