@@ -14,3 +14,15 @@ pub mod npy;
 pub mod reference;
 pub mod request;
 pub mod routing;
+
+/// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
+pub mod prelude {
+    pub use peerwarp_codegen::dsl::prelude::*;
+    pub use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+    pub use peerwarp_codegen::kernel;
+}
+
+/// The code of the guide, compiled and run by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/guide.md")]
+struct Guide;
