@@ -1,7 +1,7 @@
 //! Plants protocol bugs in a kernel, to test that the checker finds them.
 //!
 //! A mutation says what to do to which operations; a [`Site`] addresses those by role, kind and buffer. The result
-//! always passes [`verify_structure`], so it prints and simulates; it mostly does not pass [`verify`].
+//! always passes [`verify_structure`], so it prints and simulates; it mostly does not pass [`verify()`].
 //!
 //! A dropped wait leaves its receipt to the reads that name it: nothing orders them any more, and whatever they find in
 //! the buffer is what they read.

@@ -1,5 +1,5 @@
 //! The verifier. A kernel that passes [`verify_structure`] cannot make a printer or the simulator panic; one that
-//! passes [`verify`] also keeps the rules of the communication protocol that can be seen without running it.
+//! passes [`verify()`] also keeps the rules of the communication protocol that can be seen without running it.
 
 mod access;
 mod declarations;
