@@ -207,7 +207,7 @@ impl Check<'_, '_> {
             }
             OpKind::Atomic { out, op, place, index, value } => {
                 self.writable(*place);
-                let dtype = self.element(*place, *value);
+                let dtype = self.dtype(*place);
                 self.scalar_index(*index);
                 self.operand("value", *value, Type::scalar(dtype));
                 self.result(*out, Type::scalar(dtype));
@@ -283,17 +283,20 @@ impl Check<'_, '_> {
         }
     }
 
-    /// Checks that a value moved to or from a place has its element type, which it returns.
-    fn element(&mut self, place: Place, v: ValueId) -> Dtype {
-        let dtype = match place {
+    fn dtype(&self, place: Place) -> Dtype {
+        match place {
             Place::Param(p) => self.report.param(p).dtype,
             Place::Shared(s) => self.report.kernel.shared[s.index()].dtype,
-        };
+        }
+    }
+
+    /// A value moved to or from a place has its element type.
+    fn element(&mut self, place: Place, v: ValueId) {
+        let dtype = self.dtype(place);
         if self.ty(v).dtype != dtype {
             let (value, buffer) = (self.report.typed(v), self.report.place_name(place));
             self.add(Problem::BufferDtype { op: self.name, value, buffer, dtype });
         }
-        dtype
     }
 
     fn mask(&mut self, value: ValueId, mask: Option<ValueId>) {

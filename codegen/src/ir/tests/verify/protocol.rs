@@ -387,6 +387,17 @@ fn narrow_indices() {
         s.op(OpKind::Signal { parcel, flag: p.flag, index: zero, value: p.epoch, order: RELEASE });
     });
     assert!(masked_put.contains("u32 %me"), "{masked_put}");
+    let masked_load = narrow(&|s, p| {
+        let truth = s.constant(Const::Bool(false));
+        let mask = s.value("", tile(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let none = s.constant(Const::F32(0));
+        let other = s.value("", tile(Dtype::F32), |out| OpKind::Splat { out, a: none });
+        let index = rank(s);
+        let place = Place::Param(p.x);
+        let ty = tile(Dtype::F32);
+        s.value("", ty, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt: None });
+    });
+    assert!(masked_load.contains("u32 %me"), "{masked_load}");
     let mut wide = with_role(|s, p| {
         let index = s.constant(Const::U64(1 << 32));
         s.value("", F32, |out| OpKind::Load { out, place: Place::Param(p.x), index, receipt: None });

@@ -44,6 +44,16 @@ fn used_before_or_without_definition() {
         s.op(OpKind::Rank { out: late });
     });
     assert_snapshot!(early, @"src/sample.rs:4: %late: u32 is not defined here; that is done at src/sample.rs:5, which does not come before this on every path, or is in another branch, loop, split or role");
+    let cond = role_error(|s, _| {
+        let ghost = s.b.kernel.add_value(BOOL, Some("ghost".into()));
+        s.op(OpKind::If {
+            cond: ghost,
+            then: Region::default(),
+            otherwise: Region::default(),
+            results: vec![],
+        });
+    });
+    assert!(cond.contains("%ghost: bool is not defined here"), "{cond}");
     let target = role_error(|s, p| {
         let ghost = s.b.kernel.add_value(U32, Some("ghost".into()));
         let parcel = s.parcel(Target::Rank(ghost));

@@ -240,7 +240,25 @@ fn parameter_kinds() {
         let place = Place::Param(p.inbox);
         s.value("", F32, |out| OpKind::Atomic { out, op: ReduceOp::Sum, place, index, value });
     });
+    let (place, lanes, bools) = (Place::Param(ParamId(2)), tile(Dtype::U32), tile(Dtype::Bool));
+    note(&|s, _| {
+        let (index, mask, other) = (of(s, U32), of(s, bools), of(s, lanes));
+        s.value("", lanes, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt: None });
+    });
+    note(&|s, _| {
+        let (index, mask) = (of(s, lanes), of(s, bools));
+        s.value("", lanes, |out| OpKind::Gather { out, place, index, mask, other: index, receipt: None });
+    });
+    note(&|s, _| {
+        let index = of(s, lanes);
+        s.op(OpKind::Scatter { place, index, value: index, mask: None });
+    });
     assert_snapshot!(all);
+    let (mut s, _) = start();
+    let word = s.b.param("second", ParamKind::EpochWord, Dtype::U32, 1);
+    s.value("", U64, |out| OpKind::Epoch { out, word, advance: false });
+    s.role("r", 1, |_| {});
+    assert!(only(&s.finish()).contains("`epoch`: the result"), "the epoch is u32");
     let (mut s, p) = start();
     s.value("", U32, |out| OpKind::Epoch { out, word: p.n, advance: false });
     s.role("r", 1, |_| {});
@@ -336,6 +354,7 @@ fn access_types() {
         })
     };
     note(masked(F32, [U32, BOOL, F32]));
+    note(masked(lanes, [U32, bools, lanes]));
     note(masked(t, [lanes, bools, t]));
     note(masked(t, [U32, lanes, t]));
     note(masked(t, [U32, bools, F32]));
@@ -350,6 +369,7 @@ fn access_types() {
         })
     };
     note(gather(F32, [U32, BOOL, F32]));
+    note(gather(lanes, [lanes, bools, lanes]));
     note(gather(t, [tile(Dtype::U64), bools, t]));
     note(gather(t, [lanes, BOOL, t]));
     note(gather(t, [lanes, bools, lanes]));
@@ -370,12 +390,20 @@ fn access_types() {
     note(store(U32, F32, None, true));
     note(store(U32, t, None, true));
     note(store(lanes, t, Some(lanes), true));
+    note(store(lanes, lanes, None, true));
     let atomic = |out: Type, op: ReduceOp, value: Type| {
         one(out, &[U32, value], |out, v| OpKind::Atomic { out, op, place, index: v[0], value: v[1] })
     };
     assert_eq!(atomic(F32, ReduceOp::Sum, F32), []);
     note(atomic(F32, ReduceOp::Max, F32));
     note(atomic(t, ReduceOp::Sum, F32));
+    note(one(F32, &[I32, F32], |out, v| OpKind::Atomic {
+        out,
+        op: ReduceOp::Sum,
+        place,
+        index: v[0],
+        value: v[1],
+    }));
     note(atomic(F32, ReduceOp::Sum, t));
     assert_snapshot!(all);
 }
