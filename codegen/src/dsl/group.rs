@@ -28,6 +28,26 @@ pub fn ranks() -> u32 {
 
 /// Declares a named set of `blocks` blocks that run `body`. The blocks of the first role have the lowest block indices
 /// and start first. The body is traced once, with the block as its group.
+///
+/// `name` is an identifier and the only one of its kind in the kernel, `blocks` at least 1; roles stand side by side.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 8), |p| {
+/// # let (x, y): (Ptr<f32>, Ptr<f32>) = (p.arg("x", 4096), p.arg("y", 64));
+/// # #[kernel]
+/// # fn body(x: Ptr<f32>, y: Ptr<f32>) {
+/// role("sum", 16, |block| {
+///     block.split(2, |g| {                    // groups of 2 warps
+///         for row in g.strided(64u32) {       // dealt to all groups of the 16 blocks
+///             y.set(row, x.load(row * 64, 64).sum());
+///         }
+///     });
+/// });
+/// # }
+/// # body(x, y);
+/// # }).unwrap();
+/// ```
 #[track_caller]
 pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
     let loc = Loc::caller();
@@ -141,7 +161,7 @@ impl Group {
     }
 
     /// The work of this group when the numbers `0..n` are dealt to the groups of the role in turn: `index()`,
-    /// `index() + count()`, and so on below `n`. Use it in `for`.
+    /// `index() + count()`, and so on below `n`. Use it in `for` in a `#[kernel]` function.
     #[track_caller]
     pub fn strided(&self, n: impl IntoVal<u32>) -> DevRange<u32> {
         let loc = Loc::caller();
@@ -150,6 +170,9 @@ impl Group {
 
     /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. `warps`
     /// must divide the block's warps. Splits do not nest.
+    ///
+    /// Scalars of the block can be used in it. Tiles and parcels cannot: they belong to the group that makes them.
+    /// Nothing leaves it but through memory.
     #[track_caller]
     pub fn split(&self, warps: u32, body: impl FnOnce(Group)) {
         let loc = Loc::caller();

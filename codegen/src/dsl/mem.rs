@@ -36,12 +36,25 @@ macro_rules! handle {
     };
 }
 handle!(
-    /// A buffer of `T` in this rank's global memory.
+    /// A buffer of `T` in this rank's global memory; a field of the kernel's parameters.
+    ///
+    /// Offsets and lengths count elements. An offset is a host integer or a `u32` or `u64` value of the device; a
+    /// length is known when the kernel is traced. Accesses that the offset's and length's constants put out of bounds
+    /// end the trace; others are found by the simulator.
     Ptr
 );
 handle!(
     /// A symmetric buffer of `T`: every rank has one. Write to peers' with a [`Parcel`](super::Parcel); read this rank's
     /// own after waiting, with the receipt of the wait.
+    ///
+    /// Without a receipt there is no reading:
+    ///
+    /// ```compile_fail
+    /// # use peerwarp_codegen::dsl::prelude::*;
+    /// fn peek(inbox: Sym<u32>) -> Val<u32> {
+    ///     inbox.get(0)
+    /// }
+    /// ```
     Sym
 );
 handle!(
@@ -66,7 +79,22 @@ buffer_arg!(Ptr Local);
 buffer_arg!(Sym Symmetric);
 
 /// Declares an array of `len` elements in shared memory. At block level a block has one; inside a split each of its
-/// groups has its own. Its contents are undefined until written.
+/// groups has its own. Its contents are undefined until written. `name` is an identifier, used once in a role.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (counts, x): (Ptr<u32>, Ptr<u32>) = (p.arg("counts", 64), p.arg("x", 64));
+/// role("main", 1, |b| {
+///     let base = shared::<u32>("base", 64);
+///     base.store(0, counts.load(0, 64).scan_sum(true));
+///     b.split(1, |g| {
+///         let slot = base.atomic_add(g.in_block(), 1); // the old value
+///         x.set(slot, g.index());
+///     });
+/// });
+/// # }).unwrap();
+/// ```
 #[track_caller]
 pub fn shared<T: Element>(name: &str, len: u32) -> Shared<T> {
     let loc = Loc::caller();
@@ -322,7 +350,8 @@ impl Flags {
     }
 }
 
-/// A word of this rank's memory that counts the launches of the kernels that share it.
+/// A word of this rank's memory that counts the launches of the kernels that share it. It lives on the device, so that
+/// a captured graph can be replayed any number of times.
 #[derive(Clone, Copy, Debug)]
 pub struct EpochWord {
     param: ParamId,

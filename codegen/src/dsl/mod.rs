@@ -1,4 +1,59 @@
 //! The DSL: what kernel authors touch.
+//!
+//! A kernel is an ordinary Rust function. It runs on the host, once for each configuration, and what it does with
+//! device values is written down as IR. Whatever is computed from the config alone is plain Rust and gone by then.
+//!
+//! ```
+//! use peerwarp_codegen::dsl::{TraceMeta, prelude::*, trace_args};
+//!
+//! /// What the kernel is specialised for.
+//! struct Shift { ranks: u32, words: u32 }
+//!
+//! #[derive(KernelArgs)]
+//! #[args(config = Shift)]
+//! struct ShiftArgs {
+//!     #[len(|c| u64::from(c.words))] x: Ptr<u32>,
+//!     #[len(|c| u64::from(c.words))] inbox: Sym<u32>,
+//!     arrived: Flags,
+//!     epoch: EpochWord,
+//! }
+//!
+//! /// Sends each rank's words to the next rank.
+//! #[kernel]
+//! fn shift(c: &Shift, a: &ShiftArgs) {
+//!     let epoch = a.epoch.begin();
+//!     role("send", 1, |_| {
+//!         let mut parcel = send_to(Peers::rank((rank() + 1) % c.ranks));
+//!         parcel.put(&a.inbox, 0, a.x.load(0, c.words));
+//!         parcel.signal(&a.arrived, 0, epoch);
+//!     });
+//!     role("receive", 1, |_| {
+//!         let from = (rank() + c.ranks - 1) % c.ranks;
+//!         let got = a.arrived.from(from).wait(0, epoch);
+//!         let words = a.inbox.load(&got, 0, c.words);
+//!         if words.max() > 0 {
+//!             a.x.store(0, words);
+//!         }
+//!     });
+//! }
+//!
+//! let config = Shift { ranks: 8, words: 256 };
+//! let kernel = trace_args::<ShiftArgs>(TraceMeta::new("shift", 8, 32, 4), &config, shift)?;
+//! println!("{kernel}");
+//! # Ok::<(), TraceError>(())
+//! ```
+//!
+//! | what | where it is made |
+//! |---|---|
+//! | blocks that run a body, groups of their warps | [`role`], [`Group::split`], [`Group::strided`] |
+//! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
+//! | memory of this rank | [`Ptr`], [`Shared`] |
+//! | memory that peers write to | [`Sym`], with the receipt of a wait |
+//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
+//! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], which yield [`Arrived`] |
+//! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
+//!
+//! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
 
 mod any;
 mod args;
@@ -20,8 +75,8 @@ mod var;
 pub use peerwarp_macros::KernelArgs;
 
 pub use any::AnyTile;
-pub use args::{Arg, Binder, Bound, ErasedArg, KernelArgs, ParamSpec, TypedArg};
-pub use buffer::{Buf, Index, IntoIndex};
+pub use args::{Arg, Binder, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use buffer::IntoIndex;
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
@@ -29,8 +84,15 @@ pub use ops::Signed;
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
 pub use tile::{Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
-pub use val::{Bits, Constant, Element, F8, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, bit, splat};
+pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+
+#[doc(hidden)]
+pub use {
+    args::Bound,
+    buffer::{Buf, Index},
+    val::{FromRaw, Raw},
+};
 
 /// Everything a kernel needs: `use peerwarp_codegen::dsl::prelude::*;`.
 pub mod prelude {

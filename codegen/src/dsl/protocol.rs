@@ -110,6 +110,25 @@ impl ParcelState {
 
 /// Stores to one target's symmetric buffers, published together by one signal. Opened by [`send_to`]; what is put is
 /// visible to a receiver once its wait for the signal returns, and not before.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (x, out): (Ptr<u32>, Ptr<u32>) = (p.arg("x", 256), p.arg("out", 2048));
+/// # let (inbox, flag): (Sym<u32>, Flags) = (p.arg("inbox", 2048), p.arg("flag", 8));
+/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+/// role("send", 1, |_| {
+///     let mut row = send_to(Peers::all());
+///     row.put(&inbox, rank() * 256, x.load(0, 256));
+///     row.signal(&flag, rank(), epoch);            // consumes the parcel
+/// });
+/// role("receive", 8, |b| {
+///     let from = b.index();
+///     let got = flag.from(from).wait(from, epoch); // the receipt
+///     out.store(from * 256, inbox.load(&got, from * 256, 256));
+/// });
+/// # }).unwrap();
+/// ```
 #[derive(Debug)]
 #[must_use = "put something into the parcel and signal it"]
 pub struct Parcel {
@@ -172,7 +191,8 @@ impl Parcel {
         self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
     }
 
-    /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes.
+    /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes. Each
+    /// of the parcel's puts must be on every path to it, or in a branch or loop before it.
     #[track_caller]
     pub fn signal(self, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
         let (loc, parcel) = (Loc::caller(), self.parcel);

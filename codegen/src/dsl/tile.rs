@@ -16,7 +16,23 @@ use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp, verify::MAX_
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
 /// copying it copies no data.
 ///
-/// Arithmetic works elementwise with tiles of the same length, scalars and host values.
+/// Arithmetic works elementwise with tiles of the same length, scalars and host values. Reductions yield scalars that
+/// the whole group has.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (x, y): (Ptr<f32>, Ptr<f32>) = (p.arg("x", 1024), p.arg("y", 1024));
+/// # role("main", 1, |b| {
+/// let row = x.load(0, 256);                               // Tile<f32> of 256 elements
+/// let shifted = row - row.max();
+/// let weights = shifted.exp() / shifted.exp().sum();
+/// y.store(0, weights);
+/// let large = weights.gt(0.01);                           // Tile<bool>
+/// y.scatter(arange(256) * 4, large.select(row, 0.0), large);
+/// # });
+/// # }).unwrap();
+/// ```
 pub struct Tile<T: Element> {
     raw: Raw,
     _t: PhantomData<T>,

@@ -146,7 +146,7 @@ pub(crate) fn last() -> Loc {
     try_current(|t| t.last).unwrap_or_else(Loc::caller)
 }
 
-/// Runs `body` once and returns the kernel it describes. `body` declares the parameters it needs through the
+/// Runs `body` once and returns the kernel it describes. (Kernels of a family are traced by the family.) `body` declares the parameters it needs through the
 /// [`Binder`]; see [`trace_args`] for kernels whose parameters are a `#[derive(KernelArgs)]` struct.
 ///
 /// Traces nest (a kernel may trace another one) and run on any number of threads; a value of one trace used in another

@@ -109,7 +109,31 @@ pub struct Raw {
 ///
 /// Arithmetic (`+ - * / %`, `& | ^ << >>`, `!`, unary `-`) works with other scalars, variables and host values of the
 /// same type, and with tiles elementwise; integer arithmetic wraps. Comparisons and `if` work in a
-/// [`#[kernel]`](macro@crate::kernel) function.
+/// [`#[kernel]`](macro@crate::kernel) function; [`Val::lt`] and its kin, and [`Val::select`], everywhere.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let x: Ptr<u32> = p.arg("x", 1024);
+/// # role("main", 1, |b| {
+/// let n = x.get(0);                    // Val<u32>
+/// let next = (n + 1) % 8;
+/// let set = bit(next) | 1;             // Val<u64>
+/// let scaled = 0.5 * n.to_f32();       // Val<f32>
+/// let least = n.lt(next).select(n, next);
+/// # x.set(1, least + set.popcount() + scaled.to_u32());
+/// # });
+/// # }).unwrap();
+/// ```
+///
+/// Element types never mix without being told to:
+///
+/// ```compile_fail,E0277
+/// # use peerwarp_codegen::dsl::prelude::*;
+/// fn sum(n: Val<u32>, weight: Val<f32>) -> Val<f32> {
+///     n * weight // `Val<f32>` cannot be combined with a `u32` value of the device
+/// }
+/// ```
 pub struct Val<T: Element> {
     raw: Raw,
     _t: PhantomData<T>,
@@ -405,7 +429,7 @@ impl<T: Int> Val<T> {
 }
 
 impl Val<bool> {
-    /// `a` where this holds, else `b`. Both are computed; use `if` to run only one.
+    /// `a` if this holds, else `b`. Both are computed; use `if` to run only one.
     #[track_caller]
     pub fn select<T: Element>(self, a: impl IntoVal<T>, b: impl IntoVal<T>) -> Val<T> {
         let (a, b) = (a.val(), b.val());
@@ -448,7 +472,7 @@ impl Val<f32> {
     }
 }
 
-/// The `u64` with bit `i` set. `i` must be below 64.
+/// The `u64` with bit `i` set: a set of ranks with the one member `i`. `i` must be below 64.
 #[track_caller]
 pub fn bit(i: impl IntoVal<u32>) -> Val<u64> {
     let loc = Loc::caller();

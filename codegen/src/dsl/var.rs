@@ -12,8 +12,8 @@ use crate::ir::{Loc, OpKind, VarId};
 
 /// A mutable scalar of the device; made by [`var`]. In a `#[kernel]` function assign it with `=`, `+=` and so on.
 ///
-/// Unlike [`Val`] it is not `Copy`, so that two names never mean one variable: read it with [`Var::get`] or use `&x`
-/// in an expression when it is needed again.
+/// It stands for its current value wherever a [`Val`] can. Unlike [`Val`] it is not `Copy`, so that two names never mean
+/// one variable: where it is needed again, use `&x` or [`x.get()`](Var::get).
 pub struct Var<T: Element> {
     pub(crate) var: VarId,
     pub(crate) trace: u32,
@@ -56,7 +56,30 @@ pub trait IntoVar {
 
 /// Declares a mutable variable of the device whose first value is `init`.
 ///
-/// Device control flow runs while tracing only once, so a plain `let mut` cannot change in it; a variable can.
+/// The branches and loops of the device are traced once each, so a plain `let mut` cannot change in them; a variable
+/// can.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// #[kernel]
+/// fn count_owners(ids: &Ptr<i32>, n: Val<u32>) -> Val<u32> {
+///     let mut owners = var(0u64);
+///     for i in 0..n {
+///         let id = ids.get(i);
+///         if id >= 0 {
+///             owners |= bit(id.to_u32());
+///         }
+///     }
+///     owners.get().popcount()
+/// }
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (ids, x): (Ptr<i32>, Ptr<u32>) = (p.arg("ids", 64), p.arg("x", 1));
+/// # role("main", 1, |_| x.set(0, count_owners(&ids, x.get(0))));
+/// # }).unwrap();
+/// ```
+///
+/// # Errors
+/// Ends the trace when it stands before the roles.
 #[track_caller]
 pub fn var<I: IntoVar>(init: I) -> I::Var {
     init.into_var()
