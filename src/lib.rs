@@ -19,6 +19,7 @@ pub mod routing;
 pub mod prelude {
     pub use peerwarp_codegen::dsl::prelude::*;
     pub use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+    pub use peerwarp_codegen::ir::Dtype;
     pub use peerwarp_codegen::kernel;
 }
 

@@ -1,0 +1,94 @@
+//! What the kernel is specialised for.
+
+use peerwarp::prelude::*;
+
+use crate::kernel::{self, AddArgs};
+
+/// A variant: the problem (`key`) and how to go about it (`tune`).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "add_all_gather", kernel = kernel::add_all_gather, args = AddArgs, warps = warps)]
+pub struct AddAllGather {
+    /// Elements of each rank's vectors.
+    #[key(short = "n", range = 1..=16777216)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the elements; sums are rounded to it once.
+    #[key(values = [Dtype::F32, Dtype::Bf16, Dtype::Fp16])]
+    pub dtype: Dtype,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16], default = 8)]
+    pub warps: u32,
+    /// Elements that go under one flag.
+    #[tune(short = "c", values = [256, 1024, 4096], default = 1024)]
+    pub chunk: u32,
+    /// Blocks that add and send.
+    #[tune(short = "s", values = [1, 4, 16], default = 4)]
+    pub send_blocks: u32,
+    /// Blocks that receive.
+    #[tune(short = "v", values = [1, 4, 16], default = 4)]
+    pub recv_blocks: u32,
+}
+
+impl Legal for AddAllGather {
+    fn legal(&self) -> Result<(), Illegal> {
+        // Both halves of the inbox are indexed with 32 bits.
+        let most = u32::MAX / 2 / self.ranks;
+        let allowed = || format!("at most {most} with {} ranks", self.ranks);
+        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)
+    }
+}
+
+/// Chunks of one length, next to each other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Piece {
+    /// Number of the first chunk.
+    pub first: u32,
+    /// How many chunks.
+    pub count: u32,
+    /// Elements of each.
+    pub len: u32,
+}
+
+impl AddAllGather {
+    /// Chunks of a vector, the last of which may be shorter.
+    pub fn chunks(&self) -> u32 {
+        self.elements.div_ceil(self.chunk)
+    }
+
+    /// The chunks by length: the full ones, then the rest. A tile's length is known when a kernel is specialised, so
+    /// each length is a loop of its own.
+    pub fn pieces(&self) -> Vec<Piece> {
+        let full = self.elements / self.chunk;
+        let rest = self.elements % self.chunk;
+        let all =
+            [Piece { first: 0, count: full, len: self.chunk }, Piece { first: full, count: 1, len: rest }];
+        all.into_iter().filter(|p| p.count > 0 && p.len > 0).collect()
+    }
+
+    /// Elements of all ranks together.
+    pub fn gathered(&self) -> u32 {
+        self.elements * self.ranks
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_cover_every_element_once() {
+        for (elements, chunk) in [(1, 256), (256, 256), (257, 256), (1000, 256), (4096, 1024)] {
+            let settings =
+                [("elements", elements), ("ranks", 2), ("chunk", chunk)].map(|(f, v)| (f, v.to_string()));
+            let mut settings = settings.to_vec();
+            settings.push(("dtype", "f32".into()));
+            let config = AddAllGather::from_settings(&settings).unwrap();
+            let pieces = config.pieces();
+            assert_eq!(pieces.iter().map(|p| p.count * p.len).sum::<u32>(), elements);
+            assert_eq!(pieces.iter().map(|p| p.count).sum::<u32>(), config.chunks());
+            assert!(pieces.windows(2).all(|p| p[1].first == p[0].first + p[0].count));
+        }
+    }
+}

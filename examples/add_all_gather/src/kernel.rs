@@ -1,0 +1,65 @@
+//! What runs on the GPUs.
+
+use peerwarp::prelude::*;
+
+use crate::config::AddAllGather;
+
+/// Parameters of the kernel.
+#[derive(KernelArgs)]
+#[args(config = AddAllGather)]
+pub struct AddArgs {
+    /// One vector.
+    #[len(|c| u64::from(c.elements))]
+    #[dtype(|c| c.dtype)]
+    pub x: AnyPtr,
+    /// The other vector.
+    #[len(|c| u64::from(c.elements))]
+    #[dtype(|c| c.dtype)]
+    pub y: AnyPtr,
+    /// Everybody's sums, `[ranks][elements]`.
+    #[len(|c| u64::from(c.gathered()))]
+    #[dtype(|c| c.dtype)]
+    pub out: AnyPtr,
+    /// Where peers' sums arrive, `[2][ranks][elements]`: the halves take turns.
+    #[len(|c| 2 * u64::from(c.gathered()))]
+    #[dtype(|c| c.dtype)]
+    pub inbox: AnySym,
+    /// Says that a chunk of a peer has arrived, `[ranks][chunks]`.
+    #[len(|c| u64::from(c.ranks * c.chunks()))]
+    pub arrived: Flags,
+    /// Counts launches.
+    pub epoch: EpochWord,
+}
+
+/// Adds two vectors on every rank, and gives every rank everybody's sums.
+#[kernel]
+pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
+    let epoch = a.epoch.begin();
+    // A rank that is a launch ahead writes to the half that nobody reads any more.
+    let half = epoch.parity() * c.gathered();
+
+    role("send", c.send_blocks, |block| {
+        for piece in c.pieces() {
+            for i in block.strided(piece.count) {
+                let chunk = i + piece.first;
+                let at = chunk * c.chunk;
+                let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
+                let mut parcel = send_to(Peers::all());
+                parcel.put_f32(&a.inbox, half + rank() * c.elements + at, sum);
+                parcel.signal(&a.arrived, rank() * c.chunks() + chunk, epoch);
+            }
+        }
+    });
+
+    role("recv", c.recv_blocks, |block| {
+        for piece in c.pieces() {
+            for i in block.strided(piece.count * c.ranks) {
+                let src = i / piece.count;
+                let chunk = i % piece.count + piece.first;
+                let at = src * c.elements + chunk * c.chunk;
+                let got = a.arrived.from(src).wait(src * c.chunks() + chunk, epoch);
+                a.out.store(at, a.inbox.load(&got, half + at, piece.len));
+            }
+        }
+    });
+}

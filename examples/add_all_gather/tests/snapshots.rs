@@ -1,0 +1,22 @@
+//! What the kernel is traced to and what is emitted for it: a change shows up here, line by line.
+
+use add_all_gather::AddAllGather;
+use peerwarp::prelude::*;
+
+/// 2500 elements: two full chunks and a rest.
+fn config() -> AddAllGather {
+    let settings = [("elements", "2500"), ("ranks", "4"), ("dtype", "bf16")];
+    AddAllGather::from_settings(&settings).unwrap()
+}
+
+#[test]
+fn ir() {
+    insta::assert_snapshot!(config().trace(32).unwrap().to_string());
+}
+
+#[test]
+fn names_are_stable_and_parse_back() {
+    let name = config().variant_name();
+    assert_eq!(name, "add_all_gather_n2500_r4_bf16__w8_c1024_s4_v4");
+    assert_eq!(AddAllGather::parse_variant(&name).unwrap(), config());
+}
