@@ -1,9 +1,12 @@
 //! What can be wrong with an MoE problem.
 
+use peerwarp_codegen::family::FamilyError;
+use peerwarp_codegen::ir::VerifyError;
+use peerwarp_codegen::sim::SimError;
 use thiserror::Error;
 
 /// Why a problem cannot be run.
-#[derive(Debug, Error, Clone, PartialEq)]
+#[derive(Debug, Error)]
 #[non_exhaustive]
 pub enum MoeError {
     /// A value outside what is allowed.
@@ -16,6 +19,15 @@ pub enum MoeError {
         /// What it may be.
         allowed: String,
     },
+    /// A configuration that is not legal, or whose kernel cannot be traced.
+    #[error(transparent)]
+    Family(#[from] FamilyError),
+    /// A kernel that is not well-formed.
+    #[error("a kernel is not well-formed: {}", first(.0))]
+    Verify(Vec<VerifyError>),
+    /// A machine that cannot be put together.
+    #[error(transparent)]
+    Sim(#[from] SimError),
 }
 
 impl MoeError {
@@ -27,4 +39,10 @@ impl MoeError {
     ) -> MoeError {
         MoeError::Invalid { field, value: value.to_string(), allowed: allowed.into() }
     }
+}
+
+fn first(errors: &[VerifyError]) -> String {
+    let rest = errors.len().saturating_sub(1);
+    let first = errors.first().map(ToString::to_string).unwrap_or_default();
+    if rest == 0 { first } else { format!("{first} (and {rest} more)") }
 }

@@ -3,6 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
+use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::Dtype;
 use serde::{Deserialize, Serialize};
 
@@ -12,8 +13,8 @@ use super::{ExpertMap, MoeError};
 pub const SCALE_BLOCK: u32 = 128;
 
 /// What rows are dispatched as. They are combined in the same type, fp8 ones in bf16.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(rename_all = "lowercase")]
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
 pub enum RowDtype {
     /// bfloat16.
     Bf16,
@@ -24,9 +25,6 @@ pub enum RowDtype {
 }
 
 impl RowDtype {
-    /// Every row type.
-    pub const ALL: [RowDtype; 3] = [RowDtype::Bf16, RowDtype::Fp16, RowDtype::Fp8];
-
     /// Type of a dispatched row's elements.
     pub const fn dispatched(self) -> Dtype {
         match self {
@@ -43,15 +41,6 @@ impl RowDtype {
             RowDtype::Fp16 => Dtype::Fp16,
         }
     }
-
-    /// Name in variant names and on the command line.
-    pub const fn name(self) -> &'static str {
-        match self {
-            RowDtype::Bf16 => "bf16",
-            RowDtype::Fp16 => "fp16",
-            RowDtype::Fp8 => "fp8",
-        }
-    }
 }
 
 impl fmt::Display for RowDtype {
@@ -64,11 +53,7 @@ impl FromStr for RowDtype {
     type Err = MoeError;
 
     fn from_str(s: &str) -> Result<RowDtype, MoeError> {
-        let known = |d: &RowDtype| d.name() == s;
-        RowDtype::ALL
-            .into_iter()
-            .find(known)
-            .ok_or_else(|| MoeError::invalid("dtype", s, "must be bf16, fp16 or fp8"))
+        RowDtype::from_name(s).ok_or_else(|| MoeError::invalid("dtype", s, "must be bf16, fp16 or fp8"))
     }
 }
 
@@ -146,7 +131,7 @@ mod tests {
     #[test]
     fn bad_shapes_are_named() {
         let message = |s: MoeShape| s.check().unwrap_err().to_string();
-        assert_eq!(SHAPE.check(), Ok(()));
+        SHAPE.check().unwrap();
         assert_eq!(message(MoeShape { hidden: 12, ..SHAPE }), "hidden = 12: must be a multiple of 8");
         assert_eq!(message(MoeShape { hidden: 0, ..SHAPE }), "hidden = 0: must be 8 to 65536");
         assert_eq!(message(MoeShape { topk: 33, ..SHAPE }), "topk = 33: must be 1 to 32");
@@ -161,8 +146,8 @@ mod tests {
 
     #[test]
     fn row_types_parse_by_name() {
-        for dtype in RowDtype::ALL {
-            assert_eq!(dtype.to_string().parse(), Ok(dtype));
+        for &dtype in RowDtype::ALL {
+            assert_eq!(dtype.to_string().parse::<RowDtype>().unwrap(), dtype);
         }
         assert_eq!(
             "int8".parse::<RowDtype>().unwrap_err().to_string(),

@@ -1,28 +1,12 @@
 //! Combine: every token's expert outputs, weighted and summed in f32.
 
-use peerwarp_codegen::ir::Dtype;
-
-use super::{Grouped, encode, round};
+use super::{Entry, encode, round};
 use crate::moe::{MoeShape, Routing};
 
-/// An entry's expert output: what the owner has in the row where dispatch put the entry.
-fn output<'a>(
-    shape: &MoeShape,
-    grouped: &[Grouped],
-    y: &'a [Vec<f32>],
-    at: Entry,
-) -> Option<(u32, &'a [f32])> {
-    let owner = shape.map().owner(at.id)?;
-    let row = grouped[owner as usize].pos[at.source][at.index] as usize;
-    let hidden = shape.hidden as usize;
-    Some((owner, &y[owner as usize][row * hidden..(row + 1) * hidden]))
-}
-
-#[derive(Clone, Copy)]
-struct Entry {
-    source: usize,
-    index: usize,
-    id: i32,
+/// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
+pub fn stand_in_expert(shape: &MoeShape, rank: u32, row: &[f32]) -> Vec<f32> {
+    let y: Vec<f32> = row.iter().map(|x| x * (1.0 + rank as f32)).collect();
+    round(shape.dtype.combined(), &y)
 }
 
 fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
@@ -32,26 +16,21 @@ fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
 }
 
 /// The combined rows of one rank, as bytes: for each token the sum over k, in order, in f32, rounded at the end.
-/// `y[rank]` are the expert outputs of a rank, in the order of its dispatched rows.
+/// `output` is what the expert of an entry makes of its row, on the rank that owns it.
 pub fn in_order(
     shape: &MoeShape,
     routing: &Routing,
-    grouped: &[Grouped],
-    y: &[Vec<f32>],
     rank: u32,
+    output: impl Fn(u32, Entry) -> Vec<f32>,
 ) -> Vec<u8> {
-    let (source, topk) = (rank as usize, shape.topk as usize);
     let mut out = vec![];
-    for (token, ids) in routing.ids[source].chunks(topk).enumerate() {
+    for_each_token(shape, routing, rank, |entries| {
         let mut sum = vec![0f32; shape.hidden as usize];
-        for (k, &id) in ids.iter().enumerate() {
-            let index = token * topk + k;
-            if let Some((_, row)) = output(shape, grouped, y, Entry { source, index, id }) {
-                add(&mut sum, routing.weights[source][index], row);
-            }
+        for &(owner, weight, entry) in entries {
+            add(&mut sum, weight, &output(owner, entry));
         }
         out.extend(encode(shape.dtype.combined(), &sum));
-    }
+    });
     out
 }
 
@@ -60,39 +39,51 @@ pub fn in_order(
 pub fn by_owner(
     shape: &MoeShape,
     routing: &Routing,
-    grouped: &[Grouped],
-    y: &[Vec<f32>],
     rank: u32,
+    output: impl Fn(u32, Entry) -> Vec<f32>,
 ) -> Vec<u8> {
-    let (source, topk) = (rank as usize, shape.topk as usize);
-    let dtype: Dtype = shape.dtype.combined();
+    let dtype = shape.dtype.combined();
     let mut out = vec![];
-    for (token, ids) in routing.ids[source].chunks(topk).enumerate() {
+    for_each_token(shape, routing, rank, |entries| {
         let mut sum = vec![0f32; shape.hidden as usize];
         for owner in 0..shape.ranks {
-            let mut piece = None;
-            for (k, &id) in ids.iter().enumerate() {
-                let index = token * topk + k;
-                match output(shape, grouped, y, Entry { source, index, id }) {
-                    Some((o, row)) if o == owner => {
-                        let piece = piece.get_or_insert_with(|| vec![0f32; shape.hidden as usize]);
-                        add(piece, routing.weights[source][index], row);
-                    }
-                    _ => {}
-                }
+            let mut piece = vec![0f32; shape.hidden as usize];
+            for &(_, weight, entry) in entries.iter().filter(|e| e.0 == owner) {
+                add(&mut piece, weight, &output(owner, entry));
             }
-            if let Some(piece) = piece {
-                add(&mut sum, 1.0, &round(dtype, &piece));
-            }
+            add(&mut sum, 1.0, &round(dtype, &piece));
         }
         out.extend(encode(dtype, &sum));
-    }
+    });
     out
+}
+
+/// Calls `visit` for each of a rank's tokens with the owner, weight and place of its entries, without masked ones.
+fn for_each_token(
+    shape: &MoeShape,
+    routing: &Routing,
+    source: u32,
+    mut visit: impl FnMut(&[(u32, f32, Entry)]),
+) {
+    let topk = shape.topk as usize;
+    let ids = routing.ids[source as usize].chunks(topk);
+    let weights = routing.weights[source as usize].chunks(topk);
+    for (token, (ids, weights)) in ids.zip(weights).enumerate() {
+        let mut entries = vec![];
+        for (k, (&id, &weight)) in ids.iter().zip(weights).enumerate() {
+            if let Some(owner) = shape.map().owner(id) {
+                entries.push((owner, weight, Entry { source, token: token as u32, k: k as u32 }));
+            }
+        }
+        visit(&entries);
+    }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{Tokens, decode, dispatch};
+    use peerwarp_codegen::ir::Dtype;
+
+    use super::super::decode;
     use super::*;
     use crate::moe::RowDtype;
 
@@ -100,33 +91,38 @@ mod tests {
         MoeShape { hidden: 8, experts: 4, topk: 3, tokens: 2, ranks: 2, dtype: RowDtype::Bf16 };
 
     /// Rank 0 has two tokens, the second fully masked; experts 0 and 1 are rank 0's, 2 and 3 rank 1's.
-    fn tiny(weights: [f32; 3]) -> (Routing, Vec<Grouped>) {
+    fn tiny(weights: [f32; 3]) -> Routing {
         let ids = vec![vec![1, 3, 0, -1, 9, -1], vec![]];
-        let weights = vec![[weights, [5.0; 3]].concat(), vec![]];
-        let sent = vec![Tokens { rows: vec![0; 32], scales: vec![] }, Tokens::default()];
-        let routing = Routing { ids, weights };
-        let grouped = (0..2).map(|r| dispatch(&SHAPE, &routing, &sent, r)).collect();
-        (routing, grouped)
+        Routing { ids, weights: vec![[weights, [5.0; 3]].concat(), vec![]] }
+    }
+
+    fn both(routing: &Routing, rank: u32, y: [f32; 3]) -> [Vec<f32>; 2] {
+        let output = |owner: u32, entry: Entry| {
+            assert_eq!(owner, u32::from(entry.k == 1));
+            vec![y[entry.k as usize]; 8]
+        };
+        [in_order(&SHAPE, routing, rank, output), by_owner(&SHAPE, routing, rank, output)]
+            .map(|bytes| decode(Dtype::Bf16, &bytes))
     }
 
     #[test]
     fn weighted_sums_and_zeros_for_masked_tokens() {
-        let (routing, grouped) = tiny([0.5, 0.25, 2.0]);
-        // Rank 0's rows: entry k = 2 (expert 0), then k = 0 (expert 1). Rank 1's: k = 1.
-        let y = [[[1.0; 8], [4.0; 8]].concat(), vec![8.0; 8]];
         let want = [[6.0; 8], [0.0; 8]].concat();
-        assert_eq!(decode(Dtype::Bf16, &in_order(&SHAPE, &routing, &grouped, &y, 0)), want);
-        assert_eq!(decode(Dtype::Bf16, &by_owner(&SHAPE, &routing, &grouped, &y, 0)), want);
-        assert!(in_order(&SHAPE, &routing, &grouped, &y, 1).is_empty());
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 0, [4.0, 8.0, 1.0]), [want.clone(), want]);
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 1, [4.0, 8.0, 1.0]).concat().len(), 0);
     }
 
     #[test]
     fn owners_round_their_piece() {
-        let (routing, grouped) = tiny([1.0, 1.0, 1.0]);
         // Rank 0's piece is 256 + 1.5, which rounds to 258; with rank 1's -256 in order nothing is lost.
-        let y = [[[1.5; 8], [256.0; 8]].concat(), vec![-256.0; 8]];
-        let first = |bytes: Vec<u8>| decode(Dtype::Bf16, &bytes)[0];
-        assert_eq!(first(in_order(&SHAPE, &routing, &grouped, &y, 0)), 1.5);
-        assert_eq!(first(by_owner(&SHAPE, &routing, &grouped, &y, 0)), 2.0);
+        let [in_order, by_owner] = both(&tiny([1.0; 3]), 0, [256.0, -256.0, 1.5]);
+        assert_eq!((in_order[0], by_owner[0]), (1.5, 2.0));
+    }
+
+    #[test]
+    fn the_stand_in_expert_depends_on_the_rank_and_rounds() {
+        let x = [1.0, 1.0 + 1.0 / 128.0];
+        assert_eq!(stand_in_expert(&SHAPE, 0, &x), x);
+        assert_eq!(stand_in_expert(&SHAPE, 2, &x), [3.0, 3.03125]);
     }
 }

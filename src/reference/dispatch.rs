@@ -1,6 +1,9 @@
 //! Dispatch: every token to the ranks that own its experts, grouped by expert.
 
-use crate::moe::{MoeShape, Routing};
+use peerwarp_codegen::ir::Dtype;
+
+use super::{decode, dequantise};
+use crate::moe::{MoeShape, Routing, RowDtype};
 
 /// The tokens that one rank sends.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -13,25 +16,43 @@ pub struct Tokens {
 
 impl Tokens {
     /// Bytes of a token's row.
-    pub fn row(&self, shape: &MoeShape, token: usize) -> &[u8] {
-        let bytes = shape.row_bytes() as usize;
+    pub fn row(&self, shape: &MoeShape, token: u32) -> &[u8] {
+        let (bytes, token) = (shape.row_bytes() as usize, token as usize);
         &self.rows[token * bytes..(token + 1) * bytes]
     }
 
     /// Scales of a token's row.
-    pub fn row_scales(&self, shape: &MoeShape, token: usize) -> &[f32] {
-        let n = shape.scales() as usize;
+    pub fn row_scales(&self, shape: &MoeShape, token: u32) -> &[f32] {
+        let (n, token) = (shape.scales() as usize, token as usize);
         &self.scales[token * n..(token + 1) * n]
     }
+
+    /// Values of a token's row.
+    pub fn values(&self, shape: &MoeShape, token: u32) -> Vec<f32> {
+        match shape.dtype {
+            RowDtype::Bf16 => decode(Dtype::Bf16, self.row(shape, token)),
+            RowDtype::Fp16 => decode(Dtype::Fp16, self.row(shape, token)),
+            RowDtype::Fp8 => dequantise(self.row(shape, token), self.row_scales(shape, token)),
+        }
+    }
+}
+
+/// One of a token's expert ids.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Entry {
+    /// Rank that has the token.
+    pub source: u32,
+    /// The token.
+    pub token: u32,
+    /// Which of its ids.
+    pub k: u32,
 }
 
 /// What one rank has after dispatch.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Grouped {
-    /// A row for every entry that goes to one of this rank's experts: by expert, then source rank, token, k.
-    pub rows: Vec<u8>,
-    /// Their scales; empty unless the rows are fp8.
-    pub scales: Vec<f32>,
+    /// Whose row each row is: by expert, then source rank, token, k.
+    pub rows: Vec<Entry>,
     /// Rows of each of this rank's experts.
     pub counts: Vec<u32>,
     /// `[source][token * topk + k]`: number of the entry's row, -1 when the entry is not this rank's.
@@ -39,24 +60,21 @@ pub struct Grouped {
 }
 
 /// Dispatch, as seen by one rank.
-pub fn dispatch(shape: &MoeShape, routing: &Routing, sent: &[Tokens], rank: u32) -> Grouped {
-    let topk = shape.topk as usize;
-    let mut out =
-        Grouped { pos: routing.ids.iter().map(|ids| vec![-1; ids.len()]).collect(), ..Grouped::default() };
-    let mut rows = 0;
+pub fn dispatch(shape: &MoeShape, routing: &Routing, rank: u32) -> Grouped {
+    let pos = routing.ids.iter().map(|ids| vec![-1; ids.len()]).collect();
+    let mut out = Grouped { pos, ..Grouped::default() };
     for expert in shape.map().owned(rank) {
-        let before = rows;
+        let before = out.rows.len();
         for (source, ids) in routing.ids.iter().enumerate() {
             for (entry, &id) in ids.iter().enumerate() {
                 if id == expert as i32 {
-                    out.rows.extend(sent[source].row(shape, entry / topk));
-                    out.scales.extend(sent[source].row_scales(shape, entry / topk));
-                    out.pos[source][entry] = rows;
-                    rows += 1;
+                    out.pos[source][entry] = out.rows.len() as i32;
+                    let (token, k) = (entry as u32 / shape.topk, entry as u32 % shape.topk);
+                    out.rows.push(Entry { source: source as u32, token, k });
                 }
             }
         }
-        out.counts.push((rows - before) as u32);
+        out.counts.push((out.rows.len() - before) as u32);
     }
     out
 }
@@ -64,39 +82,47 @@ pub fn dispatch(shape: &MoeShape, routing: &Routing, sent: &[Tokens], rank: u32)
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moe::RowDtype;
 
     /// Two ranks, three experts (two on rank 0), two ids a token, one of them masked, one repeated.
-    fn tiny() -> (MoeShape, Routing, Vec<Tokens>) {
+    fn tiny() -> (MoeShape, Routing) {
         let shape = MoeShape { hidden: 8, experts: 3, topk: 2, tokens: 2, ranks: 2, dtype: RowDtype::Fp8 };
         let ids = vec![vec![2, 0, 0, 0], vec![-1, 1]];
-        let weights = vec![vec![1.0; 4], vec![1.0; 2]];
-        let sent = vec![
-            Tokens { rows: [[10; 8], [11; 8]].concat(), scales: vec![0.5, 0.25] },
-            Tokens { rows: vec![20; 8], scales: vec![2.0] },
-        ];
-        (shape, Routing { ids, weights }, sent)
+        (shape, Routing { ids, weights: vec![vec![1.0; 4], vec![1.0; 2]] })
+    }
+
+    fn entry((source, token, k): (u32, u32, u32)) -> Entry {
+        Entry { source, token, k }
     }
 
     #[test]
     fn rows_are_grouped_by_expert_source_token_and_k() {
-        let (shape, routing, sent) = tiny();
-        let zero = dispatch(&shape, &routing, &sent, 0);
-        assert_eq!(zero.rows, [[10; 8], [11; 8], [11; 8], [20; 8]].concat());
-        assert_eq!(zero.scales, [0.5, 0.25, 0.25, 2.0]);
+        let (shape, routing) = tiny();
+        let zero = dispatch(&shape, &routing, 0);
+        assert_eq!(zero.rows, [(0, 0, 1), (0, 1, 0), (0, 1, 1), (1, 0, 1)].map(entry));
         assert_eq!(zero.counts, [3, 1]);
         assert_eq!(zero.pos, [vec![-1, 0, 1, 2], vec![-1, 3]]);
-        let one = dispatch(&shape, &routing, &sent, 1);
-        assert_eq!(one.rows, [10; 8]);
+        let one = dispatch(&shape, &routing, 1);
+        assert_eq!(one.rows, [(0, 0, 0)].map(entry));
         assert_eq!(one.counts, [1]);
         assert_eq!(one.pos, [vec![0, -1, -1, -1], vec![-1, -1]]);
     }
 
     #[test]
     fn nothing_sent_is_nothing_received() {
-        let (shape, _, _) = tiny();
         let none = Routing { ids: vec![vec![], vec![]], weights: vec![vec![], vec![]] };
-        let got = dispatch(&shape, &none, &[Tokens::default(), Tokens::default()], 0);
+        let got = dispatch(&tiny().0, &none, 0);
         assert_eq!(got, Grouped { counts: vec![0, 0], pos: vec![vec![], vec![]], ..Grouped::default() });
+    }
+
+    #[test]
+    fn rows_have_their_bytes_scales_and_values() {
+        let (shape, _) = tiny();
+        let tokens = Tokens { rows: [[0x38; 8], [0xc0; 8]].concat(), scales: vec![0.5, 0.25] };
+        assert_eq!((tokens.row(&shape, 1), tokens.row_scales(&shape, 1)), (&[0xc0; 8][..], &[0.25][..]));
+        assert_eq!(tokens.values(&shape, 0), [0.5; 8]);
+        assert_eq!(tokens.values(&shape, 1), [-0.5; 8]);
+        let shape = MoeShape { dtype: RowDtype::Bf16, ..shape };
+        let tokens = Tokens { rows: [0x80, 0x3f].repeat(8), scales: vec![] };
+        assert_eq!(tokens.values(&shape, 0), [1.0; 8]);
     }
 }

@@ -1,0 +1,3 @@
+//! The kernels that Peerwarp ships, written in its DSL.
+
+pub mod moe;

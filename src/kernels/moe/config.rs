@@ -1,0 +1,405 @@
+//! Configurations of dispatch and combine: what comes from the problem, what tuning chooses, which points are legal.
+
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::combine::CombineArgs;
+use super::dispatch::DispatchArgs;
+use super::hook::Hook;
+use super::pieces::{Piece, piece_len, pieces};
+use crate::moe::{ExpertMap, MoeShape, RowDtype};
+
+/// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
+/// the machines that the defaults are for.
+const MAX_BLOCKS: u32 = 132;
+
+/// Shared memory that every supported device gives a block without being asked.
+const MAX_SHARED_BYTES: u64 = 48 << 10;
+
+/// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
+const MAX_A_LANE: u32 = 16;
+
+/// Which half of an operation a launch does.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Phase {
+    /// Sends and receives, with roles for each.
+    Both,
+    /// Sends only; the launch that receives comes later, and work may go on in between.
+    Send,
+    /// Receives what the launch before sent.
+    Recv,
+}
+
+impl Phase {
+    /// Whether it has the sending roles.
+    pub fn sends(self) -> bool {
+        self != Phase::Recv
+    }
+
+    /// Whether it has the receiving role.
+    pub fn receives(self) -> bool {
+        self != Phase::Send
+    }
+}
+
+/// Configuration of [`dispatch`](super::dispatch()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, serde)]
+pub struct Dispatch {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// What rows are sent as.
+    #[key]
+    pub dtype: RowDtype,
+    /// What happens to rows on their way into the output.
+    #[key]
+    pub hook: Hook,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
+    pub warps: u32,
+    /// Blocks that send rows.
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.tokens.next_power_of_two().clamp(8, 32))]
+    pub send_blocks: u32,
+    /// Blocks that receive.
+    #[tune(short = "v", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
+    pub recv_blocks: u32,
+    /// Warps that move a row together.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * key.dtype.dispatched().bytes(), key.tokens))]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "u", values = [1, 2, 4, 8], default = 4)]
+    pub vectors: u32,
+    /// Tokens of a record.
+    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
+    pub chunk: u32,
+    /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
+    #[tune(default = true)]
+    pub dedup: bool,
+}
+
+/// Blocks for a number of (source, token) slots to receive.
+fn recv_blocks(slots: u32) -> u32 {
+    if slots > 512 { 96 } else { slots.next_power_of_two().clamp(8, 64) }
+}
+
+/// Warps that move a row of `bytes` together: a lane has one to four vectors, and few tokens are spread over more.
+fn group_warps(bytes: u32, tokens: u32) -> u32 {
+    let most = if tokens <= 8 { 8 } else { 4 };
+    bytes.div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+}
+
+/// The smallest chunk whose records are worth a flag and whose bases fit half the shared memory.
+fn record_tokens(key: &DispatchKey) -> u32 {
+    let base_words = |chunk: u32| {
+        let map = ExpertMap { experts: key.experts, ranks: key.ranks };
+        u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
+    };
+    let enough = |chunk: &u32| *chunk >= key.tokens || *chunk * key.topk >= 128;
+    let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
+    (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
+}
+
+impl Dispatch {
+    /// Which rank owns which expert.
+    pub fn map(&self) -> ExpertMap {
+        ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// Expert ids that travel together: all of a token's, or one.
+    pub fn slot_entries(&self) -> u32 {
+        if self.dedup { self.topk } else { 1 }
+    }
+
+    /// Slots of a token.
+    pub fn token_slots(&self) -> u32 {
+        self.topk / self.slot_entries()
+    }
+
+    /// Slots of a rank at most.
+    pub fn slots(&self) -> u32 {
+        self.tokens * self.token_slots()
+    }
+
+    /// Records of a rank.
+    pub fn chunks(&self) -> u32 {
+        self.tokens.div_ceil(self.chunk)
+    }
+
+    /// Records of all ranks.
+    pub fn records(&self) -> u32 {
+        self.ranks * self.chunks()
+    }
+
+    /// Entries of a record.
+    pub fn record_entries(&self) -> u32 {
+        self.chunk * self.topk
+    }
+
+    /// Blocks that make records.
+    pub fn route_blocks(&self) -> u32 {
+        self.chunks().min(4)
+    }
+
+    /// Type in which rows move: words, unless the receiver has to look into them.
+    pub fn moved(&self) -> Dtype {
+        match self.hook {
+            Hook::None => Dtype::U32,
+            Hook::Expert | Hook::Custom => self.dtype.dispatched(),
+        }
+    }
+
+    /// Type of the rows that come out.
+    pub fn received(&self) -> Dtype {
+        match self.hook {
+            Hook::None => Dtype::U32,
+            Hook::Expert | Hook::Custom => self.dtype.combined(),
+        }
+    }
+
+    /// Elements of a row, of the type in which it moves.
+    pub fn row(&self) -> u32 {
+        self.shape().row_bytes() / self.moved().bytes()
+    }
+
+    /// Scales of a row.
+    pub fn scales(&self) -> u32 {
+        self.shape().scales()
+    }
+
+    /// Whether the scales come out with the rows.
+    pub fn keeps_scales(&self) -> bool {
+        self.scales() > 0 && self.hook == Hook::None
+    }
+
+    /// The pieces in which a group moves a row.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        pieces(self.row(), piece_len(self.group_warps, self.vectors, self.moved().bytes()))
+    }
+
+    /// The most rows that can come out: every entry of every rank.
+    pub fn max_rows(&self) -> u64 {
+        u64::from(self.ranks * self.tokens) * u64::from(self.topk)
+    }
+
+    /// The problem's shape.
+    pub fn shape(&self) -> MoeShape {
+        let Dispatch { hidden, experts, topk, tokens, ranks, dtype, .. } = *self;
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype }
+    }
+
+    fn blocks(&self) -> u32 {
+        let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
+        send + if self.phase.receives() { self.recv_blocks } else { 0 }
+    }
+
+    /// Bytes of shared memory a block declares at most.
+    fn shared_bytes(&self) -> u64 {
+        let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
+        let groups = u64::from(self.warps / self.group_warps);
+        let bases = u64::from(self.map().at_most()) * u64::from(self.records());
+        let recv =
+            if self.phase.receives() { bases + groups * u64::from(self.slot_entries() + 3) } else { 0 };
+        4 * (counts + recv)
+    }
+}
+
+impl Legal for Dispatch {
+    fn legal(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::Custom,
+            "hook",
+            self.hook.name(),
+            || "raw or expert here: a hook of one's own needs a family of one's own, see `dispatch_with`",
+        )?;
+        self.fits()
+    }
+}
+
+impl Dispatch {
+    /// What makes a configuration legal, except that the hook may be a custom one.
+    pub fn fits(&self) -> Result<(), Illegal> {
+        topk_of(self.topk, self.experts)?;
+        groups_of(self.group_warps, self.warps)?;
+        let most = self.tokens.next_power_of_two();
+        Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
+            format!("at most {most}, which holds all {} tokens", self.tokens)
+        })?;
+        let (lanes, entries) = (self.warps * 32, self.record_entries());
+        Illegal::unless(entries <= lanes * MAX_A_LANE, "chunk", self.chunk, || {
+            let most = lanes * MAX_A_LANE / self.topk;
+            format!("at most {most}, so that a record's entries fit the registers of {} warps", self.warps)
+        })?;
+        Illegal::unless(self.shared_bytes() <= MAX_SHARED_BYTES, "chunk", self.chunk, || {
+            format!(
+                "larger: {} records of {} experts need {} bytes of shared memory and a block has {MAX_SHARED_BYTES}",
+                self.records(),
+                self.map().at_most(),
+                self.shared_bytes(),
+            )
+        })?;
+        resident("recv_blocks", self.recv_blocks, self.blocks())
+    }
+}
+
+fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
+    Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
+}
+
+fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
+    Illegal::unless(group_warps <= warps, "group_warps", group_warps, || format!("at most `warps`, {warps}"))
+}
+
+fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
+    Illegal::unless(blocks <= MAX_BLOCKS, field, value, || {
+        let most = (value + MAX_BLOCKS).saturating_sub(blocks);
+        format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
+    })
+}
+
+/// What rows are combined in.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum CombineDtype {
+    /// bfloat16, also after fp8 dispatch.
+    Bf16,
+    /// IEEE binary16.
+    Fp16,
+}
+
+impl CombineDtype {
+    /// The element type.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            CombineDtype::Bf16 => Dtype::Bf16,
+            CombineDtype::Fp16 => Dtype::Fp16,
+        }
+    }
+}
+
+impl From<RowDtype> for CombineDtype {
+    fn from(dispatched: RowDtype) -> CombineDtype {
+        match dispatched {
+            RowDtype::Bf16 | RowDtype::Fp8 => CombineDtype::Bf16,
+            RowDtype::Fp16 => CombineDtype::Fp16,
+        }
+    }
+}
+
+/// Configuration of [`combine`](super::combine()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
+pub struct Combine {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the experts' outputs and of the combined rows.
+    #[key]
+    pub dtype: CombineDtype,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
+    pub warps: u32,
+    /// Blocks that send.
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks).next_power_of_two().clamp(8, 64))]
+    pub send_blocks: u32,
+    /// Blocks that receive.
+    #[tune(short = "v", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 2).next_power_of_two().clamp(8, 64))]
+    pub recv_blocks: u32,
+    /// Warps that move a row together.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * 2, key.tokens))]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "u", values = [1, 2, 4, 8], default = 2)]
+    pub vectors: u32,
+    /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
+    #[tune(default = true)]
+    pub dedup: bool,
+}
+
+impl Combine {
+    /// Which rank owns which expert.
+    pub fn map(&self) -> ExpertMap {
+        ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// Expert ids that come back together: a token's of one owner, or one.
+    pub fn slot_entries(&self) -> u32 {
+        if self.dedup { self.topk } else { 1 }
+    }
+
+    /// Slots of a token.
+    pub fn token_slots(&self) -> u32 {
+        self.topk / self.slot_entries()
+    }
+
+    /// Rows that may come back for a token: one from every owner, or one for every entry.
+    pub fn returns(&self) -> u32 {
+        if self.dedup { self.ranks } else { self.topk }
+    }
+
+    /// The pieces in which a group moves a row.
+    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
+        pieces(self.hidden, self.piece_len())
+    }
+
+    /// Elements of a piece, the last one perhaps excepted.
+    pub fn piece_len(&self) -> u32 {
+        piece_len(self.group_warps, self.vectors, self.dtype.dtype().bytes()).min(self.hidden)
+    }
+
+    /// Pieces of a row.
+    pub fn pieces_a_row(&self) -> u32 {
+        self.hidden.div_ceil(self.piece_len())
+    }
+
+    /// Elements of the last piece.
+    pub fn last_piece_len(&self) -> u32 {
+        self.hidden - (self.pieces_a_row() - 1) * self.piece_len()
+    }
+
+    /// The most rows that an owner can have.
+    pub fn max_rows(&self) -> u64 {
+        u64::from(self.ranks * self.tokens) * u64::from(self.topk)
+    }
+}
+
+impl Legal for Combine {
+    fn legal(&self) -> Result<(), Illegal> {
+        topk_of(self.topk, self.experts)?;
+        groups_of(self.group_warps, self.warps)?;
+        let send = if self.phase.sends() { self.send_blocks } else { 0 };
+        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
+        resident("send_blocks", self.send_blocks, send + recv)
+    }
+}

@@ -1,0 +1,281 @@
+//! Dispatch: every token to the ranks that own its experts, grouped by expert.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::{Dispatch, Phase};
+use super::device::{at, first_expert, owned_experts, owners};
+use super::hook::{Hook, RowHook, stand_in_expert};
+use super::pieces::pieces;
+use crate::moe::SCALE_BLOCK;
+
+/// The word of an entry that goes nowhere: no expert has this number in its lower half.
+const NOWHERE: u32 = u32::MAX;
+
+/// Parameters of [`dispatch`].
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct DispatchArgs {
+    /// Tokens to send, `[token][row]`.
+    #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub x: AnyPtr,
+    /// Scales of the tokens, `[token][scale]`.
+    #[len(|c| (u64::from(c.tokens) * u64::from(c.scales())).max(1))]
+    pub x_scale: Ptr<f32>,
+    /// How many tokens there are.
+    pub n: Ptr<u32>,
+    /// Expert ids, `[token][k]`; ids of no expert mask their entry.
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub ids: Ptr<i32>,
+    /// Weights of the entries, `[token][k]`.
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub weights: Ptr<f32>,
+
+    /// Out: rows received, by expert, source, token and k.
+    #[len(|c| c.max_rows() * u64::from(c.row()))]
+    #[dtype(|c| c.received())]
+    pub rows: AnyPtr,
+    /// Out: their scales.
+    #[len(|c| if c.keeps_scales() { c.max_rows() * u64::from(c.scales()) } else { 1 })]
+    pub row_scale: Ptr<f32>,
+    /// Out: first row of each of this rank's experts, and after the last one the number of rows.
+    #[len(|c| u64::from(c.map().at_most()) + 1)]
+    pub expert_start: Ptr<u32>,
+    /// Out: rows of each of this rank's experts.
+    #[len(|c| u64::from(c.map().at_most()))]
+    pub expert_rows: Ptr<u32>,
+    /// Out, for combine: tokens of each source.
+    #[len(|c| u64::from(c.ranks))]
+    pub n_from: Ptr<u32>,
+    /// Out, for combine: the row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| c.max_rows())]
+    pub pos: Ptr<i32>,
+    /// Out, for combine: weights of the entries, `[source][token][k]`.
+    #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
+    pub weight_from: Ptr<f32>,
+
+    /// Rows as they arrive, `[source][slot][row]`.
+    #[len(|c| u64::from(c.ranks * c.slots()) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub inbox: AnySym,
+    /// Scales as they arrive, `[source][slot][scale]`.
+    #[len(|c| (u64::from(c.ranks * c.slots()) * u64::from(c.scales())).max(1))]
+    pub inbox_scale: Sym<f32>,
+    /// A row has arrived, `[source][slot]`.
+    #[len(|c| u64::from(c.ranks * c.slots()))]
+    pub row_flag: Flags,
+    /// Tokens of the source, `[parity][source][chunk]`.
+    #[len(|c| 2 * u64::from(c.records()))]
+    pub rec_n: Sym<u32>,
+    /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
+    #[len(|c| 2 * u64::from(c.records()) * u64::from(c.experts))]
+    pub rec_count: Sym<u32>,
+    /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
+    /// `[parity][source][chunk][entry]`.
+    #[len(|c| 2 * u64::from(c.records()) * u64::from(c.record_entries()))]
+    pub rec_route: Sym<u32>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { 2 * u64::from(c.records()) * u64::from(c.record_entries()) } else { 1 })]
+    pub rec_weight: Sym<f32>,
+    /// A record has arrived, `[parity][source][chunk]`.
+    #[len(|c| 2 * u64::from(c.records()))]
+    pub rec_flag: Flags,
+    /// Counts dispatches.
+    pub epoch: EpochWord,
+}
+
+/// Brings every token to the ranks that own its experts, grouped by expert.
+#[kernel]
+pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
+    dispatch_with(c, a, &stand_in_expert);
+}
+
+/// [`dispatch`] with a hook of one's own, for configurations whose [`Hook`] is not [`Hook::None`].
+#[kernel]
+pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
+    // Of the two launches of a split operation, the second one ends the epoch.
+    let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    if c.phase.sends() {
+        role("route", c.route_blocks(), |b| route(c, a, b, epoch));
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch)));
+    }
+    if c.phase.receives() {
+        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, hook));
+    }
+}
+
+/// How many tokens this rank sends.
+fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
+    a.n.get(0).min(c.tokens)
+}
+
+/// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
+#[kernel]
+fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch) {
+    let (len, experts) = (c.record_entries(), c.experts);
+    let n = tokens(c, a);
+    let entries = n * c.topk;
+    let count = shared::<u32>("count", experts);
+    let i = arange(len);
+    for chunk in b.strided(c.chunks()) {
+        let first = (chunk * len).min(entries);
+        let used = (entries - first).min(len);
+        let expert = a.ids.load_where(first, i < used, -1).cast::<u32>();
+
+        // How many entries of the chunk go to the same expert, before each and after each.
+        let mut before = var(splat(0u32, len));
+        let mut after = var(splat(0u32, len));
+        for j in 0..used {
+            let same = expert == a.ids.get(first + j).cast::<u32>();
+            before += (same & (i > j)).cast::<u32>();
+            after += (same & (i < j)).cast::<u32>();
+        }
+        let (before, after) = (before.get(), after.get());
+        let valid = expert < experts;
+        count.store(0, splat(0u32, experts));
+        count.scatter(expert, before + 1, valid & (after == 0));
+
+        let record = epoch.parity() * c.records() + rank() * c.chunks() + chunk;
+        let mut parcel = send_to(Peers::all());
+        parcel.put(&a.rec_route, record * len, valid.select((before << 16) | expert, NOWHERE));
+        parcel.put(&a.rec_count, record * experts, count.load(0, experts));
+        if c.dedup {
+            parcel.put(&a.rec_weight, record * len, a.weights.load_where(first, i < used, 0.0));
+        }
+        parcel.put_value(&a.rec_n, record, n);
+        parcel.signal(&a.rec_flag, record, epoch);
+    }
+}
+
+/// Sends rows, each once to every rank that its slot goes to.
+#[kernel]
+fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
+    for slot in g.strided(tokens(c, a) * c.token_slots()) {
+        let token = slot / c.token_slots();
+        let inbox = rank() * c.slots() + slot;
+        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+
+        let mut row = send_to(Peers::mask(to));
+        for piece in c.pieces() {
+            let x = a.x.load(piece.at(token, c.row()), piece.len);
+            row.put_any(&a.inbox, piece.at(inbox, c.row()), x);
+        }
+        if c.scales() > 0 {
+            let scale = a.x_scale.load(at(token, c.scales()), c.scales());
+            row.put(&a.inbox_scale, at(inbox, c.scales()), scale);
+        }
+        row.signal(&a.row_flag, inbox, epoch);
+    }
+}
+
+/// Puts every row that arrives where it belongs, and writes down where that is.
+#[kernel]
+fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, hook: RowHook<'_>) {
+    let parity = epoch.parity() * c.records();
+    let records = a.rec_flag.wait_all(parity, c.records(), c.chunks(), epoch);
+    let base = lay_out(c, a, b, &records, parity);
+    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + parity, true, 0);
+    if b.index() == 0 {
+        a.n_from.store(0, n_from);
+    }
+    let slots = n_from.max() * c.token_slots();
+
+    b.split(c.group_warps, |g| {
+        let rows = shared::<i32>("rows", c.slot_entries());
+        for i in g.strided(slots * c.ranks) {
+            // All sources' first slots, then their second ones: the order in which they are sent.
+            let (source, slot) = (i % c.ranks, i / c.ranks);
+            let chunk = slot / (c.chunk * c.token_slots());
+            let record = source * c.chunks() + chunk;
+            if slot < a.rec_n.get(&records, parity + record) * c.token_slots() {
+                let entry = slot * c.slot_entries();
+                let in_record = (parity + record) * c.record_entries() + entry - chunk * c.record_entries();
+                let word = a.rec_route.load(&records, in_record, c.slot_entries());
+                // An expert below this rank's first one wraps to a large number.
+                let expert = (word & 0xffff) - first_expert(c.map(), rank());
+                let mine = expert < owned_experts(c.map(), rank());
+                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+                let row = mine.select(row.cast::<i32>(), -1);
+
+                let from = source * (c.tokens * c.topk) + entry;
+                a.pos.store(from, row);
+                if c.dedup {
+                    a.weight_from.store(from, a.rec_weight.load(&records, in_record, c.slot_entries()));
+                }
+                if mine.any() {
+                    rows.store(0, row);
+                    deliver(c, a, &rows, source, slot, epoch, hook);
+                }
+            }
+        }
+    });
+}
+
+/// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
+#[kernel]
+fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, parity: Val<u32>) -> Shared<u32> {
+    let (first, owned) = (first_expert(c.map(), rank()), owned_experts(c.map(), rank()));
+    let most = c.map().at_most();
+    let base = shared::<u32>("base", most * c.records());
+    let mut rows = var(0u32);
+    for part in pieces(most * c.records(), b.warps() * 32 * 8) {
+        let i = arange(part.len) + part.start;
+        let (expert, record) = (i / c.records(), i % c.records());
+        let count = (parity + record) * c.experts + first + expert;
+        let count = a.rec_count.gather(records, count, expert < owned, 0);
+        base.store(part.start, count.scan_sum(true) + &rows);
+        rows += count.sum();
+    }
+    if b.index() == 0 {
+        let expert = arange(most + 1);
+        let start = base.gather(expert * c.records(), expert < most, &rows);
+        let end = base.gather((expert + 1) * c.records(), expert + 1 < most, &rows);
+        a.expert_start.store(0, start);
+        a.expert_rows.store_where(0, end - start, expert < most);
+    }
+    base
+}
+
+/// Waits for a slot's row and stores it to each of `rows` that is not negative.
+#[kernel]
+fn deliver(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    rows: &Shared<i32>,
+    source: Val<u32>,
+    slot: Val<u32>,
+    epoch: Epoch,
+    hook: RowHook<'_>,
+) {
+    let inbox = source * c.slots() + slot;
+    let arrived = a.row_flag.from(source).wait(inbox, epoch);
+    for piece in c.pieces() {
+        let x = a.inbox.load(&arrived, piece.at(inbox, c.row()), piece.len);
+        if c.hook == Hook::None {
+            each(c, rows, |row| a.rows.store(piece.at(row, c.row()), x));
+        } else {
+            let mut x = x.to_f32();
+            if c.scales() > 0 {
+                let block = (arange(piece.len) + piece.start) / SCALE_BLOCK;
+                x = x * a.inbox_scale.gather(&arrived, inbox * c.scales() + block, true, 0.0);
+            }
+            let y = hook(x);
+            each(c, rows, |row| a.rows.store_f32(piece.at(row, c.row()), y));
+        }
+    }
+    if c.keeps_scales() {
+        let scale = a.inbox_scale.load(&arrived, at(inbox, c.scales()), c.scales());
+        each(c, rows, |row| a.row_scale.store(at(row, c.scales()), scale));
+    }
+}
+
+/// Does something with each of a slot's rows that is this rank's.
+#[kernel]
+fn each(c: &Dispatch, rows: &Shared<i32>, act: impl Fn(Val<u32>)) {
+    for k in 0..c.slot_entries().val() {
+        let row = rows.get(k);
+        if row >= 0 {
+            act(row.cast::<u32>());
+        }
+    }
+}

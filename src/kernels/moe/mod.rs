@@ -1,0 +1,49 @@
+//! MoE dispatch and combine.
+//!
+//! *Dispatch* brings every token to the ranks that own its experts, grouped by expert for a grouped GEMM. *Combine*
+//! brings the experts' outputs back and sums them with the weights.
+//!
+//! # Protocol
+//! A rank has up to `tokens` tokens with `topk` *entries* each: expert ids. What travels is a *slot*: a token's row, once
+//! for every rank that owns one of its experts (`dedup`), or once for every entry (plain). The slot's number is the
+//! token's or entry's own, so a sender needs no counter, no atomic and no answer before it may send.
+//!
+//! 1. **route** (dispatch): for each chunk of tokens a block ranks every entry among those of its chunk that go to the
+//!    same expert, counts entries per expert, and tells all ranks, itself included: the *record*. Records are sent for
+//!    empty chunks too: every rank waits for all of them, which is what keeps ranks within one round of each other.
+//! 2. **send** (dispatch): a group loads a row once, stores it to every destination, and flags each.
+//! 3. **recv** (dispatch): having all records, every block knows by one prefix sum where each (expert, source, chunk)
+//!    starts in its output; an entry's row goes there, plus its rank in the chunk. No atomics: the order of rows is
+//!    always expert, source, token, k. What combine needs to find its way back stays in this rank's memory.
+//! 4. **send** (combine): the owner sums a token's rows with their weights in f32, rounds once, and stores the result
+//!    at the source; in plain mode every row goes back as it is.
+//! 5. **recv** (combine): the source adds what the owners sent, in the order of ranks; in plain mode it applies the
+//!    weights, in the order of k, which is bit for bit what a loop over k computes.
+//!
+//! # Why buffers may be written again
+//! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
+//! device memory. One round is dispatch, then combine, each rank's launches in order (split launches too).
+//!
+//! - *A row slot* on rank B is written in round e+1 by its source S after S finished combine e. If the slot was in use in
+//!   round e, S waited there for B's result for that very slot, which B sends in combine, after its dispatch had read the
+//!   slot. If it was not in use, the same holds for the last round in which it was. Zero tokens and masked ids only ever
+//!   leave slots unused. The row's flag goes with it.
+//! - *Records* have no answer: a rank that owns none of my tokens may still be in dispatch e while I am in e+1. They exist
+//!   twice, by parity of the epoch. S writes those of e+2 after its dispatch e+1 had every rank's record of e+1; B sent
+//!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round.
+//! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
+//!   sent after its combine e had read everything.
+//! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
+
+mod combine;
+mod config;
+mod device;
+mod dispatch;
+mod hook;
+mod pieces;
+
+pub use combine::{CombineArgs, combine};
+pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase};
+pub use dispatch::{DispatchArgs, dispatch, dispatch_with};
+pub use hook::{Hook, RowHook};
+pub use pieces::Piece;

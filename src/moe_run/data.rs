@@ -1,0 +1,93 @@
+//! What every rank starts a round with, and what it has to end up with.
+
+use peerwarp_codegen::ir::Dtype;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+use super::MoeTuning;
+use crate::kernels::moe::Hook;
+use crate::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use crate::reference::{self, Entry, Grouped, Tokens};
+
+/// One round of a problem.
+#[derive(Clone, Debug)]
+pub(super) struct Round {
+    pub shape: MoeShape,
+    pub hook: Hook,
+    pub routing: Routing,
+    /// By rank, what it sends.
+    pub tokens: Vec<Tokens>,
+    /// By rank, what dispatch has to bring it.
+    pub grouped: Vec<Grouped>,
+    /// By rank, the bytes that combine has to yield.
+    pub out: Vec<Vec<u8>>,
+    /// By rank, the sum over k in order in f32: the same when nothing is deduplicated.
+    pub in_order: Vec<Vec<u8>>,
+}
+
+impl Round {
+    pub fn new(problem: &MoeProblem, tuning: &MoeTuning, round: u32) -> Round {
+        let (shape, routing) = (problem.shape, problem.routing(round).clone());
+        let ranks = (0..shape.ranks).into_par_iter();
+        let n = routing.tokens_per_rank(shape.topk);
+        let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
+        let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
+        let output = |owner: u32, entry: Entry| expert_output(&shape, &tokens, owner, entry);
+        let in_order = |rank| reference::in_order(&shape, &routing, rank, output);
+        let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
+        let by_owner = |rank| reference::by_owner(&shape, &routing, rank, output);
+        let dedup = tuning.dispatch.dedup;
+        let out = if dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
+        let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        Round { shape, hook: tuning.dispatch.hook, routing, tokens, grouped, out, in_order }
+    }
+
+    /// The bytes of a row of a rank after dispatch.
+    pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+        match self.hook {
+            Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).to_vec(),
+            Hook::Expert | Hook::Custom => self.expert_row(rank, entry),
+        }
+    }
+
+    /// The bytes of the expert's output for a row of a rank.
+    pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+        let y = expert_output(&self.shape, &self.tokens, rank, entry);
+        reference::encode(self.shape.dtype.combined(), &y)
+    }
+
+    /// The scales of a row after dispatch.
+    pub fn scales(&self, entry: Entry) -> &[f32] {
+        self.tokens[entry.source as usize].row_scales(&self.shape, entry.token)
+    }
+}
+
+/// The stand-in expert's output for an entry.
+fn expert_output(shape: &MoeShape, tokens: &[Tokens], owner: u32, entry: Entry) -> Vec<f32> {
+    let row = tokens[entry.source as usize].values(shape, entry.token);
+    reference::stand_in_expert(shape, owner, &row)
+}
+
+fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(u64::from(round) << 32 | u64::from(rank));
+    rng
+}
+
+fn random_tokens(shape: &MoeShape, n: u32, mut rng: ChaCha8Rng) -> Tokens {
+    let mut out = Tokens::default();
+    for _ in 0..n {
+        let row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
+        match shape.dtype {
+            RowDtype::Fp8 => {
+                let (bytes, scales) = reference::quantise(&row);
+                out.rows.extend(bytes);
+                out.scales.extend(scales);
+            }
+            RowDtype::Bf16 => out.rows.extend(reference::encode(Dtype::Bf16, &row)),
+            RowDtype::Fp16 => out.rows.extend(reference::encode(Dtype::Fp16, &row)),
+        }
+    }
+    out
+}

@@ -1,0 +1,192 @@
+//! MoE problems on the simulator.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Family;
+use peerwarp_codegen::ir::{self, Kernel, ParamKind};
+use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Memory, Options, SimError};
+use rayon::prelude::*;
+
+use super::data::Round;
+use super::{Errors, MoeRun, MoeTuning, Traffic, steps};
+use crate::kernels::moe::Hook;
+use crate::moe::{MoeError, MoeProblem, MoeShape};
+use crate::reference;
+
+/// Lanes of the warps that are simulated. Nothing but the order of float sums, of which the kernels have none, depends
+/// on it.
+const WARP_SIZE: u32 = 32;
+
+/// Combine counts its own epochs.
+const COMBINE_EPOCH: &str = "combine_epoch";
+
+/// A problem ready to be simulated, any number of times.
+#[derive(Debug)]
+pub struct MoeSim {
+    shape: MoeShape,
+    rounds: Arc<[Round]>,
+    machine: Machine,
+    variants: Vec<String>,
+    traffic: Traffic,
+}
+
+impl MoeSim {
+    /// `rounds` rounds of a problem, back to back.
+    pub fn new(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Result<MoeSim, MoeError> {
+        MoeSim::with_edited(problem, tuning, rounds, &mut |_| {})
+    }
+
+    /// As [`MoeSim::new`], with kernels changed by `edit` after they were traced: for planting bugs.
+    pub fn with_edited(
+        problem: &MoeProblem,
+        tuning: &MoeTuning,
+        rounds: u32,
+        edit: &mut dyn FnMut(&mut Kernel),
+    ) -> Result<MoeSim, MoeError> {
+        problem.check()?;
+        tuning.check(&problem.shape)?;
+        if rounds == 0 {
+            return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
+        }
+        let mut compile = |mut kernel: Kernel| -> Result<Arc<Compiled>, MoeError> {
+            ir::verify(&kernel).map_err(MoeError::Verify)?;
+            edit(&mut kernel);
+            Ok(Arc::new(Compiled::new(kernel)))
+        };
+        let dispatch = tuning.dispatch_launches();
+        let combine = tuning.combine_launches();
+        let variants =
+            dispatch.iter().map(Family::variant_name).chain(combine.iter().map(Family::variant_name));
+        let variants = variants.collect();
+        let mut traced = vec![];
+        for config in &dispatch {
+            traced.push((compile(config.trace(WARP_SIZE)?)?, Bindings::new()));
+        }
+        for config in &combine {
+            traced.push((compile(config.trace(WARP_SIZE)?)?, combine_bindings(tuning.dispatch.hook)));
+        }
+        let rounds: Arc<[Round]> = (0..rounds).map(|i| Round::new(problem, tuning, i)).collect();
+        let (dispatch, combine) = traced.split_at(dispatch.len());
+        let machine = machine(&problem.shape, &rounds, dispatch, combine)?;
+        let traffic = Traffic::of(&rounds);
+        Ok(MoeSim { shape: problem.shape, rounds, machine, variants, traffic })
+    }
+
+    /// The simulated machine with its programs.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Names of the kernels in the order of their launches in a round.
+    pub fn variants(&self) -> &[String] {
+        &self.variants
+    }
+
+    /// What the routing demands.
+    pub fn traffic(&self) -> &Traffic {
+        &self.traffic
+    }
+
+    /// Runs it under one schedule.
+    pub fn run(&self, options: &Options) -> MoeRun {
+        let (report, errors, findings) = match self.machine.run(options) {
+            Ok(outcome) => (outcome.report, Some(self.errors(&outcome.memory)), None),
+            Err(findings) => (findings.report.clone(), None, Some(findings)),
+        };
+        let (link_bytes, link_flags) = MoeRun::links(&report, self.shape.ranks);
+        MoeRun {
+            ok: errors.as_ref().is_some_and(|e| e.wrong == 0),
+            variants: self.variants.clone(),
+            rounds: self.rounds.len() as u32,
+            seed: options.seed,
+            errors,
+            traffic: self.traffic.clone(),
+            bytes_on_wire: report.bytes_on_wire(),
+            link_bytes,
+            link_flags,
+            steps: report.steps,
+            findings,
+        }
+    }
+
+    /// How the combined rows that a run left behind compare with the reference.
+    pub fn errors(&self, memory: &Memory) -> Errors {
+        let places =
+            (0..self.rounds.len()).flat_map(|round| (0..self.shape.ranks).map(move |rank| (round, rank)));
+        let places: Vec<(usize, u32)> = places.collect();
+        let each = places.into_par_iter().map(|(round, rank)| self.errors_of(memory, round, rank));
+        each.reduce(Errors::default, Errors::merge)
+    }
+
+    fn errors_of(&self, memory: &Memory, round: usize, rank: u32) -> Errors {
+        let (want, in_order) =
+            (&self.rounds[round].out[rank as usize], &self.rounds[round].in_order[rank as usize]);
+        let got = memory.read::<u8>(rank, &steps::kept(round as u32)).unwrap_or_default();
+        let dtype = self.shape.dtype.combined();
+        let values = |bytes: &[u8]| reference::decode(dtype, bytes);
+        let (got, want, in_order) = (values(&got[..want.len()]), values(want), values(in_order));
+        let place = |i: usize| {
+            let (token, element) = (i / self.shape.hidden as usize, i % self.shape.hidden as usize);
+            format!("round {round}, rank {rank}, token {token}, element {element}")
+        };
+        Errors::of(&got, &want, &in_order, self.shape.hidden as usize, place)
+    }
+}
+
+type Launch = (Arc<Compiled>, Bindings);
+
+/// Combine's parameters that are not dispatch's of the same name.
+fn combine_bindings(hook: Hook) -> Bindings {
+    // With a hook the rows that dispatch yields are the experts' outputs already.
+    let y = if hook == Hook::None { "y" } else { "rows" };
+    Bindings::new().buffer("y", y).buffer("epoch", COMBINE_EPOCH)
+}
+
+fn machine(
+    shape: &MoeShape,
+    rounds: &Arc<[Round]>,
+    dispatch: &[Launch],
+    combine: &[Launch],
+) -> Result<Machine, SimError> {
+    let mut machine = Machine::new(shape.ranks);
+    for (compiled, _) in dispatch {
+        machine.buffers_of(compiled.kernel())?;
+    }
+    for (compiled, _) in combine {
+        for p in &compiled.kernel().params {
+            let name = if p.kind == ParamKind::EpochWord { COMBINE_EPOCH } else { &p.name };
+            machine.buffer(name, p.kind, p.dtype, p.len)?;
+        }
+    }
+    let row = u64::from(shape.tokens) * u64::from(shape.hidden);
+    for i in 0..rounds.len() as u32 {
+        machine.buffer(&steps::kept(i), ParamKind::Local, shape.dtype.combined(), row)?;
+    }
+    for rank in 0..shape.ranks {
+        for i in 0..rounds.len() {
+            add_round(&mut machine, rank, rounds, i, dispatch, combine)?;
+        }
+    }
+    Ok(machine)
+}
+
+fn add_round(
+    machine: &mut Machine,
+    rank: u32,
+    rounds: &Arc<[Round]>,
+    i: usize,
+    dispatch: &[Launch],
+    combine: &[Launch],
+) -> Result<(), SimError> {
+    let all = || Arc::clone(rounds);
+    let (inputs, expert, outputs) = (all(), all(), all());
+    machine.host(rank, "inputs", move |memory| steps::load(&inputs[i], memory))?;
+    for (kernel, bindings) in dispatch {
+        machine.launch(rank, kernel, bindings)?;
+    }
+    machine.host(rank, "expert", move |memory| steps::check_and_run_expert(&expert[i], memory))?;
+    for (kernel, bindings) in combine {
+        machine.launch(rank, kernel, bindings)?;
+    }
+    machine.host(rank, "outputs", move |memory| steps::keep(&outputs[i], i as u32, memory))
+}

@@ -1,0 +1,99 @@
+//! Which variants of dispatch and combine run together.
+
+use peerwarp_codegen::family::Family;
+use serde::{Deserialize, Serialize};
+
+use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase};
+use crate::moe::{MoeError, MoeShape};
+
+/// The configurations of a dispatch and a combine that fit each other, and how they are launched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoeTuning {
+    /// Of dispatch; its phase is that of the whole operation.
+    pub dispatch: Dispatch,
+    /// Of combine; its phase is that of the whole operation.
+    pub combine: Combine,
+    /// Whether sending and receiving are launches of their own.
+    pub split: bool,
+}
+
+impl MoeTuning {
+    /// The defaults for a shape: one launch an operation, deduplicated, no hook.
+    pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
+        shape.check()?;
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
+        let (hook, phase) = (Hook::None, Phase::Both);
+        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, phase };
+        let dtype = CombineDtype::from(dtype);
+        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, phase };
+        Ok(MoeTuning {
+            dispatch: Dispatch::with_defaults(&dispatch)?,
+            combine: Combine::with_defaults(&combine)?,
+            split: false,
+        })
+    }
+
+    /// The same with or without deduplication.
+    #[must_use]
+    pub fn with_dedup(mut self, dedup: bool) -> MoeTuning {
+        self.dispatch.dedup = dedup;
+        self.combine.dedup = dedup;
+        self
+    }
+
+    /// The same with a hook on the dispatched rows.
+    #[must_use]
+    pub fn with_hook(mut self, hook: Hook) -> MoeTuning {
+        self.dispatch.hook = hook;
+        self
+    }
+
+    /// The same with one launch an operation, or one for sending and one for receiving.
+    #[must_use]
+    pub fn with_split(mut self, split: bool) -> MoeTuning {
+        self.split = split;
+        self
+    }
+
+    /// The same with as few blocks and warps as show all of the protocol.
+    #[must_use]
+    pub fn small(mut self) -> MoeTuning {
+        let d = &mut self.dispatch;
+        (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
+        let c = &mut self.combine;
+        (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
+        self
+    }
+
+    /// The launches of a dispatch, in order.
+    pub fn dispatch_launches(&self) -> Vec<Dispatch> {
+        self.phases().iter().map(|&phase| Dispatch { phase, ..self.dispatch.clone() }).collect()
+    }
+
+    /// The launches of a combine, in order.
+    pub fn combine_launches(&self) -> Vec<Combine> {
+        self.phases().iter().map(|&phase| Combine { phase, ..self.combine.clone() }).collect()
+    }
+
+    fn phases(&self) -> &'static [Phase] {
+        if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
+    }
+
+    /// Whether both kernels are legal, are for this shape and fit each other.
+    pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
+        let mut fitting = MoeTuning::defaults(shape)?;
+        fitting.dispatch.hook = self.dispatch.hook;
+        if self.dispatch.key() != fitting.dispatch.key() {
+            let name = self.dispatch.variant_name();
+            return Err(MoeError::invalid("dispatch", name, format!("must be for {shape:?}, in one phase")));
+        }
+        if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
+            let name = self.combine.variant_name();
+            let allowed = format!("must be for {shape:?}, in one phase, with dedup as dispatch has it");
+            return Err(MoeError::invalid("combine", name, allowed));
+        }
+        self.dispatch_launches().iter().try_for_each(Family::check)?;
+        self.combine_launches().iter().try_for_each(Family::check)?;
+        Ok(())
+    }
+}
