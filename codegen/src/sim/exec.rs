@@ -103,7 +103,14 @@ impl World<'_> {
                 left -= 1;
             }
             match self.step(id, agent, insn) {
-                Flow::Next => agent.pc += 1,
+                Flow::Next => {
+                    agent.pc += 1;
+                    // What stands next to a signal on the wrong side shows when others act right after it.
+                    if matches!(insn, Insn::Signal { .. }) && self.sched.chance(4) {
+                        agent.priority = self.sched.demoted();
+                        return Stop::Stretch;
+                    }
+                }
                 Flow::Jump(to) => {
                     agent.pc = to;
                     // Only jumps can make a run endless.

@@ -139,15 +139,20 @@ impl Scheduler {
         }
     }
 
-    /// How many memory operations the one picked may do, and its new priority if this is a change point.
-    pub fn stretch(&mut self) -> (u32, Option<u64>) {
-        let n = self.rng.random_range(1..=self.stretch);
-        let change = self.strategy == Strategy::Adversarial && self.chance(32);
-        let priority = change.then(|| {
-            self.lowest -= 1;
-            self.lowest
-        });
-        (n, priority)
+    /// How many memory operations the one picked may do.
+    pub fn stretch(&mut self) -> u32 {
+        self.rng.random_range(1..=self.stretch)
+    }
+
+    /// Whether the adversary changes priorities here.
+    pub fn change_point(&mut self) -> bool {
+        self.strategy == Strategy::Adversarial && self.chance(32)
+    }
+
+    /// The priority of somebody who is to run after all others now.
+    pub fn demoted(&mut self) -> u64 {
+        self.lowest -= 1;
+        self.lowest
     }
 
     /// How many picks were made.

@@ -358,9 +358,9 @@ impl<'m> World<'m> {
 
     fn run_agent(&mut self, id: AgentId) {
         let Some(mut agent) = self.agents[id as usize].take() else { return };
-        let (stretch, priority) = self.sched.stretch();
-        if let Some(priority) = priority {
-            agent.priority = priority;
+        let stretch = self.sched.stretch();
+        if self.sched.change_point() {
+            agent.priority = self.sched.demoted();
         }
         let before = self.steps;
         let stop = self.execute(id, &mut agent, stretch);

@@ -1,6 +1,9 @@
 //! Runs of hand-built kernels.
 
 mod clean;
+mod mistakes;
+mod speed;
+mod tokens;
 
 use std::sync::Arc;
 
