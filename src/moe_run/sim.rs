@@ -51,7 +51,7 @@ impl MoeSim {
         let mut compile = |mut kernel: Kernel| -> Result<Arc<Compiled>, MoeError> {
             ir::verify(&kernel).map_err(MoeError::Verify)?;
             edit(&mut kernel);
-            Ok(Arc::new(Compiled::new(kernel)))
+            Ok(Arc::new(Compiled::new(kernel)?))
         };
         let dispatch = tuning.dispatch_launches();
         let combine = tuning.combine_launches();

@@ -4,12 +4,19 @@ use std::collections::HashMap;
 
 use super::bulk::const_bits;
 use super::code::{Access, AnyReg, Compiled, EpochOf, Insn, Pc, Reg, RoleCode, TargetReg, TileReg};
+use super::error::SimError;
 use super::registers;
-use crate::ir::{Kernel, OpId, OpKind, ParamId, ParcelId, Place, Region, Role, Target, ValueId, VarId};
+use crate::ir::{
+    Kernel, OpId, OpKind, ParamId, ParcelId, Place, Region, Role, Target, ValueId, VarId, verify_structure,
+};
 
 impl Compiled {
-    /// Makes a kernel ready for simulation. The kernel must be well-formed, as `ir::verify` checks.
-    pub fn new(kernel: Kernel) -> Compiled {
+    /// Makes a kernel ready for simulation. It must be well-formed ([`verify_structure`]); the rules of the protocol
+    /// are for the simulation to check.
+    pub fn new(kernel: Kernel) -> Result<Compiled, SimError> {
+        if let Err(errors) = verify_structure(&kernel) {
+            return Err(SimError::Malformed { kernel: kernel.variant, errors });
+        }
         let facts = Facts::of(&kernel);
         let mut first_agent = 0;
         let roles = kernel
@@ -22,7 +29,7 @@ impl Compiled {
                 code
             })
             .collect();
-        Compiled { roles, agents: first_agent, kernel }
+        Ok(Compiled { roles, agents: first_agent, kernel })
     }
 }
 

@@ -5,7 +5,7 @@ use crate::ir::samples;
 
 /// `exchange` with inputs, launched `times` times, with new inputs before each launch and a check after it.
 fn exchange(times: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(samples::exchange()));
+    let kernel = Arc::new(Compiled::new(samples::exchange()).unwrap());
     let mut machine = Machine::new(4);
     machine.buffers_of(kernel.kernel()).unwrap();
     let input = |launch: u32, rank: u32, i: u32| (launch * 1000 + rank * 100 + i) as f32;

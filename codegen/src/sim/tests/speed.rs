@@ -253,7 +253,7 @@ fn combine() -> Kernel {
 }
 
 fn machine() -> Machine {
-    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(k)));
+    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(k).unwrap()));
     let mut machine = Machine::new(RANKS);
     for k in &kernels {
         machine.buffers_of(k.kernel()).unwrap();
