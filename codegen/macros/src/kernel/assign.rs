@@ -12,7 +12,7 @@ use quote::{ToTokens, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::visit_mut::VisitMut;
-use syn::{BinOp, Block, Expr, ExprAssign, ExprBinary, ExprMethodCall, Ident, Item, Local, Stmt};
+use syn::{BinOp, Block, Expr, ExprAssign, ExprBinary, ExprMethodCall, Ident, Item, Local, Member, Stmt};
 
 use super::rewrite::Rewriter;
 use super::syntax::{is_repeatable, root, simple_name};
@@ -167,7 +167,7 @@ impl Rewriter {
             return self.visit_expr_mut(&mut a.left);
         }
         let mark = self.mark(&name, span);
-        let name = if matches!(&*a.left, Expr::Path(_)) { name.to_string() } else { String::new() };
+        let name = place_name(&a.left, &name);
         let (place, value) = (&a.left, &a.right);
         let set = quote_spanned!(span=> __pw::place(&#place).current().set(#value, #mark, #name));
         *a.right = Expr::Verbatim(set);
@@ -181,7 +181,10 @@ impl Rewriter {
         match root(&b.left, true).cloned() {
             Some(name) if is_repeatable(&b.left) && !self.unchecked => {
                 let (mark, place) = (self.mark(&name, span), &b.left);
-                self.checks.push(quote_spanned!(span=> __pw::place(&#place).current().check(#mark, #text);));
+                let changed = place_name(place, &name);
+                let check =
+                    quote_spanned!(span=> __pw::place(&#place).current().check(#mark, #changed, #text););
+                self.checks.push(check);
             }
             Some(name) => self.change_before(&name, &text, span),
             None => {}
@@ -197,7 +200,8 @@ impl Rewriter {
         let Some(name) = root(&r.expr, false).cloned() else { return };
         let span = mutable.span;
         let mark = self.mark(&name, span);
-        *e = Expr::Verbatim(quote_spanned!(span=> __pw::lend(#r, #mark)));
+        let name = place_name(&r.expr, &name);
+        *e = Expr::Verbatim(quote_spanned!(span=> __pw::lend(#r, #mark, #name)));
     }
 
     /// `list.push(e)`: a check before the statement when the method is known to change its receiver.
@@ -213,8 +217,22 @@ impl Rewriter {
     /// Checks before the current statement that a variable may be changed here.
     pub fn change_before(&mut self, name: &Ident, how: &str, span: Span) {
         if !self.unchecked {
-            let mark = self.mark(name, span);
-            self.checks.push(quote_spanned!(span=> __pw::change(#mark, #how);));
+            let (mark, name) = (self.mark(name, span), name.to_string());
+            self.checks.push(quote_spanned!(span=> __pw::change(#mark, #name, #how);));
         }
+    }
+}
+
+/// The name of what a place is: of the field, or of the variable.
+fn place_name(place: &Expr, root: &Ident) -> String {
+    match place {
+        Expr::Field(f) => match &f.member {
+            Member::Named(name) => name.to_string(),
+            Member::Unnamed(_) => place_name(&f.base, root),
+        },
+        Expr::Index(i) => place_name(&i.expr, root),
+        Expr::Paren(p) => place_name(&p.expr, root),
+        Expr::Unary(u) => place_name(&u.expr, root),
+        _ => root.to_string(),
     }
 }

@@ -8,7 +8,6 @@ use std::mem::{replace, take};
 
 use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote_spanned};
-use syn::spanned::Spanned;
 use syn::visit_mut::VisitMut;
 use syn::{Expr, ExprWhile, Label, Lifetime};
 
@@ -175,7 +174,6 @@ impl Rewriter {
         let Some(frame) = self.pop_loop() else { return };
         let name = simple_name(&f.pat).map(|n| n.to_string()).unwrap_or_default();
         let (pat, over, body, attrs) = (&f.pat, &f.expr, &f.body, &f.attrs);
-        let at = f.expr.span();
         let body = match region.used {
             true => {
                 let label = region.label(span);
@@ -185,7 +183,7 @@ impl Rewriter {
         };
         if !frame.used && !frame.crossed {
             let label = &f.label;
-            let over = quote_spanned!(at=> __pw::each(#over, #name));
+            let over = quote_spanned!(span=> __pw::each(#over, #name));
             let body = if marks.is_empty() { body } else { quote_spanned!(span=> { #marks #body }) };
             *e = Expr::Verbatim(quote_spanned!(span=> #(#attrs)* #label for #pat in #over #body));
             return;
@@ -322,9 +320,11 @@ impl Rewriter {
             _ => return whole,
         };
         let attrs = take(attrs);
+        let begin = if frame.is_loop { "begin_loop" } else { "begin_block" };
+        let begin = Ident::new(begin, span);
         label.get_or_insert(Label { name, colon_token: syn::Token![:](span) });
         Expr::Verbatim(quote_spanned! {span=> #(#attrs)* {
-            let #handle = __pw::begin_loop();
+            let #handle = __pw::#begin();
             #whole
         }})
     }

@@ -192,7 +192,7 @@ pub fn each<I: KIter>(over: I, name: &'static str) -> I::Iter {
 pub fn each_with_exit<I: KIter>(over: I, name: &'static str) -> (I::Iter, Exit) {
     let mark = rt::mark();
     let (iter, device) = over.sweep(name, Loc::caller());
-    (iter, Exit { mark, device })
+    (iter, Exit { mark, device, is_block: false })
 }
 
 /// A loop that `break` or `continue` can mean.
@@ -202,11 +202,18 @@ pub struct Exit {
     mark: Mark,
     /// Its body, when the device runs it.
     device: Option<ScopeId>,
+    /// Whether it is a labelled block.
+    is_block: bool,
 }
 
-/// Begins a loop or a labelled block of the host.
+/// Begins a loop of the host.
 pub fn begin_loop() -> Exit {
-    Exit { mark: rt::mark(), device: None }
+    Exit { mark: rt::mark(), device: None, is_block: false }
+}
+
+/// Begins a labelled block.
+pub fn begin_block() -> Exit {
+    Exit { is_block: true, ..begin_loop() }
 }
 
 impl Exit {
@@ -237,14 +244,17 @@ impl Exit {
             RegionKind::Then | RegionKind::Else => ("under a device condition", "the condition"),
             _ => ("inside a device loop", "the device loop"),
         };
+        let (left, help) = match self.is_block {
+            true => ("a block", "let an `if` yield the value, or assign a variable of the device"),
+            false => (
+                "a loop of the host",
+                "a loop of the host is unrolled while tracing, when the condition is not known. Loop over a range of \
+                 the device (`for i in 0..n` with a device `n`) or use `while`; or put what follows into the `if`",
+            ),
+        };
         raise(
-            TraceError::new(
-                Loc::caller(),
-                format!("`{word}` leaves a loop of the host {place}"),
-                "a loop of the host is unrolled while tracing, when the condition is not known: loop over a range of \
-                 the device (`for i in 0..n` with a device `n`, or `while`), or put what follows into the `if`",
-            )
-            .note(opened, format!("{thing} is here")),
+            TraceError::new(Loc::caller(), format!("`{word}` leaves {left} {place}"), help)
+                .note(opened, format!("{thing} is here")),
         )
     }
 
@@ -328,7 +338,8 @@ impl While {
     }
 
     fn as_exit(&self) -> Exit {
-        Exit { mark: self.mark, device: self.device.as_ref().map(|d| d.body.scope()) }
+        let device = self.device.as_ref().map(|d| d.body.scope());
+        Exit { mark: self.mark, device, is_block: false }
     }
 
     /// As [`Exit::exit`].

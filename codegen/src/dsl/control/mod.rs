@@ -20,7 +20,7 @@ pub use compare::{Comparand, DeviceRight, HostPair, Pair, pair};
 pub use host::{AnyMatched, Asserted, FromNumber, HostTest, Matchable, Matched, asserted, host_test, number};
 pub use logic::{Logic, LogicWith, Truth, and, logic, or, truth};
 pub use loops::{DeviceEnd, DeviceIter, Ends, Exit, HostEnds, KIter, SameEnd, While};
-pub use loops::{begin_loop, begin_while, each, each_with_exit, ends};
+pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends};
 pub use names::name;
 pub use place::{AnyPlace, Change, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place};
 

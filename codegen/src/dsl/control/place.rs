@@ -98,7 +98,7 @@ impl<T: Element> VarNow<T> {
     }
 
     /// `+=` and so on: the operator itself traces it.
-    pub fn check(self, _: Mark, _: &str) {}
+    pub fn check(self, _: Mark, _: &str, _: &str) {}
 }
 
 impl<T: Element> TileVarNow<T> {
@@ -110,7 +110,7 @@ impl<T: Element> TileVarNow<T> {
     }
 
     /// `+=` and so on: the operator itself traces it.
-    pub fn check(self, _: Mark, _: &str) {}
+    pub fn check(self, _: Mark, _: &str, _: &str) {}
 }
 
 /// What `+=` can change.
@@ -125,15 +125,13 @@ impl<V: FromRaw> ValNow<V> {
     /// Another value gets the name; not where the device decides whether.
     #[track_caller]
     pub fn set(self, value: V, mark: Mark, name: &str) -> V {
-        change(mark, "=");
-        if !name.is_empty() {
-            super::names::name_value(value, name);
-        }
+        change(mark, name, "=");
+        super::names::name_value(value, name);
         value
     }
 
     /// `+=` and so on.
-    pub fn check(self, _: Mark, _: &str)
+    pub fn check(self, _: Mark, _: &str, _: &str)
     where
         V: Change,
     {
@@ -143,33 +141,34 @@ impl<V: FromRaw> ValNow<V> {
 impl<X> Plain<X> {
     /// Assigns; not where the device decides whether.
     #[track_caller]
-    pub fn set(self, value: X, mark: Mark, _: &str) -> X {
-        change(mark, "=");
+    pub fn set(self, value: X, mark: Mark, name: &str) -> X {
+        change(mark, name, "=");
         value
     }
 
     /// `+=` and so on.
     #[track_caller]
-    pub fn check(self, mark: Mark, how: &str) {
-        change(mark, how);
+    pub fn check(self, mark: Mark, name: &str, how: &str) {
+        change(mark, name, how);
     }
 }
 
-/// Fails when a variable with this mark would be changed, by `how`, where the device decides whether that happens.
+/// Fails when the variable `name` with this mark would be changed, by `how`, where the device decides whether that
+/// happens.
 #[track_caller]
-pub fn change(mark: Mark, how: &str) {
+pub fn change(mark: Mark, name: &str, how: &str) {
     if let Some((kind, opened)) = mark.conditional_since() {
-        host_effect(format!("`{how}` changes a variable of the host"), &kind, opened);
+        host_effect(&format!("`{how}` changes `{name}`"), name, &kind, opened);
     }
 }
 
 /// `&mut x`: what is lent may be changed. Variables and parcels of the device may change anywhere.
 #[track_caller]
-pub fn lend<X: ?Sized>(x: &mut X, mark: Mark) -> &mut X {
+pub fn lend<'a, X: ?Sized>(x: &'a mut X, mark: Mark, name: &str) -> &'a mut X {
     if let Some((kind, opened)) = mark.conditional_since()
         && !is_device(type_name::<X>())
     {
-        host_effect("`&mut` lends a variable of the host".into(), &kind, opened);
+        host_effect(&format!("`&mut` lends `{name}`"), name, &kind, opened);
     }
     x
 }
@@ -186,23 +185,23 @@ fn is_device(type_name: &str) -> bool {
 }
 
 #[track_caller]
-fn host_effect(what: String, kind: &RegionKind, opened: Loc) -> ! {
-    let (place, why) = match kind {
+fn host_effect(what: &str, name: &str, kind: &RegionKind, opened: Loc) -> ! {
+    let (place, before, why) = match kind {
         RegionKind::For | RegionKind::While | RegionKind::Condition => {
-            ("a device loop", "the body is traced once, however often the device runs it")
+            ("a device loop", "loop", "the body is traced once, however often the device runs it")
         }
-        _ => ("a branch of a device `if`", "both branches are traced, whichever the device takes"),
+        _ => ("a branch of a device `if`", "`if`", "both branches are traced, whichever the device takes"),
     };
     raise(
         TraceError::new(
             Loc::caller(),
-            format!("{what} inside {place}"),
+            format!("{what}, a plain Rust variable, inside {place}"),
             format!(
-                "{why}: declare the variable with `let mut x = var(..)` to change it on the device; put `#[host]` \
-                 before the statement if it is to happen once, while tracing"
+                "{why}. To change it on the device, declare `let mut {name} = var(..)` before the {before}; if it is to \
+                 change once, while tracing, put `#[host]` before the statement"
             ),
         )
-        .note(opened, format!("{place} begins here")),
+        .note(opened, format!("the {before} is here")),
     )
 }
 
