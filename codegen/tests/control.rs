@@ -48,6 +48,9 @@ fn loops(g: Group, x: Ptr<u32>, _: Ptr<f32>) {
     for _ in (n..64).step_by(4) {
         x.set(3, 1);
     }
+    for i in 1..=n {
+        x.set(i, 1);
+    }
     let mut sum = var(0u32);
     while sum < n && x.get(&sum) != 0 {
         sum += x.get(&sum);

@@ -13,7 +13,7 @@ use syn::{Expr, ExprWhile, Label, Lifetime};
 
 use super::branch::operand;
 use super::rewrite::Rewriter;
-use super::syntax::{has_let, is_host, range_ends, simple_name};
+use super::syntax::{RangeEnds, has_let, is_host, range_ends, simple_name};
 
 /// Something around the current place that an exit has to do with.
 pub enum Frame {
@@ -215,11 +215,12 @@ impl Rewriter {
             Expr::Paren(p) => self.range(&mut p.expr),
             Expr::MethodCall(m) => self.range(&mut m.receiver),
             _ => {
-                let Some((a, b, span)) = range_ends(e) else { return };
-                self.visit_expr_mut(a);
-                self.visit_expr_mut(b);
+                let Some(RangeEnds { start, end, inclusive, span }) = range_ends(e) else { return };
+                self.visit_expr_mut(start);
+                self.visit_expr_mut(end);
                 self.used = true;
-                *e = Expr::Verbatim(quote_spanned!(span=> __pw::ends(#a, #b).range()));
+                let method = Ident::new(if inclusive { "range_inclusive" } else { "range" }, span);
+                *e = Expr::Verbatim(quote_spanned!(span=> __pw::ends(#start, #end).#method()));
             }
         }
     }

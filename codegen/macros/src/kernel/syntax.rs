@@ -1,7 +1,6 @@
 //! Questions about the author's syntax that need no types.
 
 use proc_macro2::{Ident, Span};
-use syn::spanned::Spanned;
 use syn::{Attribute, Block, Expr, Lit, Pat, RangeLimits, Stmt, UnOp};
 
 /// Whether an expression needs parentheses as the operand of `&`.
@@ -161,13 +160,25 @@ pub fn is_number(e: &Expr) -> bool {
     }
 }
 
-/// Both ends of `a..b`, unless both are numbers, which stays a host range whose type Rust infers.
-pub fn range_ends(e: &mut Expr) -> Option<(&mut Expr, &mut Expr, Span)> {
+/// A range with both ends.
+pub struct RangeEnds<'a> {
+    pub start: &'a mut Expr,
+    pub end: &'a mut Expr,
+    pub inclusive: bool,
+    pub span: Span,
+}
+
+/// The range that an expression is, unless both ends are numbers: that stays a host range whose type Rust infers.
+pub fn range_ends(e: &mut Expr) -> Option<RangeEnds<'_>> {
     let Expr::Range(r) = e else { return None };
-    let RangeLimits::HalfOpen(dots) = &r.limits else { return None };
-    let span = dots.span();
+    let (inclusive, span) = match &r.limits {
+        RangeLimits::HalfOpen(dots) => (false, dots.spans[0]),
+        RangeLimits::Closed(dots) => (true, dots.spans[0]),
+    };
     match (&mut r.start, &mut r.end) {
-        (Some(a), Some(b)) if !(is_number(a) && is_number(b)) => Some((a, b, span)),
+        (Some(start), Some(end)) if !(is_number(start) && is_number(end)) => {
+            Some(RangeEnds { start, end, inclusive, span })
+        }
         _ => None,
     }
 }

@@ -42,6 +42,7 @@ pub trait Cond {
     fn known(&self) -> Known;
 }
 
+#[diagnostic::do_not_recommend]
 impl Cond for bool {
     type Kind = Host;
     fn known(&self) -> Known {
@@ -49,6 +50,7 @@ impl Cond for bool {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Cond for Val<bool> {
     type Kind = Device;
     fn known(&self) -> Known {
@@ -56,6 +58,7 @@ impl Cond for Val<bool> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl Cond for Var<bool> {
     type Kind = Device;
     #[track_caller]
@@ -98,7 +101,7 @@ struct Traced {
 
 /// Begins an `if`.
 #[track_caller]
-pub fn begin_if<C: Cond + ?Sized>(cond: &C) -> If<C::Kind> {
+pub fn begin_if<C: Cond<Kind = K> + ?Sized, K>(cond: &C) -> If<K> {
     let loc = Loc::caller();
     let state = match cond.known() {
         Known::Now(cond) => State::Now(cond),
@@ -159,6 +162,7 @@ impl<T> MergeIf<Host> for T {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl MergeIf<Device> for () {
     const EMPTY: bool = true;
     fn merge(_: (), _: (), _: &mut Merge) {}
@@ -177,6 +181,7 @@ impl<R> Returns for fn() -> R {
     type Value = R;
 }
 
+#[diagnostic::do_not_recommend]
 impl MergeIf<Device> for Never {
     const EMPTY: bool = true;
     fn merge(then: Self, _: Self, _: &mut Merge) -> Self {
@@ -184,6 +189,7 @@ impl MergeIf<Device> for Never {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> MergeIf<Device> for Val<T> {
     const EMPTY: bool = false;
     fn merge(then: Self, otherwise: Self, results: &mut Merge) -> Self {
@@ -191,6 +197,7 @@ impl<T: Element> MergeIf<Device> for Val<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> MergeIf<Device> for Tile<T> {
     const EMPTY: bool = false;
     fn merge(then: Self, otherwise: Self, results: &mut Merge) -> Self {
@@ -198,6 +205,7 @@ impl<T: Element> MergeIf<Device> for Tile<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: MergeIf<Device>, const N: usize> MergeIf<Device> for [T; N] {
     const EMPTY: bool = T::EMPTY;
     fn merge(then: Self, otherwise: Self, results: &mut Merge) -> Self {
@@ -211,6 +219,7 @@ impl<T: MergeIf<Device>, const N: usize> MergeIf<Device> for [T; N] {
 
 macro_rules! merge_tuple {
     ($($t:ident $a:ident $b:ident)*) => {
+        #[diagnostic::do_not_recommend]
         impl<$($t: MergeIf<Device>),*> MergeIf<Device> for ($($t,)*) {
             const EMPTY: bool = $($t::EMPTY)&&*;
             fn merge(($($a,)*): Self, ($($b,)*): Self, results: &mut Merge) -> Self {

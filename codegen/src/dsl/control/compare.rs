@@ -62,41 +62,60 @@ macro_rules! host_comparand {
 }
 host_comparand!(bool i32 u32 u64 f32 f16 bf16);
 
-/// The comparisons of a device value on the left: with a scalar the result has the right side's shape, with a tile it
-/// is a tile.
+/// A device value on the left of a comparison.
+pub trait DeviceLeft {
+    /// Its element type.
+    type Element: Element;
+    /// Type of the result: with a scalar it has the right side's shape, with a tile it is a tile.
+    type Truth<B: Comparand<Self::Element> + ?Sized>: FromRaw;
+    /// The value.
+    #[track_caller]
+    fn left(&self) -> Raw;
+}
+
 macro_rules! device_left {
-    ($left:ty => $($truth:tt)*) => {
-        impl<T: Element, B: ?Sized> Pair<'_, $left, B> {
-            device_left!(@ ordered; $($truth)*; lt Lt "`<`", le Le "`<=`", gt Gt "`>`", ge Ge "`>=`");
-            device_left!(@ equal; $($truth)*; eq Eq "`==`", ne Ne "`!=`");
-        }
-    };
-    (@ ordered; $truth:ty; $($name:ident $op:ident $doc:literal),*) => {
-        $(#[doc = $doc]
-        #[track_caller]
-        pub fn $name(self) -> $truth
-        where
-            T: Num,
-            B: Comparand<T>,
-        {
-            rt::compare(CompareOp::$op, Comparand::<T>::comparand(self.0), self.1.comparand(), Loc::caller())
-        })*
-    };
-    (@ equal; $truth:ty; $($name:ident $op:ident $doc:literal),*) => {
-        $(#[doc = $doc]
-        #[track_caller]
-        pub fn $name(self) -> $truth
-        where
-            B: Comparand<T>,
-        {
-            rt::compare(CompareOp::$op, Comparand::<T>::comparand(self.0), self.1.comparand(), Loc::caller())
+    ($($t:ty, |$b:ident| $truth:ty;)*) => {
+        $(impl<T: Element> DeviceLeft for $t {
+            type Element = T;
+            type Truth<$b: Comparand<T> + ?Sized> = $truth;
+            #[track_caller]
+            fn left(&self) -> Raw {
+                Comparand::<T>::comparand(self)
+            }
         })*
     };
 }
-device_left!(Val<T> => B::Truth);
-device_left!(Var<T> => B::Truth);
-device_left!(Tile<T> => Tile<bool>);
-device_left!(TileVar<T> => Tile<bool>);
+device_left! {
+    Val<T>, |B| B::Truth;
+    Var<T>, |B| B::Truth;
+    Tile<T>, |_B| Tile<bool>;
+    TileVar<T>, |_B| Tile<bool>;
+}
+
+macro_rules! left_methods {
+    ($($name:ident $op:ident $($num:ident)? $doc:literal;)*) => {
+        $(#[doc = $doc]
+        #[track_caller]
+        pub fn $name(self) -> A::Truth<B>
+        where
+            B: Comparand<A::Element>,
+            $(A::Element: $num,)?
+        {
+            rt::compare(CompareOp::$op, self.0.left(), self.1.comparand(), Loc::caller())
+        })*
+    };
+}
+
+impl<A: DeviceLeft + ?Sized, B: ?Sized> Pair<'_, A, B> {
+    left_methods! {
+        lt Lt Num "`<`";
+        le Le Num "`<=`";
+        gt Gt Num "`>`";
+        ge Ge Num "`>=`";
+        eq Eq "`==`";
+        ne Ne "`!=`";
+    }
+}
 
 macro_rules! right_methods {
     ($($name:ident $op:ident $($num:ident)? $doc:literal;)*) => {
@@ -198,3 +217,38 @@ impl<A: ?Sized, B: ?Sized> HostPair<A, B> for Pair<'_, A, B> {
         ne PartialEq !=;
     }
 }
+
+/// Nothing: what Rust's own comparisons of a device value would need.
+#[diagnostic::on_unimplemented(
+    message = "a `{Self}` is known only on the device: Rust itself cannot compare it",
+    label = "compared outside a `#[kernel]` function, or with something that is not of its element type",
+    note = "put `#[kernel]` on the function to compare device values with `<`, `==` and so on, and to branch on them"
+)]
+pub trait HostComparable {
+    /// Never called.
+    #[doc(hidden)]
+    fn never(&self) -> bool;
+}
+
+macro_rules! no_host_comparison {
+    ($($t:ident)*) => {
+        $(impl<T: Element, R: ?Sized> PartialEq<R> for $t<T>
+        where
+            $t<T>: HostComparable,
+        {
+            fn eq(&self, _: &R) -> bool {
+                self.never()
+            }
+        }
+
+        impl<T: Element, R: ?Sized> PartialOrd<R> for $t<T>
+        where
+            $t<T>: HostComparable,
+        {
+            fn partial_cmp(&self, _: &R) -> Option<std::cmp::Ordering> {
+                self.never().then_some(std::cmp::Ordering::Equal)
+            }
+        })*
+    };
+}
+no_host_comparison!(Val Var Tile TileVar);

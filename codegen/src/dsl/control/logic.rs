@@ -20,7 +20,8 @@ pub trait Truth {
 
 macro_rules! truths {
     ($($t:ty => $value:ty, |$s:ident| $read:expr;)*) => {
-        $(impl Truth for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl Truth for $t {
             type Value = $value;
             #[track_caller]
             fn truth(&self) -> $value {
@@ -40,7 +41,7 @@ truths! {
 
 /// The value of an operand.
 #[track_caller]
-pub fn truth<T: Truth + ?Sized>(operand: &T) -> T::Value {
+pub fn truth<T: Truth<Value = V> + ?Sized, V>(operand: &T) -> V {
     operand.truth()
 }
 
@@ -56,13 +57,13 @@ pub struct Logic<L> {
 
 /// Begins `a && ..`.
 #[track_caller]
-pub fn and<T: Truth + ?Sized>(left: &T) -> Logic<T::Value> {
+pub fn and<T: Truth<Value = L> + ?Sized, L>(left: &T) -> Logic<L> {
     Logic { left: left.truth(), is_and: true, loc: Loc::caller(), open: None }
 }
 
 /// Begins `a || ..`.
 #[track_caller]
-pub fn or<T: Truth + ?Sized>(left: &T) -> Logic<T::Value> {
+pub fn or<T: Truth<Value = L> + ?Sized, L>(left: &T) -> Logic<L> {
     Logic { left: left.truth(), is_and: false, loc: Loc::caller(), open: None }
 }
 

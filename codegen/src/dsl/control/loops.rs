@@ -7,7 +7,7 @@ use crate::dsl::scope::ScopeId;
 use crate::dsl::trace::{attempt, try_current};
 use crate::dsl::val::{FromRaw, Int, IntoVal, Val, host};
 use crate::dsl::{DevRange, Var};
-use crate::ir::{Loc, OpKind, Region, ValueId};
+use crate::ir::{BinaryOp, Loc, OpKind, Region, ValueId};
 
 /// The ends of a range `a..b`.
 #[derive(Debug)]
@@ -24,16 +24,32 @@ fn range<T: Int>(start: Val<T>, end: Val<T>, loc: Loc) -> DevRange<T> {
     DevRange { start, end, step: one.cast_at(loc) }
 }
 
+/// The end that comes after the last value.
+fn after<T: Int>(last: Val<T>, loc: Loc) -> Val<T> {
+    let one: Val<u32> = host(1, loc);
+    rt::binary(BinaryOp::Add, last.to_raw(), one.cast_at::<T>(loc).to_raw(), loc)
+}
+
 macro_rules! device_start {
     ($($t:ty)*) => {
         $(impl<T: Int, B> Ends<$t, B> {
-            /// A range of the device.
+            /// `a..b`
             #[track_caller]
             pub fn range(self) -> DevRange<T>
             where
                 B: IntoVal<T>,
             {
                 range(self.0.val(), self.1.val(), Loc::caller())
+            }
+
+            /// `a..=b`, where `b` is below the largest value of its type.
+            #[track_caller]
+            pub fn range_inclusive(self) -> DevRange<T>
+            where
+                B: IntoVal<T>,
+            {
+                let loc = Loc::caller();
+                range(self.0.val(), after(self.1.val(), loc), loc)
             }
         })*
     };
@@ -46,9 +62,14 @@ pub trait DeviceEnd {
     type Start;
     /// Integer type of the range.
     type Int: Int;
-    /// A range of the device.
+    /// `a..b`
     #[track_caller]
     fn range(self) -> DevRange<Self::Int>
+    where
+        Self::Start: IntoVal<Self::Int>;
+    /// `a..=b`, where `b` is below the largest value of its type.
+    #[track_caller]
+    fn range_inclusive(self) -> DevRange<Self::Int>
     where
         Self::Start: IntoVal<Self::Int>;
 }
@@ -64,6 +85,14 @@ macro_rules! device_end {
                 A: IntoVal<T>,
             {
                 range(self.0.val(), self.1.val(), Loc::caller())
+            }
+            #[track_caller]
+            fn range_inclusive(self) -> DevRange<T>
+            where
+                A: IntoVal<T>,
+            {
+                let loc = Loc::caller();
+                range(self.0.val(), after(self.1.val(), loc), loc)
             }
         })*
     };
@@ -95,6 +124,11 @@ pub trait HostEnds<A, B> {
     where
         A: Clone,
         B: Clone + SameEnd<A>;
+    /// Rust's own inclusive range.
+    fn range_inclusive(&self) -> std::ops::RangeInclusive<A>
+    where
+        A: Clone,
+        B: Clone + SameEnd<A>;
 }
 
 impl<A, B> HostEnds<A, B> for Ends<A, B> {
@@ -105,13 +139,20 @@ impl<A, B> HostEnds<A, B> for Ends<A, B> {
     {
         self.0.clone()..self.1.clone().same()
     }
+    fn range_inclusive(&self) -> std::ops::RangeInclusive<A>
+    where
+        A: Clone,
+        B: Clone + SameEnd<A>,
+    {
+        self.0.clone()..=self.1.clone().same()
+    }
 }
 
 /// What `for` runs over: an iterator of the host, which is unrolled, or a range of the device.
 #[diagnostic::on_unimplemented(
     message = "`for` in a kernel cannot run over a `{Self}`",
     label = "neither an iterator nor a range of the device",
-    note = "write a range of the device as `a..b`, `(a..b).step_by(c)` or `g.strided(n)`; `..=` is not supported"
+    note = "write a range of the device as `a..b`, `a..=b`, `(a..b).step_by(c)` or `g.strided(n)`"
 )]
 pub trait KIter {
     /// What the loop variable is.
@@ -183,13 +224,13 @@ impl<T: Int> Iterator for DeviceIter<T> {
 
 /// Begins a `for` that nothing leaves early; `name` is the loop variable's, or empty.
 #[track_caller]
-pub fn each<I: KIter>(over: I, name: &'static str) -> I::Iter {
+pub fn each<I: KIter<Iter = It>, It>(over: I, name: &'static str) -> It {
     over.sweep(name, Loc::caller()).0
 }
 
 /// Begins a `for` in which `break` or `continue` stands.
 #[track_caller]
-pub fn each_with_exit<I: KIter>(over: I, name: &'static str) -> (I::Iter, Exit) {
+pub fn each_with_exit<I: KIter<Iter = It>, It>(over: I, name: &'static str) -> (It, Exit) {
     let mark = rt::mark();
     let (iter, device) = over.sweep(name, Loc::caller());
     (iter, Exit { mark, device, is_block: false })

@@ -16,13 +16,15 @@ mod place;
 
 pub use branch::{Arm, Cond, Device, Host, If, Known, Merge, MergeIf, begin_if};
 pub use branch::{end_if, end_if_or_exit, merge, merge_or_exit};
-pub use compare::{Comparand, DeviceRight, HostPair, Pair, pair};
+pub use compare::{Comparand, DeviceLeft, DeviceRight, HostComparable, HostPair, Pair, pair};
 pub use host::{AnyMatched, Asserted, FromNumber, HostTest, Matchable, Matched, asserted, host_test, number};
 pub use logic::{Logic, LogicWith, Truth, and, logic, or, truth};
 pub use loops::{DeviceEnd, DeviceIter, Ends, Exit, HostEnds, KIter, SameEnd, While};
 pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends};
 pub use names::name;
-pub use place::{AnyPlace, Change, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place};
+pub use place::{
+    AnyPlace, Change, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place,
+};
 
 pub use super::rt::{Mark, mark};
 

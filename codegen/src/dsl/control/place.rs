@@ -34,36 +34,60 @@ pub struct ValNow<V>(PhantomData<V>);
 #[derive(Debug)]
 pub struct Plain<X>(PhantomData<X>);
 
-impl<T: Element> Place<'_, Var<T>> {
-    /// What is assigned; the borrow ends here, so that the new value may be computed from the old.
-    pub fn current(self) -> VarNow<T> {
-        VarNow(self.0.handle())
+/// A variable that holds something of the device.
+pub trait DevicePlace {
+    /// How it is assigned.
+    type Now;
+    /// It.
+    #[doc(hidden)]
+    fn now(&self) -> Self::Now;
+    /// Names the value that it holds.
+    #[doc(hidden)]
+    fn name_value(&self, name: &str) {
+        let _ = name;
     }
 }
 
-impl<T: Element> Place<'_, TileVar<T>> {
-    /// As for a scalar.
-    pub fn current(self) -> TileVarNow<T> {
-        TileVarNow(self.0.handle())
+impl<T: Element> DevicePlace for Var<T> {
+    type Now = VarNow<T>;
+    fn now(&self) -> VarNow<T> {
+        VarNow(self.handle())
+    }
+}
+
+impl<T: Element> DevicePlace for TileVar<T> {
+    type Now = TileVarNow<T>;
+    fn now(&self) -> TileVarNow<T> {
+        TileVarNow(self.handle())
     }
 }
 
 macro_rules! traced_values {
     ($($t:ty)*) => {
-        $(impl<T: Element> Place<'_, $t> {
-            /// As for any plain variable.
-            pub fn current(self) -> ValNow<$t> {
+        $(impl<T: Element> DevicePlace for $t {
+            type Now = ValNow<$t>;
+            fn now(&self) -> ValNow<$t> {
                 ValNow(PhantomData)
             }
-
-            /// Names the value of a parameter.
-            pub fn name(self, name: &str) {
-                super::names::name_value(*self.0, name);
+            fn name_value(&self, name: &str) {
+                super::names::name_value(*self, name);
             }
         })*
     };
 }
 traced_values!(Val<T> Tile<T>);
+
+impl<X: DevicePlace> Place<'_, X> {
+    /// How it is assigned; the borrow ends here, so that the new value may be computed from the old.
+    pub fn current(self) -> X::Now {
+        self.0.now()
+    }
+
+    /// Names the value of a parameter.
+    pub fn name(self, name: &str) {
+        self.0.name_value(name);
+    }
+}
 
 /// Places that are not of the device.
 pub trait AnyPlace {
