@@ -63,7 +63,8 @@ impl<T: Element> FromRaw for Tile<T> {
 
 macro_rules! tile_operand {
     ($($t:ty, |$s:ident| $read:expr;)*) => {
-        $(impl<T: Element> Operand<T> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl<T: Element> Operand<T> for $t {
             type Out = Tile<T>;
             type Truth = Tile<bool>;
             #[track_caller]

@@ -202,12 +202,14 @@ impl<T: Element> FromRaw for Val<T> {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> IntoVal<T> for Val<T> {
     fn val(self) -> Val<T> {
         self
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Element> IntoVal<T> for &Val<T> {
     fn val(self) -> Val<T> {
         *self
@@ -216,7 +218,8 @@ impl<T: Element> IntoVal<T> for &Val<T> {
 
 macro_rules! host_into_val {
     ($($t:ty)*) => {
-        $(impl IntoVal<$t> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl IntoVal<$t> for $t {
             #[track_caller]
             fn val(self) -> Val<$t> {
                 host(self, Loc::caller())
@@ -228,7 +231,8 @@ host_into_val!(bool i32 u32 u64 f32 f16 bf16);
 
 macro_rules! scalar_operand {
     ($($t:ty)*) => {
-        $(impl<T: Element> Operand<T> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl<T: Element> Operand<T> for $t {
             type Out = Val<T>;
             type Truth = Val<bool>;
             fn raw(self) -> Raw {
@@ -241,7 +245,8 @@ scalar_operand!(Val<T> &Val<T>);
 
 macro_rules! host_operand {
     ($($t:ty)*) => {
-        $(impl Operand<$t> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl Operand<$t> for $t {
             type Out = Val<$t>;
             type Truth = Val<bool>;
             #[track_caller]

@@ -216,12 +216,14 @@ impl<T: Element> TileVar<T> {
 
 macro_rules! variable_operand {
     ($($t:ty)*) => {
-        $(impl<T: Element> IntoVal<T> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl<T: Element> IntoVal<T> for $t {
             #[track_caller]
             fn val(self) -> Val<T> {
                 self.get()
             }
         }
+        #[diagnostic::do_not_recommend]
         impl<T: Element> Operand<T> for $t {
             type Out = Val<T>;
             type Truth = Val<bool>;

@@ -2,7 +2,7 @@
 
 use std::mem::replace;
 
-use proc_macro2::{Span, TokenStream};
+use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::VisitMut;
@@ -22,18 +22,24 @@ struct RewrittenArm {
     at: Span,
 }
 
+/// What a comparison asks.
+enum Compared {
+    Order(&'static str),
+    Equal(bool),
+}
+
 impl Rewriter {
     /// Operators: comparisons, `&&` and `||`, and compound assignment. Arithmetic overloads and stays.
     pub fn binary(&mut self, e: &mut Expr) {
         let Expr::Binary(b) = e else { return };
         use BinOp::*;
-        let method = match b.op {
-            Lt(_) => "lt",
-            Le(_) => "le",
-            Gt(_) => "gt",
-            Ge(_) => "ge",
-            Eq(_) => "eq",
-            Ne(_) => "ne",
+        let compared = match b.op {
+            Lt(_) => Compared::Order("Lt"),
+            Le(_) => Compared::Order("Le"),
+            Gt(_) => Compared::Order("Gt"),
+            Ge(_) => Compared::Order("Ge"),
+            Eq(_) => Compared::Equal(true),
+            Ne(_) => Compared::Equal(false),
             And(_) | Or(_) => return self.logic(e),
             _ if super::assign::is_assignment(&b.op) => return self.compound_assign(b),
             _ => return syn::visit_mut::visit_expr_binary_mut(self, b),
@@ -42,9 +48,15 @@ impl Rewriter {
         self.visit_expr_mut(&mut b.right);
         self.used = true;
         let span = operator_span(&b.op);
-        let method = format_ident!("{method}", span = span);
         let (left, right) = (operand(&b.left), operand(&b.right));
-        *e = Expr::Verbatim(quote_spanned!(span=> __pw::pair(#left, #right).#method()));
+        let method = match compared {
+            Compared::Order(order) => {
+                let order = Ident::new(order, span);
+                quote_spanned!(span=> order(__pw::Order::#order))
+            }
+            Compared::Equal(equal) => quote_spanned!(span=> equal(#equal)),
+        };
+        *e = Expr::Verbatim(quote_spanned!(span=> __pw::pair(#left, #right).#method));
     }
 
     fn logic(&mut self, e: &mut Expr) {

@@ -30,28 +30,46 @@ pub trait Comparand<T: Element> {
     fn comparand(&self) -> Raw;
 }
 
-macro_rules! comparand {
-    ($($t:ty => $truth:ty, |$s:ident| $read:expr;)*) => {
-        $(impl<T: Element> Comparand<T> for $t {
-            type Truth = $truth;
-            #[track_caller]
-            fn comparand(&self) -> Raw {
-                let $s = self;
-                $read.to_raw()
-            }
-        })*
-    };
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for Val<T> {
+    type Truth = Val<bool>;
+    #[track_caller]
+    fn comparand(&self) -> Raw {
+        self.to_raw()
+    }
 }
-comparand! {
-    Val<T> => Val<bool>, |s| *s;
-    Var<T> => Val<bool>, |s| s.get();
-    Tile<T> => Tile<bool>, |s| *s;
-    TileVar<T> => Tile<bool>, |s| s.get();
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for Var<T> {
+    type Truth = Val<bool>;
+    #[track_caller]
+    fn comparand(&self) -> Raw {
+        self.get().to_raw()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for Tile<T> {
+    type Truth = Tile<bool>;
+    #[track_caller]
+    fn comparand(&self) -> Raw {
+        self.to_raw()
+    }
+}
+
+#[diagnostic::do_not_recommend]
+impl<T: Element> Comparand<T> for TileVar<T> {
+    type Truth = Tile<bool>;
+    #[track_caller]
+    fn comparand(&self) -> Raw {
+        self.get().to_raw()
+    }
 }
 
 macro_rules! host_comparand {
     ($($t:ty)*) => {
-        $(impl Comparand<$t> for $t {
+        $(#[diagnostic::do_not_recommend]
+        impl Comparand<$t> for $t {
             type Truth = Val<bool>;
             #[track_caller]
             fn comparand(&self) -> Raw {
@@ -62,22 +80,50 @@ macro_rules! host_comparand {
 }
 host_comparand!(bool i32 u32 u64 f32 f16 bf16);
 
+/// An ordering comparison.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// `<`
+    Lt,
+    /// `<=`
+    Le,
+    /// `>`
+    Gt,
+    /// `>=`
+    Ge,
+}
+
+impl Order {
+    fn op(self) -> CompareOp {
+        match self {
+            Order::Lt => CompareOp::Lt,
+            Order::Le => CompareOp::Le,
+            Order::Gt => CompareOp::Gt,
+            Order::Ge => CompareOp::Ge,
+        }
+    }
+}
+
+fn equality(equal: bool) -> CompareOp {
+    if equal { CompareOp::Eq } else { CompareOp::Ne }
+}
+
 /// A device value on the left of a comparison.
 pub trait DeviceLeft {
     /// Its element type.
     type Element: Element;
-    /// Type of the result: with a scalar it has the right side's shape, with a tile it is a tile.
-    type Truth<B: Comparand<Self::Element> + ?Sized>: FromRaw;
+    /// Type of the result: with a scalar it has the shape of the right side, with a tile it is a tile.
+    type Truth<Right: FromRaw>: FromRaw;
     /// The value.
     #[track_caller]
     fn left(&self) -> Raw;
 }
 
 macro_rules! device_left {
-    ($($t:ty, |$b:ident| $truth:ty;)*) => {
+    ($($t:ty, |$right:ident| $truth:ty;)*) => {
         $(impl<T: Element> DeviceLeft for $t {
             type Element = T;
-            type Truth<$b: Comparand<T> + ?Sized> = $truth;
+            type Truth<$right: FromRaw> = $truth;
             #[track_caller]
             fn left(&self) -> Raw {
                 Comparand::<T>::comparand(self)
@@ -86,135 +132,107 @@ macro_rules! device_left {
     };
 }
 device_left! {
-    Val<T>, |B| B::Truth;
-    Var<T>, |B| B::Truth;
-    Tile<T>, |_B| Tile<bool>;
-    TileVar<T>, |_B| Tile<bool>;
+    Val<T>, |R| R;
+    Var<T>, |R| R;
+    Tile<T>, |_R| Tile<bool>;
+    TileVar<T>, |_R| Tile<bool>;
 }
 
-macro_rules! left_methods {
-    ($($name:ident $op:ident $($num:ident)? $doc:literal;)*) => {
-        $(#[doc = $doc]
-        #[track_caller]
-        pub fn $name(self) -> A::Truth<B>
-        where
-            B: Comparand<A::Element>,
-            $(A::Element: $num,)?
-        {
-            rt::compare(CompareOp::$op, self.0.left(), self.1.comparand(), Loc::caller())
-        })*
-    };
-}
-
+// The result of the right side is a parameter and no projection: a projection that does not normalise would make method
+// lookup pass on to the next step, and the error would speak of something else.
 impl<A: DeviceLeft + ?Sized, B: ?Sized> Pair<'_, A, B> {
-    left_methods! {
-        lt Lt Num "`<`";
-        le Le Num "`<=`";
-        gt Gt Num "`>`";
-        ge Ge Num "`>=`";
-        eq Eq "`==`";
-        ne Ne "`!=`";
+    /// `< <= > >=`
+    #[track_caller]
+    pub fn order<R: FromRaw>(self, order: Order) -> A::Truth<R>
+    where
+        A::Element: Num,
+        B: Comparand<A::Element, Truth = R>,
+    {
+        rt::compare(order.op(), self.0.left(), self.1.comparand(), Loc::caller())
     }
-}
 
-macro_rules! right_methods {
-    ($($name:ident $op:ident $($num:ident)? $doc:literal;)*) => {
-        $(#[doc = $doc]
-        #[track_caller]
-        fn $name(self) -> Self::Truth
-        where
-            Self::Left: Comparand<Self::Element>,
-            $(Self::Element: $num,)?
-        {
-            let (a, b) = self.raws();
-            rt::compare(CompareOp::$op, a, b, Loc::caller())
-        })*
-    };
+    /// `==` (`true`) or `!=` (`false`)
+    #[track_caller]
+    pub fn equal<R: FromRaw>(self, equal: bool) -> A::Truth<R>
+    where
+        B: Comparand<A::Element, Truth = R>,
+    {
+        rt::compare(equality(equal), self.0.left(), self.1.comparand(), Loc::caller())
+    }
 }
 
 /// The comparisons of a host value on the left with a device value on the right.
-pub trait DeviceRight: Sized {
+pub trait DeviceRight<A: ?Sized> {
     /// Element type of the right side.
     type Element: Element;
-    /// Type of the left side.
-    type Left: ?Sized;
     /// `Val<bool>` or `Tile<bool>`.
     type Truth: FromRaw;
-    /// Both operands.
+    /// `< <= > >=`
     #[track_caller]
-    fn raws(self) -> (Raw, Raw)
+    fn order(self, order: Order) -> Self::Truth
     where
-        Self::Left: Comparand<Self::Element>;
-    right_methods! {
-        lt Lt Num "`<`";
-        le Le Num "`<=`";
-        gt Gt Num "`>`";
-        ge Ge Num "`>=`";
-        eq Eq "`==`";
-        ne Ne "`!=`";
+        A: Comparand<Self::Element>,
+        Self::Element: Num;
+    /// `==` (`true`) or `!=` (`false`)
+    #[track_caller]
+    fn equal(self, equal: bool) -> Self::Truth
+    where
+        A: Comparand<Self::Element>;
+}
+
+impl<A: ?Sized, B: DeviceLeft + ?Sized> DeviceRight<A> for Pair<'_, A, B> {
+    type Element = B::Element;
+    type Truth = B::Truth<Val<bool>>;
+
+    #[track_caller]
+    fn order(self, order: Order) -> Self::Truth
+    where
+        A: Comparand<B::Element>,
+    {
+        rt::compare(order.op(), self.0.comparand(), self.1.left(), Loc::caller())
     }
-}
 
-macro_rules! device_right {
-    ($($right:ty => $truth:ty;)*) => {
-        $(impl<A: ?Sized, T: Element> DeviceRight for Pair<'_, A, $right> {
-            type Element = T;
-            type Left = A;
-            type Truth = $truth;
-            #[track_caller]
-            fn raws(self) -> (Raw, Raw)
-            where
-                A: Comparand<T>,
-            {
-                (self.0.comparand(), Comparand::<T>::comparand(self.1))
-            }
-        })*
-    };
-}
-device_right! {
-    Val<T> => Val<bool>;
-    Var<T> => Val<bool>;
-    Tile<T> => Tile<bool>;
-    TileVar<T> => Tile<bool>;
-}
-
-macro_rules! host_methods {
-    ($($name:ident $bound:ident $doc:literal;)*) => {
-        $(#[doc = $doc]
-        fn $name(&self) -> bool
-        where
-            A: $bound<B>;)*
-    };
-    (impl $($name:ident $bound:ident $op:tt;)*) => {
-        $(fn $name(&self) -> bool
-        where
-            A: $bound<B>,
-        {
-            *self.0 $op *self.1
-        })*
-    };
+    #[track_caller]
+    fn equal(self, equal: bool) -> Self::Truth
+    where
+        A: Comparand<B::Element>,
+    {
+        rt::compare(equality(equal), self.0.comparand(), self.1.left(), Loc::caller())
+    }
 }
 
 /// Rust's own comparisons.
 pub trait HostPair<A: ?Sized, B: ?Sized> {
-    host_methods! {
-        lt PartialOrd "`<`";
-        le PartialOrd "`<=`";
-        gt PartialOrd "`>`";
-        ge PartialOrd "`>=`";
-        eq PartialEq "`==`";
-        ne PartialEq "`!=`";
-    }
+    /// `< <= > >=`
+    fn order(&self, order: Order) -> bool
+    where
+        A: PartialOrd<B>;
+    /// `==` (`true`) or `!=` (`false`)
+    fn equal(&self, equal: bool) -> bool
+    where
+        A: PartialEq<B>;
 }
 
 impl<A: ?Sized, B: ?Sized> HostPair<A, B> for Pair<'_, A, B> {
-    host_methods! { impl
-        lt PartialOrd <;
-        le PartialOrd <=;
-        gt PartialOrd >;
-        ge PartialOrd >=;
-        eq PartialEq ==;
-        ne PartialEq !=;
+    #[inline]
+    fn order(&self, order: Order) -> bool
+    where
+        A: PartialOrd<B>,
+    {
+        match order {
+            Order::Lt => *self.0 < *self.1,
+            Order::Le => *self.0 <= *self.1,
+            Order::Gt => *self.0 > *self.1,
+            Order::Ge => *self.0 >= *self.1,
+        }
+    }
+
+    #[inline]
+    fn equal(&self, equal: bool) -> bool
+    where
+        A: PartialEq<B>,
+    {
+        if equal { *self.0 == *self.1 } else { *self.0 != *self.1 }
     }
 }
 
@@ -224,7 +242,7 @@ impl<A: ?Sized, B: ?Sized> HostPair<A, B> for Pair<'_, A, B> {
     label = "compared outside a `#[kernel]` function, or with something that is not of its element type",
     note = "put `#[kernel]` on the function to compare device values with `<`, `==` and so on, and to branch on them"
 )]
-pub trait HostComparable {
+pub trait ComparisonWithoutKernelAttribute {
     /// Never called.
     #[doc(hidden)]
     fn never(&self) -> bool;
@@ -234,7 +252,7 @@ macro_rules! no_host_comparison {
     ($($t:ident)*) => {
         $(impl<T: Element, R: ?Sized> PartialEq<R> for $t<T>
         where
-            $t<T>: HostComparable,
+            $t<T>: ComparisonWithoutKernelAttribute,
         {
             fn eq(&self, _: &R) -> bool {
                 self.never()
@@ -243,7 +261,7 @@ macro_rules! no_host_comparison {
 
         impl<T: Element, R: ?Sized> PartialOrd<R> for $t<T>
         where
-            $t<T>: HostComparable,
+            $t<T>: ComparisonWithoutKernelAttribute,
         {
             fn partial_cmp(&self, _: &R) -> Option<std::cmp::Ordering> {
                 self.never().then_some(std::cmp::Ordering::Equal)

@@ -16,6 +16,7 @@ pub trait HostTest {
     fn host_test(&self) -> bool;
 }
 
+#[diagnostic::do_not_recommend]
 impl HostTest for bool {
     fn host_test(&self) -> bool {
         *self
@@ -39,6 +40,7 @@ pub trait Asserted {
     fn asserted(&self) -> bool;
 }
 
+#[diagnostic::do_not_recommend]
 impl Asserted for bool {
     fn asserted(&self) -> bool {
         *self
@@ -103,12 +105,14 @@ pub trait FromNumber<L> {
     fn from_number(number: L) -> Self;
 }
 
+#[diagnostic::do_not_recommend]
 impl<T> FromNumber<T> for T {
     fn from_number(number: T) -> T {
         number
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl<T: Constant + IntoVal<T>> FromNumber<T> for Val<T> {
     #[track_caller]
     fn from_number(number: T) -> Val<T> {

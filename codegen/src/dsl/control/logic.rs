@@ -122,6 +122,7 @@ pub fn logic<L: LogicWith<R>, R>(logic: Logic<L>, right: Option<R>) -> L::Out {
     L::join(logic, right)
 }
 
+#[diagnostic::do_not_recommend]
 impl LogicWith<bool> for bool {
     type Out = bool;
     fn join(logic: Logic<bool>, right: Option<bool>) -> bool {
@@ -129,6 +130,7 @@ impl LogicWith<bool> for bool {
     }
 }
 
+#[diagnostic::do_not_recommend]
 impl LogicWith<Val<bool>> for bool {
     type Out = Val<bool>;
     fn join(logic: Logic<bool>, right: Option<Val<bool>>) -> Val<bool> {
@@ -138,7 +140,8 @@ impl LogicWith<Val<bool>> for bool {
 
 macro_rules! device_logic {
     ($($left:ty, $right:ty => $out:ty, |$r:ident, $loc:ident| $raw:expr;)*) => {
-        $(impl LogicWith<$right> for $left {
+        $(#[diagnostic::do_not_recommend]
+        impl LogicWith<$right> for $left {
             type Out = $out;
             fn join(logic: Logic<Self>, right: Option<$right>) -> $out {
                 let $loc = logic.loc;

@@ -16,7 +16,9 @@ mod place;
 
 pub use branch::{Arm, Cond, Device, Host, If, Known, Merge, MergeIf, begin_if};
 pub use branch::{end_if, end_if_or_exit, merge, merge_or_exit};
-pub use compare::{Comparand, DeviceLeft, DeviceRight, HostComparable, HostPair, Pair, pair};
+pub use compare::{
+    Comparand, ComparisonWithoutKernelAttribute, DeviceLeft, DeviceRight, HostPair, Order, Pair, pair,
+};
 pub use host::{AnyMatched, Asserted, FromNumber, HostTest, Matchable, Matched, asserted, host_test, number};
 pub use logic::{Logic, LogicWith, Truth, and, logic, or, truth};
 pub use loops::{DeviceEnd, DeviceIter, Ends, Exit, HostEnds, KIter, SameEnd, While};
