@@ -1,9 +1,12 @@
 //! A small kernel as an author writes it, with everything in it: a config, parameters, two roles, groups, device and
 //! host control flow, variables, tiles, a parcel with its signal, waits and receipts.
 
+use std::sync::Arc;
+
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace_args};
-use peerwarp_codegen::ir::{Kernel, verify};
+use peerwarp_codegen::ir::{Const, Kernel, verify};
+use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 /// How tokens are exchanged.
 struct Exchange {
@@ -41,9 +44,12 @@ struct ExchangeArgs {
     /// Rows that arrive, by source and token.
     #[len(|c| u64::from(c.ranks * c.tokens * c.words))]
     inbox: Sym<u32>,
-    /// How many rows each source sends.
+    /// How many tokens each source has.
     #[len(|c| u64::from(c.ranks))]
     count: Sym<u32>,
+    /// The ranks that each token of each source goes to.
+    #[len(|c| u64::from(c.ranks * c.tokens))]
+    owners: Sym<u64>,
     #[len(|c| u64::from(c.ranks * c.tokens))]
     row_flag: Flags,
     #[len(|c| u64::from(c.ranks))]
@@ -53,6 +59,19 @@ struct ExchangeArgs {
     #[len(|c| u64::from(c.tokens * c.words))]
     out: Ptr<f32>,
     scale: Val<f32>,
+}
+
+/// The ranks that a token goes to, a bit each.
+#[kernel]
+fn owners_of(c: &Exchange, a: &ExchangeArgs, token: Val<u32>) -> Val<u64> {
+    let mut owners = var(0u64);
+    for k in 0..c.topk {
+        let id = a.ids.get(token * c.topk + k);
+        if id >= 0 {
+            owners |= bit(id.to_u32());
+        }
+    }
+    owners.get()
 }
 
 /// Sends each token to its owners, and adds up what arrives.
@@ -65,19 +84,15 @@ fn exchange(c: &Exchange, a: &ExchangeArgs) {
             if b.index() == 0 {
                 let mut counts = send_to(Peers::all());
                 counts.put_value(&a.count, rank(), n);
+                for t in 0..n {
+                    counts.put_value(&a.owners, rank() * c.tokens + t, owners_of(c, a, t));
+                }
                 counts.signal(&a.count_flag, rank(), epoch);
             }
             b.split(2, |g| {
                 for t in g.strided(n) {
-                    let mut owners = var(0u64);
-                    for k in 0..c.topk {
-                        let id = a.ids.get(t * c.topk + k);
-                        if id >= 0 {
-                            owners |= bit(id.to_u32());
-                        }
-                    }
                     let slot = rank() * c.tokens + t;
-                    let mut row = send_to(Peers::mask(owners));
+                    let mut row = send_to(Peers::mask(owners_of(c, a, t)));
                     for (start, len) in c.chunks() {
                         row.put(&a.inbox, slot * c.words + start, a.x.load(t * c.words + start, len));
                     }
@@ -89,17 +104,16 @@ fn exchange(c: &Exchange, a: &ExchangeArgs) {
     if c.receives {
         role("recv", 4, |b| {
             let all = a.count_flag.wait_all(0, c.ranks, 1, epoch);
-            let first = shared::<u32>("first", c.ranks);
-            let counts = a.count.load(&all, 0, c.ranks);
-            first.store(0, counts.scan_sum(true));
+            let weights = shared::<f32>("weights", c.ranks);
+            weights.store(0, a.weights.load(0, c.ranks) * a.scale);
             for t in b.strided(c.tokens) {
                 let mut acc = var(splat(0.0, c.words));
                 for src in 0..c.ranks {
-                    if t < a.count.get(&all, src) && first.get(src) < 1000 {
-                        let slot = src * c.tokens + t;
+                    let slot = src * c.tokens + t;
+                    if t < a.count.get(&all, src) && a.owners.get(&all, slot) & bit(rank()) != 0 {
                         let got = a.row_flag.from(src).wait(slot, epoch);
                         let row = a.inbox.load(&got, slot * c.words, c.words).bitcast::<f32>();
-                        acc = row.fma(a.weights.get(src) * a.scale, acc);
+                        acc = row.fma(weights.get(src), acc);
                     }
                 }
                 // Halve until nothing is above 1000, at most ten times.
@@ -139,4 +153,74 @@ fn a_config_takes_one_half_of_it() {
     assert_eq!(roles(&receive), ["recv"]);
     assert!(!send.to_string().contains("advance"), "only the second half advances the epoch");
     assert!(receive.to_string().contains("epoch @epoch, advance"));
+}
+
+/// What `exchange` computes for a rank, from every rank's tokens.
+fn reference(c: &Exchange, rank: u32, sources: &[Tokens], scale: f32) -> Vec<f32> {
+    let words = c.words as usize;
+    let mut out = vec![0.0f32; (c.tokens * c.words) as usize];
+    for (t, row) in out.chunks_mut(words).enumerate() {
+        for (src, from) in sources.iter().enumerate().filter(|(_, from)| t < from.n) {
+            if from.ids[t * 2..t * 2 + 2].contains(&(rank as i32)) {
+                let weight = sources[rank as usize].weights[src] * scale;
+                let x = &from.x[t * words..(t + 1) * words];
+                row.iter_mut().zip(x).for_each(|(acc, x)| *acc = x.mul_add(weight, *acc));
+            }
+        }
+        for _ in 0..10 {
+            if row.iter().all(|v| v.abs() <= 1000.0) {
+                break;
+            }
+            row.iter_mut().for_each(|v| *v *= 0.5);
+        }
+    }
+    out
+}
+
+/// One rank's input.
+struct Tokens {
+    n: usize,
+    x: Vec<f32>,
+    ids: Vec<i32>,
+    weights: Vec<f32>,
+}
+
+impl Tokens {
+    /// Some that reach every case: a rank without tokens, ids of nobody, tokens for nobody and for everybody, sums that
+    /// must be halved, and more often than ten times.
+    fn of(c: &Exchange, rank: u32) -> Tokens {
+        let some = |i: u32| i.wrapping_mul(2_654_435_761).rotate_left(9) ^ (rank * 40_503);
+        let entries = 0..c.tokens * c.topk;
+        Tokens {
+            n: [0, 16, 5, 1][rank as usize],
+            x: (0..c.tokens * c.words).map(|i| (some(i) % 4001) as f32 - 2000.0).collect(),
+            ids: entries.map(|i| (some(i) % (c.ranks + 1)) as i32 - 1).collect(),
+            weights: (0..c.ranks).map(|i| [0.25, 1.0, 3.5, 4e6][(i + rank) as usize % 4]).collect(),
+        }
+    }
+}
+
+#[test]
+fn the_kernel_computes_what_it_says() {
+    let config =
+        Exchange { ranks: 4, tokens: 16, words: 40, chunk: 32, topk: 2, sends: true, receives: true };
+    let kernel = Arc::new(Compiled::new(traced(true, true)));
+    let inputs: Vec<Tokens> = (0..4).map(|rank| Tokens::of(&config, rank)).collect();
+    let mut machine = Machine::new(4);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    for (rank, tokens) in (0..).zip(&inputs) {
+        machine.write(rank, "x", 0, &tokens.x).unwrap();
+        machine.write(rank, "ids", 0, &tokens.ids).unwrap();
+        machine.write(rank, "n", 0, &[tokens.n as u32]).unwrap();
+        machine.write(rank, "weights", 0, &tokens.weights).unwrap();
+    }
+    let scale = Bindings::new().scalar("scale", Const::F32(0.75f32.to_bits()));
+    machine.launch_all(&kernel, &scale).unwrap();
+    for seed in 0..8 {
+        let outcome = machine.run(&Options::default().with_seed(seed)).unwrap_or_else(|e| panic!("{e}"));
+        for rank in 0..4 {
+            let expected = reference(&config, rank, &inputs, 0.75);
+            assert_eq!(outcome.memory.read::<f32>(rank, "out").unwrap(), expected, "rank {rank}");
+        }
+    }
 }
