@@ -155,12 +155,15 @@ fn every_method_of_tiles() {
         {
             b.u.store(0, t);
         }
-        for t in [u.scan_sum(true), u.scan_sum(false), u.lt(7).select(u, 9), f.bitcast(), f.cast()] {
+        for t in [u.scan_sum(true), u.scan_sum(false), u.lt(7).select(u, 9), f.bitcast(), f.to_u32()] {
             b.u.store(0, t);
         }
         for t in [-f, f.abs(), f.exp(), f.sqrt(), f.fma(2.0, b.f.get(0)), f.maximum(0.0)] {
             b.f.store(0, t);
         }
+        b.i.store(0, u.to_i32());
+        b.l.store(0, u.to_u64());
+        b.f.store(0, u.to_f32());
         for v in [u.sum(), u.max(), u.min(), u.or_all(), u.and_all()] {
             b.u.set(0, v);
         }

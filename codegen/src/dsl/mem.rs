@@ -7,7 +7,7 @@ use super::buffer::{Buf, IntoIndex};
 use super::error::TraceError;
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
-use super::tile::Tile;
+use super::tile::{IntoTile, Tile};
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
 use crate::ir::{Dtype, Loc, OpKind, ParamId, ParamKind, Place, ReduceOp, Type};
@@ -126,50 +126,50 @@ macro_rules! local_memory {
             /// The elements from element `i` on where `mask` holds, else `other`; memory is touched only where the
             /// mask holds. The mask's length is the tile's.
             #[track_caller]
-            pub fn load_where(&self, i: impl IntoIndex, mask: Tile<bool>, other: impl Operand<T>) -> Tile<T> {
+            pub fn load_where(
+                &self,
+                i: impl IntoIndex,
+                mask: impl IntoTile<bool>,
+                other: impl Operand<T>,
+            ) -> Tile<T> {
                 let (i, other) = (i.index(), other.raw());
-                Tile::from_raw(self.buf.load_masked(i, mask.to_raw(), other, None, Loc::caller()))
+                Tile::from_raw(self.buf.load_masked(i, mask.tile().to_raw(), other, None, Loc::caller()))
             }
 
             /// Element `index[k]` for each `k` where `mask` holds, else `other`.
             #[track_caller]
             pub fn gather(
                 &self,
-                index: Tile<u32>,
+                index: impl IntoTile<u32>,
                 mask: impl Operand<bool>,
                 other: impl Operand<T>,
             ) -> Tile<T> {
                 let (mask, other) = (mask.raw(), other.raw());
-                Tile::from_raw(self.buf.gather(index.to_raw(), mask, other, None, Loc::caller()))
+                Tile::from_raw(self.buf.gather(index.tile().to_raw(), mask, other, None, Loc::caller()))
             }
 
             /// Writes a tile to the elements from element `i` on.
             #[track_caller]
-            pub fn store(&self, i: impl IntoIndex, tile: impl Operand<T, Out = Tile<T>>) {
-                self.buf.store(i.index(), tile.raw(), None, Loc::caller());
+            pub fn store(&self, i: impl IntoIndex, tile: impl IntoTile<T>) {
+                self.buf.store(i.index(), tile.tile().to_raw(), None, Loc::caller());
             }
 
             /// Writes a tile to the elements from element `i` on, where `mask` holds.
             #[track_caller]
-            pub fn store_where(
-                &self,
-                i: impl IntoIndex,
-                tile: impl Operand<T, Out = Tile<T>>,
-                mask: Tile<bool>,
-            ) {
-                self.buf.store(i.index(), tile.raw(), Some(mask.to_raw()), Loc::caller());
+            pub fn store_where(&self, i: impl IntoIndex, tile: impl IntoTile<T>, mask: impl IntoTile<bool>) {
+                self.buf.store(i.index(), tile.tile().to_raw(), Some(mask.tile().to_raw()), Loc::caller());
             }
 
             /// Writes `tile[k]` to element `index[k]` for each `k` where `mask` holds. Those indices must be distinct.
             #[track_caller]
             pub fn scatter(
                 &self,
-                index: Tile<u32>,
-                tile: impl Operand<T, Out = Tile<T>>,
+                index: impl IntoTile<u32>,
+                tile: impl IntoTile<T>,
                 mask: impl Operand<bool>,
             ) {
-                let (tile, mask) = (tile.raw(), mask.raw());
-                self.buf.scatter(index.to_raw(), tile, mask, Loc::caller());
+                let (tile, mask) = (tile.tile().to_raw(), mask.raw());
+                self.buf.scatter(index.tile().to_raw(), tile, mask, Loc::caller());
             }
         }
 
@@ -222,11 +222,11 @@ impl<T: Element> Sym<T> {
         &self,
         receipt: &Arrived,
         i: impl IntoIndex,
-        mask: Tile<bool>,
+        mask: impl IntoTile<bool>,
         other: impl Operand<T>,
     ) -> Tile<T> {
         let (i, other) = (i.index(), other.raw());
-        Tile::from_raw(self.buf.load_masked(i, mask.to_raw(), other, Some(receipt), Loc::caller()))
+        Tile::from_raw(self.buf.load_masked(i, mask.tile().to_raw(), other, Some(receipt), Loc::caller()))
     }
 
     /// Element `index[k]` for each `k` where `mask` holds, else `other`.
@@ -234,12 +234,12 @@ impl<T: Element> Sym<T> {
     pub fn gather(
         &self,
         receipt: &Arrived,
-        index: Tile<u32>,
+        index: impl IntoTile<u32>,
         mask: impl Operand<bool>,
         other: impl Operand<T>,
     ) -> Tile<T> {
         let (mask, other) = (mask.raw(), other.raw());
-        Tile::from_raw(self.buf.gather(index.to_raw(), mask, other, Some(receipt), Loc::caller()))
+        Tile::from_raw(self.buf.gather(index.tile().to_raw(), mask, other, Some(receipt), Loc::caller()))
     }
 }
 
@@ -300,9 +300,9 @@ impl AnyPtr {
 
     /// Writes a tile to the elements from element `i` on, rounded to the element type.
     #[track_caller]
-    pub fn store_f32(&self, i: impl IntoIndex, tile: impl Operand<f32, Out = Tile<f32>>) {
+    pub fn store_f32(&self, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let loc = Loc::caller();
-        let (i, tile) = (i.index(), tile.raw());
+        let (i, tile) = (i.index(), tile.tile().to_raw());
         self.buf.store(i, super::buffer::cast(tile, self.buf.dtype, loc), None, loc);
     }
 }

@@ -80,9 +80,9 @@ pub use buffer::IntoIndex;
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
-pub use ops::Signed;
+pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
-pub use tile::{Tile, Word, arange};
+pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
@@ -100,8 +100,8 @@ pub mod prelude {
 
     pub use super::{
         AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex,
-        IntoVal, KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var,
-        arange, bit, rank, ranks, role, send_to, shared, splat, var,
+        IntoTile, IntoVal, KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError,
+        Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

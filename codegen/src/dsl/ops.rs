@@ -3,14 +3,37 @@
 use std::ops::*;
 
 use super::tile::Tile;
-use super::val::{Bits, FromRaw, Int, IntoVal, Num, Operand, Val, binary, unary};
+use super::val::{Bits, Element, FromRaw, Int, IntoVal, Num, Operand, Val, binary, unary};
 use super::var::{TileVar, Var};
 use crate::ir::{BinaryOp, Loc, UnaryOp};
+
+/// Traits of right-hand sides. With the bound on the element type behind them, and not on the operator's own
+/// implementation, rustc says which type cannot be calculated with, and why.
+macro_rules! right_hand_side {
+    ($($(#[$m:meta])* $name:ident: $bound:ident;)*) => {
+        $($(#[$m])*
+        #[diagnostic::on_unimplemented(
+            message = "`{Self}` cannot be combined with a `{T}` value of the device",
+            label = "expected a `{T}`, `Val<{T}>`, `Var<{T}>`, `Tile<{T}>` or `TileVar<{T}>`",
+            note = "convert between element types with `.cast::<{T}>()`; the device has no implicit conversions"
+        )]
+        pub trait $name<T: Element>: Operand<T> {}
+        impl<T: $bound, R: Operand<T>> $name<T> for R {})*
+    };
+}
+right_hand_side! {
+    /// Right-hand side of `+ - * /` with element type `T`.
+    NumOperand: Num;
+    /// Right-hand side of `% << >>` with element type `T`.
+    IntOperand: Int;
+    /// Right-hand side of `& | ^` with element type `T`.
+    BitsOperand: Bits;
+}
 
 /// `lhs op rhs` for a device left-hand side of type `$lhs`, which `$read` turns into a handle.
 macro_rules! device_lhs {
     ($trait:ident $method:ident $op:ident $bound:ident; $lhs:ty, $out:ty, |$s:ident| $read:expr) => {
-        impl<T: $bound, R: Operand<T>> $trait<R> for $lhs {
+        impl<T: Element, R: $bound<T>> $trait<R> for $lhs {
             type Output = $out;
             #[track_caller]
             fn $method(self, other: R) -> $out {
@@ -32,7 +55,7 @@ macro_rules! binary_operator {
         device_lhs!($trait $method $op $bound; &TileVar<T>, Tile<T>, |s| s.get());
         $(host_lhs!($trait $method $op; $host; Val<$host>, Var<$host>, &Var<$host> => Val<$host>);
         host_lhs!($trait $method $op; $host; Tile<$host>, TileVar<$host>, &TileVar<$host> => Tile<$host>);)*
-        impl<T: $bound, R: IntoVal<T>> $assign<R> for Var<T> {
+        impl<T: Element, R: IntoVal<T> + $bound<T>> $assign<R> for Var<T> {
             #[track_caller]
             fn $assign_method(&mut self, other: R) {
                 let new: Val<T> =
@@ -40,7 +63,7 @@ macro_rules! binary_operator {
                 self.set(new);
             }
         }
-        impl<T: $bound, R: Operand<T>> $assign<R> for TileVar<T> {
+        impl<T: Element, R: $bound<T>> $assign<R> for TileVar<T> {
             #[track_caller]
             fn $assign_method(&mut self, other: R) {
                 let new: Tile<T> =
@@ -65,16 +88,16 @@ macro_rules! host_lhs {
     };
 }
 
-binary_operator!(Add add Add Num; AddAssign add_assign; i32 u32 u64 f32);
-binary_operator!(Sub sub Sub Num; SubAssign sub_assign; i32 u32 u64 f32);
-binary_operator!(Mul mul Mul Num; MulAssign mul_assign; i32 u32 u64 f32);
-binary_operator!(Div div Div Num; DivAssign div_assign; i32 u32 u64 f32);
-binary_operator!(Rem rem Rem Int; RemAssign rem_assign; i32 u32 u64);
-binary_operator!(BitAnd bitand And Bits; BitAndAssign bitand_assign; bool i32 u32 u64);
-binary_operator!(BitOr bitor Or Bits; BitOrAssign bitor_assign; bool i32 u32 u64);
-binary_operator!(BitXor bitxor Xor Bits; BitXorAssign bitxor_assign; bool i32 u32 u64);
-binary_operator!(Shl shl Shl Int; ShlAssign shl_assign; i32 u32 u64);
-binary_operator!(Shr shr Shr Int; ShrAssign shr_assign; i32 u32 u64);
+binary_operator!(Add add Add NumOperand; AddAssign add_assign; i32 u32 u64 f32);
+binary_operator!(Sub sub Sub NumOperand; SubAssign sub_assign; i32 u32 u64 f32);
+binary_operator!(Mul mul Mul NumOperand; MulAssign mul_assign; i32 u32 u64 f32);
+binary_operator!(Div div Div NumOperand; DivAssign div_assign; i32 u32 u64 f32);
+binary_operator!(Rem rem Rem IntOperand; RemAssign rem_assign; i32 u32 u64);
+binary_operator!(BitAnd bitand And BitsOperand; BitAndAssign bitand_assign; bool i32 u32 u64);
+binary_operator!(BitOr bitor Or BitsOperand; BitOrAssign bitor_assign; bool i32 u32 u64);
+binary_operator!(BitXor bitxor Xor BitsOperand; BitXorAssign bitxor_assign; bool i32 u32 u64);
+binary_operator!(Shl shl Shl IntOperand; ShlAssign shl_assign; i32 u32 u64);
+binary_operator!(Shr shr Shr IntOperand; ShrAssign shr_assign; i32 u32 u64);
 
 /// `op x` for every kind of device value.
 macro_rules! unary_operator {

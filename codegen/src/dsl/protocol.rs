@@ -6,9 +6,9 @@ use super::buffer::{Buf, Index, IntoIndex, cast, masked};
 use super::error::TraceError;
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
 use super::scope::{Thing, require_role};
-use super::tile::Tile;
+use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
-use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val, host};
+use super::val::{Element, FromRaw, IntoVal, Raw, Val, host};
 use super::{bit, rank};
 use crate::ir::{Const, Loc, OpKind, ParamId, ParcelId, ReceiptId, SignalOrder, Target};
 
@@ -156,13 +156,8 @@ pub fn send_to(peers: Peers) -> Parcel {
 impl Parcel {
     /// Stores a tile to the elements from element `i` on of the targets' instance of `buffer`.
     #[track_caller]
-    pub fn put<T: Element>(
-        &mut self,
-        buffer: &Sym<T>,
-        i: impl IntoIndex,
-        tile: impl Operand<T, Out = Tile<T>>,
-    ) {
-        self.store(&buffer.buf, i.index(), tile.raw(), None, Loc::caller());
+    pub fn put<T: Element>(&mut self, buffer: &Sym<T>, i: impl IntoIndex, tile: impl IntoTile<T>) {
+        self.store(&buffer.buf, i.index(), tile.tile().to_raw(), None, Loc::caller());
     }
 
     /// Stores a tile to the elements from element `i` on, where `mask` holds.
@@ -171,10 +166,10 @@ impl Parcel {
         &mut self,
         buffer: &Sym<T>,
         i: impl IntoIndex,
-        tile: impl Operand<T, Out = Tile<T>>,
-        mask: Tile<bool>,
+        tile: impl IntoTile<T>,
+        mask: impl IntoTile<bool>,
     ) {
-        self.store(&buffer.buf, i.index(), tile.raw(), Some(mask.to_raw()), Loc::caller());
+        self.store(&buffer.buf, i.index(), tile.tile().to_raw(), Some(mask.tile().to_raw()), Loc::caller());
     }
 
     /// Stores a scalar to element `i`.
@@ -185,9 +180,9 @@ impl Parcel {
 
     /// Stores an `f32` tile to the elements from element `i` on, rounded to the buffer's element type.
     #[track_caller]
-    pub fn put_f32(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: impl Operand<f32, Out = Tile<f32>>) {
+    pub fn put_f32(&mut self, buffer: &AnySym, i: impl IntoIndex, tile: impl IntoTile<f32>) {
         let loc = Loc::caller();
-        let (i, tile) = (i.index(), tile.raw());
+        let (i, tile) = (i.index(), tile.tile().to_raw());
         self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
     }
 

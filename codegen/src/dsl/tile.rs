@@ -61,6 +61,19 @@ impl<T: Element> FromRaw for Tile<T> {
     }
 }
 
+/// Anything that can stand for a tile of `T`: a [`Tile`], a [`TileVar`] or a reference to one.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is not a tile of `{T}` in a kernel",
+    label = "expected a `Tile<{T}>` or a `TileVar<{T}>`",
+    note = "convert between element types with `.cast::<{T}>()`; scalars have methods of their own (`set`, `put_value`), \
+            or become tiles with `.splat(len)`"
+)]
+pub trait IntoTile<T: Element>: Operand<T> {
+    /// As a tile.
+    #[track_caller]
+    fn tile(self) -> Tile<T>;
+}
+
 macro_rules! tile_operand {
     ($($t:ty, |$s:ident| $read:expr;)*) => {
         $(#[diagnostic::do_not_recommend]
@@ -69,6 +82,12 @@ macro_rules! tile_operand {
             type Truth = Tile<bool>;
             #[track_caller]
             fn raw(self) -> Raw {
+                self.tile().raw
+            }
+        }
+        impl<T: Element> IntoTile<T> for $t {
+            #[track_caller]
+            fn tile(self) -> Tile<T> {
                 let $s = self;
                 $read
             }
@@ -76,10 +95,10 @@ macro_rules! tile_operand {
     };
 }
 tile_operand! {
-    Tile<T>, |s| s.raw;
-    &Tile<T>, |s| s.raw;
-    TileVar<T>, |s| s.get().raw;
-    &TileVar<T>, |s| s.get().raw;
+    Tile<T>, |s| s;
+    &Tile<T>, |s| *s;
+    TileVar<T>, |s| s.get();
+    &TileVar<T>, |s| s.get();
 }
 
 /// Fails unless a tile can have this length.
@@ -209,6 +228,24 @@ impl<T: Element> Tile<T> {
     fn reduce(self, op: ReduceOp, loc: Loc) -> Val<T> {
         pure(loc, [self.raw], |[a]| Pure::Reduce(op, a))
     }
+}
+
+macro_rules! conversions {
+    ($($name:ident $to:ty, $doc:literal;)*) => {
+        impl<T: Num> Tile<T> {
+            $(#[doc = $doc]
+            #[track_caller]
+            pub fn $name(self) -> Tile<$to> {
+                pure(Loc::caller(), [self.raw], |[a]| Pure::Cast(<$to>::DTYPE, a))
+            })*
+        }
+    };
+}
+conversions! {
+    to_u32 u32, "As `u32` (truncating a float, wrapping an integer).";
+    to_i32 i32, "As `i32`.";
+    to_u64 u64, "As `u64`.";
+    to_f32 f32, "As `f32`.";
 }
 
 impl<T: Int> Tile<T> {

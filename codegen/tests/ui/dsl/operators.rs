@@ -22,8 +22,8 @@ fn truth(a: Val<bool>, b: Val<bool>) -> Val<bool> {
     a + b
 }
 
-fn bits(a: Val<f32>) -> Val<f32> {
-    a & a
+fn remainder(a: Val<f32>) -> Val<f32> {
+    a % a
 }
 
 fn negative(a: Val<u32>) -> Val<u32> {
