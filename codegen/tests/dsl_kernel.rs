@@ -204,7 +204,7 @@ impl Tokens {
 fn the_kernel_computes_what_it_says() {
     let config =
         Exchange { ranks: 4, tokens: 16, words: 40, chunk: 32, topk: 2, sends: true, receives: true };
-    let kernel = Arc::new(Compiled::new(traced(true, true)));
+    let kernel = Arc::new(Compiled::new(traced(true, true)).unwrap());
     let inputs: Vec<Tokens> = (0..4).map(|rank| Tokens::of(&config, rank)).collect();
     let mut machine = Machine::new(4);
     machine.buffers_of(kernel.kernel()).unwrap();
