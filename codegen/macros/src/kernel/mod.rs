@@ -7,6 +7,8 @@
 
 mod assign;
 mod branch;
+#[cfg(test)]
+mod expansion_tests;
 mod info;
 mod loops;
 mod macros;
