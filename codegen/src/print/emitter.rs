@@ -82,6 +82,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub pending: Vec<Item>,
     loops: Vec<LoopLabels>,
     labels: u32,
+    /// Whether the last statement returned from the function.
+    pub returned: bool,
 }
 
 impl<'f, 'k> Emitter<'f, 'k> {
@@ -100,6 +102,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             pending: vec![],
             loops: vec![],
             labels: 0,
+            returned: false,
         }
     }
 
@@ -118,8 +121,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
 
     /// Declares a fresh name for a value: the author's, or one that says what it is.
     pub fn declare(&mut self, v: ValueId) -> String {
-        let want = match &self.f.p.kernel.values[v.index()].name {
-            Some(n) => n.clone(),
+        let want = match self.f.p.name(v) {
+            Some(n) => n.to_string(),
             None => super::describe::value(&self.f.p, v),
         };
         let name = self.names.fresh(&want);
@@ -338,10 +341,22 @@ impl<'f, 'k> Emitter<'f, 'k> {
             }
             return Ok(());
         }
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        if !live.is_empty() && self.only_expressions(otherwise) && self.all_scalar(&live) {
+            for &(out, _, b) in &live {
+                let e = self.scalar(b)?;
+                let ty = type_name(self.ty(out).dtype);
+                let name = self.declare(out);
+                self.w.line(&format!("{ty} {name} = {};", e.plain()));
+            }
+            self.w.line_with(&format!("if ({}) {{", test.text), &place);
+            self.arm(id, then, live.iter().map(|r| (r.0, r.1)).collect())?;
+            self.w.line("}");
+            return Ok(());
+        }
         for &(out, ..) in &live {
             self.declare_result(out);
         }
-        let place = self.place(self.f.p.kernel.op(id).loc);
         let writes = |r: &Region| !r.ops.is_empty();
         if writes(then) || !live.is_empty() || !writes(otherwise) {
             self.w.line_with(&format!("if ({}) {{", test.text), &place);
@@ -521,7 +536,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
             (n, w) => format!("{n} groups of {w} warps each"),
         };
         let waits = has_wait(k, body);
-        self.w.comment(&format!("{whole}  ({})", self.place(loc)));
+        self.w.gap();
+        self.w.comment(&format!("{whole} ({})", self.place(loc)));
         let arrived = if waits { self.names.fresh("arrived") } else { String::new() };
         self.w.line(&if waits { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
         self.w.deeper();
@@ -544,13 +560,16 @@ impl<'f, 'k> Emitter<'f, 'k> {
             self.w.line("return true;");
         }
         self.w.shallower();
-        if waits {
-            self.w.line("}();");
-            self.w.line(&format!("if (!block.all({arrived})) return false;"));
-        } else {
-            self.w.line("}");
-            self.w.line("block.sync();");
+        // After a role's last split nothing follows that the block would have to meet for.
+        let last = self.f.p.ends_role(id);
+        self.w.line(if waits { "}();" } else { "}" });
+        match (waits, last) {
+            (true, true) => self.w.line(&format!("return block.all({arrived});")),
+            (true, false) => self.w.line(&format!("if (!block.all({arrived})) return false;")),
+            (false, true) => {}
+            (false, false) => self.w.line("block.sync();"),
         }
+        self.returned = waits && last;
         Ok(())
     }
 

@@ -37,7 +37,7 @@ impl Forms {
         for &v in &values {
             if let Some(OpKind::VarGet { var, .. }) = p.def(v)
                 && f.of(v) == Form::Named
-                && p.kernel.values[v.index()].name.is_none()
+                && p.name(v).is_none()
                 && f.can_alias(p, v, *var)
             {
                 f.forms[v.index()] = Form::Alias(*var);
@@ -70,7 +70,7 @@ impl Forms {
     /// Users come after definitions in the arena, so their forms are known when this runs backwards over it.
     fn first_choice(&self, p: &Program, layouts: &Layouts, v: ValueId) -> Form {
         let kind = p.def(v).expect("only defined values are asked for");
-        let named = p.kernel.values[v.index()].name.is_some();
+        let named = p.name(v).is_some();
         let pure = is_pure(kind);
         let live = |u: &&OpId| {
             p.kernel.op(**u).kind.outs().as_slice().first().is_none_or(|o| self.of(*o) != Form::Dead)
@@ -83,6 +83,13 @@ impl Forms {
         match kind {
             OpKind::Const { .. } | OpKind::Splat { .. } | OpKind::Arange { .. } => return Form::Everywhere,
             OpKind::Rank { .. } | OpKind::ScalarParam { .. } if !named => return Form::Everywhere,
+            // A block's index is a member that splits see too.
+            OpKind::GroupIndex { .. } if !named => {
+                let def = p.def_id(v).expect("it is defined");
+                if p.info(def).split.is_none() {
+                    return Form::Everywhere;
+                }
+            }
             _ => {}
         }
         match users.as_slice() {

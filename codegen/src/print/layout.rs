@@ -181,11 +181,11 @@ fn each_op(k: &Kernel, visit: &mut dyn FnMut(OpId)) {
     }
 }
 
-/// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than three quarters of the
-/// lanes idle.
+/// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than half of the lanes
+/// idle.
 fn choose(len: u32, lanes: u32, wanted: u32) -> u32 {
     let mut e = wanted.max(1);
-    while e > 1 && (!len.is_multiple_of(e) || len / e < lanes / 4) {
+    while e > 1 && (!len.is_multiple_of(e) || len / e < lanes / 2) {
         e /= 2;
     }
     e
@@ -201,10 +201,12 @@ mod tests {
         assert_eq!(choose(2880, 128, 8), 8);
         let l = Layout { len: 2880, lanes: 128, per_lane: 8 };
         assert_eq!((l.steps(), l.full_steps(), l.words(Dtype::Bf16)), (3, 2, 12));
-        // 2880 over 512 lanes: 360 vectors would do, 180 too few for 1024 lanes.
+        // Over 512 lanes 360 vectors will do; over 1024 they are too few.
         assert_eq!(choose(2880, 512, 8), 8);
-        assert_eq!(choose(1440, 1024, 8), 4);
-        assert_eq!(choose(30, 32, 8), 2);
+        assert_eq!(choose(2880, 1024, 8), 4);
+        assert_eq!(choose(1440, 1024, 8), 2);
+        assert_eq!(choose(30, 32, 8), 1);
+        assert_eq!(choose(36, 32, 8), 2);
         assert_eq!(choose(7, 32, 8), 1);
         assert_eq!(choose(64, 512, 4), 1);
         assert_eq!(choose(512, 128, 4), 4);

@@ -32,7 +32,7 @@ pub(super) fn expression(
     let ty = |v: ValueId| p.kernel.ty(v);
     match *kind {
         OpKind::Binary { out, op, a, b } => {
-            let (x, y) = (operand(used, a)?, operand(used, b)?);
+            let (x, y) = (operand(used, a)?, operand(used, narrow_count(p, op, b))?);
             let rounds = op == BinaryOp::Mul && ty(out).dtype == Dtype::F32 && feeds_a_sum(p, out);
             binary(used, op, ty(out).dtype, rounds, &x, &y, loc)
         }
@@ -65,6 +65,22 @@ pub(super) fn expression(
             Ok(Expr::call(&format!("bits_as<{}>", type_name(ty(out).dtype)), [&operand(used, a)?]))
         }
         _ => unreachable!("only arithmetic operations are asked for"),
+    }
+}
+
+/// A shift's count without the widening that the IR asks for and C++ does not.
+fn narrow_count(p: &Program, op: BinaryOp, count: ValueId) -> ValueId {
+    match p.def(count) {
+        Some(OpKind::Cast { a, .. })
+            if matches!(op, BinaryOp::Shl | BinaryOp::Shr)
+                && p.kernel.ty(*a) == Type::scalar(Dtype::U32)
+                && p.kernel.ty(count) == Type::scalar(Dtype::U64)
+                && p.users(count).len() == 1
+                && p.name(count).is_none() =>
+        {
+            *a
+        }
+        _ => count,
     }
 }
 

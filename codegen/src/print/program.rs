@@ -122,6 +122,19 @@ impl<'k> Program<'k> {
         self.defs[v.index()]
     }
 
+    /// The author's name for a value. Names that the tracer gives to what it computes by itself (`rank`, the group's
+    /// index, a parameter's own) say nothing that the expression does not.
+    pub fn name(&self, v: ValueId) -> Option<&'k str> {
+        let name = self.kernel.values[v.index()].name.as_deref()?;
+        let told = match self.def(v)? {
+            OpKind::Rank { .. } => name == "rank",
+            OpKind::GroupIndex { .. } => name == "group",
+            OpKind::ScalarParam { param, .. } => name == self.kernel.params[param.index()].name,
+            _ => false,
+        };
+        (!told).then_some(name)
+    }
+
     /// The operations that read a value, one entry for each operand.
     pub fn users(&self, v: ValueId) -> &[OpId] {
         &self.users[v.index()]
@@ -152,6 +165,13 @@ impl<'k> Program<'k> {
             }
             op = self.regions[spot.region.0 as usize].owner?;
         }
+    }
+
+    /// Whether an operation is the last of its role.
+    pub fn ends_role(&self, op: OpId) -> bool {
+        let info = self.info(op);
+        let body = info.role.map(|r| &self.kernel.roles[r].body);
+        info.owner.is_none() && body.is_some_and(|b| b.ops.last() == Some(&op))
     }
 
     /// Whether `op` is `outer` or stands somewhere inside of it.

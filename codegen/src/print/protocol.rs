@@ -1,6 +1,6 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
+use crate::ir::{Const, OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
 
 use super::{
     PrintError,
@@ -55,6 +55,7 @@ impl Emitter<'_, '_> {
         value: ValueId,
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
+        let everyone = self.is_everyone(set);
         let set = self.scalar(set)?;
         let lane = self.lane();
         let lanes = self.group.lanes;
@@ -72,7 +73,8 @@ impl Emitter<'_, '_> {
         let base = Expr::index(&self.arg(buffer), &Expr::atom(peer.clone()));
         let cell = self.cell_at(&base, index)?;
         let e = self.scalar(value)?;
-        self.w.line(&format!("if ({}) {} = {};", is_in(&set, &peer), cell.text, e.plain()));
+        let chosen = if everyone { String::new() } else { format!("if ({}) ", is_in(&set, &peer)) };
+        self.w.line(&format!("{chosen}{} = {};", cell.text, e.plain()));
         self.names.leave();
         self.w.shallower();
         self.w.line("}");
@@ -81,6 +83,12 @@ impl Emitter<'_, '_> {
             self.w.line("}");
         }
         Ok(())
+    }
+
+    /// Whether a set of ranks is known to hold all of them.
+    fn is_everyone(&self, set: ValueId) -> bool {
+        let all = u64::MAX >> (64 - self.f.p.kernel.ranks.clamp(1, 64));
+        matches!(self.f.p.def(set), Some(OpKind::Const { value: Const::U64(s), .. }) if s & all == all)
     }
 
     /// The rank whose turn it is. Every rank starts with itself, so that they do not all send to the same one at once.
@@ -101,18 +109,21 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
+        let everyone = self.is_everyone(set);
         let set = self.scalar(set)?;
         let place = self.place(loc);
         self.w.line_with(
             "for (u32 turn = 0; turn < ranks; ++turn) {",
-            &format!("to each rank of the set  {place}"),
+            &format!("to each rank of the set ({place})"),
         );
         self.w.deeper();
         self.names.enter();
         let peer = self.destination();
-        self.w.line(&format!("if ({}) {{", is_in(&set, &peer)));
-        self.w.deeper();
-        self.names.enter();
+        if !everyone {
+            self.w.line(&format!("if ({}) {{", is_in(&set, &peer)));
+            self.w.deeper();
+            self.names.enter();
+        }
         let dtype = self.ty(value).dtype;
         let name = &self.f.p.kernel.params[buffer.index()].name;
         let to = self.names.fresh(&format!("{name}_there"));
@@ -128,7 +139,7 @@ impl Emitter<'_, '_> {
                 me.each_element(layout.per_lane, |me, _| me.store_all(&base, index, value, mask, step))
             }
         })?;
-        for _ in 0..2 {
+        for _ in 0..2 - u32::from(everyone) {
             self.names.leave();
             self.w.shallower();
             self.w.line("}");
@@ -149,10 +160,9 @@ impl Emitter<'_, '_> {
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let group = self.group.name;
         let (index, value) = (self.scalar(index)?, self.scalar(value)?);
-        self.w.comment(&format!(
-            "Signal {name}: every lane's puts are there before it is.  {}",
-            self.place(op.loc)
-        ));
+        self.w.gap();
+        let place = self.place(op.loc);
+        self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {
                 self.used.add(Prim::Signal);
@@ -192,8 +202,9 @@ impl Emitter<'_, '_> {
         self.used.add(Prim::Wait);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
+        self.w.gap();
         self.w.comment(&format!(
-            "Wait for {name}: what the rank put before setting it can be read from here on.  {}",
+            "Wait for {name}: what the rank put before setting it can be read from here on ({})",
             self.place(op.loc)
         ));
         self.w.line(&format!(
@@ -217,8 +228,9 @@ impl Emitter<'_, '_> {
         self.used.add(Prim::WaitAll);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
+        self.w.gap();
         self.w.comment(&format!(
-            "Wait for {} of {name}: what was put before setting them can be read from here on.  {}",
+            "Wait for {} of {name}: what was put before setting them can be read from here on ({})",
             count.plain(),
             self.place(op.loc)
         ));

@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     family::Target,
-    ir::{Kernel, OpKind, Place, Region, Role, SharedId, ValueId},
+    ir::{Kernel, OpId, OpKind, ParamId, Place, Region, Role, SharedId, ValueId},
 };
 
 use super::{
@@ -45,6 +45,7 @@ pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<S
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch),
         includes: includes(target, &used),
+        namespace: format!("{}_source", kernel.variant),
         types: texts(&used, target, kernel, true)?,
         args: args_name(kernel),
         fields: args::fields(kernel, &facts.args, Language::Device),
@@ -190,10 +191,12 @@ fn role_text(
     e.w.line(&format!("const Block block({first_block});"));
     e.declare_shared(&role.body, 1);
     e.region(&role.body)?;
-    e.w.line("return true;");
+    if !e.returned {
+        e.w.line("return true;");
+    }
     let body = e.w.finish();
     let mut w = super::writer::Writer::new(0);
-    w.comment(&format!("{}: blocks {first_block}..{}  ({})", role.name, first_block + role.blocks, role.loc));
+    w.comment(&format!("{}: blocks {first_block}..{} ({})", role.name, first_block + role.blocks, role.loc));
     w.line(&format!("__device__ __forceinline__ bool {}({}) {{", function(role), parameters.join(", ")));
     w.append(&body);
     w.line("}");
@@ -213,42 +216,55 @@ fn entry_body(
     let kernel = facts.p.kernel;
     let mut e = Emitter::new(facts, used, offsets);
     e.region(&kernel.prologue)?;
+    let advances = kernel.prologue.ops.iter().any(|&id| advanced(kernel, id).is_some());
+    let alone = kernel.roles.len() == 1;
+    let done = match (advances, alone) {
+        (false, _) => "",
+        (true, true) => "const bool done = ",
+        (true, false) => "done = ",
+    };
+    if advances && !alone {
+        e.w.line("bool done = false;");
+    }
     let mut first = 0;
-    e.w.line("bool done = false;");
     for (i, role) in kernel.roles.iter().enumerate() {
         let arguments: Vec<String> =
             role_parameters(facts, i).iter().map(|v| format!(", {}", e.values[v])).collect();
+        let call = format!("{done}{}(args{});", function(role), arguments.concat());
         first += role.blocks;
-        let head = match (i, i + 1 == kernel.roles.len()) {
-            (0, true) => "{".to_string(),
-            (0, false) => format!("if (block_in_grid() < {first}) {{"),
-            (_, false) => format!("}} else if (block_in_grid() < {first}) {{"),
-            (_, true) => "} else {".into(),
-        };
-        e.w.line(&head);
+        let last = i + 1 == kernel.roles.len();
+        match i {
+            _ if alone => {
+                e.w.line(&call);
+                continue;
+            }
+            0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
+            _ if last => e.w.line("} else {"),
+            _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
+        }
         e.w.deeper();
-        e.w.line(&format!("done = {}(args{});", function(role), arguments.concat()));
+        e.w.line(&call);
         e.w.shallower();
-    }
-    if !kernel.roles.is_empty() {
-        e.w.line("}");
+        if last {
+            e.w.line("}");
+        }
     }
     finish(facts, &mut e);
     Ok(e.w.finish().trim_end().to_string())
 }
 
+/// The epoch that an operation of the prologue begins, and its word, if the kernel advances it.
+fn advanced(kernel: &Kernel, id: OpId) -> Option<(ValueId, ParamId)> {
+    match kernel.op(id).kind {
+        OpKind::Epoch { out, word, advance: true } => Some((out, word)),
+        _ => None,
+    }
+}
+
 /// The last block to be done stores the epochs that this launch worked in.
 fn finish(facts: &Facts, e: &mut Emitter) {
     let kernel = facts.p.kernel;
-    let advancing: Vec<_> = kernel
-        .prologue
-        .ops
-        .iter()
-        .filter_map(|&id| match kernel.op(id).kind {
-            OpKind::Epoch { out, word, advance: true } => Some((out, word)),
-            _ => None,
-        })
-        .collect();
+    let advancing: Vec<_> = kernel.prologue.ops.iter().filter_map(|&id| advanced(kernel, id)).collect();
     let Some(&(_, counted)) = advancing.first() else { return };
     e.used.add(Prim::Finish);
     e.w.line("if (!done) return;  // the world is aborted: its epochs mean nothing any more");

@@ -36,7 +36,7 @@ impl Emitter<'_, '_> {
         }
         self.names.enter();
         body(self, &mut step)?;
-        self.names.leave();
+        let declared = self.names.leave();
         let text = std::mem::replace(&mut self.w, outer).finish();
         let place = self.place(loc);
         let lane = self.lane();
@@ -68,6 +68,10 @@ impl Emitter<'_, '_> {
         } else if guarded {
             let at = at_expression(l, &lane);
             self.w.line_with(&format!("if (const u32 at = {at}; at < {}) {{", l.len), &place);
+        } else if !declared && (!step.uses_at || l.per_lane == 1) {
+            // Nothing that needs a scope of its own.
+            self.w.append_shallower(&text);
+            return Ok(());
         } else {
             self.w.line_with("{", &place);
             if step.uses_at && l.per_lane > 1 {

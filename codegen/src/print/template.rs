@@ -32,6 +32,7 @@ pub(super) struct ConstantText {
 pub(super) struct KernelText {
     pub banner: Vec<String>,
     pub includes: Vec<&'static str>,
+    pub namespace: String,
     pub types: Vec<String>,
     pub args: String,
     pub fields: Vec<FieldText>,

@@ -48,6 +48,13 @@ impl Writer {
         }
     }
 
+    /// An empty line, unless one is there or a block has just begun.
+    pub fn gap(&mut self) {
+        if !self.text.is_empty() && !self.text.ends_with("{\n") && !self.text.ends_with("\n\n") {
+            self.text.push('\n');
+        }
+    }
+
     /// What follows is one level deeper.
     pub fn deeper(&mut self) {
         self.indent += 1;
@@ -72,6 +79,13 @@ impl Writer {
     pub fn append_deeper(&mut self, text: &str) {
         for line in text.lines() {
             self.raw(if line.is_empty() { 0 } else { 4 }, line);
+        }
+    }
+
+    /// Adds what a nested writer wrote, one level less deep than it was written.
+    pub fn append_shallower(&mut self, text: &str) {
+        for line in text.lines() {
+            self.raw(0, line.strip_prefix("    ").unwrap_or(line));
         }
     }
 

@@ -1,0 +1,93 @@
+//! Compiles emitted sources, when compilers are named: `PEERWARP_NVCC` (CUDA 12.4 or newer; the standard library of its
+//! `CUDA_HOME` is found by it) and `PEERWARP_CLANG` (18 or newer, with the AMDGPU backend; no ROCm is needed).
+
+mod printed;
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use peerwarp_codegen::print::{PrintError, hip_prelude};
+
+/// The compiler that a variable names, or a note on standard output that its part is skipped.
+fn compiler(variable: &str) -> Option<String> {
+    let named = std::env::var(variable).ok().filter(|c| !c.is_empty());
+    if named.is_none() {
+        println!("skipped: {variable} names no compiler");
+    }
+    named
+}
+
+fn folder(name: &str) -> PathBuf {
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    std::fs::create_dir_all(&dir).expect("the target folder is writable");
+    dir
+}
+
+/// Compiles every fixture for a target, and collects what failed and what spilled.
+fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command) -> Vec<String> {
+    let mut complaints = vec![];
+    for (name, make) in printed::ALL {
+        let source = match printed::emitted(*make, target) {
+            Ok(s) => s,
+            Err(PrintError::NoNamedBarriers { .. }) if target.starts_with("hip") => continue,
+            Err(e) => panic!("{name} for {target}: {e}"),
+        };
+        let path = dir.join(format!("{}_{}", target.replace(':', "_"), source.file_name));
+        std::fs::write(&path, &source.text).expect("the target folder is writable");
+        std::fs::write(dir.join(&source.abi_file_name), &source.abi).expect("the target folder is writable");
+        let out = command(&path, &path.with_extension("bin")).output().expect("the compiler starts");
+        let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
+        let spilled =
+            said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
+        if !out.status.success() || spilled || said.contains("warning") {
+            complaints.push(format!("{}:\n{said}", path.display()));
+        }
+    }
+    complaints
+}
+
+#[test]
+fn cuda_sources_compile_without_warnings_or_spills() {
+    let Some(nvcc) = compiler("PEERWARP_NVCC") else { return };
+    let dir = folder("emitted_cuda");
+    for arch in ["sm_80", "sm_90a", "sm_100a"] {
+        let complaints = compile_all(&dir, &format!("cuda:{arch}"), |source, out| {
+            let mut c = Command::new(&nvcc);
+            c.args(["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v", &format!("-arch={arch}"), "-o"])
+                .arg(out)
+                .arg(source);
+            c
+        });
+        assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    }
+}
+
+#[test]
+fn hip_sources_compile_without_warnings() {
+    let Some(clang) = compiler("PEERWARP_CLANG") else { return };
+    let dir = folder("emitted_hip");
+    let include = dir.join("hip");
+    std::fs::create_dir_all(&include).expect("the target folder is writable");
+    let prelude = hip_prelude().expect("the prelude renders");
+    std::fs::write(include.join("hip_runtime.h"), prelude).expect("the target folder is writable");
+    for arch in ["gfx90a", "gfx942"] {
+        let complaints = compile_all(&dir, &format!("hip:{arch}"), |source, out| {
+            let mut c = Command::new(&clang);
+            c.args([
+                "-x",
+                "hip",
+                &format!("--offload-arch={arch}"),
+                "--cuda-device-only",
+                "-nogpuinc",
+                "-nogpulib",
+            ])
+            .args(["--no-gpu-bundle-output", "-std=c++17", "-O3", "-Wall", "-Wno-unused-function", "-I"])
+            .arg(&dir)
+            .arg("-o")
+            .arg(out)
+            .arg(source);
+            c
+        });
+        assert!(complaints.is_empty(), "{}", complaints.join("\n"));
+    }
+}
