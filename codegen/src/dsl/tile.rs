@@ -205,13 +205,13 @@ impl<T: Num> Tile<T> {
         self.reduce(ReduceOp::Sum, Loc::caller())
     }
 
-    /// The largest element.
+    /// The largest element; [`Tile::maximum`] is the larger of two tiles, element by element.
     #[track_caller]
     pub fn max(self) -> Val<T> {
         self.reduce(ReduceOp::Max, Loc::caller())
     }
 
-    /// The smallest element.
+    /// The smallest element; [`Tile::minimum`] is the smaller of two tiles, element by element.
     #[track_caller]
     pub fn min(self) -> Val<T> {
         self.reduce(ReduceOp::Min, Loc::caller())

@@ -1,7 +1,6 @@
 //! The tracer: a thread-local stack of traces, each an [`ir::Builder`](crate::ir::Builder) with the open regions.
 
 use std::cell::RefCell;
-use std::marker::PhantomData;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -146,8 +145,9 @@ pub(crate) fn last() -> Loc {
     try_current(|t| t.last).unwrap_or_else(Loc::caller)
 }
 
-/// Runs `body` once and returns the kernel it describes. (Kernels of a family are traced by the family.) `body` declares the parameters it needs through the
-/// [`Binder`]; see [`trace_args`] for kernels whose parameters are a `#[derive(KernelArgs)]` struct.
+/// Runs `body` once and returns the kernel it describes. `body` declares the parameters it needs through the [`Binder`];
+/// see [`trace_args`] for kernels whose parameters are a `#[derive(KernelArgs)]` struct, and
+/// [`Family::trace`](crate::family::Family::trace) for those of a family.
 ///
 /// Traces nest (a kernel may trace another one) and run on any number of threads; a value of one trace used in another
 /// is an error. Needs `panic = "unwind"`: that is how an error in the middle of an expression gets out.
@@ -159,9 +159,10 @@ pub fn trace(meta: TraceMeta, body: impl FnOnce(&mut Binder)) -> Result<Kernel, 
     install_hook();
     let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
     let loc = meta.loc;
-    let started = Started::new(id, meta);
+    STACK.with(|s| s.borrow_mut().push(Trace::new(id, meta)));
     let ran = catch_unwind(AssertUnwindSafe(|| body(&mut Binder::new(id, loc))));
-    let mut trace = started.finish();
+    // Nothing unwinds past here, so the innermost trace is this one.
+    let mut trace = STACK.with(|s| s.borrow_mut().pop()).expect("pushed above");
     match (ran, trace.deferred.take()) {
         (_, Some(error)) => Err(error),
         (Err(payload), None) => Err(from_payload(payload, trace.last)),
@@ -199,35 +200,6 @@ fn check_meta(meta: &TraceMeta) -> Result<(), TraceError> {
         return wrong(format!("blocks of {} warps", meta.block_warps), &help);
     }
     Ok(())
-}
-
-/// A trace on the stack; taken off by `finish`, or by the destructor when something unwinds past it.
-struct Started {
-    id: u32,
-    on_stack: bool,
-    _here: PhantomData<*const ()>,
-}
-
-impl Started {
-    fn new(id: u32, meta: TraceMeta) -> Started {
-        STACK.with(|s| s.borrow_mut().push(Trace::new(id, meta)));
-        Started { id, on_stack: true, _here: PhantomData }
-    }
-
-    fn finish(mut self) -> Trace {
-        self.on_stack = false;
-        let top = STACK.with(|s| s.borrow_mut().pop()).expect("pushed in new");
-        assert_eq!(top.id, self.id, "traces end in the reverse order of their begin");
-        top
-    }
-}
-
-impl Drop for Started {
-    fn drop(&mut self) {
-        if self.on_stack {
-            STACK.with(|s| s.borrow_mut().retain(|t| t.id != self.id));
-        }
-    }
 }
 
 impl Trace {

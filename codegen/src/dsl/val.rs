@@ -160,7 +160,8 @@ impl<T: Element> fmt::Debug for Val<T> {
     note = "convert between element types with `.cast::<{T}>()`"
 )]
 pub trait IntoVal<T: Element> {
-    /// As a scalar.
+    /// As a scalar of the device. `c.topk.val()` of a host value makes the device go through `0..c.topk.val()` in a
+    /// loop, where `0..c.topk` is unrolled.
     #[track_caller]
     fn val(self) -> Val<T>;
 }
