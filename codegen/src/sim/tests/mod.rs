@@ -1,7 +1,9 @@
 //! Runs of hand-built kernels.
 
+mod build;
 mod clean;
 mod mistakes;
+mod ops;
 mod speed;
 mod tokens;
 

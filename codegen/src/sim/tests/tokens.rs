@@ -91,9 +91,7 @@ pub(super) fn kernel(bug: Bug, receive_first: bool) -> (Kernel, Lines) {
     let one = s.u32(1);
     let parity = s.binary("parity", BinaryOp::And, epoch, one);
     let mut lines = Lines::default();
-    let zero = s.u32(0);
-    let n = s.value("n", u, |out| OpKind::Load { out, place: Place::Param(p.n), index: zero, receipt: None });
-    let common = Common { bug, epoch, parity, n };
+    let common = Common { bug, epoch, parity };
     if receive_first {
         s.role("recv", 2, |s| receive(s, &p, &common, &mut lines));
     }
@@ -109,7 +107,6 @@ struct Common {
     bug: Bug,
     epoch: ValueId,
     parity: ValueId,
-    n: ValueId,
 }
 
 impl Common {
@@ -128,6 +125,12 @@ fn rank(s: &mut Sample) -> ValueId {
     s.value("me", Type::scalar(Dtype::U32), |out| OpKind::Rank { out })
 }
 
+/// How many tokens this rank has.
+fn tokens(s: &mut Sample, p: &Params) -> ValueId {
+    let (place, index) = (Place::Param(p.n), s.u32(0));
+    s.value("n", Type::scalar(Dtype::U32), |out| OpKind::Load { out, place, index, receipt: None })
+}
+
 fn all(s: &mut Sample) -> Target {
     Target::Mask(s.constant(Const::U64((1 << RANKS) - 1)))
 }
@@ -137,8 +140,8 @@ fn send(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
     let body = s.region(|s| {
         // Two blocks of two warps: four groups stride over the tokens.
         let first = s.value("first", Type::scalar(Dtype::U32), |out| OpKind::GroupIndex { out });
-        let four = s.u32(4);
-        s.for_each("t", (first, c.n, four), |s, t| send_row(s, p, c, t, lines));
+        let (n, four) = (tokens(s, p), s.u32(4));
+        s.for_each("t", (first, n, four), |s, t| send_row(s, p, c, t, lines));
     });
     s.b.push(OpKind::Split { warps: 1, body }, loc);
 }
@@ -185,19 +188,19 @@ fn send_row(s: &mut Sample, p: &Params, c: &Common, t: ValueId, lines: &mut Line
 }
 
 fn close(s: &mut Sample, p: &Params, c: &Common) {
-    let (zero, me) = (s.u32(0), rank(s));
+    let (zero, me, n) = (s.u32(0), rank(s), tokens(s, p));
     let loc = s.loc();
     let then = s.region(|s| {
         let record = c.slot(s, c.bug == Bug::RecordsReusedEarly, me, 1, zero);
         let flag = c.slot(s, false, me, 1, zero);
         let target = all(s);
         let parcel = s.parcel(target);
-        s.op(OpKind::Put { parcel, buffer: p.records, index: record, value: c.n, mask: None });
+        s.op(OpKind::Put { parcel, buffer: p.records, index: record, value: n, mask: None });
         let order = SignalOrder::Release;
         s.op(OpKind::Signal { parcel, flag: p.record_flag, index: flag, value: c.epoch, order });
     });
     if c.bug == Bug::NoEmptyRecord {
-        let cond = s.compare("", CompareOp::Gt, c.n, zero);
+        let cond = s.compare("", CompareOp::Gt, n, zero);
         s.b.push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
     } else {
         let yes = s.constant(Const::Bool(true));
