@@ -150,7 +150,9 @@ pub(crate) fn last() -> Loc {
 /// [`Family::trace`](crate::family::Family::trace) for those of a family.
 ///
 /// Traces nest (a kernel may trace another one) and run on any number of threads; a value of one trace used in another
-/// is an error. Needs `panic = "unwind"`: that is how an error in the middle of an expression gets out.
+/// is an error. Needs `panic = "unwind"`: that is how an error in the middle of an expression gets out. The first trace
+/// installs a panic hook that keeps quiet about panics inside of traces, whose text and place the error has, and hands
+/// all others on to the hook that was there before.
 ///
 /// # Errors
 /// [`TraceError`] when the kernel function misuses the DSL, or panics.
