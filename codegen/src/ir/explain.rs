@@ -114,6 +114,8 @@ pub struct Traffic {
     pub deed: Deed,
     /// The buffer.
     pub buffer: String,
+    /// Whether that is a shared-memory array.
+    pub shared: bool,
     /// In how many places of the traced role.
     pub places: u32,
     /// Bytes that one pass through all those places moves.
@@ -192,13 +194,16 @@ fn traffic(steps: &[Step]) -> Vec<Traffic> {
             match step {
                 Step::Do(a) => {
                     let (places, bytes) = (a.pieces * times, a.bytes * u64::from(times));
-                    match all.iter_mut().find(|t| t.deed == a.deed && t.buffer == a.buffer) {
+                    let same =
+                        |t: &&mut Traffic| (t.deed, &t.buffer, t.shared) == (a.deed, &a.buffer, a.shared);
+                    match all.iter_mut().find(same) {
                         Some(t) => {
                             t.places += places;
                             t.bytes += bytes;
                         }
                         None => {
-                            all.push(Traffic { deed: a.deed, buffer: a.buffer.clone(), places, bytes });
+                            let (deed, buffer, shared) = (a.deed, a.buffer.clone(), a.shared);
+                            all.push(Traffic { deed, buffer, shared, places, bytes });
                         }
                     }
                 }

@@ -221,6 +221,11 @@ pub(in crate::ir) fn count(n: u64, thing: &str) -> String {
     }
 }
 
+/// The mask of all ranks.
+pub(in crate::ir) fn all_ranks(ranks: u32) -> u64 {
+    1u64.checked_shl(ranks).unwrap_or(0).wrapping_sub(1)
+}
+
 /// A shared array's name, with a number if another one before it has the same.
 fn shared_name(kernel: &Kernel, id: SharedId) -> String {
     let Some(s) = kernel.shared.get(id.index()) else { return format!("shared?{}", id.0) };

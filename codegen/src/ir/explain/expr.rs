@@ -59,8 +59,17 @@ impl Exprs<'_> {
             // Conversions and shapes don't matter to somebody who wants to know what goes where.
             OpKind::Cast { a, .. } | OpKind::Splat { a, .. } => self.at(*a, outer, depth),
             OpKind::Unary { op: UnaryOp::Not, a, .. } => format!("!{}", self.at(*a, 9, depth)),
-            OpKind::Unary { a, .. } | OpKind::Bitcast { a, .. } => call(kind.name(), &[*a]),
-            OpKind::Reduce { a, .. } | OpKind::Scan { a, .. } => call(kind.name(), &[*a]),
+            OpKind::Reduce { op, a, .. } => {
+                let name = match (op, self.kernel.ty(*a).dtype) {
+                    (ReduceOp::Or, Dtype::Bool) => "any",
+                    (ReduceOp::And, Dtype::Bool) => "all",
+                    _ => op.name(),
+                };
+                call(name, &[*a])
+            }
+            OpKind::Unary { a, .. } | OpKind::Bitcast { a, .. } | OpKind::Scan { a, .. } => {
+                call(kind.name(), &[*a])
+            }
             OpKind::Select { cond, a, b, .. } => call("select", &[*cond, *a, *b]),
             OpKind::Fma { a, b, c, .. } => call("fma", &[*a, *b, *c]),
             OpKind::ScalarParam { param, .. } | OpKind::Epoch { word: param, .. } => {
@@ -69,7 +78,10 @@ impl Exprs<'_> {
             OpKind::Rank { .. } => "rank".into(),
             OpKind::GroupIndex { .. } => "group".into(),
             OpKind::Arange { .. } => "lanes".into(),
-            OpKind::VarGet { var, .. } => self.names.var(*var).trim_start_matches('$').into(),
+            OpKind::VarGet { var, .. } => {
+                let name = self.kernel.vars[var.index()].name.clone();
+                name.unwrap_or_else(|| self.names.var(*var))
+            }
             OpKind::Load { place, index, .. }
             | OpKind::LoadMasked { place, index, .. }
             | OpKind::Gather { place, index, .. }

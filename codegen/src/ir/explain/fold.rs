@@ -14,8 +14,8 @@ fn join(steps: Vec<Step>) -> Vec<Step> {
     let mut joined: Vec<Step> = vec![];
     for step in steps {
         if let (Some(Step::Do(last)), Step::Do(next)) = (joined.last_mut(), &step)
-            && (last.deed, &last.buffer, &last.ranks, &last.mask, &last.count)
-                == (next.deed, &next.buffer, &next.ranks, &next.mask, &next.count)
+            && (last.deed, last.shared, &last.buffer, &last.ranks, &last.mask, &last.count)
+                == (next.deed, next.shared, &next.buffer, &next.ranks, &next.mask, &next.count)
         {
             last.pieces += next.pieces;
             last.bytes += next.bytes;
@@ -82,7 +82,7 @@ fn alike(a: &Step, b: &Step) -> bool {
     let all = |x: &[Step], y: &[Step]| x.len() == y.len() && x.iter().zip(y).all(|(a, b)| alike(a, b));
     match (a, b) {
         (Step::Do(x), Step::Do(y)) => {
-            let key = |a: &Action| (a.deed, a.buffer.clone(), a.bytes, a.pieces, a.mask.is_some());
+            let key = |a: &Action| (a.deed, a.shared, a.buffer.clone(), a.bytes, a.pieces, a.mask.is_some());
             key(x) == key(y)
         }
         (Step::If { then, otherwise, .. }, Step::If { then: t, otherwise: o, .. }) => {

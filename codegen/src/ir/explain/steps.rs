@@ -148,7 +148,10 @@ impl<'k> Teller<'k> {
             mask: None,
             line: loc.to_string(),
         };
-        let masked = |action: Action, mask: Option<&ValueId>| Action { mask: mask.map(text), ..action };
+        let masked = |action: Action, mask: Option<&ValueId>| Action {
+            mask: mask.map(text).filter(|m| m != "true"),
+            ..action
+        };
         Some(match kind {
             OpKind::Load { out, place, index, .. } => at(Deed::Reads, *place, index, out),
             OpKind::LoadMasked { out, place, index, mask, .. }
@@ -169,7 +172,7 @@ impl<'k> Teller<'k> {
             }
             OpKind::Wait { flag, index, from, value, .. } => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
-                Action { ranks: Some(format!("rank {}", text(from))), ..wait }
+                Action { ranks: Some(format!("rank `{}`", text(from))), ..wait }
             }
             OpKind::WaitAll { flag, index, count, value, .. } => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
@@ -211,10 +214,10 @@ impl<'k> Teller<'k> {
 
     fn target(&self, parcel: ParcelId) -> String {
         match self.kernel.parcels[parcel.index()].target {
-            Target::Rank(v) => format!("rank {}", self.exprs.text(v)),
+            Target::Rank(v) => format!("rank `{}`", self.exprs.text(v)),
             Target::Mask(v) => match self.facts.int(v) {
-                Some(all) if all == (1 << self.kernel.ranks) - 1 => "all ranks".into(),
-                _ => format!("the ranks in {}", self.exprs.text(v)),
+                Some(mask) if mask == text::all_ranks(self.kernel.ranks).into() => "all ranks".into(),
+                _ => format!("the ranks in `{}`", self.exprs.text(v)),
             },
         }
     }

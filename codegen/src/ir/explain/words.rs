@@ -22,10 +22,8 @@ impl fmt::Display for Explain {
         self.launch(f)?;
         self.memory(f)?;
         for role in &self.roles {
-            writeln!(f, "\n## Role {}: {}\n", role.name, role.where_it_runs())?;
-            if role.steps.is_empty() {
-                writeln!(f, "Does nothing.")?;
-            }
+            writeln!(f, "\n## Role `{}`: {}\n", role.name, role.where_it_runs())?;
+            writeln!(f, "{}.\n", capital(&role.one_line()))?;
             tell(f, &role.steps, &mut vec![], 0)?;
         }
         Ok(())
@@ -34,19 +32,22 @@ impl fmt::Display for Explain {
 
 impl Explain {
     fn launch(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let shared = match self.shared_bytes {
+            0 => "no shared memory".into(),
+            n => format!("{} of shared memory a block", bytes(n)),
+        };
         writeln!(
             f,
-            "Runs on {} with {} of {} threads ({} of {} lanes) and {} of shared memory a block.",
+            "Runs on {} with {} of {} threads ({} of {} lanes) and {shared}.",
             count(self.ranks.into(), "rank"),
             count(self.blocks, "block"),
             self.block_threads,
             count(self.block_warps.into(), "warp"),
             self.warp_size,
-            bytes(self.shared_bytes),
         )?;
         writeln!(
             f,
-            "Needs {} of symmetric memory a rank, of which {}.",
+            "Needs {} of symmetric memory a rank, {} included.",
             bytes(self.symmetric_bytes),
             count(self.flags, "flag"),
         )?;
@@ -74,28 +75,34 @@ impl Explain {
         if rows.is_empty() {
             return Ok(());
         }
-        let head = ["buffer", "kind", "elements", "size", ""].map(String::from);
+        let head = ["buffer", "kind", "elements", "size", "what"].map(String::from);
         let documented = rows.iter().any(|r| !r[4].is_empty());
         let columns = if documented { 5 } else { 4 };
         let wide = |c: usize| rows.iter().chain([&head]).map(|r| r[c].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(wide).collect();
         let line = |f: &mut fmt::Formatter<'_>, row: &[String; 5]| {
-            let cells: Vec<String> = widths.iter().zip(row).map(|(w, cell)| format!("{cell:w$}")).collect();
+            // The docs come last and are not padded: they are long.
+            let pad = |(i, (w, cell)): (usize, (&usize, &String))| {
+                if i == 4 { cell.clone() } else { format!("{cell:w$}") }
+            };
+            let cells: Vec<String> = widths.iter().zip(row).enumerate().map(pad).collect();
             writeln!(f, "| {} |", cells.join(" | "))
         };
         writeln!(f)?;
         line(f, &head)?;
-        let rule: Vec<String> = widths.iter().map(|&w| "-".repeat(w.max(1))).collect();
+        let rule: Vec<String> =
+            widths.iter().enumerate().map(|(i, &w)| "-".repeat(if i == 4 { 4 } else { w })).collect();
         writeln!(f, "|-{}-|", rule.join("-|-"))?;
         rows.iter().try_for_each(|r| line(f, r))
     }
 }
 
 impl RoleInfo {
-    /// What the role does in one line, for a banner: `reads x; puts 128 B to inbox; signals row_flag`.
+    /// What the role does in one line, for a banner: `reads x; puts to inbox; signals row_flag`. Shared memory is left
+    /// out.
     pub fn one_line(&self) -> String {
         let mut parts: Vec<(Deed, Vec<&str>)> = vec![];
-        for t in &self.traffic {
+        for t in self.traffic.iter().filter(|t| !t.shared) {
             match parts.iter_mut().find(|(deed, _)| *deed == t.deed) {
                 Some((_, buffers)) => buffers.push(&t.buffer),
                 None => parts.push((t.deed, vec![&t.buffer])),
@@ -144,10 +151,13 @@ fn tell(f: &mut fmt::Formatter<'_>, steps: &[Step], loops: &mut Vec<String>, ind
                 loops.pop();
             }
             Step::While { cond, steps } => {
-                writeln!(f, "while {cond}:")?;
-                loops.push("round".into());
+                writeln!(f, "while `{cond}`:")?;
+                loops.push(String::new());
                 tell(f, steps, loops, indent + 1)?;
                 loops.pop();
+            }
+            Step::Times { times, steps } if let [Step::Do(only)] = steps.as_slice() => {
+                writeln!(f, "{times} times: {}", action(only))?;
             }
             Step::Times { times, steps } => {
                 writeln!(f, "{times} times:")?;
@@ -177,13 +187,13 @@ fn branch(
     indent: usize,
 ) -> fmt::Result {
     match (then, otherwise) {
-        ([only @ Step::Leave { .. }], []) => writeln!(f, "if {cond}: {}", leave(only, loops)),
+        ([only @ Step::Leave { .. }], []) => writeln!(f, "if `{cond}`: {}", leave(only, loops)),
         ([], other) => {
-            writeln!(f, "unless {cond}:")?;
+            writeln!(f, "unless `{cond}`:")?;
             tell(f, other, loops, indent + 1)
         }
         (then, otherwise) => {
-            writeln!(f, "if {cond}:")?;
+            writeln!(f, "if `{cond}`:")?;
             tell(f, then, loops, indent + 1)?;
             if !otherwise.is_empty() {
                 writeln!(f, "{:1$}- else:", "", indent * 2)?;
@@ -196,15 +206,25 @@ fn branch(
 
 fn for_each(step: &Step) -> String {
     let Step::ForEach { counter, start, end, by, spread, .. } = step else { return String::new() };
-    let by = if by == "1" { String::new() } else { format!(" by {by}") };
+    let by = if by == "1" { String::new() } else { format!(" by `{by}`") };
     let spread = spread.map(|n| format!(", dealt out to the role's {n} groups")).unwrap_or_default();
-    format!("for each {counter} in {start}..{end}{by}{spread}")
+    format!("for each `{counter}` in `{}`{by}{spread}", range(start, end))
+}
+
+/// `a..b`, with parentheses where an end is more than a name or number.
+fn range(start: &str, end: &str) -> String {
+    let side =
+        |t: &str| if t.contains(' ') && !t.ends_with([')', ']']) { format!("({t})") } else { t.into() };
+    format!("{}..{}", side(start), side(end))
 }
 
 fn leave(step: &Step, loops: &[String]) -> String {
     let Step::Leave { round_only, depth } = step else { return String::new() };
     let at = loops.len().checked_sub(*depth as usize + 1);
-    let name = at.and_then(|i| loops.get(i)).map_or("round", String::as_str);
+    let name = match at.and_then(|i| loops.get(i)).filter(|n| !n.is_empty()) {
+        Some(counter) => format!("`{counter}`"),
+        None => "round".into(),
+    };
     match round_only {
         true => format!("on to the next {name}"),
         false => format!("no further {name}"),
@@ -218,12 +238,13 @@ fn action(a: &Action) -> String {
         _ => "[..]".into(),
     };
     let buffer = match a.shared {
-        true => format!("shared {}{index}", a.buffer),
-        false => format!("{}{index}", a.buffer),
+        true => format!("shared `{}{index}`", a.buffer),
+        false => format!("`{}{index}`", a.buffer),
     };
+    let up_to = if a.mask.is_some() { "up to " } else { "" };
     let size = match a.pieces {
-        1 => format!("{} B", a.bytes),
-        n => format!("{} B in {n} pieces", a.bytes),
+        1 => format!("{up_to}{} B", a.bytes),
+        n => format!("{up_to}{} B in {n} pieces", a.bytes),
     };
     let ranks = a.ranks.as_deref().unwrap_or("");
     let text = match a.deed {
@@ -234,13 +255,20 @@ fn action(a: &Action) -> String {
         Deed::Signals => format!("signals {buffer} on {ranks}"),
         Deed::Waits => match &a.count {
             None => format!("waits for {buffer} from {ranks}"),
-            Some(n) => format!("waits for {n} flags of {} from {} on", a.buffer, a.index),
+            Some(n) if n.parse::<u32>().is_ok() => format!("waits for {n} flags from {buffer} on"),
+            Some(n) => format!("waits for `{n}` flags from {buffer} on"),
         },
     };
     match &a.mask {
-        Some(mask) => format!("{text} where {mask}"),
+        Some(mask) => format!("{text} where `{mask}`"),
         None => text,
     }
+}
+
+/// The first letter in upper case.
+fn capital(text: &str) -> String {
+    let mut letters = text.chars();
+    letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
 }
 
 fn count(n: u64, thing: &str) -> String {

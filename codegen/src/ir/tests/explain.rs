@@ -49,9 +49,11 @@ fn unrolled_accesses_are_told_once() {
         }
     });
     assert_snapshot!(text, @"
-     r: 2 blocks, 0 to 1
+     `r`: 2 blocks, 0 to 1
 
-    - reads 4496 B in 3 pieces of x[0 ..]
+    Reads x.
+
+    - reads 4496 B in 3 pieces of `x[0 ..]`
     ");
 }
 
@@ -71,13 +73,15 @@ fn unrolled_sequences_are_told_once() {
         load(s, x, zero, 64);
     });
     assert_snapshot!(text, @"
-     r: 2 blocks, 0 to 1
+     `r`: 2 blocks, 0 to 1
+
+    Reads x; writes x.
 
     - 4 times:
-      - if me == 0:
-        - reads 128 B of x
-        - writes 128 B to x
-    - reads 256 B of x[0]
+      - if `me == 0`:
+        - reads 128 B of `x`
+        - writes 128 B to `x`
+    - reads 256 B of `x[0]`
     ");
 }
 
@@ -107,17 +111,19 @@ fn branches_and_loops_in_words() {
         s.for_each("quiet", (zero, four, one), |s, _| _ = rank(s));
     });
     assert_snapshot!(text, @"
-     r: 2 blocks, 0 to 1
+     `r`: 2 blocks, 0 to 1
 
-    - for each i in 0..4:
-      - unless me == 0:
-        - reads 32 B of x[0]
-      - while me == 0:
-        - reads 32 B of x[1]
-        - if me == 0:
-          - no further i
+    Reads x; writes x.
+
+    - for each `i` in `0..4`:
+      - unless `me == 0`:
+        - reads 32 B of `x[0]`
+      - while `me == 0`:
+        - reads 32 B of `x[1]`
+        - if `me == 0`:
+          - no further `i`
         - else:
-          - writes 32 B to x[4]
+          - writes 32 B to `x[4]`
           - on to the next round
     ");
 }
@@ -139,12 +145,14 @@ fn expressions_keep_their_parentheses() {
         s.op(OpKind::Store { place: x, index: two, value: v, mask: None });
     });
     assert_snapshot!(text, @"
-     r: 2 blocks, 0 to 1
+     `r`: 2 blocks, 0 to 1
 
-    - reads 4 B of x[(me + 2) * 3 - (me - 2)]
-    - writes 4 B to x[3]
-    - reads 8 B of x[min((me + 2) * 3 - (me - 2) << 2, 3)]
-    - writes 8 B to x[2]
+    Reads x; writes x.
+
+    - reads 4 B of `x[(me + 2) * 3 - (me - 2)]`
+    - writes 4 B to `x[3]`
+    - reads 8 B of `x[min((me + 2) * 3 - (me - 2) << 2, 3)]`
+    - writes 8 B to `x[2]`
     ");
 }
 
@@ -156,10 +164,12 @@ fn a_group_index_with_another_step_is_no_dealing_out() {
         s.for_each("t", (group, four, three), |s, t| _ = load(s, x, t, 1));
     });
     assert_snapshot!(text, @"
-     r: 2 blocks, 0 to 1
+     `r`: 2 blocks, 0 to 1
 
-    - for each t in group..4 by 3:
-      - reads 4 B of x[t]
+    Reads x.
+
+    - for each `t` in `group..4` by `3`:
+      - reads 4 B of `x[t]`
     ");
 }
 
@@ -170,7 +180,7 @@ fn one_line_a_role_and_traffic() {
     assert_snapshot!(lines.join("\n"), @"
     send: reads ids, x; puts to inbox; signals row_flag
     close: puts to sent; signals end_flag
-    recv: waits for end_flag, row_flag; writes seen, counts, rows; updates seen; reads seen, sent, inbox
+    recv: waits for end_flag, row_flag; writes counts, rows; reads sent, inbox
     ");
     let puts: Vec<_> = e.roles[0].traffic.iter().filter(|t| t.deed == Deed::Puts).collect();
     assert_eq!((puts.len(), puts[0].bytes, puts[0].places), (1, 128, 1));
@@ -201,4 +211,55 @@ fn as_json() {
     assert_eq!(e["roles"][0]["steps"][1]["bytes"], 384);
     assert_eq!(e["buffers"][2]["kind"], "symmetric");
     assert_eq!(e["roles"][0]["steps"][3]["step"], "for_each");
+}
+
+#[test]
+fn a_shared_array_may_be_called_like_a_buffer() {
+    let mut s = Sample::new("k");
+    let x = s.b.param("x", ParamKind::Local, Dtype::U32, 64);
+    s.role("r", 1, |s| {
+        let loc = s.loc();
+        let shared = Place::Shared(s.b.shared("x", Dtype::U32, 64, 1, loc));
+        let zero = s.u32(0);
+        load(s, Place::Param(x), zero, 8);
+        load(s, shared, zero, 8);
+    });
+    let e = explain(&s.finish());
+    let role = &e.roles[0];
+    assert_eq!(
+        role.traffic.iter().map(|t| (t.shared, t.bytes)).collect::<Vec<_>>(),
+        [(false, 32), (true, 32)]
+    );
+    assert_eq!(role.one_line(), "reads x");
+    assert!(e.to_string().contains("- reads 32 B of `x[0]`\n- reads 32 B of shared `x[0]`\n"), "{e}");
+}
+
+#[test]
+fn masks_of_true_and_waits_for_a_computed_count() {
+    let mut s = Sample::new("k");
+    let x = s.b.param("x", ParamKind::Local, Dtype::U32, 64);
+    let flag = s.b.param("flag", ParamKind::Flags, Dtype::U32, 64);
+    s.role("r", 1, |s| {
+        let truth = s.constant(Const::Bool(true));
+        let tile = Type::tile(Dtype::U32, 8);
+        let mask = s.value("", tile.with_dtype(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let index = s.value("", tile, |out| OpKind::Arange { out });
+        let place = Place::Param(x);
+        s.value("", tile, |out| OpKind::Gather { out, place, index, mask, other: index, receipt: None });
+        let any =
+            s.value("", Type::scalar(Dtype::Bool), |out| OpKind::Reduce { out, op: ReduceOp::Or, a: mask });
+        let me = rank(s);
+        let receipt = s.receipt(flag);
+        let then = s.region(|s| {
+            let (count, per_rank) = (s.binary("", BinaryOp::Mul, me, me), 1);
+            s.op(OpKind::WaitAll { receipt, flag, index: me, count, per_rank, value: me });
+        });
+        s.op(OpKind::If { cond: any, then, otherwise: Region::default(), results: vec![] });
+    });
+    let text = explain(&s.finish()).to_string();
+    assert_snapshot!(text.split_once("\n- ").unwrap().1, @"
+    reads 32 B of `x[lanes]`
+    - if `any(true)`:
+      - waits for `me * me` flags from `flag[me]` on
+    ");
 }

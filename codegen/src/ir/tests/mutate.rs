@@ -39,16 +39,16 @@ fn scatter(mutation: Mutation) -> String {
 #[test]
 fn relaxed_signal() {
     assert_snapshot!(exchange(Mutation::Relax(Site::signal("exchange", "flag"))), @"
-    -  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0
-    +  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0, relaxed
+    -  signal @flag[%slot] <- %epoch to all ranks, parcel 0
+    +  signal @flag[%slot] <- %epoch to all ranks, parcel 0, relaxed
     ");
 }
 
 #[test]
 fn flag_before_data() {
     assert_snapshot!(exchange(Mutation::SignalFirst(Site::signal("exchange", "flag"))), @"
-    +  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0
-    -  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0
+    +  signal @flag[%slot] <- %epoch to all ranks, parcel 0
+    -  signal @flag[%slot] <- %epoch to all ranks, parcel 0
     ");
 }
 
@@ -96,9 +96,9 @@ fn wrong_epoch() {
     ");
     let site = Site::signal("exchange", "flag");
     assert_snapshot!(exchange(Mutation::Offset { site, slot: Slot::Value, by: 1 }), @"
-    -  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0
+    -  signal @flag[%slot] <- %epoch to all ranks, parcel 0
     +  %22: u32 = %epoch + 1
-    +  signal @flag[%slot] <- %22 to ranks in 15u64, parcel 0
+    +  signal @flag[%slot] <- %22 to all ranks, parcel 0
     ");
 }
 
@@ -134,8 +134,8 @@ fn missing_operations() {
     assert_snapshot!(exchange(wait.clone()), @"-    ^0 = wait @flag[%slot.1] == %epoch from rank %from");
     let dangling = verify(&mutate(&samples::exchange(), &wait).unwrap()).unwrap_err();
     assert!(matches!(dangling[0].problem, Problem::ReceiptNotVisible { wait: None, .. }), "{dangling:?}");
-    assert_snapshot!(exchange(Mutation::Drop(Site::signal("exchange", "flag"))), @"-  signal @flag[%slot] <- %epoch to ranks in 15u64, parcel 0");
-    assert_snapshot!(exchange(Mutation::Drop(Site::put("exchange", "inbox"))), @"-  put @inbox[%9] <- %mine to ranks in 15u64, parcel 0");
+    assert_snapshot!(exchange(Mutation::Drop(Site::signal("exchange", "flag"))), @"-  signal @flag[%slot] <- %epoch to all ranks, parcel 0");
+    assert_snapshot!(exchange(Mutation::Drop(Site::put("exchange", "inbox"))), @"-  put @inbox[%9] <- %mine to all ranks, parcel 0");
 }
 
 #[test]
@@ -203,7 +203,7 @@ fn wrong_ranks() {
     let site = Site::put("send", "inbox");
     assert_snapshot!(scatter(Mutation::Replace { site, slot: Slot::Target, with: Operand::Number(0) }), @"
     -      put @inbox[%20] <- %row to ranks in %mask, parcel 0
-    +      put @inbox[%20] <- %row to ranks in 0u64, parcel 2
+    +      put @inbox[%20] <- %row to ranks in 0b0, parcel 2
     ");
 }
 
@@ -223,8 +223,8 @@ fn replaced_values_reach_every_use() {
     assert_snapshot!(scatter(by("mask", None, Operand::Number(1))), @"
     -      put @inbox[%20] <- %row to ranks in %mask, parcel 0
     -      signal @row_flag[%slot] <- %epoch to ranks in %mask, parcel 0
-    +      put @inbox[%20] <- %row to ranks in 1u64, parcel 0
-    +      signal @row_flag[%slot] <- %epoch to ranks in 1u64, parcel 0
+    +      put @inbox[%20] <- %row to ranks in 0b1, parcel 0
+    +      signal @row_flag[%slot] <- %epoch to ranks in 0b1, parcel 0
     ");
     assert_snapshot!(scatter(by("slot", Some(1), Operand::Named("src".into()))), @"
     -      ^1 = wait @row_flag[%slot.1] == %epoch from rank %src

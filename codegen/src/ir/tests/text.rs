@@ -1,6 +1,7 @@
 use insta::assert_snapshot;
 
-use crate::ir::{OpId, OpKind, Region, ValueId, samples};
+use crate::ir::samples::{self, Sample};
+use crate::ir::*;
 
 #[test]
 fn text_of_an_exchange() {
@@ -28,4 +29,24 @@ fn text_of_a_broken_kernel_does_not_panic() {
     assert!(text.contains("operation 9999 does not exist"), "{text}");
     assert!(text.contains(&format!("operation {} again", itself.0)), "{text}");
     assert!(text.contains("%?777 = rank"), "{text}");
+}
+
+#[test]
+fn constant_targets_are_named() {
+    let put = |ranks: u32, mask: u64| {
+        let mut s = Sample::new("k");
+        s.b.kernel.ranks = ranks;
+        let inbox = s.b.param("inbox", ParamKind::Symmetric, Dtype::U32, 1);
+        s.role("r", 1, |s| {
+            let (to, index) = (s.constant(Const::U64(mask)), s.u32(0));
+            let parcel = s.parcel(Target::Mask(to));
+            s.op(OpKind::Put { parcel, buffer: inbox, index, value: index, mask: None });
+        });
+        let text = s.finish().to_string();
+        let line = text.lines().find(|l| l.contains("put")).unwrap();
+        line.trim().to_string()
+    };
+    assert_snapshot!(put(4, 0b1111), @"put @inbox[0] <- 0 to all ranks, parcel 0");
+    assert_snapshot!(put(4, 0b1011), @"put @inbox[0] <- 0 to ranks in 0b1011, parcel 0");
+    assert_snapshot!(put(64, u64::MAX), @"put @inbox[0] <- 0 to all ranks, parcel 0");
 }

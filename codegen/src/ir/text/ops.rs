@@ -1,7 +1,7 @@
 //! One line of text for each operation.
 
 use super::super::*;
-use super::{count, shared_name};
+use super::{all_ranks, count, shared_name};
 
 /// The operation's line; for one with regions, what stands before the opening brace.
 pub(super) fn line(kernel: &Kernel, names: &Names, kind: &OpKind) -> String {
@@ -78,7 +78,11 @@ impl Line<'_> {
     fn to(&self, parcel: ParcelId) -> String {
         let target = match self.kernel.parcels.get(parcel.index()).map(|p| p.target) {
             Some(Target::Rank(v)) => format!("rank {}", self.v(v)),
-            Some(Target::Mask(v)) => format!("ranks in {}", self.v(v)),
+            Some(Target::Mask(v)) => match self.names.constant(v) {
+                Some(Const::U64(mask)) if mask == all_ranks(self.kernel.ranks) => "all ranks".into(),
+                Some(Const::U64(mask)) => format!("ranks in {mask:#b}"),
+                _ => format!("ranks in {}", self.v(v)),
+            },
             None => "nobody".into(),
         };
         format!(" to {target}, parcel {}", parcel.0)
