@@ -250,7 +250,8 @@ fn yields(_: Group, x: Ptr<u32>, _: Ptr<f32>) {
         }
     }
     let [a, b] = if n > 1 { [n, n + 1] } else { [n + 2, n] };
-    x.set(a, b);
+    let (sum, five, product) = (a + b, 5, a * b);
+    x.set(sum + five, product);
 }
 
 #[test]

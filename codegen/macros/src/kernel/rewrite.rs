@@ -7,7 +7,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::{self, VisitMut};
-use syn::{Block, Expr, ExprClosure, FnArg, Item, ItemFn, Local, Pat, Stmt, Type};
+use syn::{Block, Expr, ExprClosure, FnArg, Item, ItemFn, Local, Pat, PatTuple, Stmt, Type};
 
 use super::assign::{Changes, find_changes};
 use super::loops::Frame;
@@ -136,6 +136,9 @@ impl Rewriter {
     fn local(&mut self, mut local: Local, out: &mut Vec<Stmt>) {
         let span = local.let_token.span;
         let host = syntax::take_host_attr(&mut local.attrs);
+        if let (Pat::Tuple(pat), Some(init)) = (&local.pat, &mut local.init) {
+            self.name_elements(pat, &mut init.expr);
+        }
         let mut nameable = false;
         if let Some(init) = &mut local.init {
             nameable = makes_values(&init.expr);
@@ -166,6 +169,22 @@ impl Rewriter {
         }
         if let (Some(mark), Some(names)) = (taken, names) {
             out.push(verbatim_stmt(quote_spanned!(span=> __pw::name(#mark, #names);)));
+        }
+    }
+
+    /// `let (a, b) = (e, f);` names each value.
+    fn name_elements(&mut self, pat: &PatTuple, init: &mut Expr) {
+        let Expr::Tuple(values) = init else { return };
+        if pat.elems.len() != values.elems.len() {
+            return;
+        }
+        for (pat, value) in pat.elems.iter().zip(&mut values.elems) {
+            if let (Some(name), true) = (syntax::simple_name(pat), makes_values(value)) {
+                self.visit_expr_mut(value);
+                self.used = true;
+                let (span, text) = (name.span(), name.to_string());
+                *value = Expr::Verbatim(quote_spanned!(span=> __pw::named(__pw::mark(), #value, #text)));
+            }
         }
     }
 
@@ -331,7 +350,6 @@ fn makes_values(e: &Expr) -> bool {
             | Expr::If(_)
             | Expr::Block(_)
             | Expr::Match(_)
-            | Expr::Tuple(_)
     )
 }
 

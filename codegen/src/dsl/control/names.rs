@@ -18,6 +18,12 @@ pub fn name(mark: Mark, names: &[&str]) {
     });
 }
 
+/// Names what `value` bound, of which the mark was taken before.
+pub fn named<T>(mark: Mark, value: T, name: &str) -> T {
+    rt::name(mark, name);
+    value
+}
+
 fn name_results(t: &mut Trace, names: &[&str]) {
     let last = t.builder.open_ops(t.builder.depth() - 1).last().copied();
     let Some(OpKind::If { results, .. }) = last.map(|op| &t.builder.kernel.op(op).kind) else { return };
