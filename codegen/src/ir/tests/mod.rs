@@ -3,5 +3,6 @@
 mod analysis;
 mod explain;
 mod mutate;
+mod planted;
 mod text;
 mod verify;
