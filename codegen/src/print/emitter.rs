@@ -580,10 +580,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
         match (warps, self.f.target) {
             (1, _) => Ok(Prim::Warp),
             _ if groups == 1 => Ok(Prim::Block),
-            (_, Target::Hip(_)) => {
-                Err(PrintError::NoNamedBarriers { loc, warps, block_warps, target: self.f.target })
+            (_, Target::Cuda(_)) if groups > 15 => {
+                Err(PrintError::TooManyNamedBarriers { loc, groups, warps })
             }
-            _ if groups > 15 => Err(PrintError::TooManyNamedBarriers { loc, groups, warps }),
             _ => Ok(Prim::Warps),
         }
     }

@@ -33,21 +33,6 @@ pub enum PrintError {
         /// The target.
         target: Target,
     },
-    /// Groups of several warps need barriers over part of a block.
-    #[error(
-        "{loc}: groups of {warps} warps in a block of {block_warps} synchronise through named barriers, which {target} \
-         does not have; split into single warps, or give each group a block of its own"
-    )]
-    NoNamedBarriers {
-        /// Where the split stands.
-        loc: Loc,
-        /// Warps a group.
-        warps: u32,
-        /// Warps a block.
-        block_warps: u32,
-        /// The target.
-        target: Target,
-    },
     /// CUDA has 16 named barriers a block, and the block itself needs one.
     #[error(
         "{loc}: a block splits into {groups} groups of {warps} warps, and only 15 can have a named barrier; use single \

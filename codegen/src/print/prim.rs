@@ -2,19 +2,7 @@
 
 use std::collections::BTreeSet;
 
-use crate::{
-    family::Target,
-    ir::{Dtype, ReduceOp},
-};
-
-/// How a target provides a primitive.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Support {
-    /// Text of its template.
-    Template(&'static str),
-    /// Not at all, and why.
-    Unsupported(&'static str),
-}
+use crate::ir::{Dtype, ReduceOp};
 
 /// What a primitive's template is rendered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -32,19 +20,11 @@ macro_rules! cuda_text {
 }
 macro_rules! hip_text {
     ($file:literal) => {
-        Support::Template(include_str!(concat!(
-            env!("CARGO_MANIFEST_DIR"),
-            "/../templates/hip/prim/",
-            $file,
-            ".hbs"
-        )))
-    };
-    ($file:literal, $why:literal) => {
-        Support::Unsupported($why)
+        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/prim/", $file, ".hbs"))
     };
 }
 macro_rules! prims {
-    ($($(#[$m:meta])* $name:ident = $file:literal, $context:ident, [$($needs:ident),*] $(, no_hip = $why:literal)?;)+) => {
+    ($($(#[$m:meta])* $name:ident = $file:literal, $context:ident, [$($needs:ident),*];)+) => {
         /// A primitive. The order is the order in emitted source: each comes after what it needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(super) enum Prim { $($(#[$m])* $name,)+ }
@@ -68,14 +48,14 @@ macro_rules! prims {
                 match self { $(Prim::$name => &[$(Prim::$needs),*],)+ }
             }
 
-            /// Its text for CUDA; there is one for each.
+            /// Its text for CUDA.
             pub fn cuda(self) -> &'static str {
                 match self { $(Prim::$name => cuda_text!($file),)+ }
             }
 
-            /// Its text for HIP, or why there is none.
-            pub fn hip(self) -> Support {
-                match self { $(Prim::$name => hip_text!($file $(, $why)?),)+ }
+            /// Its text for HIP.
+            pub fn hip(self) -> &'static str {
+                match self { $(Prim::$name => hip_text!($file),)+ }
             }
         }
     };
@@ -123,8 +103,7 @@ prims! {
     /// A warp as a group.
     Warp = "warp", Block, [Index];
     /// Several warps as a group.
-    Warps = "warps", Block, [Index], no_hip = "gfx9 has one barrier a block, so part of a block cannot meet: \
-        split into single warps or give each group a block of its own";
+    Warps = "warps", Block, [Index];
     /// Values of other lanes.
     Shuffle = "shuffle", Block, [Index, Bits];
     /// Sums.
@@ -174,14 +153,6 @@ prims! {
 }
 
 impl Prim {
-    /// How a target provides it.
-    pub fn support(self, target: Target) -> Support {
-        match target {
-            Target::Cuda(_) => Support::Template(self.cuda()),
-            Target::Hip(_) => self.hip(),
-        }
-    }
-
     /// Whether it defines an element type, which the argument struct may need.
     pub fn is_type(self) -> bool {
         matches!(self, Prim::Types | Prim::Bits | Prim::Fp16 | Prim::Bf16 | Prim::Fp8)
@@ -316,19 +287,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_cuda_primitive_has_a_hip_twin_or_says_why_not() {
-        let mut missing = vec![];
+    fn every_primitive_has_text_for_both_targets() {
         for &p in Prim::ALL {
-            assert!(!p.cuda().is_empty(), "{p:?} has no CUDA text");
-            match p.hip() {
-                Support::Template(text) => assert!(!text.is_empty(), "{p:?} has no HIP text"),
-                Support::Unsupported(why) => {
-                    assert!(why.contains("split into single warps"), "{p:?} must say what to do instead");
-                    missing.push(p);
-                }
-            }
+            assert!(!p.cuda().is_empty() && !p.hip().is_empty(), "{p:?}");
         }
-        assert_eq!(missing, [Prim::Warps], "a new hole in HIP needs a typed error of its own");
     }
 
     #[test]
@@ -350,11 +312,7 @@ mod tests {
     #[test]
     fn names_keep_clear_of_what_primitives_define() {
         for &p in Prim::ALL {
-            let hip = match p.hip() {
-                Support::Template(t) => t,
-                Support::Unsupported(_) => "",
-            };
-            for name in [p.cuda(), hip].iter().flat_map(|t| defined(t)) {
+            for name in [p.cuda(), p.hip()].iter().flat_map(|t| defined(t)) {
                 assert!(DEFINED.contains(&name), "{p:?} defines `{name}`, which DEFINED does not list");
             }
         }

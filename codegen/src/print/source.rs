@@ -283,7 +283,7 @@ fn finish(facts: &Facts, e: &mut Emitter) {
 fn texts(used: &Used, target: Target, kernel: &Kernel, types: bool) -> Result<Vec<String>, PrintError> {
     let mut out = vec![];
     for prim in used.iter().filter(|p| p.is_type() == types) {
-        out.extend(template::primitive(prim, target, kernel)?);
+        out.push(template::primitive(prim, target, kernel)?);
     }
     Ok(out)
 }

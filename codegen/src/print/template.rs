@@ -10,7 +10,7 @@ use crate::{family::Target, ir::Kernel};
 use super::{
     PrintError,
     args::FieldText,
-    prim::{Context, Prim, Support},
+    prim::{Context, Prim},
 };
 
 const CUDA_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/kernel.hbs"));
@@ -93,12 +93,9 @@ fn registry() -> Result<&'static Handlebars<'static>, PrintError> {
         add("abi.h", ABI)?;
         drop(add);
         for &prim in Prim::ALL {
-            for (backend, text) in [("cuda", Support::Template(prim.cuda())), ("hip", prim.hip())] {
-                if let Support::Template(text) = text {
-                    h.register_template_string(&format!("{backend}/prim/{}", prim.file()), text).map_err(
-                        |e| PrintError::Template { template: prim.file(), message: e.to_string() },
-                    )?;
-                }
+            for (backend, text) in [("cuda", prim.cuda()), ("hip", prim.hip())] {
+                h.register_template_string(&format!("{backend}/prim/{}", prim.file()), text)
+                    .map_err(|e| PrintError::Template { template: prim.file(), message: e.to_string() })?;
             }
         }
         Ok(h)
@@ -129,11 +126,8 @@ pub(super) fn hip_prelude() -> Result<String, PrintError> {
     render("hip/prelude", "hip/prelude", &NothingText {})
 }
 
-/// A primitive's text for a kernel; nothing where the target lacks it.
-pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<Option<String>, PrintError> {
-    if let Support::Unsupported(_) = prim.support(target) {
-        return Ok(None);
-    }
+/// A primitive's text for a kernel.
+pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<String, PrintError> {
     let name = format!("{}/prim/{}", target.backend(), prim.file());
     let text = match prim.context() {
         Context::Nothing => render(prim.file(), &name, &NothingText {}),
@@ -147,5 +141,5 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<O
             render(prim.file(), &name, &block)
         }
     };
-    text.map(|t| Some(t.trim_end().to_string()))
+    text.map(|t| t.trim_end().to_string())
 }
