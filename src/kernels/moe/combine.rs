@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::{Combine, Phase};
 use super::device::{at, expert, owner, owners};
-use super::pieces::Piece;
+use super::pieces::each_piece;
 
 /// Parameters of [`combine`]. Those called "of dispatch" are its outputs, or inputs that have not changed since.
 #[derive(KernelArgs)]
@@ -67,21 +67,22 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
     let slots = a.n_from.load(0, c.ranks).max() * c.token_slots();
     for i in g.strided(slots * c.ranks) {
         // Each rank begins with itself, so that they do not all send to one.
-        let (source, slot) = ((i + rank()) % c.ranks, i / c.ranks);
+        let source = (i + rank()) % c.ranks;
+        let slot = i / c.ranks;
         if slot < a.n_from.get(source) * c.token_slots() {
             let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
             if (a.pos.load(entry, c.slot_entries()) >= 0).any() {
                 let back = if c.dedup { slot * c.ranks + rank() } else { slot };
                 let mut parcel = send_to(Peers::rank(source));
-                for piece in c.pieces() {
-                    let to = piece.at(back, c.hidden);
+                each_piece(c.hidden, c.piece_len(), |start, len| {
+                    let to = at(back, c.hidden) + start.to_u64();
                     if c.dedup {
-                        parcel.put_f32(&a.returns, to, owned_sum(c, a, entry, piece));
+                        parcel.put_f32(&a.returns, to, owned_sum(c, a, entry, start, len));
                     } else {
                         let row = a.pos.get(entry).cast::<u32>();
-                        parcel.put_any(&a.returns, to, a.y.load(piece.at(row, c.hidden), piece.len));
+                        parcel.put_any(&a.returns, to, a.y.load(at(row, c.hidden) + start.to_u64(), len));
                     }
-                }
+                });
                 parcel.signal(&a.return_flag, back, epoch);
             }
         }
@@ -90,12 +91,12 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 
 /// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
 #[kernel]
-fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, piece: Piece) -> Tile<f32> {
-    let mut sum = var(splat(0f32, piece.len));
+fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
     for k in 0..c.topk.val() {
         let row = a.pos.get(entry + k);
         if row >= 0 {
-            let y = a.y.load_f32(piece.at(row.cast::<u32>(), c.hidden), piece.len);
+            let y = a.y.load_f32(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len);
             sum = y.fma(a.weight_from.get(entry + k), &sum);
         }
     }
@@ -108,13 +109,14 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
     let n = a.n.get(0).min(c.tokens);
     let (len, last) = (c.piece_len(), c.last_piece_len());
     for i in g.strided(n * c.pieces_a_row()) {
-        let (token, piece) = (i / c.pieces_a_row(), i % c.pieces_a_row());
+        let token = i / c.pieces_a_row();
+        let start = i % c.pieces_a_row() * len;
         if last == len {
-            sum_piece(c, a, epoch, token, piece * len, len);
-        } else if piece + 1 < c.pieces_a_row() {
-            sum_piece(c, a, epoch, token, piece * len, len);
+            sum_piece(c, a, epoch, token, start, len);
+        } else if start < c.hidden - last {
+            sum_piece(c, a, epoch, token, start, len);
         } else {
-            sum_piece(c, a, epoch, token, piece * len, last);
+            sum_piece(c, a, epoch, token, start, last);
         }
     }
 }

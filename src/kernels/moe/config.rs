@@ -6,15 +6,15 @@ use peerwarp_codegen::ir::Dtype;
 use super::combine::CombineArgs;
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
-use super::pieces::{Piece, piece_len, pieces};
+use super::pieces::piece_len;
 use crate::moe::{ExpertMap, MoeShape, RowDtype};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = 132;
 
-/// Shared memory that every supported device gives a block without being asked.
-const MAX_SHARED_BYTES: u64 = 48 << 10;
+/// Shared memory that every supported device gives a block without being asked, less what reductions take.
+const MAX_SHARED_BYTES: u64 = 46 << 10;
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
@@ -188,9 +188,9 @@ impl Dispatch {
         self.scales() > 0 && self.hook == Hook::None
     }
 
-    /// The pieces in which a group moves a row.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
-        pieces(self.row(), piece_len(self.group_warps, self.vectors, self.moved().bytes()))
+    /// Elements of the pieces in which a group moves a row, the last one perhaps excepted.
+    pub fn piece_len(&self) -> u32 {
+        piece_len(self.row(), self.group_warps, self.vectors, self.moved().bytes())
     }
 
     /// The most rows that can come out: every entry of every rank.
@@ -214,9 +214,10 @@ impl Dispatch {
         let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
         let bases = u64::from(self.map().at_most()) * u64::from(self.records());
-        let recv =
-            if self.phase.receives() { bases + groups * u64::from(self.slot_entries() + 3) } else { 0 };
-        4 * (counts + recv)
+        // Three more words each: arrays are rounded up to 16 bytes.
+        let group = u64::from(self.slot_entries() + 3 + self.scales() + 3);
+        let recv = if self.phase.receives() { bases + 3 + groups * group } else { 0 };
+        4 * (counts + 3 + recv)
     }
 }
 
@@ -368,14 +369,9 @@ impl Combine {
         if self.dedup { self.ranks } else { self.topk }
     }
 
-    /// The pieces in which a group moves a row.
-    pub fn pieces(&self) -> impl Iterator<Item = Piece> + use<> {
-        pieces(self.hidden, self.piece_len())
-    }
-
-    /// Elements of a piece, the last one perhaps excepted.
+    /// Elements of the pieces in which a group moves a row, the last one perhaps excepted.
     pub fn piece_len(&self) -> u32 {
-        piece_len(self.group_warps, self.vectors, self.dtype.dtype().bytes()).min(self.hidden)
+        piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes())
     }
 
     /// Pieces of a row.

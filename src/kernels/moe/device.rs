@@ -20,12 +20,15 @@ pub(super) fn owner(map: ExpertMap, expert: Val<u32>) -> Val<u32> {
 
 /// The first expert of a rank.
 pub(super) fn first_expert(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
-    rank * map.at_least() + rank.min(map.larger_ranks())
+    let first = rank * map.at_least();
+    if map.larger_ranks() == 0 { first } else { first + rank.min(map.larger_ranks()) }
 }
 
 /// How many experts a rank owns.
+#[kernel]
 pub(super) fn owned_experts(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
-    rank.lt(map.larger_ranks()).cast::<u32>() + map.at_least()
+    let (few, larger) = (map.at_least(), map.larger_ranks());
+    if larger == 0 { few.val() } else { (rank < larger).select(few + 1, few) }
 }
 
 /// The expert that an id names. One that names none becomes too large, a negative one too.

@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::{Dispatch, Phase};
 use super::device::{at, first_expert, owned_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::pieces::pieces;
+use super::pieces::each_piece;
 use crate::moe::SCALE_BLOCK;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower half.
@@ -95,12 +95,14 @@ pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
 pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Of the two launches of a split operation, the second one ends the epoch.
     let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    // Records exist twice; this launch uses those from here on.
+    let half = epoch.parity() * c.records();
     if c.phase.sends() {
-        role("route", c.route_blocks(), |b| route(c, a, b, epoch));
+        role("route", c.route_blocks(), |b| route(c, a, b, epoch, half));
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch)));
     }
     if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, hook));
+        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, half, hook));
     }
 }
 
@@ -111,7 +113,7 @@ fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
 
 /// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
 #[kernel]
-fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch) {
+fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32>) {
     let (len, experts) = (c.record_entries(), c.experts);
     let n = tokens(c, a);
     let entries = n * c.topk;
@@ -135,7 +137,7 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch) {
         count.store(0, splat(0u32, experts));
         count.scatter(expert, before + 1, valid & (after == 0));
 
-        let record = epoch.parity() * c.records() + rank() * c.chunks() + chunk;
+        let record = half + rank() * c.chunks() + chunk;
         let mut parcel = send_to(Peers::all());
         parcel.put(&a.rec_route, record * len, valid.select((before << 16) | expert, NOWHERE));
         parcel.put(&a.rec_count, record * experts, count.load(0, experts));
@@ -156,10 +158,10 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
 
         let mut row = send_to(Peers::mask(to));
-        for piece in c.pieces() {
-            let x = a.x.load(piece.at(token, c.row()), piece.len);
-            row.put_any(&a.inbox, piece.at(inbox, c.row()), x);
-        }
+        each_piece(c.row(), c.piece_len(), |start, len| {
+            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+            row.put_any(&a.inbox, at(inbox, c.row()) + start.to_u64(), x);
+        });
         if c.scales() > 0 {
             let scale = a.x_scale.load(at(token, c.scales()), c.scales());
             row.put(&a.inbox_scale, at(inbox, c.scales()), scale);
@@ -170,11 +172,10 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
-fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, hook: RowHook<'_>) {
-    let parity = epoch.parity() * c.records();
-    let records = a.rec_flag.wait_all(parity, c.records(), c.chunks(), epoch);
-    let base = lay_out(c, a, b, &records, parity);
-    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + parity, true, 0);
+fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32>, hook: RowHook<'_>) {
+    let records = a.rec_flag.wait_all(half, c.records(), c.chunks(), epoch);
+    let base = lay_out(c, a, b, &records, half);
+    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + half, true, 0);
     if b.index() == 0 {
         a.n_from.store(0, n_from);
     }
@@ -184,12 +185,13 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, hook: RowHook
         let rows = shared::<i32>("rows", c.slot_entries());
         for i in g.strided(slots * c.ranks) {
             // All sources' first slots, then their second ones: the order in which they are sent.
-            let (source, slot) = (i % c.ranks, i / c.ranks);
+            let source = i % c.ranks;
+            let slot = i / c.ranks;
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
-            if slot < a.rec_n.get(&records, parity + record) * c.token_slots() {
+            if slot < a.rec_n.get(&records, half + record) * c.token_slots() {
                 let entry = slot * c.slot_entries();
-                let in_record = (parity + record) * c.record_entries() + entry - chunk * c.record_entries();
+                let in_record = (half + record) * c.record_entries() + entry - chunk * c.record_entries();
                 let word = a.rec_route.load(&records, in_record, c.slot_entries());
                 // An expert below this rank's first one wraps to a large number.
                 let expert = (word & 0xffff) - first_expert(c.map(), rank());
@@ -213,19 +215,19 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, hook: RowHook
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, parity: Val<u32>) -> Shared<u32> {
+fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, half: Val<u32>) -> Shared<u32> {
     let (first, owned) = (first_expert(c.map(), rank()), owned_experts(c.map(), rank()));
     let most = c.map().at_most();
     let base = shared::<u32>("base", most * c.records());
     let mut rows = var(0u32);
-    for part in pieces(most * c.records(), b.warps() * 32 * 8) {
-        let i = arange(part.len) + part.start;
+    each_piece(most * c.records(), (most * c.records()).min(b.warps() * 32 * 8), |start, len| {
+        let i = arange(len) + start;
         let (expert, record) = (i / c.records(), i % c.records());
-        let count = (parity + record) * c.experts + first + expert;
+        let count = (half + record) * c.experts + first + expert;
         let count = a.rec_count.gather(records, count, expert < owned, 0);
-        base.store(part.start, count.scan_sum(true) + &rows);
+        base.store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
-    }
+    });
     if b.index() == 0 {
         let expert = arange(most + 1);
         let start = base.gather(expert * c.records(), expert < most, &rows);
@@ -249,24 +251,49 @@ fn deliver(
 ) {
     let inbox = source * c.slots() + slot;
     let arrived = a.row_flag.from(source).wait(inbox, epoch);
-    for piece in c.pieces() {
-        let x = a.inbox.load(&arrived, piece.at(inbox, c.row()), piece.len);
-        if c.hook == Hook::None {
-            each(c, rows, |row| a.rows.store(piece.at(row, c.row()), x));
-        } else {
-            let mut x = x.to_f32();
-            if c.scales() > 0 {
-                let block = (arange(piece.len) + piece.start) / SCALE_BLOCK;
-                x = x * a.inbox_scale.gather(&arrived, inbox * c.scales() + block, true, 0.0);
-            }
-            let y = hook(x);
-            each(c, rows, |row| a.rows.store_f32(piece.at(row, c.row()), y));
-        }
+    if c.hook == Hook::None {
+        move_row(c, a, rows, &arrived, inbox);
+    } else {
+        hook_row(c, a, rows, &arrived, inbox, hook);
     }
-    if c.keeps_scales() {
-        let scale = a.inbox_scale.load(&arrived, at(inbox, c.scales()), c.scales());
+}
+
+/// Stores a row as it is.
+#[kernel]
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, arrived: &Arrived, inbox: Val<u32>) {
+    each_piece(c.row(), c.piece_len(), |start, len| {
+        let x = a.inbox.load(arrived, at(inbox, c.row()) + start.to_u64(), len);
+        each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
+    });
+    if c.scales() > 0 {
+        let scale = a.inbox_scale.load(arrived, at(inbox, c.scales()), c.scales());
         each(c, rows, |row| a.row_scale.store(at(row, c.scales()), scale));
     }
+}
+
+/// Stores what the hook makes of a row.
+#[kernel]
+fn hook_row(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    rows: &Shared<i32>,
+    arrived: &Arrived,
+    inbox: Val<u32>,
+    hook: RowHook<'_>,
+) {
+    let scales = (c.scales() > 0).then(|| {
+        let scales = shared::<f32>("scales", c.scales());
+        scales.store(0, a.inbox_scale.load(arrived, at(inbox, c.scales()), c.scales()));
+        scales
+    });
+    each_piece(c.row(), c.piece_len(), |start, len| {
+        let mut x = a.inbox.load(arrived, at(inbox, c.row()) + start.to_u64(), len).to_f32();
+        if let Some(scales) = scales {
+            x = x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0);
+        }
+        let y = hook(x);
+        each(c, rows, |row| a.rows.store_f32(at(row, c.row()) + start.to_u64(), y));
+    });
 }
 
 /// Does something with each of a slot's rows that is this rank's.

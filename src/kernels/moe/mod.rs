@@ -46,4 +46,3 @@ pub use combine::{CombineArgs, combine};
 pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase};
 pub use dispatch::{DispatchArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
-pub use pieces::Piece;

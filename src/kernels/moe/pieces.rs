@@ -2,44 +2,56 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::device::at;
-
-/// Consecutive elements of a row that a group moves as one tile.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// First element.
-    pub start: u32,
-    /// Number of elements.
-    pub len: u32,
+/// Elements of a piece of a row of `row` elements: `vectors` of 16 bytes for each lane of `warps` warps, a warp taken
+/// as 32 lanes.
+pub(super) fn piece_len(row: u32, warps: u32, vectors: u32, element_bytes: u32) -> u32 {
+    row.min(warps * 32 * vectors * (16 / element_bytes))
 }
 
-impl Piece {
-    /// First element of this piece of row `i`.
-    pub(super) fn at(&self, i: Val<u32>, row: u32) -> Val<u64> {
-        at(i, row) + u64::from(self.start)
+/// Does something with each piece of a row of `row` elements, given its first element and its length: `len`, except
+/// for the last piece when they don't divide.
+#[kernel]
+pub(super) fn each_piece(row: u32, len: u32, mut act: impl FnMut(Val<u32>, u32)) {
+    let (whole, rest) = (row / len, row % len);
+    if whole == 1 {
+        act(0u32.val(), len);
+    } else {
+        for i in 0..whole.val() {
+            act(i * len, len);
+        }
     }
-}
-
-/// A row of `row` elements in pieces of `piece`, the last one shorter when they don't divide.
-pub(super) fn pieces(row: u32, piece: u32) -> impl Iterator<Item = Piece> {
-    (0..row).step_by(piece as usize).map(move |start| Piece { start, len: piece.min(row - start) })
-}
-
-/// Elements of a piece: `vectors` of 16 bytes for each lane of `warps` warps, a warp taken as 32 lanes.
-pub(super) fn piece_len(warps: u32, vectors: u32, element_bytes: u32) -> u32 {
-    warps * 32 * vectors * (16 / element_bytes)
+    if rest > 0 {
+        act((whole * len).val(), rest);
+    }
 }
 
 #[cfg(test)]
 mod tests {
+    use peerwarp_codegen::dsl::{TraceMeta, trace};
+
     use super::*;
 
     #[test]
-    fn pieces_cover_a_row_once() {
-        let all: Vec<Piece> = pieces(2880, piece_len(1, 4, 2)).collect();
-        let want = [(0, 1024), (1024, 1024), (2048, 832)].map(|(start, len)| Piece { start, len });
-        assert_eq!(all, want);
-        assert_eq!(pieces(8, 1024).collect::<Vec<_>>(), [Piece { start: 0, len: 8 }]);
-        assert_eq!(pieces(2048, 1024).count(), 2);
+    fn a_piece_is_what_lanes_hold_but_no_longer_than_a_row() {
+        assert_eq!(piece_len(2880, 1, 4, 2), 1024);
+        assert_eq!(piece_len(2880, 4, 4, 4), 2048);
+        assert_eq!(piece_len(8, 4, 4, 2), 8);
+    }
+
+    /// Lengths of the pieces that are traced, and whether there is a loop.
+    fn traced(row: u32, len: u32) -> (Vec<u32>, bool) {
+        let mut lens = vec![];
+        let kernel = trace(TraceMeta::new("pieces", 2, 32, 1), |_| {
+            role("all", 1, |_| each_piece(row, len, |_, len| lens.push(len)));
+        });
+        (lens, format!("{}", kernel.unwrap()).contains("for "))
+    }
+
+    #[test]
+    fn whole_pieces_are_a_loop_and_the_rest_follows() {
+        assert_eq!(traced(2048, 1024), (vec![1024], true));
+        assert_eq!(traced(2880, 1024), (vec![1024, 832], true));
+        assert_eq!(traced(1440, 1024), (vec![1024, 416], false));
+        assert_eq!(traced(8, 8), (vec![8], false));
     }
 }

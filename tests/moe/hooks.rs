@@ -1,0 +1,118 @@
+//! A family of one's own around the shipped dispatch, with a hook of one's own.
+
+use std::sync::Arc;
+
+use peerwarp::codegen::dsl::prelude::*;
+use peerwarp::codegen::dsl::{Binder, KernelArgs, ParamSpec};
+use peerwarp::codegen::family::{Family, Illegal, Legal};
+use peerwarp::codegen::ir::Dtype;
+use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
+use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Phase, dispatch_with};
+use peerwarp::moe::{Routing, RowDtype};
+use peerwarp::reference::{self, Tokens};
+
+/// Dispatch that brings rows without their negative elements.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "relu_dispatch", kernel = relu_dispatch, args = ReluArgs, warps = 2)]
+pub struct ReluDispatch {
+    #[key(short = "h", range = 8..=4096, multiple_of = 8)]
+    pub hidden: u32,
+    #[key(short = "r", range = 2..=8, ranks)]
+    pub ranks: u32,
+    #[tune]
+    pub dedup: bool,
+}
+
+impl ReluDispatch {
+    fn dispatch(&self) -> Dispatch {
+        Dispatch {
+            hidden: self.hidden,
+            experts: 4,
+            topk: 2,
+            tokens: 3,
+            ranks: self.ranks,
+            dtype: RowDtype::Fp16,
+            hook: Hook::Custom,
+            phase: Phase::Both,
+            warps: 2,
+            send_blocks: 1,
+            recv_blocks: 2,
+            group_warps: 1,
+            vectors: 1,
+            chunk: 2,
+            dedup: self.dedup,
+        }
+    }
+}
+
+impl Legal for ReluDispatch {
+    fn legal(&self) -> Result<(), Illegal> {
+        self.dispatch().fits()
+    }
+}
+
+pub struct ReluArgs(DispatchArgs);
+
+impl KernelArgs for ReluArgs {
+    type Config = ReluDispatch;
+    fn params(config: &ReluDispatch) -> Vec<ParamSpec> {
+        DispatchArgs::params(&config.dispatch())
+    }
+    fn bind(binder: &mut Binder) -> ReluArgs {
+        ReluArgs(DispatchArgs::bind(binder))
+    }
+}
+
+/// Brings rows without their negative elements.
+#[kernel]
+pub fn relu_dispatch(c: &ReluDispatch, a: &ReluArgs) {
+    dispatch_with(&c.dispatch(), &a.0, &|row| row.maximum(0.0));
+}
+
+#[test]
+fn a_hook_of_ones_own_in_a_family_of_ones_own() {
+    for dedup in [true, false] {
+        let config = ReluDispatch { hidden: 40, ranks: 2, dedup };
+        let shape = config.dispatch().shape();
+        let routing = Routing::uniform(&shape, &[3, 1], 0);
+        let kernel = Arc::new(Compiled::new(config.trace(32).unwrap()).unwrap());
+        let mut machine = Machine::new(2);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        let value =
+            |rank: u32, i: usize| if i.is_multiple_of(3) { -1.0 } else { (i + 500 * rank as usize) as f32 };
+        let tokens = [0, 1].map(|rank| {
+            let n = routing.ids[rank as usize].len() / 2;
+            let row: Vec<f32> = (0..n * 40).map(|i| value(rank, i)).collect();
+            Tokens { rows: reference::encode(Dtype::Fp16, &row), scales: vec![] }
+        });
+        for rank in 0..2 {
+            let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
+            machine.write(rank, "n", 0, &[ids.len() as u32 / 2]).unwrap();
+            machine.write(rank, "ids", 0, ids).unwrap();
+            machine.write(rank, "weights", 0, weights).unwrap();
+            machine.write(rank, "x", 0, &tokens[rank as usize].rows).unwrap();
+        }
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+        let memory = machine.run(&Options::default()).unwrap().memory;
+        for rank in 0..2 {
+            let got = memory.read::<u8>(rank, "rows").unwrap();
+            for (i, entry) in reference::dispatch(&shape, &routing, rank).rows.iter().enumerate() {
+                let mut want = tokens[entry.source as usize].values(&shape, entry.token);
+                want.iter_mut().for_each(|x| *x = x.max(0.0));
+                assert_eq!(got[i * 80..(i + 1) * 80], reference::encode(Dtype::Fp16, &want), "{entry:?}");
+            }
+        }
+    }
+}
+
+#[test]
+fn the_shipped_family_has_no_custom_hook() {
+    let mut config = ReluDispatch { hidden: 40, ranks: 2, dedup: true }.dispatch();
+    assert_eq!(
+        config.legal().unwrap_err().to_string(),
+        "`hook` = custom is not allowed: it must be raw or expert here: a hook of one's own needs a family of \
+         one's own, see `dispatch_with`"
+    );
+    config.hook = Hook::Expert;
+    config.legal().unwrap();
+}

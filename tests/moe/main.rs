@@ -1,0 +1,7 @@
+//! MoE dispatch and combine: on the simulator against the reference, in all their configurations, and as emitted.
+
+mod hooks;
+mod properties;
+mod shapes;
+mod snapshots;
+mod support;

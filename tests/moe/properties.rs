@@ -1,0 +1,112 @@
+//! Any legal configuration traces, verifies, prints for both vendors, and simulates equal to the reference.
+
+use peerwarp::codegen::family::{Choice, Family, Target};
+use peerwarp::codegen::ir;
+use peerwarp::codegen::print::{self, EmitInfo};
+use peerwarp::kernels::moe::{Combine, Dispatch, Hook};
+use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::moe_run::MoeTuning;
+use proptest::prelude::*;
+use proptest::sample::select;
+
+use crate::support::run;
+
+fn shapes() -> impl Strategy<Value = MoeShape> {
+    let dtype = select(RowDtype::ALL);
+    (1..=45u32, 1..=40u32, 1..=6u32, 1..=9u32, 2..=6u32, dtype).prop_map(
+        |(eighths, experts, topk, tokens, ranks, dtype)| MoeShape {
+            hidden: 8 * eighths,
+            experts,
+            topk: topk.min(experts),
+            tokens,
+            ranks,
+            dtype,
+        },
+    )
+}
+
+/// A legal tuning for a shape, not too many blocks for a test.
+fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
+    let few = || select(vec![1u32, 2, 4]);
+    let blocks = (few(), few(), few(), few());
+    let warps = (select(vec![2u32, 4, 8]), select(vec![1u32, 2, 4]), select(vec![1u32, 2, 4, 8]));
+    let protocol = (any::<[bool; 3]>(), select(vec![1u32, 2, 4, 8, 16]));
+    (blocks, warps, warps_of_combine(), protocol).prop_filter_map("legal", move |(b, w, cw, p)| {
+        let mut tuning = MoeTuning::defaults(&shape).ok()?;
+        let ([dedup, split, hook], chunk) = p;
+        let d = &mut tuning.dispatch;
+        (d.send_blocks, d.recv_blocks, d.warps, d.group_warps, d.vectors) = (b.0, b.1, w.0, w.1, w.2);
+        d.chunk = chunk;
+        let c = &mut tuning.combine;
+        (c.send_blocks, c.recv_blocks, c.warps, c.group_warps, c.vectors) = (b.2, b.3, cw.0, cw.1, cw.2);
+        let hook = if hook { Hook::Expert } else { Hook::None };
+        let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
+        tuning.check(&shape).is_ok().then_some(tuning)
+    })
+}
+
+fn warps_of_combine() -> impl Strategy<Value = (u32, u32, u32)> {
+    (select(vec![2u32, 4, 8]), select(vec![1u32, 2, 4]), select(vec![1u32, 2, 4, 8]))
+}
+
+/// Two rounds with masked and repeated ids, and with any number of tokens.
+fn problems(shape: MoeShape) -> impl Strategy<Value = MoeProblem> {
+    let id = prop_oneof![4 => 0..shape.experts as i32, 1 => Just(-1), 1 => Just(shape.experts as i32)];
+    let token = prop::collection::vec(id, shape.topk as usize);
+    let rank = prop::collection::vec(token, 0..=shape.tokens as usize).prop_map(|t| t.concat());
+    let round = prop::collection::vec(rank, shape.ranks as usize);
+    (prop::collection::vec(round, 2), any::<u64>()).prop_map(move |(rounds, seed)| {
+        let rounds = rounds.into_iter().map(|ids| Routing::with_weights(&shape, ids, seed)).collect();
+        MoeProblem::with_rounds(shape, rounds, seed).unwrap()
+    })
+}
+
+fn cases() -> impl Strategy<Value = (MoeTuning, MoeProblem)> {
+    shapes().prop_flat_map(|shape| (tunings(shape), problems(shape)))
+}
+
+fn prints(config: &impl Family) {
+    for target in ["cuda:sm_80", "hip:gfx90a"] {
+        let target: Target = target.parse().unwrap();
+        let kernel = config.trace(target.warp_size()).unwrap();
+        ir::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e:?}", config.variant_name()));
+        let command = "peerwarp generate".to_owned();
+        let source = print::emit(&kernel, target, &EmitInfo { command }).unwrap();
+        assert!(source.text.contains(&config.variant_name()));
+        assert!(u64::from(source.launch.shared_bytes) <= 46 << 10);
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(60))]
+
+    #[test]
+    fn any_legal_configuration_works((tuning, problem) in cases()) {
+        for launch in tuning.dispatch_launches() {
+            prints(&launch);
+            prop_assert_eq!(Dispatch::parse_variant(&launch.variant_name()).unwrap(), launch);
+        }
+        for launch in tuning.combine_launches() {
+            prints(&launch);
+            prop_assert_eq!(Combine::parse_variant(&launch.variant_name()).unwrap(), launch);
+        }
+        run(&problem, &tuning, 2);
+    }
+
+    /// Whatever the problem, its defaults are legal, or the error says why the problem is too large.
+    #[test]
+    fn any_key_has_defaults_or_a_reason(
+        eighths in 1..=8192u32, experts in 1..=65535u32, topk in 1..=32u32, tokens in 1..=65536u32, ranks in 2..=64u32,
+        dtype in select(RowDtype::ALL),
+    ) {
+        let shape = MoeShape { hidden: 8 * eighths, experts, topk: topk.min(experts), tokens, ranks, dtype };
+        match MoeTuning::defaults(&shape) {
+            Ok(tuning) => {
+                tuning.check(&shape).unwrap();
+                prop_assert!(tuning.dispatch.trace(32).is_ok());
+                prop_assert!(tuning.combine.trace(64).is_ok());
+            }
+            Err(e) => prop_assert!(e.to_string().contains("`chunk`"), "{}", e),
+        }
+    }
+}

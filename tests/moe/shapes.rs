@@ -1,0 +1,167 @@
+//! Shapes and routings that protocols get wrong.
+
+use peerwarp::kernels::moe::Hook;
+use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::moe_run::MoeTuning;
+
+use crate::support::{modes, run, run_ids, shape, small};
+
+/// Three rounds of uniform routing with other tokens, ids and numbers of tokens in each, in all four modes.
+fn run_ragged(shape: &MoeShape) {
+    let counts = |round: u32, rank: u32| (round * 5 + rank * 7 + 3) % (shape.tokens + 1);
+    let round = |round| {
+        let n: Vec<u32> = (0..shape.ranks).map(|rank| counts(round, rank)).collect();
+        Routing::uniform(shape, &n, round.into())
+    };
+    let problem = MoeProblem::with_rounds(*shape, (0..3).map(round).collect(), 11).unwrap();
+    for tuning in modes(&small(shape)) {
+        run(&problem, &tuning, 3);
+    }
+}
+
+#[test]
+fn every_type_in_every_mode_with_and_without_a_hook() {
+    for &dtype in [RowDtype::Bf16, RowDtype::Fp16, RowDtype::Fp8].iter() {
+        let shape = MoeShape { dtype, ..shape(264, 12, 3, 5, 3) };
+        let problem = MoeProblem::uniform(shape, &[5, 2, 4], 1).unwrap();
+        for tuning in modes(&small(&shape)) {
+            run(&problem, &tuning.clone().with_hook(Hook::Expert), 2);
+            run(&problem, &tuning, 2);
+        }
+    }
+}
+
+#[test]
+fn plain_mode_is_the_loop_over_k_bit_for_bit() {
+    let shape = shape(96, 16, 8, 6, 4);
+    let problem = MoeProblem::uniform(shape, &[6; 4], 2).unwrap();
+    let plain = run(&problem, &small(&shape).with_dedup(false), 2);
+    assert_eq!((plain.max_abs_err, plain.max_rel_err), (0.0, 0.0));
+    // Otherwise owners round: half a unit in the last place for each owner's part and for the sum.
+    let dedup = run(&problem, &small(&shape), 2);
+    assert!(dedup.max_abs_err > 0.0 && dedup.max_rel_err < 0.02, "{dedup:?}");
+}
+
+#[test]
+fn numbers_of_tokens_that_change_from_round_to_round() {
+    run_ragged(&shape(32, 8, 2, 6, 4));
+    run_ragged(&shape(32, 8, 4, 9, 3));
+}
+
+#[test]
+fn nobody_has_tokens() {
+    run_ids(&shape(32, 8, 2, 3, 4), vec![vec![]; 4]);
+}
+
+#[test]
+fn one_rank_has_all_tokens() {
+    let shape = shape(32, 8, 2, 5, 4);
+    for source in 0..4 {
+        let mut n = [0; 4];
+        n[source] = 5;
+        let problem = MoeProblem::uniform(shape, &n, 3).unwrap();
+        run(&problem, &small(&shape), 3);
+    }
+}
+
+#[test]
+fn all_tokens_go_to_one_expert() {
+    run_ids(&shape(32, 8, 1, 5, 4), vec![vec![6; 5]; 4]);
+}
+
+#[test]
+fn all_tokens_go_to_one_rank() {
+    run_ids(&shape(32, 8, 2, 5, 4), vec![[2, 3].repeat(5); 4]);
+}
+
+#[test]
+fn all_tokens_stay() {
+    let ids = (0..4).map(|rank| [rank * 2 + 1, rank * 2].repeat(5)).collect();
+    run_ids(&shape(32, 8, 2, 5, 4), ids);
+}
+
+#[test]
+fn masked_ids() {
+    let tokens = [[-1, 3, -1], [-1, -1, -1], [9, 0, i32::MAX], [4, i32::MIN, 4]].concat();
+    run_ids(&shape(32, 9, 3, 4, 2), vec![tokens.clone(), tokens]);
+    run_ids(&shape(32, 9, 3, 4, 2), vec![vec![-1; 12], vec![-1; 12]]);
+}
+
+#[test]
+fn repeated_ids() {
+    run_ids(&shape(32, 8, 4, 3, 2), vec![[[5, 5, 5, 5], [5, 1, 5, 1], [0, 0, 7, 7]].concat(), vec![3; 4]]);
+}
+
+#[test]
+fn experts_that_ranks_do_not_divide() {
+    run_ragged(&shape(32, 10, 3, 5, 4));
+    run_ragged(&shape(32, 7, 2, 5, 3));
+}
+
+#[test]
+fn fewer_experts_than_ranks() {
+    run_ragged(&shape(32, 3, 2, 4, 5));
+    run_ragged(&shape(32, 1, 1, 4, 2));
+}
+
+#[test]
+fn hidden_sizes_from_8_to_7168() {
+    for (hidden, dtype) in
+        [(8, RowDtype::Fp8), (8, RowDtype::Bf16), (136, RowDtype::Fp8), (2880, RowDtype::Fp16)]
+    {
+        run_ragged(&MoeShape { dtype, ..shape(hidden, 6, 2, 3, 2) });
+    }
+    for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
+        let shape = MoeShape { dtype, ..shape(7168, 16, 4, 2, 2) };
+        let problem = MoeProblem::uniform(shape, &[2, 1], 9).unwrap();
+        run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+    }
+}
+
+#[test]
+fn topk_from_1_to_32() {
+    run_ragged(&shape(32, 4, 1, 4, 2));
+    run_ragged(&shape(32, 32, 32, 3, 2));
+    run_ragged(&shape(32, 70, 32, 2, 4));
+}
+
+#[test]
+fn two_to_sixty_four_ranks() {
+    for ranks in [2, 7, 16, 33] {
+        let shape = shape(16, 2 * ranks - 1, 2, 2, ranks);
+        let n: Vec<u32> = (0..ranks).map(|r| r % 3).map(|n| n.min(2)).collect();
+        run(&MoeProblem::uniform(shape, &n, 4).unwrap(), &small(&shape), 2);
+    }
+    let shape = shape(8, 64, 3, 1, 64);
+    let problem = MoeProblem::uniform(shape, &[1; 64], 4).unwrap();
+    run(&problem, &small(&shape), 2);
+}
+
+#[test]
+fn many_records_a_rank() {
+    let shape = shape(16, 6, 2, 11, 3);
+    let problem = MoeProblem::uniform(shape, &[11, 4, 0], 6).unwrap();
+    for chunk in [1, 2, 4, 16] {
+        let mut tuning = small(&shape);
+        tuning.dispatch.chunk = chunk;
+        run(&problem, &tuning, 3);
+    }
+}
+
+#[test]
+fn rows_in_many_pieces() {
+    let shape = shape(2880, 6, 2, 2, 2);
+    let problem = MoeProblem::uniform(shape, &[2, 1], 6).unwrap();
+    for vectors in [1, 2, 4, 8] {
+        let mut tuning = small(&shape);
+        (tuning.dispatch.vectors, tuning.combine.vectors) = (vectors, vectors);
+        run(&problem, &tuning, 2);
+    }
+}
+
+#[test]
+fn defaults_of_a_served_model() {
+    let shape = shape(2048, 128, 8, 8, 4);
+    let problem = MoeProblem::uniform(shape, &[8, 3, 8, 0], 8).unwrap();
+    run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+}

@@ -1,0 +1,50 @@
+//! IR and emitted source of one small configuration of each kernel, pinned.
+
+use peerwarp::codegen::family::{Family, Target};
+use peerwarp::codegen::print::{self, EmitInfo};
+use peerwarp::moe_run::MoeTuning;
+
+use crate::support::{shape, small};
+
+fn tuning() -> MoeTuning {
+    let mut tuning = small(&shape(2880, 10, 4, 16, 4));
+    tuning.dispatch.chunk = 8;
+    tuning
+}
+
+fn emitted(config: &impl Family, target: &str) -> String {
+    let target: Target = target.parse().unwrap();
+    let kernel = config.trace(target.warp_size()).unwrap();
+    let command = format!("peerwarp generate {} --target {target}", config.variant_name());
+    print::emit(&kernel, target, &EmitInfo { command }).unwrap().text
+}
+
+#[test]
+fn ir_of_dispatch() {
+    insta::assert_snapshot!(tuning().dispatch.trace(32).unwrap());
+}
+
+#[test]
+fn ir_of_combine() {
+    insta::assert_snapshot!(tuning().combine.trace(32).unwrap());
+}
+
+#[test]
+fn cuda_of_dispatch() {
+    insta::assert_snapshot!(emitted(&tuning().dispatch, "cuda:sm_90a"));
+}
+
+#[test]
+fn cuda_of_combine() {
+    insta::assert_snapshot!(emitted(&tuning().combine, "cuda:sm_90a"));
+}
+
+#[test]
+fn hip_of_dispatch() {
+    insta::assert_snapshot!(emitted(&tuning().dispatch, "hip:gfx942"));
+}
+
+#[test]
+fn hip_of_combine() {
+    insta::assert_snapshot!(emitted(&tuning().combine, "hip:gfx942"));
+}
