@@ -83,12 +83,12 @@ impl Readers {
         }
     }
 
-    /// Adds a reader (or atomic), and drops those that it makes redundant: whoever is ordered after the new one is
-    /// ordered after them too.
+    /// Adds a reader (or atomic), and drops those of its sort that it makes redundant: whoever is ordered after the new
+    /// one is ordered after them too. (A reader does not stand for an atomic: they clash with different accesses.)
     fn add(&mut self, who: Who<'_>, atomic: bool) {
         let mut event = who.event;
         event.site |= if atomic { ATOMIC } else { 0 };
-        let redundant = |old: &Event| who.after(*old) && (atomic || old.site & ATOMIC == 0);
+        let redundant = |old: &Event| who.after(*old) && (old.site ^ event.site) & ATOMIC == 0;
         match self {
             Readers::None => *self = Readers::One(event),
             Readers::One(old) if redundant(old) => *old = event,
@@ -283,4 +283,161 @@ impl Shadow {
 fn plain(mut e: Event) -> Event {
     e.site &= !ATOMIC;
     e
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const AGENTS: usize = 3;
+    const BYTES: u64 = 2 * PAGE + 10;
+
+    /// What one byte remembers, without any cleverness: everything.
+    #[derive(Clone, Default)]
+    struct Naive {
+        write: Option<(Event, Stamp)>,
+        readers: Vec<(Event, bool)>,
+    }
+
+    #[derive(Clone, Debug)]
+    enum Step {
+        /// An agent accesses a range.
+        Access { agent: usize, what: Action, from: u64, len: u64, epoch: u32 },
+        /// What the first has done is ordered before what the second will do.
+        Order { first: usize, second: usize },
+    }
+
+    fn steps() -> impl Strategy<Value = Vec<Step>> {
+        // Few places, so that ranges meet, around the borders of pages.
+        let place = prop_oneof![0..24u64, PAGE - 12..PAGE + 12, 2 * PAGE - 4..2 * PAGE + 4];
+        let what = prop_oneof![Just(Action::Read), Just(Action::Write), Just(Action::Atomic)];
+        let access =
+            (0..AGENTS, what, place, 1..12u64, 1..3u32).prop_map(|(agent, what, from, len, epoch)| {
+                Step::Access {
+                    agent,
+                    what,
+                    from: from.min(BYTES - 1),
+                    len: len.min(BYTES - from.min(BYTES - 1)),
+                    epoch,
+                }
+            });
+        let order = (0..AGENTS, 0..AGENTS).prop_map(|(first, second)| Step::Order { first, second });
+        prop::collection::vec(prop_oneof![3 => access, 1 => order], 1..60)
+    }
+
+    fn agent_no(agent: usize) -> AgentNo {
+        AgentNo::new(0, agent as u32)
+    }
+
+    /// Bytes that clash, by kind. With whom is left out: the shadow forgets a reader when a later one is ordered after
+    /// it, since whoever clashes with the first clashes with the later one too.
+    type Found = std::collections::BTreeSet<(u64, u8)>;
+
+    const UNWRITTEN: u8 = 0;
+    const RACE: u8 = 1;
+    const EPOCH: u8 = 2;
+
+    fn code(kind: &ClashKind) -> u8 {
+        match kind {
+            ClashKind::Unwritten => UNWRITTEN,
+            ClashKind::Race { .. } => RACE,
+            ClashKind::Epoch { .. } => EPOCH,
+        }
+    }
+
+    fn naive_access(
+        bytes: &mut [Naive],
+        from: u64,
+        to: u64,
+        who: Who<'_>,
+        what: Action,
+        stamp: Stamp,
+    ) -> Found {
+        let mut found = Found::new();
+        for at in from..to {
+            let b = &mut bytes[at as usize];
+            if what != Action::Write && b.write.is_none() {
+                found.insert((at, UNWRITTEN));
+                if what == Action::Atomic {
+                    b.write = Some((who.event, Stamp::default()));
+                }
+            } else if b.write.is_some_and(|(w, _)| !who.after(w)) {
+                found.insert((at, RACE));
+            } else if what == Action::Read
+                && b.write.is_some_and(|(_, s)| s.word != 0 && s.epoch != stamp.epoch)
+            {
+                found.insert((at, EPOCH));
+            }
+            for &(e, atomic) in &b.readers {
+                let clashes = match what {
+                    Action::Read => atomic,
+                    Action::Write => true,
+                    Action::Atomic => !atomic,
+                };
+                if clashes && !who.after(e) {
+                    found.insert((at, RACE));
+                }
+            }
+            match what {
+                Action::Write => *b = Naive { write: Some((who.event, stamp)), readers: vec![] },
+                _ => b.readers.push((who.event, what == Action::Atomic)),
+            }
+        }
+        found
+    }
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_byte_by_byte_model(steps in steps()) {
+            let mut shadow = Shadow::new(BYTES);
+            let mut naive = vec![Naive::default(); BYTES as usize];
+            let mut clocks = vec![Clock::new(1, AGENTS); AGENTS];
+            let mut times = [1u32; AGENTS];
+            for (site, step) in steps.into_iter().enumerate() {
+                match step {
+                    Step::Order { first, second } => {
+                        clocks[first].set(agent_no(first), times[first]);
+                        times[first] += 1;
+                        let known = clocks[first].clone();
+                        clocks[second].join(&known);
+                    }
+                    Step::Access { agent, what, from, len, epoch } => {
+                        let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
+                        let who = Who { clock: &clocks[agent], event };
+                        let stamp = Stamp { word: 1, epoch };
+                        let mut clashes = vec![];
+                        match what {
+                            Action::Read => shadow.read(from, from + len, who, stamp, &mut clashes),
+                            Action::Write => shadow.write(from, from + len, who, stamp, &mut clashes),
+                            Action::Atomic => shadow.atomic(from, from + len, who, &mut clashes),
+                        }
+                        let found: Found = clashes
+                            .iter()
+                            .flat_map(|c| (c.from..c.to).map(|at| (at, code(&c.kind))))
+                            .collect();
+                        let want = naive_access(&mut naive, from, from + len, who, what, stamp);
+                        prop_assert_eq!(found, want);
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn neighbours_of_one_history_are_one_segment() {
+        let clock = Clock::new(1, 1);
+        let event = Event { agent: agent_no(0), time: 1, site: 0 };
+        let (who, mut clashes) = (Who { clock: &clock, event }, vec![]);
+        let mut shadow = Shadow::new(PAGE);
+        for at in 0..100 {
+            shadow.write(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
+        }
+        assert_eq!(shadow.pages[0].len(), 1);
+        for at in (0..100).rev() {
+            shadow.read(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
+        }
+        assert_eq!((shadow.pages[0].len(), clashes.len()), (1, 0));
+    }
 }

@@ -3,7 +3,9 @@
 mod build;
 mod clean;
 mod mistakes;
+mod misuse;
 mod ops;
+mod protocol;
 mod speed;
 mod tokens;
 
