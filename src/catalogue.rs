@@ -187,6 +187,7 @@ impl MoeEntry {
         let tuning: Vec<_> = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
         let request = |rest: Vec<(String, String)>| Request {
             label: models::slug(self.name.as_ref().unwrap_or(&model.name)),
+            origin: Some(origin.to_owned()),
             scope: Scope::Moe,
             key: shape_settings(&model.shape).into_iter().chain(rest).collect(),
             tuning: tuning.clone(),
@@ -249,6 +250,7 @@ impl FamilyEntry {
         let lists: Vec<_> = self.fields.iter().map(list).collect::<Result<_, InputError>>()?;
         let request = |key| Request {
             label: label.clone(),
+            origin: Some(origin.to_owned()),
             scope: Scope::Family(self.family.clone()),
             key,
             tuning: vec![],

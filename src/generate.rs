@@ -41,12 +41,7 @@ impl Differences {
 #[derive(Default, Deserialize)]
 struct OldManifest {
     #[serde(default)]
-    files: Vec<OldFile>,
-}
-
-#[derive(Deserialize)]
-struct OldFile {
-    file: String,
+    files: Vec<String>,
 }
 
 impl Tree {
@@ -120,10 +115,9 @@ impl Tree {
             return Err(e);
         }
         for path in &found.extra {
-            if let Some(folder) = dir.join(path).parent().filter(|f| *f != dir) {
-                // Fails unless it is empty, which is what is wanted.
-                let _ = fs::remove_dir(folder);
-            }
+            // Fails for a folder that is not empty, which is what is wanted.
+            let removed = |folder: &Path| folder != dir && fs::remove_dir(folder).is_ok();
+            let _ = dir.join(path).ancestors().skip(1).take_while(|folder| removed(folder)).count();
         }
         Ok(found)
     }
@@ -153,7 +147,7 @@ impl Tree {
         // A manifest is a file like any other: it must not make us touch anything outside of the folder.
         let inside = |p: &str| Path::new(p).components().all(|c| matches!(c, Component::Normal(_)));
         let ours = |p: &String| inside(p) && !self.files.contains_key(p) && dir.join(p).is_file();
-        let mut files: Vec<String> = old.files.into_iter().map(|f| f.file).filter(ours).collect();
+        let mut files: Vec<String> = old.files.into_iter().filter(ours).collect();
         files.sort();
         files.dedup();
         Ok(files)

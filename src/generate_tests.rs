@@ -2,7 +2,7 @@ use super::*;
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let mut tree = Tree::default();
-    let list: Vec<_> = files.iter().map(|f| serde_json::json!({ "file": f.0 })).collect();
+    let list: Vec<_> = files.iter().map(|f| f.0).collect();
     tree.insert(MANIFEST, serde_json::json!({ "files": list }).to_string()).unwrap();
     files.iter().for_each(|(p, t)| tree.insert(p, (*t).to_owned()).unwrap());
     tree
@@ -99,8 +99,7 @@ fn a_manifest_cannot_point_outside() {
     fs::create_dir(&dir).unwrap();
     fs::write(top.path().join("precious"), "").unwrap();
     let absolute = top.path().join("precious");
-    let list =
-        serde_json::json!({ "files": [{ "file": "../precious" }, { "file": absolute }, { "file": "gone" }] });
+    let list = serde_json::json!({ "files": ["../precious", absolute, "gone"] });
     fs::write(dir.join(MANIFEST), list.to_string()).unwrap();
     let tree = tree(&[("x.cu", "1")]);
     assert_eq!(tree.compare(&dir).unwrap().extra, [""; 0]);

@@ -6,16 +6,20 @@ extern crate self as peerwarp;
 pub use peerwarp_codegen as codegen;
 
 pub mod catalogue;
+pub mod cli;
+pub mod emit;
 pub mod generate;
 pub mod input;
 pub mod kernels;
 pub mod models;
 pub mod moe;
 pub mod moe_run;
+mod moe_scenario;
 pub mod npy;
 pub mod reference;
 pub mod request;
 pub mod routing;
+pub mod scenario;
 
 /// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
 pub mod prelude {

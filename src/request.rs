@@ -1,13 +1,16 @@
 //! What to make kernels for, as users ask for it, and how that becomes variants of registered families.
 
 use peerwarp_codegen::family::{
-    DynConfig, DynFamily, FamilyEntry, FamilyError, FieldRole, Illegal, NameError, Registry, Variant,
+    Allowed, DynConfig, DynFamily, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, NameError,
+    Registry, Value, Variant,
 };
 
 use crate::input::InputError;
+use crate::moe::RowDtype;
 
-/// The key fields that an MoE problem has a value for. A family whose key has `experts` and no field beyond these is
-/// an MoE family, and takes part when a model or a shape is selected: a stranger's does so too.
+/// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
+/// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
+/// given of a menu is its first entry.
 pub const MOE_KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
 
 /// The most tokens a rank has, unless the user says.
@@ -33,6 +36,8 @@ pub enum Scope {
 pub struct Request {
     /// What to call the result, for people and in file names.
     pub label: String,
+    /// The file that asks for it, if one does: named in errors.
+    pub origin: Option<String>,
     /// Which families.
     pub scope: Scope,
     /// Values that every family of the scope must take.
@@ -44,12 +49,29 @@ pub struct Request {
 /// Whether a family's problem is an MoE problem.
 pub fn is_moe(family: &dyn DynFamily) -> bool {
     let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
-    keys.clone().any(|f| f.name == "experts") && keys.all(|f| MOE_KEYS.contains(&f.name))
+    keys.clone().any(|f| f.name == "experts") && keys.all(|f| MOE_KEYS.contains(&f.name) || menu(f).is_some())
+}
+
+/// The first entry of a menu.
+fn menu(field: &FieldInfo) -> Option<Value> {
+    match &field.allowed {
+        Allowed::Values(values) => values.first().copied(),
+        Allowed::Range { .. } => None,
+    }
 }
 
 impl Request {
     /// One variant of each family of the scope, in the registry's order.
     pub fn resolve(&self, registry: &Registry) -> Result<Vec<Variant>, InputError> {
+        self.variants(registry).map_err(|mut e| {
+            if let Some(origin) = &self.origin {
+                e.field = format!("{origin}: {}: {}", self.label, e.field);
+            }
+            e
+        })
+    }
+
+    fn variants(&self, registry: &Registry) -> Result<Vec<Variant>, InputError> {
         let families = self.families(registry)?;
         self.check_tuning(&families)?;
         let base = match &self.scope {
@@ -67,7 +89,12 @@ impl Request {
             None if has(family, field) => Some((field.clone(), value.clone())),
             None => None,
         };
-        self.key.iter().cloned().chain(self.tuning.iter().filter_map(own)).collect()
+        let mut all: Vec<(String, String)> =
+            self.key.iter().cloned().chain(self.tuning.iter().filter_map(own)).collect();
+        if self.scope == Scope::Moe {
+            complete(family, &mut all);
+        }
+        all
     }
 
     fn families(&self, registry: &Registry) -> Result<Vec<FamilyEntry>, InputError> {
@@ -115,6 +142,25 @@ impl Request {
             }
         }
         Ok(())
+    }
+}
+
+/// Adds what an MoE problem leaves open, and says what goes with fp8 rows where there are no fp8 ones: what experts
+/// put out is combined in bf16.
+fn complete(family: &dyn DynFamily, settings: &mut Vec<(String, String)>) {
+    for field in family.fields().iter().filter(|f| f.role == FieldRole::Key) {
+        let given = settings.iter_mut().find(|(name, _)| field.answers_to(name));
+        match (given, menu(field)) {
+            (None, Some(first)) if !MOE_KEYS.contains(&field.name) => {
+                settings.push((field.name.into(), first.to_string()));
+            }
+            (Some((_, dtype)), Some(_)) if field.name == "dtype" && field.parse(dtype).is_err() => {
+                if let Ok(row) = dtype.parse::<RowDtype>() {
+                    *dtype = row.combined().to_string();
+                }
+            }
+            _ => {}
+        }
     }
 }
 

@@ -67,6 +67,11 @@ impl AddAllGather {
         all.into_iter().filter(|p| p.count > 0 && p.len > 0).collect()
     }
 
+    /// Chunks of all ranks together: each has a flag.
+    pub fn flags(&self) -> u32 {
+        self.ranks * self.chunks()
+    }
+
     /// Elements of all ranks together.
     pub fn gathered(&self) -> u32 {
         self.elements * self.ranks

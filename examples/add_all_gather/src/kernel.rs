@@ -24,8 +24,8 @@ pub struct AddArgs {
     #[len(|c| 2 * u64::from(c.gathered()))]
     #[dtype(|c| c.dtype)]
     pub inbox: AnySym,
-    /// Says that a chunk of a peer has arrived, `[ranks][chunks]`.
-    #[len(|c| u64::from(c.ranks * c.chunks()))]
+    /// Says that a chunk of a peer has arrived, `[2][ranks][chunks]`.
+    #[len(|c| 2 * u64::from(c.flags()))]
     pub arrived: Flags,
     /// Counts launches.
     pub epoch: EpochWord,
@@ -35,8 +35,10 @@ pub struct AddArgs {
 #[kernel]
 pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
     let epoch = a.epoch.begin();
-    // A rank that is a launch ahead writes to the half that nobody reads any more.
+    // A rank may be a launch ahead of one that is still receiving: it must not touch what that one reads or waits for.
+    // It cannot be two ahead, because it waits for everybody's chunks. So two halves, in turn, are enough.
     let half = epoch.parity() * c.gathered();
+    let flags = epoch.parity() * c.flags();
 
     role("send", c.send_blocks, |block| {
         for piece in c.pieces() {
@@ -46,7 +48,7 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
                 let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
                 let mut parcel = send_to(Peers::all());
                 parcel.put_f32(&a.inbox, half + rank() * c.elements + at, sum);
-                parcel.signal(&a.arrived, rank() * c.chunks() + chunk, epoch);
+                parcel.signal(&a.arrived, flags + rank() * c.chunks() + chunk, epoch);
             }
         }
     });
@@ -57,7 +59,7 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
                 let src = i / piece.count;
                 let chunk = i % piece.count + piece.first;
                 let at = src * c.elements + chunk * c.chunk;
-                let got = a.arrived.from(src).wait(src * c.chunks() + chunk, epoch);
+                let got = a.arrived.from(src).wait(flags + src * c.chunks() + chunk, epoch);
                 a.out.store(at, a.inbox.load(&got, half + at, piece.len));
             }
         }

@@ -1,6 +1,8 @@
 //! What the kernel is traced to and what is emitted for it: a change shows up here, line by line.
 
 use add_all_gather::AddAllGather;
+use peerwarp::codegen::family::Target;
+use peerwarp::emit;
 use peerwarp::prelude::*;
 
 /// 2500 elements: two full chunks and a rest.
@@ -12,6 +14,17 @@ fn config() -> AddAllGather {
 #[test]
 fn ir() {
     insta::assert_snapshot!(config().trace(32).unwrap().to_string());
+}
+
+#[test]
+fn cuda_and_hip() {
+    let entry = AddAllGather::entry();
+    let variant = entry.parse(&config().variant_name()).unwrap();
+    for target in ["cuda:sm_90a", "hip:gfx942"] {
+        let target: Target = target.parse().unwrap();
+        let source = emit::source("add-all-gather", &*variant, target).unwrap();
+        insta::assert_snapshot!(target.backend(), source.text);
+    }
 }
 
 #[test]

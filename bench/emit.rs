@@ -1,0 +1,58 @@
+//! How long it takes from a kernel function to source text.
+//!
+//! `cargo bench --bench emit`; the whole catalogue runs on two threads.
+
+use criterion::{Criterion, criterion_group, criterion_main};
+use peerwarp::catalogue;
+use peerwarp::cli::builtin;
+use peerwarp::codegen::family::{Registry, Target, Variant};
+use peerwarp::emit::{self, Job};
+use peerwarp::request::Request;
+
+fn registry() -> Registry {
+    Registry::new(builtin().iter().map(|e| e.family()))
+}
+
+fn deepseek() -> Request {
+    let all = catalogue::builtin().requests;
+    let tokens = ("tokens".to_owned(), "128".to_owned());
+    let wanted = |r: &Request| r.label == "deepseek-v3" && r.key.contains(&tokens);
+    all.into_iter().find(wanted).expect("in the built-in catalogue")
+}
+
+fn one_variant(c: &mut Criterion) {
+    let target: Target = "cuda:sm_90a".parse().expect("a target");
+    let variants: Vec<Variant> = deepseek().resolve(&registry()).expect("legal");
+    for variant in &variants {
+        let mut group = c.benchmark_group(variant.family().name());
+        group.bench_function("trace", |b| b.iter(|| variant.trace(32).expect("traces")));
+        group.bench_function("trace and verify", |b| {
+            b.iter(|| emit::trace(&**variant, 32).expect("verifies"))
+        });
+        group.bench_function("trace, verify and print", |b| {
+            b.iter(|| emit::source("peerwarp", &**variant, target).expect("prints"))
+        });
+    }
+}
+
+fn whole_catalogue(c: &mut Criterion) {
+    let registry = registry();
+    let catalogue = catalogue::builtin();
+    let mut jobs = vec![];
+    for request in &catalogue.requests {
+        for &target in &catalogue.targets {
+            let variants = request.resolve(&registry).expect("legal");
+            let job = |variant| Job { label: request.label.clone(), variant, target };
+            jobs.extend(variants.into_iter().map(job));
+        }
+    }
+    let pool = rayon::ThreadPoolBuilder::new().num_threads(2).build().expect("threads");
+    let mut group = c.benchmark_group("catalogue");
+    group.sample_size(10);
+    group.bench_function(format!("{} sources on 2 threads", jobs.len()), |b| {
+        b.iter(|| pool.install(|| emit::tree("peerwarp", &jobs, || ()).expect("emits")))
+    });
+}
+
+criterion_group!(benches, one_variant, whole_catalogue);
+criterion_main!(benches);

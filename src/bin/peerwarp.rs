@@ -1,0 +1,7 @@
+//! The `peerwarp` command.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    peerwarp::cli::main(&peerwarp::cli::builtin())
+}

@@ -1,0 +1,211 @@
+//! The command line's grammar.
+
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap_complete::Shell;
+
+/// Specialise, check, emit and run kernels that span several GPUs.
+#[derive(Debug, Parser)]
+#[command(version, arg_required_else_help = true, max_term_width = 110)]
+#[command(
+    after_help = "Exit status: 0 when all is well, 1 when something was found (a mismatch, a protocol \
+                        error, a stale file), 2 when the input cannot be used."
+)]
+pub(crate) struct Cli {
+    /// What to do.
+    #[command(subcommand)]
+    pub command: Command,
+    /// Print JSON instead of text.
+    #[arg(long, global = true)]
+    pub json: bool,
+    /// When to use colour.
+    #[arg(long, global = true, value_enum, default_value_t = When::Auto, value_name = "WHEN")]
+    pub color: When,
+}
+
+/// When to do something that suits terminals only.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum When {
+    /// If the output is a terminal and NO_COLOR is not set.
+    Auto,
+    /// Always.
+    Always,
+    /// Never.
+    Never,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Run kernels on real inputs and compare with a plain reference
+    Run(RunArgs),
+    /// Check the communication protocol: many seeded schedules on simulated ranks
+    Check(CheckArgs),
+    /// Emit CUDA and HIP source
+    Generate(GenerateArgs),
+    /// Show a variant: its source, its IR, or what it does in words
+    Show(ShowArgs),
+    /// List families, models or variants
+    List(ListArgs),
+    /// Print completions for a shell
+    Completions {
+        /// Which shell.
+        shell: Shell,
+    },
+}
+
+/// Which kernels. A model or a shape means MoE dispatch and combine for it.
+#[derive(Clone, Debug, Default, Args)]
+#[command(next_help_heading = "Which kernels")]
+pub(crate) struct Selection {
+    /// A model of the built-in table (see `list models`)
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["hf_config", "hidden", "experts", "topk"])]
+    pub model: Option<String>,
+    /// A model's config.json, as found on Hugging Face
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["hidden", "experts", "topk"])]
+    pub hf_config: Option<PathBuf>,
+    /// Elements of a token's row
+    #[arg(long, value_name = "H")]
+    pub hidden: Option<String>,
+    /// Routed experts, over all ranks
+    #[arg(long, value_name = "E")]
+    pub experts: Option<String>,
+    /// Experts each token goes to
+    #[arg(long, value_name = "K")]
+    pub topk: Option<String>,
+    /// The most tokens a rank has [default: 128]
+    #[arg(long, value_name = "T")]
+    pub tokens: Option<String>,
+    /// World size [default: 8]
+    #[arg(long, value_name = "R")]
+    pub ranks: Option<String>,
+    /// Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]
+    #[arg(long, value_name = "TYPE")]
+    pub dtype: Option<String>,
+    /// A family; its fields follow as FIELD=VALUE
+    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "hf_config", "hidden", "experts", "topk"])]
+    pub family: Option<String>,
+    /// Set a tuning field; with `FAMILY.` in front in that family only. May be repeated
+    #[arg(long = "set", value_name = "FIELD=VALUE")]
+    pub settings: Vec<String>,
+    /// Send a token once to each rank that needs it, and expand it there
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
+    pub dedup: Option<String>,
+    /// Which half of an operation a launch does: both, send, recv, or split for a launch of each
+    #[arg(long, value_name = "PHASE")]
+    pub phase: Option<String>,
+    /// Names of variants, or FIELD=VALUE pairs for --family
+    #[arg(value_name = "VARIANT|FIELD=VALUE")]
+    pub items: Vec<String>,
+}
+
+/// What kernels are run on.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "Inputs")]
+pub(crate) struct InputArgs {
+    /// Experts of each token: `uniform`, `zipf:S`, or an int32 FILE.npy of shape [ranks, tokens, topk]
+    #[arg(long, value_name = "HOW", default_value = "uniform")]
+    pub routing: String,
+    /// How many tokens each rank has, as in `3,0,17,8` [default: --tokens, or what the file has]
+    #[arg(long, value_name = "N,N,..")]
+    pub tokens_per_rank: Option<String>,
+    /// Decides inputs and schedules
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// Where to run
+    #[arg(long, value_enum, default_value_t = Backend::Auto)]
+    pub backend: Backend,
+}
+
+/// Where to run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Backend {
+    /// The best there is.
+    Auto,
+    /// The simulator, on the CPU.
+    Sim,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct CheckArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// How many schedules to try, from --seed on
+    #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
+    pub seeds: u64,
+    /// How many launches in a row
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub epochs: u32,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// A TOML file with several shapes; `builtin` is the built-in catalogue
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: Option<String>,
+    /// What to emit for, as in `cuda:sm_90a,hip:gfx942` [default: the catalogue's, or cuda:sm_90a]
+    #[arg(long, value_name = "TARGET,..", value_delimiter = ',')]
+    pub target: Vec<String>,
+    /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Write nothing: compare with what is there
+    #[arg(long)]
+    pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ShowArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    /// The IR that the kernel was traced to
+    #[arg(long, group = "form")]
+    pub ir: bool,
+    /// CUDA source
+    #[arg(long, group = "form")]
+    pub cuda: bool,
+    /// HIP source
+    #[arg(long, group = "form")]
+    pub hip: bool,
+    /// The C header that a host program launches it with
+    #[arg(long, group = "form")]
+    pub header: bool,
+    /// What each role does, bytes, flags and shared memory, in words (the default)
+    #[arg(long, group = "form")]
+    pub explain: bool,
+    /// What to emit for [default: cuda:sm_90a, or hip:gfx942 with --hip]
+    #[arg(long, value_name = "TARGET")]
+    pub target: Option<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct ListArgs {
+    /// What to list
+    #[arg(value_enum, default_value_t = Listed::Families)]
+    pub what: Listed,
+    #[command(flatten)]
+    pub selection: Selection,
+}
+
+/// What can be listed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Listed {
+    /// Families, with their fields.
+    Families,
+    /// The built-in model table.
+    Models,
+    /// The tuning space of a selection, or the default variants of the built-in catalogue.
+    Variants,
+}

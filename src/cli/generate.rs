@@ -1,0 +1,107 @@
+//! `peerwarp generate`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use peerwarp_codegen::family::{CudaArch, Target};
+use serde_json::json;
+
+use crate::catalogue::{self, Catalogue};
+use crate::emit::{self, Job};
+use crate::generate::Differences;
+use crate::input::InputError;
+
+use super::App;
+use super::args::GenerateArgs;
+use super::output::{Done, Failure, Progress, Style};
+
+pub(super) fn generate(app: &App, args: &GenerateArgs, style: Style) -> Result<Done, Failure> {
+    let jobs = jobs(app, args)?;
+    let progress = Progress::new("emitting", jobs.len() as u64);
+    let tree = emit::tree(app.program(), &jobs, || progress.tick())?;
+    progress.finish();
+    let sources = tree.files().filter(|f| f.0.ends_with(".cu") || f.0.ends_with(".hip")).count();
+    let found = if args.check { tree.compare(&args.out)? } else { tree.write(&args.out)? };
+    let ok = !args.check || found.is_empty();
+    let text =
+        if args.check { checked(&found, sources, args, style) } else { written(&found, sources, args) };
+    let json = json!({
+        "ok": ok,
+        "out": args.out,
+        "checked": args.check,
+        "files": tree.files().map(|f| f.0).collect::<Vec<_>>(),
+        "differences": found,
+    });
+    Ok(Done { text, json, ok })
+}
+
+fn jobs(app: &App, args: &GenerateArgs) -> Result<Vec<Job>, Failure> {
+    let catalogue = match args.catalogue.as_deref() {
+        None => None,
+        Some("builtin") => Some(catalogue::builtin()),
+        Some(path) => Some(catalogue::read(Path::new(path))?),
+    };
+    let targets = targets(args, catalogue.as_ref())?;
+    let mut requests = match &catalogue {
+        Some(_) if args.selection.is_empty() => vec![],
+        _ => args.selection.requests()?,
+    };
+    requests.extend(catalogue.into_iter().flat_map(|c| c.requests));
+    let mut jobs = vec![];
+    for request in &requests {
+        for &target in &targets {
+            let job = |variant| Job { label: request.label.clone(), variant, target };
+            jobs.extend(request.resolve(app.registry())?.into_iter().map(job));
+        }
+    }
+    Ok(jobs)
+}
+
+fn targets(args: &GenerateArgs, catalogue: Option<&Catalogue>) -> Result<Vec<Target>, InputError> {
+    if args.target.is_empty() {
+        let own = catalogue.map_or(&[][..], |c| &c.targets);
+        return Ok(if own.is_empty() { vec![Target::Cuda(CudaArch::Sm90a)] } else { own.to_vec() });
+    }
+    let mut targets = vec![];
+    for text in &args.target {
+        let target = super::target(text)?;
+        if !targets.contains(&target) {
+            targets.push(target);
+        }
+    }
+    Ok(targets)
+}
+
+fn written(found: &Differences, sources: usize, args: &GenerateArgs) -> String {
+    let (new, changed) = (found.missing.len(), found.changed.len());
+    let dir = args.out.display();
+    if found.is_empty() {
+        return format!("{sources} kernels in {dir}, all up to date\n");
+    }
+    let removed = match found.extra.len() {
+        0 => String::new(),
+        n => format!(", {n} removed"),
+    };
+    format!("{sources} kernels in {dir}: {new} files new, {changed} changed{removed}\n")
+}
+
+fn checked(found: &Differences, sources: usize, args: &GenerateArgs, style: Style) -> String {
+    let dir = args.out.display();
+    if found.is_empty() {
+        return format!("{}: {sources} kernels in {dir} are as emitted\n", style.good("ok"));
+    }
+    let mut text = String::new();
+    let lists = [("missing", &found.missing), ("changed", &found.changed), ("extra", &found.extra)];
+    for (what, files) in lists {
+        for file in files {
+            writeln!(text, "{what}: {file}").expect("string");
+        }
+    }
+    writeln!(
+        text,
+        "{}: {dir} is not as emitted; without --check it is brought up to date",
+        style.bad("stale")
+    )
+    .expect("string");
+    text
+}

@@ -1,0 +1,119 @@
+//! `peerwarp list`.
+
+use std::fmt::Write as _;
+
+use peerwarp_codegen::family::{DynFamily, FieldDefault, FieldInfo, FieldRole, Variant};
+use serde_json::{Value, json};
+
+use crate::{catalogue, models};
+
+use super::App;
+use super::args::{ListArgs, Listed};
+use super::output::{Done, Failure, Style, table};
+
+/// The most variants of one family that are listed in text.
+const MOST: usize = 50;
+
+pub(super) fn list(app: &App, args: &ListArgs, style: Style) -> Result<Done, Failure> {
+    match args.what {
+        Listed::Families => Ok(families(app, style)),
+        Listed::Models => Ok(models()),
+        Listed::Variants if args.selection.is_empty() => defaults(app),
+        Listed::Variants => tuning_space(app, args),
+    }
+}
+
+fn families(app: &App, style: Style) -> Done {
+    let mut text = String::new();
+    let mut json = vec![];
+    for family in app.registry().families() {
+        let scenario = app.scenarios().any(|s| s.families().contains(&family.name()));
+        let commands = if scenario { "show, generate, run, check" } else { "show, generate" };
+        writeln!(text, "{}: {}", style.bold(family.name()), family.doc()).expect("string");
+        writeln!(text, "  variants: {}", family.name_form()).expect("string");
+        writeln!(text, "  commands: {commands}\n").expect("string");
+        for line in fields(*family).lines() {
+            writeln!(text, "  {line}").expect("string");
+        }
+        text.push('\n');
+        json.push(json!({
+            "name": family.name(),
+            "doc": family.doc(),
+            "name_form": family.name_form(),
+            "fields": family.fields(),
+            "scenario": scenario,
+        }));
+    }
+    text.truncate(text.trim_end().len());
+    text.push('\n');
+    Done { text, json: json.into(), ok: true }
+}
+
+fn fields(family: &dyn DynFamily) -> String {
+    let row = |f: &FieldInfo| {
+        let role = match f.role {
+            FieldRole::Key => "key",
+            FieldRole::Tune => "tune",
+        };
+        let default = match f.default {
+            FieldDefault::None => String::new(),
+            default => default.to_string(),
+        };
+        vec![f.name.to_owned(), role.to_owned(), f.allowed.to_string(), default, f.help.to_owned()]
+    };
+    table(&["field", "role", "allowed", "default", "meaning"], family.fields().iter().map(row))
+}
+
+fn models() -> Done {
+    let all = models::builtin();
+    let row = |m: &models::Model| {
+        let s = m.shape;
+        vec![m.name.clone(), s.hidden.to_string(), s.experts.to_string(), s.topk.to_string()]
+    };
+    let text = table(&["model", "hidden", "experts", "topk"], all.iter().map(row));
+    Done { text, json: json!(all), ok: true }
+}
+
+/// The default variants of the built-in catalogue.
+fn defaults(app: &App) -> Result<Done, Failure> {
+    let mut rows = vec![];
+    let mut json = vec![];
+    for request in catalogue::builtin().requests {
+        for variant in request.resolve(app.registry())? {
+            json.push(with_label(&request.label, &variant));
+            rows.push(vec![request.label.clone(), variant.variant_name()]);
+        }
+    }
+    Ok(Done { text: table(&["model", "variant"], rows), json: json.into(), ok: true })
+}
+
+/// Every legal variant for a key, the default one first.
+fn tuning_space(app: &App, args: &ListArgs) -> Result<Done, Failure> {
+    let mut text = String::new();
+    let mut json = vec![];
+    for request in args.selection.requests()? {
+        for default in request.resolve(app.registry())? {
+            let family = default.family();
+            let fields = family.fields().iter().zip(default.values());
+            let settings: Vec<_> = fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect();
+            let name = default.variant_name();
+            let others = family.candidates(&settings).into_iter().flatten();
+            let names: Vec<String> = others.map(|v| v.variant_name()).filter(|n| *n != name).collect();
+            writeln!(text, "{name} (selected)").expect("string");
+            for other in names.iter().take(MOST) {
+                writeln!(text, "{other}").expect("string");
+            }
+            if names.len() > MOST {
+                let more = names.len() - MOST;
+                writeln!(text, "... and {more} more of {} (all of them with --json)", family.name())
+                    .expect("string");
+            }
+            json.push(json!({ "family": family.name(), "selected": name, "others": names }));
+        }
+    }
+    Ok(Done { text, json: json.into(), ok: true })
+}
+
+fn with_label(label: &str, variant: &Variant) -> Value {
+    json!({ "model": label, "family": variant.family().name(), "variant": variant.variant_name() })
+}

@@ -1,0 +1,186 @@
+//! The `peerwarp` command, as a library: any crate gets all of it for its own families.
+//!
+//! ```no_run
+//! use std::process::ExitCode;
+//!
+//! fn main() -> ExitCode {
+//!     peerwarp::cli::main(&peerwarp::cli::builtin())
+//! }
+//! ```
+//!
+//! Every command returns what it found as text and as JSON, and its exit status: 0 when all is well, 1 when something
+//! was found (a mismatch, a protocol error, a stale file), 2 when the input cannot be used.
+
+mod args;
+mod check;
+mod generate;
+mod list;
+mod output;
+mod run;
+mod select;
+mod show;
+
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{CommandFactory, FromArgMatches};
+use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
+
+use crate::input::InputError;
+use crate::kernels::moe::{Combine, Dispatch};
+use crate::moe_scenario::MoeScenario;
+use crate::scenario::{self, DynScenario, Scenario};
+
+use args::{Cli, Command};
+use output::{Done, Failure, Style};
+
+/// A family as the command line knows it.
+#[derive(Clone, Copy, Debug)]
+pub struct Entry {
+    family: FamilyEntry,
+    scenario: Option<&'static dyn DynScenario>,
+}
+
+/// A family that can be listed, shown and generated.
+pub fn entry<F: Family>() -> Entry {
+    Entry { family: F::entry(), scenario: None }
+}
+
+/// A family that can be run and checked too.
+pub fn checked<F: Scenario>() -> Entry {
+    Entry { family: F::entry(), scenario: Some(scenario::of::<F>()) }
+}
+
+impl Entry {
+    /// The family.
+    pub fn family(&self) -> FamilyEntry {
+        self.family
+    }
+
+    /// Run and checked by a scenario that may be for several families.
+    #[must_use]
+    pub fn with_scenario(self, scenario: &'static dyn DynScenario) -> Entry {
+        Entry { scenario: Some(scenario), ..self }
+    }
+}
+
+/// The families that come with Peerwarp: MoE dispatch and combine.
+pub fn builtin() -> Vec<Entry> {
+    let scenario: &'static dyn DynScenario = &MoeScenario;
+    vec![entry::<Dispatch>().with_scenario(scenario), entry::<Combine>().with_scenario(scenario)]
+}
+
+/// The families of a program, and its name.
+#[derive(Debug)]
+pub struct App {
+    name: String,
+    registry: Registry,
+    scenarios: Vec<&'static dyn DynScenario>,
+}
+
+/// Runs the command line of a program with these families on the process's arguments.
+pub fn main(entries: &[Entry]) -> ExitCode {
+    App::new(entries).run(std::env::args_os())
+}
+
+impl App {
+    /// A program with these families, called what its executable is called.
+    pub fn new(entries: &[Entry]) -> App {
+        let exe = std::env::args_os().next().map(PathBuf::from);
+        let name = exe.as_deref().and_then(|p| p.file_stem()).map(|n| n.to_string_lossy().into_owned());
+        let mut scenarios: Vec<&'static dyn DynScenario> = vec![];
+        for scenario in entries.iter().filter_map(|e| e.scenario) {
+            if !scenarios.iter().any(|s| s.families() == scenario.families()) {
+                scenarios.push(scenario);
+            }
+        }
+        App {
+            name: name.unwrap_or_else(|| "peerwarp".into()),
+            registry: Registry::new(entries.iter().map(|e| e.family)),
+            scenarios,
+        }
+    }
+
+    /// With another name. It stands in help texts, and in the commands that emitted files name.
+    #[must_use]
+    pub fn name(self, name: &str) -> App {
+        App { name: name.to_owned(), ..self }
+    }
+
+    /// Runs on these arguments, the first of which is the program's path. Writes to the process's standard streams.
+    pub fn run(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+        let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
+        let parsed = self.clap().try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
+        let cli = match parsed {
+            Ok(cli) => cli,
+            Err(e) => {
+                // Help that cannot be written, to a closed pipe say, is no reason to fail.
+                let _ = e.print();
+                return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
+            }
+        };
+        match self.command(&cli, &args) {
+            Ok(done) => {
+                let text = if cli.json { output::pretty(&done.json) } else { done.text };
+                finish(&text, if done.ok { 0 } else { 1 })
+            }
+            Err(failure) => {
+                eprintln!("{} {failure}", Style::stderr(cli.color).bad("error:"));
+                let json = if cli.json { output::pretty(&failure.json()) } else { String::new() };
+                finish(&json, failure.code())
+            }
+        }
+    }
+
+    fn clap(&self) -> clap::Command {
+        Cli::command().display_name(self.name.clone()).bin_name(self.name.clone())
+    }
+
+    fn command(&self, cli: &Cli, args: &[OsString]) -> Result<Done, Failure> {
+        let style = Style::stdout(cli.color);
+        match &cli.command {
+            Command::Run(run) => run::run(self, run, style),
+            Command::Check(check) => check::check(self, check, &check::Replay::new(&self.name, args), style),
+            Command::Generate(generate) => generate::generate(self, generate, style),
+            Command::Show(show) => show::show(self, show),
+            Command::List(list) => list::list(self, list, style),
+            Command::Completions { shell } => Ok(self.completions(*shell)),
+        }
+    }
+
+    fn program(&self) -> &str {
+        &self.name
+    }
+
+    fn registry(&self) -> &Registry {
+        &self.registry
+    }
+
+    fn scenarios(&self) -> impl Iterator<Item = &'static dyn DynScenario> {
+        self.scenarios.iter().copied()
+    }
+
+    fn completions(&self, shell: clap_complete::Shell) -> Done {
+        let mut script = vec![];
+        clap_complete::generate(shell, &mut self.clap(), &self.name, &mut script);
+        let text = String::from_utf8_lossy(&script).into_owned();
+        let json = serde_json::json!({ "shell": shell.to_string(), "script": text });
+        Done { text, json, ok: true }
+    }
+}
+
+fn finish(text: &str, code: u8) -> ExitCode {
+    match output::print(text) {
+        Ok(()) => ExitCode::from(code),
+        Err(e) => {
+            eprintln!("error: {}", InputError::io("output", "standard output", &e));
+            ExitCode::from(2)
+        }
+    }
+}
+
+/// Reads a target.
+fn target(text: &str) -> Result<Target, InputError> {
+    text.parse().map_err(|_| crate::catalogue::unknown_target("--target", text))
+}

@@ -1,0 +1,227 @@
+//! What a command found, and how it gets to the user.
+
+use std::io::{IsTerminal, Write};
+
+use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
+use indicatif::{ProgressBar, ProgressStyle};
+use serde_json::{Value, json};
+
+use crate::emit::EmitError;
+use crate::input::InputError;
+use crate::scenario::ScenarioError;
+
+use super::args::When;
+
+/// The outcome of a command that could do its work.
+pub(crate) struct Done {
+    /// For people.
+    pub text: String,
+    /// For programs.
+    pub json: Value,
+    /// Whether nothing is wrong; decides the exit status.
+    pub ok: bool,
+}
+
+/// Why a command could not do its work.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Failure {
+    /// The input cannot be used.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The kernel's author has something to fix; says where.
+    #[error("{0}")]
+    Kernel(String),
+}
+
+impl From<EmitError> for Failure {
+    fn from(error: EmitError) -> Failure {
+        match error {
+            EmitError::Input(e) => Failure::Input(e),
+            EmitError::Kernel { variant, message } => Failure::Kernel(format!("{variant}: {message}")),
+        }
+    }
+}
+
+impl From<ScenarioError> for Failure {
+    fn from(error: ScenarioError) -> Failure {
+        match error {
+            ScenarioError::Input(e) => Failure::Input(e),
+            ScenarioError::Kernel(message) => Failure::Kernel(message),
+        }
+    }
+}
+
+impl Failure {
+    /// 2 for input that cannot be used, 1 for kernels that are wrong.
+    pub fn code(&self) -> u8 {
+        match self {
+            Failure::Input(_) => 2,
+            Failure::Kernel(_) => 1,
+        }
+    }
+
+    /// For programs.
+    pub fn json(&self) -> Value {
+        let message = self.to_string();
+        match self {
+            Failure::Input(e) => {
+                let mut error = json!(e);
+                error["message"] = message.into();
+                json!({ "ok": false, "error": error })
+            }
+            Failure::Kernel(_) => json!({ "ok": false, "error": { "message": message } }),
+        }
+    }
+}
+
+/// Colours, or none.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Style {
+    on: bool,
+}
+
+impl Style {
+    /// For standard output.
+    pub fn stdout(when: When) -> Style {
+        Style::new(when, std::io::stdout().is_terminal())
+    }
+
+    /// For standard error.
+    pub fn stderr(when: When) -> Style {
+        Style::new(when, std::io::stderr().is_terminal())
+    }
+
+    fn new(when: When, terminal: bool) -> Style {
+        let wanted = std::env::var_os("NO_COLOR").is_none_or(|v| v.is_empty());
+        let on = match when {
+            When::Always => true,
+            When::Never => false,
+            When::Auto => terminal && wanted,
+        };
+        Style { on }
+    }
+
+    fn paint(self, code: &str, text: &str) -> String {
+        if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
+    }
+
+    /// For what went well.
+    pub fn good(self, text: &str) -> String {
+        self.paint("1;32", text)
+    }
+
+    /// For what did not.
+    pub fn bad(self, text: &str) -> String {
+        self.paint("1;31", text)
+    }
+
+    /// For headings.
+    pub fn bold(self, text: &str) -> String {
+        self.paint("1", text)
+    }
+}
+
+/// A table without frame, numbers to the right.
+pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+    let mut table = Table::new();
+    table
+        .load_preset(presets::NOTHING)
+        .set_content_arrangement(ContentArrangement::Disabled)
+        .set_header(head);
+    let mut numeric = vec![true; head.len()];
+    for row in rows {
+        for (all, cell) in numeric.iter_mut().zip(&row) {
+            *all &= cell.starts_with(|c: char| c.is_ascii_digit() || c == '-');
+        }
+        table.add_row(row);
+    }
+    for (column, numeric) in table.column_iter_mut().zip(numeric) {
+        column.set_padding((0, 2));
+        if numeric {
+            column.set_cell_alignment(CellAlignment::Right);
+        }
+    }
+    table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// Progress of long work on standard error, if that is a terminal.
+pub(crate) struct Progress(ProgressBar);
+
+impl Progress {
+    /// Of `total` steps.
+    pub fn new(what: &'static str, total: u64) -> Progress {
+        let style = ProgressStyle::with_template("{msg} {wide_bar} {pos}/{len} ({eta})");
+        Progress::with(what, ProgressBar::new(total), style)
+    }
+
+    /// Of work whose length is not known.
+    pub fn spinner(what: &'static str) -> Progress {
+        let style = ProgressStyle::with_template("{spinner} {msg} {elapsed}");
+        let progress = Progress::with(what, ProgressBar::new_spinner(), style);
+        progress.0.enable_steady_tick(std::time::Duration::from_millis(100));
+        progress
+    }
+
+    fn with(
+        what: &'static str,
+        bar: ProgressBar,
+        style: Result<ProgressStyle, indicatif::style::TemplateError>,
+    ) -> Progress {
+        if let Ok(style) = style {
+            bar.set_style(style);
+        }
+        bar.set_message(what);
+        Progress(bar)
+    }
+
+    /// One step more is done.
+    pub fn tick(&self) {
+        self.0.inc(1);
+    }
+
+    /// Takes it off the screen.
+    pub fn finish(self) {
+        self.0.finish_and_clear();
+    }
+}
+
+/// A number of bytes as people read it.
+pub(crate) fn bytes(n: u64) -> String {
+    const UNITS: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+    let power = (n.max(1).ilog2() / 10).min(4);
+    match power {
+        0 => format!("{n} B"),
+        p => format!("{:.1} {}", n as f64 / f64::from(p * 10).exp2(), UNITS[p as usize]),
+    }
+}
+
+/// Writes to standard output. A reader that went away early (`| head`) is no error.
+pub(crate) fn print(text: &str) -> std::io::Result<()> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() == std::io::ErrorKind::BrokenPipe => Ok(()),
+        other => other,
+    }
+}
+
+/// JSON as it is printed: indented, with a newline at the end.
+pub(crate) fn pretty(json: &Value) -> String {
+    format!("{json:#}\n")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tables_align_numbers_to_the_right() {
+        let rows = [["a", "9", "x 1"], ["bcd", "128", ""]].map(|r| r.map(String::from).into());
+        assert_eq!(table(&["name", "n", "note"], rows), "name    n  note\na       9  x 1\nbcd   128\n");
+    }
+
+    #[test]
+    fn bytes_have_units() {
+        let shown = [0, 1, 1023, 1024, 1 << 20, 3 << 29, u64::MAX].map(bytes);
+        assert_eq!(shown, ["0 B", "1 B", "1023 B", "1.0 KiB", "1.0 MiB", "1.5 GiB", "16777216.0 TiB"]);
+    }
+}

@@ -1,0 +1,135 @@
+//! From the selection on the command line to requests.
+
+use crate::catalogue::shape_settings;
+use crate::input::InputError;
+use crate::models::{self, Model};
+use crate::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
+
+use super::args::Selection;
+
+/// What a selection could be, for errors.
+const WAYS: &str = "--model NAME, --hf-config FILE, --hidden H --experts E --topk K, \
+                    --family NAME FIELD=VALUE.., or the name of a variant";
+
+impl Selection {
+    /// Whether nothing at all is selected.
+    pub fn is_empty(&self) -> bool {
+        self.items.is_empty() && self.family.is_none() && !self.is_moe()
+    }
+
+    /// Whether an MoE problem is selected.
+    pub fn is_moe(&self) -> bool {
+        self.model.is_some()
+            || self.hf_config.is_some()
+            || self.hidden.is_some()
+            || self.experts.is_some()
+            || self.topk.is_some()
+    }
+
+    /// The requests, one for each variant name or else one only.
+    pub fn requests(&self) -> Result<Vec<Request>, InputError> {
+        let tuning = self.tuning()?;
+        if let Some(family) = &self.family {
+            let key = self.items.iter().map(|i| pair(i, "--family")).collect::<Result<Vec<_>, _>>()?;
+            let key = key.into_iter().chain(self.flags()).collect();
+            let label = models::slug(family);
+            let scope = Scope::Family(family.clone());
+            return Ok(self.phases(Request { label, origin: None, scope, key, tuning }));
+        }
+        if self.is_moe() {
+            if let Some(item) = self.items.first() {
+                let with = "--model, --hf-config or --hidden";
+                return Err(InputError::conflict("VARIANT", item, with, "one way to select"));
+            }
+            return Ok(self.phases(self.moe(tuning)?));
+        }
+        if self.items.is_empty() {
+            return Err(InputError::missing("selection", WAYS));
+        }
+        let requests: Result<Vec<_>, _> = self.items.iter().map(|item| self.variant(item, &tuning)).collect();
+        Ok(requests?.into_iter().flat_map(|r| self.phases(r)).collect())
+    }
+
+    /// One request, or with `--phase split` one for each half.
+    fn phases(&self, request: Request) -> Vec<Request> {
+        let phases: &[&str] = match self.phase.as_deref() {
+            None => return vec![request],
+            Some("split") => &["send", "recv"],
+            Some(phase) => &[phase],
+        };
+        let in_phase = |phase: &&str| {
+            let mut request = request.clone();
+            request.tuning.push(("phase".into(), (*phase).into()));
+            request
+        };
+        phases.iter().map(in_phase).collect()
+    }
+
+    /// The request for a variant by its name.
+    fn variant(&self, name: &str, tuning: &[(String, String)]) -> Result<Request, InputError> {
+        if name.contains('=') {
+            return Err(InputError::missing("--family", format!("the family that `{name}` is for")));
+        }
+        let scope = Scope::Variant(name.to_owned());
+        let (label, tuning) = (name.to_owned(), tuning.to_vec());
+        Ok(Request { label, origin: None, scope, key: self.flags(), tuning })
+    }
+
+    fn moe(&self, tuning: Vec<(String, String)>) -> Result<Request, InputError> {
+        let (label, shape) = match self.known_model()? {
+            Some(model) => (model.name, shape_settings(&model.shape)),
+            None => self.given_shape()?,
+        };
+        let defaults = [("tokens", DEFAULT_TOKENS), ("ranks", DEFAULT_RANKS), ("dtype", DEFAULT_DTYPE)];
+        let given = self.flags();
+        let absent = defaults.into_iter().filter(|(f, _)| !given.iter().any(|g| g.0 == *f));
+        let mut key = shape;
+        key.extend(given.iter().cloned());
+        key.extend(absent.map(|(f, v)| (f.to_owned(), v.to_owned())));
+        let origin = self.hf_config.as_ref().map(|p| p.display().to_string());
+        Ok(Request { label, origin, scope: Scope::Moe, key, tuning })
+    }
+
+    fn known_model(&self) -> Result<Option<Model>, InputError> {
+        match (&self.model, &self.hf_config) {
+            (Some(name), _) => models::find(name).cloned().map(Some),
+            (None, Some(path)) => models::from_hf_file(path).map(Some),
+            (None, None) => Ok(None),
+        }
+    }
+
+    /// A shape by its numbers, as settings: the family says which numbers are allowed.
+    fn given_shape(&self) -> Result<(String, Vec<(String, String)>), InputError> {
+        let (Some(hidden), Some(experts), Some(topk)) = (&self.hidden, &self.experts, &self.topk) else {
+            let fields = [("--hidden", &self.hidden), ("--experts", &self.experts), ("--topk", &self.topk)];
+            let absent: Vec<&str> = fields.iter().filter(|f| f.1.is_none()).map(|f| f.0).collect();
+            return Err(InputError::missing(absent.join(", "), "all of --hidden, --experts and --topk"));
+        };
+        let label = models::slug(&format!("h{hidden}-e{experts}-k{topk}"));
+        let settings = [("hidden", hidden), ("experts", experts), ("topk", topk)];
+        Ok((label, settings.map(|(f, v)| (f.to_owned(), v.clone())).into()))
+    }
+
+    /// The key fields that have a flag of their own and apply to any family.
+    fn flags(&self) -> Vec<(String, String)> {
+        [("tokens", &self.tokens), ("ranks", &self.ranks), ("dtype", &self.dtype)]
+            .into_iter()
+            .filter_map(|(field, value)| Some((field.to_owned(), value.clone()?)))
+            .collect()
+    }
+
+    fn tuning(&self) -> Result<Vec<(String, String)>, InputError> {
+        let mut all = self.settings.iter().map(|s| pair(s, "--set")).collect::<Result<Vec<_>, _>>()?;
+        all.extend(self.dedup.clone().map(|v| ("dedup".to_owned(), v)));
+        Ok(all)
+    }
+}
+
+fn pair(text: &str, field: &str) -> Result<(String, String), InputError> {
+    match text.split_once('=') {
+        Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
+            Ok((name.trim().to_owned(), value.trim().to_owned()))
+        }
+        _ => Err(InputError::not_allowed(field, text, "FIELD=VALUE")),
+    }
+}

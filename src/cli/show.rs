@@ -1,0 +1,83 @@
+//! `peerwarp show`.
+
+use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
+use peerwarp_codegen::ir;
+use serde_json::json;
+
+use crate::emit;
+use crate::input::InputError;
+
+use super::App;
+use super::args::ShowArgs;
+use super::output::{Done, Failure};
+
+/// What to show of a variant.
+#[derive(Clone, Copy, PartialEq)]
+enum Form {
+    Ir,
+    Source,
+    Header,
+    Explain,
+}
+
+impl Form {
+    fn name(self) -> &'static str {
+        match self {
+            Form::Ir => "ir",
+            Form::Source => "source",
+            Form::Header => "header",
+            Form::Explain => "explain",
+        }
+    }
+}
+
+pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
+    let (form, target) = form(args)?;
+    let mut texts = vec![];
+    let mut json = vec![];
+    for request in args.selection.requests()? {
+        for variant in request.resolve(app.registry())? {
+            let text = one(app, &*variant, form, target)?;
+            json.push(json!({
+                "variant": variant.variant_name(),
+                "family": variant.family().name(),
+                "form": form.name(),
+                "target": target,
+                "text": text,
+            }));
+            texts.push(text);
+        }
+    }
+    Ok(Done { text: texts.join("\n"), json: json.into(), ok: true })
+}
+
+fn one(app: &App, variant: &dyn DynConfig, form: Form, target: Target) -> Result<String, Failure> {
+    Ok(match form {
+        Form::Source => emit::source(app.program(), variant, target)?.text,
+        Form::Header => emit::source(app.program(), variant, target)?.abi,
+        Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
+        Form::Explain => ir::explain(&emit::trace(variant, target.warp_size())?).to_string(),
+    })
+}
+
+fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
+    let target = args.target.as_deref().map(super::target).transpose()?;
+    if let (Some(target), true) = (target, args.cuda || args.hip) {
+        let backend = if args.cuda { "cuda" } else { "hip" };
+        if target.backend() != backend {
+            let allowed = format!("a target that starts with {backend}:");
+            return Err(InputError::conflict("--target", target, format!("--{backend}"), allowed));
+        }
+    }
+    let default = if args.hip { Target::Hip(HipArch::Gfx942) } else { Target::Cuda(CudaArch::Sm90a) };
+    let form = if args.ir {
+        Form::Ir
+    } else if args.header {
+        Form::Header
+    } else if args.explain || !(args.cuda || args.hip || target.is_some()) {
+        Form::Explain
+    } else {
+        Form::Source
+    };
+    Ok((form, target.unwrap_or(default)))
+}

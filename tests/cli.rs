@@ -1,0 +1,12 @@
+//! The `peerwarp` command as its users meet it.
+
+#[path = "cli/bad_input.rs"]
+mod bad_input;
+#[path = "cli/generate.rs"]
+mod generate;
+#[path = "cli/run.rs"]
+mod run;
+#[path = "cli/show.rs"]
+mod show;
+#[path = "cli/support.rs"]
+mod support;

@@ -1,0 +1,159 @@
+//! Every bad input gets an error that names the field, the value and what is allowed, and leaves nothing behind.
+
+use super::support::Place;
+
+/// The rest of each command line, and what must be in the error.
+const USAGE: &[(&str, &str, &[&str])] = &[
+    (
+        "unknown model",
+        "run --model deepsek-v3",
+        &["--model = deepsek-v3", "allowed: deepseek-v3,", "did you mean"],
+    ),
+    ("nothing selected", "show", &["selection is missing", "--model NAME"]),
+    ("half a shape", "run --hidden 4096 --topk 2", &["--experts is missing", "all of --hidden"]),
+    (
+        "hidden not a multiple of 8",
+        "run --hidden 4100 --experts 8 --topk 2",
+        &["hidden = 4100", "multiple of 8"],
+    ),
+    ("hidden of no number", "run --hidden big --experts 8 --topk 2", &["hidden = big", "multiple of 8"]),
+    ("topk above experts", "run --hidden 64 --experts 4 --topk 5", &["topk = 5", "experts"]),
+    ("topk above 32", "run --hidden 64 --experts 64 --topk 33", &["topk = 33", "1 to 32"]),
+    ("no experts", "run --hidden 64 --experts 0 --topk 1", &["experts = 0", "1 to 65535"]),
+    ("one rank", "run --model mixtral-8x7b --ranks 1", &["ranks = 1", "2 to 64"]),
+    ("no tokens", "run --model mixtral-8x7b --tokens 0", &["tokens = 0", "1 to 65536"]),
+    ("unknown dtype", "run --model mixtral-8x7b --dtype int8", &["dtype = int8", "bf16"]),
+    (
+        "unknown tuning field",
+        "show --model glm-4.5 --set send_block=3",
+        &["--set = send_block", "send_blocks"],
+    ),
+    ("tuning value", "show --model glm-4.5 --set send_blocks=3", &["send_blocks = 3", "one of"]),
+    (
+        "setting without value",
+        "show --model glm-4.5 --set send_blocks",
+        &["--set = send_blocks", "FIELD=VALUE"],
+    ),
+    ("unknown phase", "show --model glm-4.5 --phase half", &["phase = half"]),
+    (
+        "unknown family",
+        "show --family moe_dispach hidden=8",
+        &["--family = moe_dispach", "did you mean: moe_dispatch"],
+    ),
+    ("pair without family", "show hidden=8", &["--family is missing"]),
+    ("unknown variant", "show moe_dispatch_h7168", &["variant = moe_dispatch_h7168"]),
+    ("variant of no family", "show all_reduce_n8", &["variant = all_reduce_n8", "moe_dispatch"]),
+    ("unknown target", "show --model glm-4.5 --target cuda:sm_91", &["--target = cuda:sm_91", "cuda:sm_90a"]),
+    ("bare target", "show --model glm-4.5 --target sm_90a", &["did you mean: cuda:sm_90a"]),
+    ("target of the other kind", "show --model glm-4.5 --hip --target cuda:sm_90", &["contradicts --hip"]),
+    (
+        "too few counts",
+        "run --model mixtral-8x7b --ranks 3 --tokens-per-rank 1,2",
+        &["--tokens-per-rank = 1,2", "3 ranks"],
+    ),
+    (
+        "a count above tokens",
+        "run --model mixtral-8x7b --ranks 2 --tokens 4 --tokens-per-rank 1,5",
+        &["rank 1 = 5", "0 to 4"],
+    ),
+    ("counts of no number", "run --model mixtral-8x7b --tokens-per-rank 1,x", &["--tokens-per-rank = x"]),
+    (
+        "unknown routing",
+        "run --model mixtral-8x7b --routing zpif:1",
+        &["--routing = zpif:1", "zipf:S", "did you mean"],
+    ),
+    (
+        "routing file that is not there",
+        "run --model mixtral-8x7b --routing no.npy",
+        &["--routing = no.npy", "No such file"],
+    ),
+    ("config that is not there", "run --hf-config no.json", &["--hf-config = no.json", "No such file"]),
+    (
+        "catalogue that is not there",
+        "generate --catalogue no.toml --out o",
+        &["--catalogue = no.toml", "No such file"],
+    ),
+];
+
+#[test]
+fn is_told_by_field_value_and_allowed() {
+    let place = Place::new();
+    let mut report = vec![];
+    for (what, args, needles) in USAGE {
+        let ran = place.say(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{what}: {}", ran.report());
+        for needle in *needles {
+            assert!(ran.stderr.contains(needle), "{what}: no `{needle}` in {}", ran.report());
+        }
+        report.push(format!("# {what}\n$ peerwarp {args}\n{}", ran.stderr));
+    }
+    assert_eq!(place.names(), [""; 0], "something was left behind");
+    insta::assert_snapshot!(report.join("\n"));
+}
+
+#[test]
+fn in_files_is_told_by_file_and_place() {
+    let place = Place::new();
+    let npy = |shape: &str, descr: &str, bytes: usize| {
+        let header = format!("{{'descr': '{descr}', 'fortran_order': False, 'shape': {shape}, }}\n");
+        let mut file = b"\x93NUMPY\x01\x00".to_vec();
+        file.extend((header.len() as u16).to_le_bytes());
+        file.extend(header.bytes());
+        file.extend(std::iter::repeat_n(1, bytes));
+        file
+    };
+    place.write("not.npy", "PK\u{3}\u{4}");
+    place.write("long.npy", npy("(2, 1, 2)", "<i8", 32));
+    place.write("short.npy", npy("(2, 1, 2)", "<i4", 15));
+    place.write("shape.npy", npy("(2, 2)", "<i4", 16));
+    place.write("ids.npy", npy("(2, 1, 2)", "<i4", 16));
+    place.write("bad.json", "{\"hidden_size\": ");
+    place.write("dense.json", "{\"hidden_size\": 4096}");
+    place.write("bad.toml", "[[moe]]\nmodel = deepseek-v3\n");
+    place.write("unknown.toml", "[[moe]]\nmodel = \"deepseek\"\n");
+    place.write("illegal.toml", "[[moe]]\nhidden = 12\nexperts = 8\ntopk = 2\n");
+    place.write("target.toml", "targets = [\"cuda:90\"]\n[[moe]]\nmodel = \"glm-4.5\"\n");
+    let before = place.names();
+    let run = "run --hidden 64 --experts 8 --topk 2 --ranks 2 --tokens 4 --routing";
+    let commands = ["not", "long", "short", "shape", "ids"]
+        .map(|f| format!("{run} {f}.npy"))
+        .into_iter()
+        .chain(["bad", "dense"].map(|f| format!("show --hf-config {f}.json")))
+        .chain(
+            ["bad", "unknown", "illegal", "target"].map(|f| format!("generate --catalogue {f}.toml --out o")),
+        );
+    let mut report = vec![];
+    for command in commands {
+        let ran = place.say(&command);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+        assert!(ran.stderr.contains("allowed: "), "{}", ran.report());
+        report.push(format!("$ peerwarp {command}\n{}", ran.stderr));
+    }
+    assert_eq!(place.names(), before, "something was left behind");
+    insta::assert_snapshot!(report.join("\n"));
+}
+
+#[test]
+fn is_told_as_json_too() {
+    let ran = Place::new().say("run --model mixtral --json");
+    assert_eq!(ran.code, 2);
+    let error = &ran.json()["error"];
+    assert_eq!((&error["field"], &error["value"]), (&"--model".into(), &"mixtral".into()));
+    assert_eq!(error["problem"], "unknown");
+    assert_eq!(error["nearest"][0], "mixtral-8x7b");
+    assert!(error["allowed"].as_str().unwrap().contains("glm-4.5"));
+    assert!(ran.stderr.contains("did you mean"));
+}
+
+#[test]
+fn an_out_folder_that_cannot_be_written_is_told() {
+    let place = Place::new();
+    place.write("file", "mine");
+    let ran = place.say("generate --model glm-4.5 --out file/out");
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""));
+    assert!(ran.stderr.contains("--out = file/out: "), "{}", ran.report());
+    let ran = place.say("generate --model glm-4.5 --out file");
+    assert_eq!(ran.code, 2, "{}", ran.report());
+    assert_eq!(place.names(), ["file"]);
+    assert_eq!(std::fs::read_to_string(place.path("file")).unwrap(), "mine");
+}

@@ -1,0 +1,121 @@
+//! `peerwarp generate`.
+
+use super::support::{Place, names};
+
+const MIXTRAL: &str =
+    "generate --model mixtral-8x7b --tokens 16 --set group_warps=1 --target cuda:sm_90a,hip:gfx942 --out out";
+
+#[test]
+fn writes_checks_and_repairs() {
+    let place = Place::new();
+    let first = place.say(MIXTRAL);
+    assert_eq!(first.code, 0, "{}", first.report());
+    assert_eq!(first.stdout, "4 kernels in out: 9 files new, 0 changed\n");
+    assert_eq!(names(&place.path("out")), ["manifest.json", "mixtral-8x7b"]);
+    assert_eq!(names(&place.path("out/mixtral-8x7b")), ["gfx942", "sm_90a"]);
+    let files = names(&place.path("out/mixtral-8x7b/sm_90a"));
+    let ends: Vec<_> = files.iter().map(|f| f.rsplit_once('.').unwrap().1).collect();
+    assert_eq!(ends, ["cu", "h", "cu", "h"], "{files:?}");
+    assert_eq!(place.names(), ["out"]);
+
+    let check = format!("{MIXTRAL} --check");
+    let ran = place.say(&check);
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "ok: 4 kernels in out are as emitted\n"));
+    assert_eq!(place.say(MIXTRAL).stdout, "4 kernels in out, all up to date\n");
+
+    let folder = place.path("out/mixtral-8x7b/sm_90a");
+    let edited = folder.join(&files[0]);
+    std::fs::write(&edited, "// edited").unwrap();
+    std::fs::remove_file(folder.join(&files[1])).unwrap();
+    place.write("out/mixtral-8x7b/stray.cu", "");
+    let ran = place.say(&check);
+    assert_eq!(ran.code, 1);
+    insta::assert_snapshot!(ran.report());
+    assert_eq!(std::fs::read_to_string(&edited).unwrap(), "// edited", "--check wrote");
+    let json = place.say(&format!("{check} --json")).json();
+    assert_eq!((&json["ok"], &json["checked"]), (&false.into(), &true.into()));
+    assert_eq!(json["differences"]["extra"][0], "mixtral-8x7b/stray.cu");
+
+    assert_eq!(place.say(MIXTRAL).stdout, "4 kernels in out: 1 files new, 1 changed\n");
+    std::fs::remove_file(place.path("out/mixtral-8x7b/stray.cu")).unwrap();
+    assert_eq!(place.say(&check).code, 0);
+}
+
+#[test]
+fn what_is_no_longer_selected_goes_away() {
+    let place = Place::new();
+    place.say(MIXTRAL);
+    let ran = place.say("generate --model gpt-oss-20b --tokens 8 --out out");
+    assert_eq!(
+        (ran.code, names(&place.path("out"))),
+        (0, vec!["gpt-oss-20b".into(), "manifest.json".into()])
+    );
+    assert!(ran.stdout.contains("8 removed"), "{}", ran.stdout);
+}
+
+#[test]
+fn the_banner_names_a_command_that_prints_the_file() {
+    let place = Place::new();
+    place.say(MIXTRAL);
+    for arch in ["sm_90a", "gfx942"] {
+        let folder = place.path("out/mixtral-8x7b").join(arch);
+        for file in names(&folder) {
+            let text = std::fs::read_to_string(folder.join(&file)).unwrap();
+            let command =
+                text.lines().find_map(|l| Some(l.split_once("peerwarp show ")?.1)).expect("a command");
+            let shown = place.say(&format!("show {command}"));
+            assert_eq!((shown.code, shown.stdout), (0, text), "{file}");
+        }
+    }
+}
+
+#[test]
+fn a_catalogue_has_several_shapes() {
+    let place = Place::new();
+    place.write(
+        "c.toml",
+        "targets = [\"hip:gfx942\"]\n[defaults]\nranks = 4\nset = { group_warps = 1 }\n[[moe]]\nmodel = \"mixtral-8x7b\"\ntokens = [8, 16]\n\
+         [[moe]]\nname = \"Our Own\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\nset = { dedup = false }\n",
+    );
+    let ran = place.say("generate --catalogue c.toml --out out --json");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert_eq!(names(&place.path("out")), ["manifest.json", "mixtral-8x7b", "our-own"]);
+    assert_eq!(names(&place.path("out/mixtral-8x7b/gfx942")).len(), 8);
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let files = manifest["kernels"].as_array().unwrap();
+    assert_eq!(files.len(), 6);
+    for file in files {
+        for of in ["file", "header"] {
+            assert!(place.path("out").join(file[of].as_str().unwrap()).is_file());
+        }
+        assert_eq!((&file["target"], &file["entry"]), (&"hip:gfx942".into(), &file["variant"]));
+        assert!(file["grid_blocks"].as_u64().unwrap() > 0 && file["block_threads"].as_u64().unwrap() >= 64);
+    }
+}
+
+#[test]
+fn any_shape_works_by_its_numbers_or_config() {
+    let place = Place::new();
+    place.write(
+        "config.json",
+        r#"{"model_type": "x", "hidden_size": 2880, "num_experts": 10, "moe_topk": 3}"#,
+    );
+    let by = ["--hidden 2880 --experts 10 --topk 3", "--hf-config config.json"];
+    let file = |selection: &str, dir: &str| {
+        let ran = place.say(&format!("generate {selection} --tokens 8 --ranks 3 --out {dir}"));
+        assert_eq!(ran.code, 0, "{}", ran.report());
+        let model = place.path(dir).join(if dir == "a" { "h2880-e10-k3" } else { "x" }).join("sm_90a");
+        names(&model)
+    };
+    assert_eq!(file(by[0], "a"), file(by[1], "b"));
+}
+
+#[test]
+fn architectures_do_not_get_into_each_others_way() {
+    let place = Place::new();
+    let ran =
+        place.say("generate --model glm-4.5 --tokens 8 --target cuda:sm_80,cuda:sm_90a,cuda:sm_80 --out out");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "4 kernels in out: 9 files new, 0 changed\n"));
+    assert_eq!(names(&place.path("out/glm-4.5")), ["sm_80", "sm_90a"]);
+}

@@ -1,0 +1,82 @@
+//! `peerwarp run` and `peerwarp check`.
+
+use super::support::Place;
+
+const SMALL: &str = "--hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 4";
+
+/// Replaces what depends on the machine.
+fn stable(text: &str) -> String {
+    let seconds = |line: &str| match line.find(" in ").filter(|_| line.ends_with(" s")) {
+        Some(at) => format!("{} in <time>", &line[..at]),
+        None => line.to_owned(),
+    };
+    text.lines().map(seconds).map(|l| l + "\n").collect()
+}
+
+#[test]
+fn agrees_with_the_reference_and_says_what_moved() {
+    let place = Place::new();
+    let ran = place.say(&format!("run {SMALL} --tokens-per-rank 4,0,1,3 --seed 7"));
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    insta::assert_snapshot!(stable(&ran.report()));
+    let json = place.say(&format!("run {SMALL} --tokens-per-rank 4,0,1,3 --seed 7 --json")).json();
+    assert_eq!((&json["ok"], &json["backend"]), (&true.into(), &"sim".into()));
+    assert!(json["max_abs_err"].is_number() && json["max_rel_err"].is_number(), "{json}");
+    assert!(json["variant"].as_str().unwrap().starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_both__"));
+    assert!(json["variants"][1].as_str().unwrap().starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_both__"));
+    let links = json["link_bytes"].as_array().unwrap();
+    let wire: u64 = (0..4)
+        .flat_map(|a| (0..4).filter(move |b| a != *b).map(move |b| (a, b)))
+        .map(|(a, b)| links[a][b].as_u64().unwrap())
+        .sum();
+    assert_eq!(json["bytes_on_wire"], wire);
+    assert!(wire > 0);
+}
+
+#[test]
+fn every_dtype_and_way_of_routing_works() {
+    let place = Place::new();
+    for (dtype, routing) in [("bf16", "zipf:1.2"), ("fp16", "uniform"), ("fp8", "zipf:3")] {
+        let ran = place.say(&format!("run {SMALL} --dtype {dtype} --routing {routing} --json"));
+        assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
+    }
+    let ids: Vec<i32> = (0..2 * 3 * 3).map(|i| if i % 5 == 0 { -1 } else { i % 6 }).collect();
+    let array = peerwarp::npy::Array { shape: vec![2, 3, 3], data: ids };
+    place.write("r.npy", peerwarp::npy::write(&array));
+    let ran = place.say("run --hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 2 --routing r.npy --json");
+    assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
+}
+
+#[test]
+fn dedup_saves_bytes() {
+    let place = Place::new();
+    let run = |dedup: bool| {
+        let ran =
+            place.say(&format!("run {SMALL} --experts 8 --dedup {dedup} --json").replace("--experts 6 ", ""));
+        assert_eq!(ran.code, 0, "{}", ran.report());
+        ran.json()["bytes_on_wire"].as_u64().unwrap()
+    };
+    assert!(run(true) < run(false));
+}
+
+#[test]
+fn the_seed_decides_the_run() {
+    let place = Place::new();
+    let run = |seed: u32| {
+        let mut json = place.say(&format!("run {SMALL} --seed {seed} --json")).json();
+        json["seconds"] = 0.into();
+        json
+    };
+    assert_eq!(run(1), run(1));
+    assert_ne!(run(1)["link_bytes"], run(2)["link_bytes"]);
+}
+
+#[test]
+fn checks_the_protocol_over_seeds() {
+    let place = Place::new();
+    let ran = place.say(&format!("check {SMALL} --seeds 6 --epochs 3"));
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    insta::assert_snapshot!(stable(&ran.report()));
+    let json = place.say(&format!("check {SMALL} --seeds 2 --seed 5 --json")).json();
+    assert_eq!((&json["ok"], &json["seeds"], &json["first_seed"]), (&true.into(), &2.into(), &5.into()));
+}

@@ -1,0 +1,101 @@
+//! `peerwarp show` and `peerwarp list`.
+
+use super::support::Place;
+
+const SMALL: &str = "--hidden 64 --experts 8 --topk 2 --tokens 8 --ranks 4";
+
+#[test]
+fn shows_every_form_of_a_selection() {
+    let place = Place::new();
+    let shown = |form: &str| {
+        let ran = place.say(&format!("show {SMALL} {form}"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""), "{form}");
+        ran.stdout
+    };
+    assert_eq!(shown(""), shown("--explain"));
+    assert!(shown("--cuda").contains("extern \"C\" __global__"), "{}", shown("--cuda"));
+    assert_eq!(shown("--cuda"), shown("--target cuda:sm_90a"));
+    assert_eq!(shown("--hip"), shown("--target hip:gfx942"));
+    assert!(shown("--hip") != shown("--hip --target hip:gfx90a"));
+    assert!(shown("--ir") != shown("--ir --target hip:gfx942"), "the warp size shows in the IR");
+    assert!(shown("--set send_blocks=64 --ir") != shown("--ir"));
+    insta::assert_snapshot!(shown("--explain"));
+}
+
+#[test]
+fn shows_a_variant_by_name() {
+    let place = Place::new();
+    let all = place.say(&format!("show {SMALL} --json")).json();
+    let variants: Vec<&str> =
+        all.as_array().unwrap().iter().map(|v| v["variant"].as_str().unwrap()).collect();
+    assert_eq!(variants.len(), 2);
+    for (variant, of_selection) in variants.iter().zip(all.as_array().unwrap()) {
+        let by_name = place.say(&format!("show {variant} --json")).json();
+        assert_eq!(&by_name[0], of_selection);
+        let other = place.say(&format!("show {variant} --set send_blocks=64 --json")).json();
+        assert!(other[0]["variant"].as_str().unwrap().contains("_s64_"), "{other}");
+    }
+}
+
+#[test]
+fn forms_exclude_each_other() {
+    let ran = Place::new().say(&format!("show {SMALL} --ir --cuda"));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("cannot be used with"), "{}", ran.stderr);
+}
+
+#[test]
+fn lists_models_families_and_variants() {
+    let place = Place::new();
+    insta::assert_snapshot!("models", place.say("list models").report());
+    insta::assert_snapshot!("families", place.say("list").report());
+    assert_eq!(place.say("list models --json").json().as_array().unwrap().len(), 13);
+    let families = place.say("list families --json").json();
+    assert_eq!(families[0]["name"], "moe_dispatch");
+    assert_eq!(families[0]["scenario"], true);
+    let all = place.say("list variants --json").json();
+    assert_eq!(all.as_array().unwrap().len(), 13 * 4 * 2);
+    let space = place.say("list variants --model glm-4.5 --json").json();
+    for family in space.as_array().unwrap() {
+        let others = family["others"].as_array().unwrap();
+        assert!(!others.is_empty() && !others.contains(&family["selected"]), "{}", family["family"]);
+    }
+    let text = place.say("list variants --model glm-4.5");
+    assert!(text.stdout.lines().count() < 120, "{}", text.stdout);
+}
+
+#[test]
+fn completes_for_shells_under_its_own_name() {
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let ran = Place::new().say(&format!("completions {shell}"));
+        assert_eq!(ran.code, 0);
+        assert!(ran.stdout.contains("peerwarp") && ran.stdout.contains("hf-config"), "{shell}");
+    }
+}
+
+#[test]
+fn help_says_what_there_is() {
+    let place = Place::new();
+    insta::assert_snapshot!("help", place.say("--help").report());
+    for command in ["run", "check", "generate", "show", "list"] {
+        let ran = place.say(&format!("help {command}"));
+        assert_eq!((ran.code, ran.stderr.as_str()), (0, ""));
+        assert!(ran.stdout.contains("--model <NAME>"), "{command}");
+    }
+    let ran = place.say("generat");
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("similar subcommand exists: 'generate'"), "{}", ran.stderr);
+}
+
+#[test]
+fn a_reader_that_goes_away_is_no_error() {
+    let mut child = std::process::Command::new(env!("CARGO_BIN_EXE_peerwarp"))
+        .args(["list", "variants"])
+        .stdout(std::process::Stdio::piped())
+        .stderr(std::process::Stdio::piped())
+        .spawn()
+        .unwrap();
+    drop(child.stdout.take());
+    let done = child.wait_with_output().unwrap();
+    assert!(done.status.success() && done.stderr.is_empty(), "{done:?}");
+}
