@@ -1,0 +1,226 @@
+//! Protocol bugs, planted one at a time in the shipped kernels: the checker must find each and name its kind, the role
+//! and the line. The kernels as they are must be clean and right under every schedule that is tried.
+
+use peerwarp::codegen::ir::mutate::{Condition, Mutation, Operand, Site, Slot, mutate};
+use peerwarp::codegen::ir::{CompareOp, Kernel};
+use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
+use peerwarp::moe::{MoeProblem, MoeShape, RowDtype, Routing};
+use peerwarp::moe_run::{MoeSim, MoeTuning};
+use rayon::prelude::*;
+
+const DISPATCH: (&str, &str) = ("dispatch", include_str!("../src/kernels/moe/dispatch.rs"));
+const COMBINE: (&str, &str) = ("combine", include_str!("../src/kernels/moe/combine.rs"));
+
+/// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
+/// repeated and own experts.
+fn problem() -> MoeProblem {
+    let shape = MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
+    let first = vec![vec![0, 2, 4, 5, 3, 3], vec![], vec![1, 2, 0, 5]];
+    let second = vec![vec![0, 1, -1, 2], vec![3, 0, 1, 2, 2, 9], vec![4, 5]];
+    let rounds = [first, second].map(|ids| Routing::with_weights(&shape, ids, 1));
+    MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
+}
+
+/// A record for each token, and two blocks of two groups for each role.
+fn tuning(problem: &MoeProblem) -> MoeTuning {
+    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
+    tuning.dispatch.chunk = 1;
+    tuning
+}
+
+/// A bug, and how it must be named.
+struct Bug {
+    name: &'static str,
+    /// The kernel it is planted in, and the source that has the line.
+    kernel: (&'static str, &'static str),
+    plant: Plant,
+    /// Kind of a finding.
+    kind: &'static str,
+    /// Role of one of its parties,
+    role: &'static str,
+    /// and what stands on that party's line.
+    line: &'static str,
+}
+
+enum Plant {
+    Mutation(Mutation),
+    /// The role that waits comes first, and fills the device.
+    Starve,
+}
+
+impl Bug {
+    fn plant(&self, kernel: &mut Kernel) {
+        if kernel.name != self.kernel.0 {
+            return;
+        }
+        match &self.plant {
+            Plant::Mutation(m) => *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name)),
+            Plant::Starve => kernel.roles.reverse(),
+        }
+    }
+
+    fn options(&self) -> Options {
+        let resident_blocks = matches!(self.plant, Plant::Starve).then_some(2);
+        Options { resident_blocks, ..Options::default() }
+    }
+
+    /// Number of the only line of the source that has the text.
+    fn line(&self) -> u32 {
+        let mut lines = self.kernel.1.lines().zip(1..).filter(|(line, _)| line.contains(self.line));
+        let found = lines.next().unwrap_or_else(|| panic!("no line has `{}`", self.line));
+        assert!(lines.next().is_none(), "two lines have `{}`", self.line);
+        found.1
+    }
+
+    fn is_named_by(&self, findings: &Findings) -> bool {
+        let line = self.line();
+        let file = format!("src/kernels/moe/{}.rs", self.kernel.0);
+        let here = |p: &Party| {
+            p.role.as_deref() == Some(self.role)
+                && p.loc.is_some_and(|l| l.line == line && l.short_file() == file)
+        };
+        let named = |f: &&_| -> bool {
+            let f: &peerwarp::codegen::sim::Finding = f;
+            f.kind.name() == self.kind && (here(&f.at) || f.other.as_ref().is_some_and(here))
+        };
+        findings.list.iter().any(|f| named(&f))
+    }
+}
+
+fn relax(role: &str, flag: &str) -> Plant {
+    Plant::Mutation(Mutation::Relax(Site::signal(role, flag)))
+}
+
+fn signal_first(role: &str, flag: &str) -> Plant {
+    Plant::Mutation(Mutation::SignalFirst(Site::signal(role, flag)))
+}
+
+fn leave_out(site: Site) -> Plant {
+    Plant::Mutation(Mutation::Drop(site))
+}
+
+fn offset(site: Site, slot: Slot, by: i64) -> Plant {
+    Plant::Mutation(Mutation::Offset { site, slot, by })
+}
+
+fn replace(site: Site, slot: Slot, number: i64) -> Plant {
+    Plant::Mutation(Mutation::Replace { site, slot, with: Operand::Number(number) })
+}
+
+/// A record is sent only if something is above zero.
+fn record_only_if(name: &str) -> Plant {
+    let when = Condition::new(name, CompareOp::Gt, 0);
+    Plant::Mutation(Mutation::Guard { site: Site::signal("route", "rec_flag"), when, whole_parcel: true })
+}
+
+fn keep_epoch() -> Plant {
+    Plant::Mutation(Mutation::KeepEpoch("epoch".into()))
+}
+
+/// Records are not double-buffered.
+fn one_half() -> Plant {
+    let with = Operand::Number(0);
+    Plant::Mutation(Mutation::ReplaceValue { name: "half".into(), nth: None, with })
+}
+
+const ROW_PUT: &str = "row.put_any(&a.inbox";
+const ROW_SIGNAL: &str = "row.signal(&a.row_flag";
+const ROW_WAIT: &str = "a.row_flag.from(source).wait(";
+const ROW_LOAD: &str = "let x = a.inbox.load(arrived";
+const ROW_STORE: &str = "a.rows.store(";
+const RECORD_SIGNAL: &str = "parcel.signal(&a.rec_flag";
+const RECORD_WAIT: &str = "a.rec_flag.wait_all(";
+const COUNT_PUT: &str = "parcel.put(&a.rec_count";
+const COUNT_LOAD: &str = "a.rec_count.gather(";
+const N_LOAD: &str = "a.rec_n.get(";
+const RETURN_PUT: &str = "parcel.put_f32(&a.returns";
+const RETURN_SIGNAL: &str = "parcel.signal(&a.return_flag";
+const RETURN_WAIT: &str = "a.return_flag.from(owner).wait(back";
+const RETURN_LOAD: &str = "sum += a.returns.load_f32(";
+
+fn bugs() -> Vec<Bug> {
+    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, plant, kind, role, line };
+    let d = |name, plant, kind, role, line| bug(DISPATCH, name, plant, kind, role, line);
+    let c = |name, plant, kind, role, line| bug(COMBINE, name, plant, kind, role, line);
+    let row_signal = || Site::signal("send", "row_flag");
+    let row_wait = || Site::wait("recv", "row_flag");
+    let rec_wait = || Site::wait("recv", "rec_flag");
+    let return_signal = || Site::signal("send", "return_flag");
+    let return_wait = || Site::wait("recv", "return_flag");
+    vec![
+        // Missing release.
+        d("rows without release", relax("send", "row_flag"), "data-race", "recv", ROW_LOAD),
+        d("records without release", relax("route", "rec_flag"), "data-race", "recv", COUNT_LOAD),
+        c("returns without release", relax("send", "return_flag"), "data-race", "recv", RETURN_LOAD),
+        // Wait for the wrong epoch.
+        d("wait for old row", offset(row_wait(), Slot::Value, -1), "epoch-confusion", "recv", ROW_WAIT),
+        d("wait for future records", offset(rec_wait(), Slot::Value, 1), "deadlock", "recv", RECORD_WAIT),
+        c("wait for old return", offset(return_wait(), Slot::Value, -1), "epoch-confusion", "recv", RETURN_WAIT),
+        // Flag before data.
+        d("row flag first", signal_first("send", "row_flag"), "data-race", "send", ROW_PUT),
+        d("record flag first", signal_first("route", "rec_flag"), "data-race", "route", COUNT_PUT),
+        c("return flag first", signal_first("send", "return_flag"), "data-race", "send", RETURN_PUT),
+        // Flag to the wrong slot, to the wrong rank, to nobody.
+        d("flag of the next row", offset(row_signal(), Slot::Index, 1), "deadlock", "recv", ROW_WAIT),
+        c("flag of the next return", offset(return_signal(), Slot::Index, 1), "deadlock", "recv", RETURN_WAIT),
+        c("returns to rank 0", replace(return_signal(), Slot::Target, 0), "doubled-signal", "send", RETURN_SIGNAL),
+        d("row flag to all", replace(row_signal(), Slot::Target, 7), "unwaited-signal", "send", ROW_SIGNAL),
+        d("no row flag", leave_out(row_signal()), "deadlock", "recv", ROW_WAIT),
+        // Missing wait.
+        d("no wait for rows", leave_out(row_wait()), "data-race", "recv", ROW_LOAD),
+        d("no wait for records", leave_out(rec_wait()), "uninitialized-read", "recv", COUNT_LOAD),
+        c("no wait for returns", leave_out(return_wait()), "data-race", "recv", RETURN_LOAD),
+        d("a record not waited for", offset(rec_wait(), Slot::Count, -1), "data-race", "recv", COUNT_LOAD),
+        // Buffers used again an epoch early.
+        d("one copy of records", one_half(), "data-race", "route", COUNT_PUT),
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", RECORD_SIGNAL),
+        c("combine keeps its epoch", keep_epoch(), "doubled-signal", "send", RETURN_SIGNAL),
+        // Counts off by one, slots out of range.
+        d("a token too many", offset(Site::put("route", "rec_n"), Slot::Value, 1), "out-of-bounds", "recv", N_LOAD),
+        d("a row too few", offset(Site::store("route", "count").nth(1), Slot::Value, -1), "data-race", "recv", ROW_STORE),
+        d("row out of range", offset(Site::put("send", "inbox"), Slot::Index, 80), "out-of-bounds", "send", ROW_PUT),
+        c("return out of range", offset(Site::put("send", "returns"), Slot::Index, 200), "out-of-bounds", "send", RETURN_PUT),
+        // Acknowledgements that are left out.
+        d("a rank without tokens is silent", record_only_if("n"), "deadlock", "recv", RECORD_WAIT),
+        d("no record of an empty chunk", record_only_if("used"), "deadlock", "recv", RECORD_WAIT),
+        // Two writers of one slot.
+        d("all rows to slot 0", replace(Site::put("send", "inbox"), Slot::Index, 0), "data-race", "send", ROW_PUT),
+        c("all returns to slot 0", replace(Site::put("send", "returns"), Slot::Index, 0), "data-race", "send", RETURN_PUT),
+        // Waiting blocks that leave no room for those they wait for.
+        d("no room to send", Plant::Starve, "not-resident", "recv", RECORD_WAIT),
+    ]
+}
+
+#[test]
+fn every_planted_bug_is_found_and_named() {
+    let problem = problem();
+    let mut missed = vec![];
+    for bug in bugs() {
+        let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
+        let sim = MoeSim::with_edited(&problem, &tuning(&problem), 3, edit).unwrap();
+        for strategy in [Strategy::Random, Strategy::Adversarial] {
+            let options = bug.options().with_strategy(strategy);
+            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).findings);
+            let found: Vec<_> = runs.flatten().collect();
+            if !found.iter().any(|findings| bug.is_named_by(findings)) {
+                let said = found.first().map_or("nothing".into(), ToString::to_string);
+                missed.push(format!("{}, {strategy:?}, not {} at line {}: {said}", bug.name, bug.kind, bug.line()));
+            }
+        }
+    }
+    assert!(missed.is_empty(), "{}", missed.join("\n\n"));
+}
+
+#[test]
+fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
+    let problem = problem();
+    let plain = tuning(&problem).with_dedup(false).with_split(true);
+    for tuning in [tuning(&problem), plain] {
+        let sim = MoeSim::new(&problem, &tuning, 3).unwrap();
+        (0..1000u64).into_par_iter().for_each(|seed| {
+            let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
+            let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
+            assert!(run.ok, "seed {seed}, {strategy:?}: {:?} {:?}", run.findings, run.errors);
+        });
+    }
+}
