@@ -4,7 +4,7 @@
 use peerwarp::codegen::ir::mutate::{Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::moe::{MoeProblem, MoeShape, RowDtype, Routing};
+use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 use rayon::prelude::*;
 
@@ -54,7 +54,9 @@ impl Bug {
             return;
         }
         match &self.plant {
-            Plant::Mutation(m) => *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name)),
+            Plant::Mutation(m) => {
+                *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name))
+            }
             Plant::Starve => kernel.roles.reverse(),
         }
     }
@@ -155,15 +157,33 @@ fn bugs() -> Vec<Bug> {
         // Wait for the wrong epoch.
         d("wait for old row", offset(row_wait(), Slot::Value, -1), "epoch-confusion", "recv", ROW_WAIT),
         d("wait for future records", offset(rec_wait(), Slot::Value, 1), "deadlock", "recv", RECORD_WAIT),
-        c("wait for old return", offset(return_wait(), Slot::Value, -1), "epoch-confusion", "recv", RETURN_WAIT),
+        c(
+            "wait for old return",
+            offset(return_wait(), Slot::Value, -1),
+            "epoch-confusion",
+            "recv",
+            RETURN_WAIT,
+        ),
         // Flag before data.
         d("row flag first", signal_first("send", "row_flag"), "data-race", "send", ROW_PUT),
         d("record flag first", signal_first("route", "rec_flag"), "data-race", "route", COUNT_PUT),
         c("return flag first", signal_first("send", "return_flag"), "data-race", "send", RETURN_PUT),
         // Flag to the wrong slot, to the wrong rank, to nobody.
         d("flag of the next row", offset(row_signal(), Slot::Index, 1), "deadlock", "recv", ROW_WAIT),
-        c("flag of the next return", offset(return_signal(), Slot::Index, 1), "deadlock", "recv", RETURN_WAIT),
-        c("returns to rank 0", replace(return_signal(), Slot::Target, 0), "doubled-signal", "send", RETURN_SIGNAL),
+        c(
+            "flag of the next return",
+            offset(return_signal(), Slot::Index, 1),
+            "deadlock",
+            "recv",
+            RETURN_WAIT,
+        ),
+        c(
+            "returns to rank 0",
+            replace(return_signal(), Slot::Target, 0),
+            "doubled-signal",
+            "send",
+            RETURN_SIGNAL,
+        ),
         d("row flag to all", replace(row_signal(), Slot::Target, 7), "unwaited-signal", "send", ROW_SIGNAL),
         d("no row flag", leave_out(row_signal()), "deadlock", "recv", ROW_WAIT),
         // Missing wait.
@@ -176,16 +196,52 @@ fn bugs() -> Vec<Bug> {
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", RECORD_SIGNAL),
         c("combine keeps its epoch", keep_epoch(), "doubled-signal", "send", RETURN_SIGNAL),
         // Counts off by one, slots out of range.
-        d("a token too many", offset(Site::put("route", "rec_n"), Slot::Value, 1), "out-of-bounds", "recv", N_LOAD),
-        d("a row too few", offset(Site::store("route", "count").nth(1), Slot::Value, -1), "data-race", "recv", ROW_STORE),
-        d("row out of range", offset(Site::put("send", "inbox"), Slot::Index, 80), "out-of-bounds", "send", ROW_PUT),
-        c("return out of range", offset(Site::put("send", "returns"), Slot::Index, 200), "out-of-bounds", "send", RETURN_PUT),
+        d(
+            "a token too many",
+            offset(Site::put("route", "rec_n"), Slot::Value, 1),
+            "out-of-bounds",
+            "recv",
+            N_LOAD,
+        ),
+        d(
+            "a row too few",
+            offset(Site::store("route", "count").nth(1), Slot::Value, -1),
+            "data-race",
+            "recv",
+            ROW_STORE,
+        ),
+        d(
+            "row out of range",
+            offset(Site::put("send", "inbox"), Slot::Index, 80),
+            "out-of-bounds",
+            "send",
+            ROW_PUT,
+        ),
+        c(
+            "return out of range",
+            offset(Site::put("send", "returns"), Slot::Index, 200),
+            "out-of-bounds",
+            "send",
+            RETURN_PUT,
+        ),
         // Acknowledgements that are left out.
         d("a rank without tokens is silent", record_only_if("n"), "deadlock", "recv", RECORD_WAIT),
         d("no record of an empty chunk", record_only_if("used"), "deadlock", "recv", RECORD_WAIT),
         // Two writers of one slot.
-        d("all rows to slot 0", replace(Site::put("send", "inbox"), Slot::Index, 0), "data-race", "send", ROW_PUT),
-        c("all returns to slot 0", replace(Site::put("send", "returns"), Slot::Index, 0), "data-race", "send", RETURN_PUT),
+        d(
+            "all rows to slot 0",
+            replace(Site::put("send", "inbox"), Slot::Index, 0),
+            "data-race",
+            "send",
+            ROW_PUT,
+        ),
+        c(
+            "all returns to slot 0",
+            replace(Site::put("send", "returns"), Slot::Index, 0),
+            "data-race",
+            "send",
+            RETURN_PUT,
+        ),
         // Waiting blocks that leave no room for those they wait for.
         d("no room to send", Plant::Starve, "not-resident", "recv", RECORD_WAIT),
     ]
@@ -204,7 +260,12 @@ fn every_planted_bug_is_found_and_named() {
             let found: Vec<_> = runs.flatten().collect();
             if !found.iter().any(|findings| bug.is_named_by(findings)) {
                 let said = found.first().map_or("nothing".into(), ToString::to_string);
-                missed.push(format!("{}, {strategy:?}, not {} at line {}: {said}", bug.name, bug.kind, bug.line()));
+                missed.push(format!(
+                    "{}, {strategy:?}, not {} at line {}: {said}",
+                    bug.name,
+                    bug.kind,
+                    bug.line()
+                ));
             }
         }
     }
