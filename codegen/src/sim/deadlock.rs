@@ -96,10 +96,11 @@ impl World<'_> {
                 Some(best) if best.0.0 >= next.0.0 => Some(best),
                 _ => Some(next),
             });
-        let Some(((cause, mut chain), start)) = best else { return };
+        let Some(((cause, mut chain), start)) = best else {
+            unreachable!("whoever cannot run waits for a flag, or for groups or blocks that do");
+        };
         chain.extend(self.stray_signal(start));
-        let Some(agent) = &self.agents[start.agent as usize] else { return };
-        let at = self.party(agent.event(&self.sites));
+        let at = self.party(self.event_of(start));
         let (kind, why) = match cause {
             Cause::Circle => (FindingKind::Deadlock, "everybody waits for somebody who waits"),
             Cause::NeverSignals => (FindingKind::Deadlock, "the awaited signal will never come"),
@@ -133,11 +134,15 @@ impl World<'_> {
         }
     }
 
+    /// The wait, as an event.
+    fn event_of(&self, s: &Stuck) -> Event {
+        self.agents[s.agent as usize].as_ref().expect("waiting agents exist").event(&self.sites)
+    }
+
     fn wait_line(&self, s: &Stuck) -> String {
-        let Some(agent) = &self.agents[s.agent as usize] else { return String::new() };
         let flag = &self.machine.buffers[s.buffer].name;
         let holds = self.memory[s.rank][s.buffer].flags.as_ref().map_or(0, |f| f.value(s.index));
-        let party = self.party(agent.event(&self.sites));
+        let party = self.party(self.event_of(s));
         format!(
             "{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})",
             s.index, s.value, s.from

@@ -1,14 +1,11 @@
 //! Findings in words.
 
-use std::sync::Arc;
-
 use super::agent::Agent;
-use super::clock::Clock;
 use super::exec_memory::{Fault, place_name};
 use super::finding::{Finding, FindingKind, Party};
 use super::flags::{Flag, newer};
 use super::shadow::{Action, Clash, ClashKind, Event, Stamp, Who};
-use super::wire::Spot;
+use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, Life, World};
 use crate::ir::{Kernel, OpId, OpKind, ParamId, Place};
 
@@ -131,21 +128,18 @@ impl World<'_> {
         self.find_at(FindingKind::WrongSender, message, at, Some(by), &name, (index, index + 1));
     }
 
-    /// Checks that a signal does no harm to the one before it on the same flag.
-    #[allow(clippy::too_many_arguments)]
+    /// Checks that a signal does no harm to the one before it on the same flag, which is given by rank, buffer and index.
     pub fn check_overwritten(
         &mut self,
-        rank: usize,
-        buffer: usize,
-        index: u64,
         old: &Flag,
-        value: u32,
+        (rank, buffer, index): (usize, usize, u64),
         by: Event,
-        clock: &Arc<Clock>,
+        signal: &Signal,
     ) {
         let name = self.machine.buffers[buffer].name.clone();
-        let flag = format!("{name}[{index}] of rank {rank}");
-        let unordered = old.seen.iter().copied().find(|&e| !(Who { clock, event: by }).after(e));
+        let (flag, value) = (format!("{name}[{index}] of rank {rank}"), signal.value);
+        let who = Who { clock: &signal.clock, event: by };
+        let unordered = old.seen.iter().copied().find(|&e| !who.after(e));
         let (kind, message, other) = if value == old.value {
             let message = format!("{flag} is signalled twice with the same value {value}");
             (FindingKind::DoubledSignal, message, old.by)

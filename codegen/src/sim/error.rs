@@ -31,6 +31,21 @@ pub enum SimError {
         /// What it is to be.
         new: &'static str,
     },
+    /// More memory than the simulator can hold addresses for.
+    #[error(
+        "buffer `{name}` of {bytes} bytes on each of {ranks} ranks is too large: all buffers of all ranks together may \
+         have {most} bytes"
+    )]
+    TooLarge {
+        /// The buffer.
+        name: String,
+        /// Its size on one rank.
+        bytes: u64,
+        /// Number of ranks.
+        ranks: u32,
+        /// What is possible.
+        most: u64,
+    },
     /// The rank is not of this world.
     #[error("rank {rank} does not exist: the machine has {ranks} ranks")]
     UnknownRank {

@@ -1,9 +1,6 @@
 //! Puts, signals and waits, and the delivery of what is on its way.
 
-use std::sync::Arc;
-
 use super::agent::{Agent, AgentId};
-use super::clock::Clock;
 use super::code::{AnyReg, EpochOf, Insn, TargetReg};
 use super::exec::{Flow, Stop};
 use super::exec_memory::Fault;
@@ -11,7 +8,7 @@ use super::flags::{Flag, newer};
 use super::sched::{Delivery, Task};
 use super::shadow::{Event, Stamp, Who};
 use super::value::runs;
-use super::wire::{Cargo, Payload, Pending, Spot};
+use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
 use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
 
@@ -48,29 +45,17 @@ impl World<'_> {
         }
     }
 
-    /// The target ranks, as bits in order.
+    /// The target ranks, in order.
     fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
-        let ranks = self.machine.ranks;
-        let (outside, list): (u64, Vec<usize>) = match target {
-            TargetReg::Rank(r) => {
-                let rank = agent.get(r);
-                if rank < u64::from(ranks) {
-                    return Ok(vec![rank as usize]);
-                }
-                (rank, vec![])
-            }
-            TargetReg::Mask(m) => {
-                let mask = agent.get(m);
-                let outside = mask & !(u64::MAX >> (64 - ranks.min(64)));
-                let bits = (0..64).filter(|b| mask >> b & 1 != 0).collect();
-                if outside == 0 {
-                    return Ok(bits);
-                }
-                (u64::from(outside.trailing_zeros()), bits)
-            }
+        let ranks = u64::from(self.machine.ranks);
+        let list: Vec<u64> = match target {
+            TargetReg::Rank(r) => vec![agent.get(r)],
+            TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
-        drop(list);
-        Err(self.no_such_rank(agent, outside))
+        match list.iter().find(|&&rank| rank >= ranks) {
+            Some(&rank) => Err(self.no_such_rank(agent, rank)),
+            None => Ok(list.into_iter().map(|rank| rank as usize).collect()),
+        }
     }
 
     /// The stamp of a put.
@@ -148,12 +133,12 @@ impl World<'_> {
         if targets.is_empty() {
             return Ok(());
         }
-        let (buffer, release) = (agent.buffer(flag), order == SignalOrder::Release);
+        let buffer = agent.buffer(flag);
         let by = agent.event(&self.sites);
-        let clock = agent.publish();
+        let signal = Signal { value, clock: agent.publish(), release: order == SignalOrder::Release };
         for rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
-            let cargo = Cargo::Flag { buffer, index, value, clock: clock.clone(), release };
+            let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
             self.send(agent, rank, Spot::Flag { buffer, index }, Pending { by, cargo });
         }
         Ok(())
@@ -187,9 +172,10 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let p = self.wires[rank].take(at);
-        if let Cargo::Flag { clock, release: true, .. } = &p.cargo {
-            let clock = clock.clone();
-            for earlier in self.wires[rank].take_ordered(&clock) {
+        if let Cargo::Flag { signal, .. } = &p.cargo
+            && signal.release
+        {
+            for earlier in self.wires[rank].take_ordered(&signal.clock) {
                 self.arrive(rank, earlier);
             }
         }
@@ -201,45 +187,34 @@ impl World<'_> {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
-            Cargo::Flag { buffer, index, value, clock, release } => {
-                self.set_flag(rank, buffer, index, value, p.by, &clock, release);
-            }
+            Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }
     }
 
-    #[allow(clippy::too_many_arguments)]
-    fn set_flag(
-        &mut self,
-        rank: usize,
-        buffer: usize,
-        index: u64,
-        value: u32,
-        by: Event,
-        clock: &Arc<Clock>,
-        release: bool,
-    ) {
+    fn set_flag(&mut self, rank: usize, buffer: usize, index: u64, by: Event, signal: &Signal) {
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return };
-        let flag = Flag { value, by, released: release.then(|| clock.clone()), seen: vec![] };
-        let (old, waiters) = flags.set(index, flag);
+        let released = signal.release.then(|| signal.clock.clone());
+        let (old, waiters) = flags.set(index, Flag { value: signal.value, by, released, seen: vec![] });
         for id in waiters {
             if let Some(agent) = &self.agents[id as usize] {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
         }
         if let Some(old) = old {
-            self.check_overwritten(rank, buffer, index, &old, value, by, clock);
+            self.check_overwritten(&old, (rank, buffer, index), by, signal);
         }
     }
 
     /// Makes some store on its way visible, where there is one. Returns whether there was.
     pub fn deliver_one(&mut self) -> bool {
         let ranks = self.wires.len();
-        let first = self.sched.below(ranks);
-        let Some(rank) =
-            (first..first + ranks).map(|r| r % ranks).find(|&r| !self.wires[r].pending.is_empty())
-        else {
+        if self.wires.iter().all(|w| w.pending.is_empty()) {
             return false;
-        };
+        }
+        let mut rank = self.sched.below(ranks);
+        while self.wires[rank].pending.is_empty() {
+            rank = (rank + 1) % ranks;
+        }
         let n = self.wires[rank].pending.len();
         let at = match self.sched.delivery {
             Delivery::Random { .. } => self.sched.below(n),

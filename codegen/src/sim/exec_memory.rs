@@ -41,10 +41,10 @@ impl World<'_> {
         let done = match *insn {
             Insn::Load { from, out, receipt } => self.load(agent, from, receipt).map(|v| agent.set(out, v)),
             Insn::LoadTile { from, len, out, receipt } => {
-                self.into_tile(agent, out, |w, a, out| w.load_tile(a, from, len, out, receipt))
+                self.fill_tile(agent, out, |w, a, out| w.load_tile(a, from, len, out, receipt))
             }
             Insn::LoadMasked { from, out, mask, other, receipt } => {
-                self.into_tile(agent, out, |w, a, out| {
+                self.fill_tile(agent, out, |w, a, out| {
                     w.load_masked(a, from, a.tile(mask), a.tile(other), out, receipt)
                 })
             }
@@ -67,7 +67,7 @@ impl World<'_> {
     }
 
     /// Lends out a tile register while the agent is read.
-    fn into_tile<R>(
+    fn fill_tile<R>(
         &mut self,
         agent: &mut Agent,
         out: u32,
@@ -194,7 +194,7 @@ impl World<'_> {
         let Insn::Gather { place, dtype, out, index, mask, other, receipt } = *insn else {
             unreachable!("called for gathers");
         };
-        self.into_tile(agent, out, |world, agent, out| {
+        self.fill_tile(agent, out, |world, agent, out| {
             let size = dtype.bytes() as usize;
             let out = out.fresh_copy::<u8>(agent.tile(other));
             let index = agent.tile(index).view::<u32>();

@@ -1,6 +1,6 @@
 //! Structured IR to linear code.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use super::bulk::const_bits;
 use super::code::{Access, AnyReg, Compiled, EpochOf, Insn, Pc, Reg, RoleCode, TargetReg, TileReg};
@@ -40,12 +40,13 @@ struct Facts {
     /// The epoch word that a value is computed from, when there is exactly one.
     epoch_of: HashMap<ValueId, ParamId>,
     /// Values of the prologue: known before any role starts.
-    prologue: Vec<ValueId>,
+    prologue: HashSet<ValueId>,
 }
 
 impl Facts {
     fn of(kernel: &Kernel) -> Facts {
-        let mut facts = Facts { signalled: HashMap::new(), epoch_of: HashMap::new(), prologue: vec![] };
+        let mut facts =
+            Facts { signalled: HashMap::new(), epoch_of: HashMap::new(), prologue: HashSet::new() };
         kernel.walk(&kernel.prologue, &mut |_, op| {
             facts.trace_epoch(&op.kind);
             facts.prologue.extend(op.kind.outs());
@@ -106,8 +107,8 @@ struct OpenLoop {
     continues: Vec<usize>,
 }
 
-struct Flattener<'k> {
-    kernel: &'k Kernel,
+pub(super) struct Flattener<'k> {
+    pub(super) kernel: &'k Kernel,
     facts: &'k Facts,
     code: Vec<Insn>,
     ops: Vec<OpId>,
@@ -123,7 +124,7 @@ struct Flattener<'k> {
 }
 
 impl Flattener<'_> {
-    fn emit(&mut self, insn: Insn) -> usize {
+    pub(super) fn emit(&mut self, insn: Insn) -> usize {
         self.code.push(insn);
         self.ops.push(self.op);
         self.code.len() - 1
@@ -143,7 +144,7 @@ impl Flattener<'_> {
         }
     }
 
-    fn any(&mut self, v: ValueId) -> AnyReg {
+    pub(super) fn any(&mut self, v: ValueId) -> AnyReg {
         if let Some(&r) = self.values.get(&v) {
             return r;
         }
@@ -152,14 +153,14 @@ impl Flattener<'_> {
         r
     }
 
-    fn reg(&mut self, v: ValueId) -> Reg {
+    pub(super) fn reg(&mut self, v: ValueId) -> Reg {
         match self.any(v) {
             AnyReg::Scalar(r) => r,
             AnyReg::Tile(_) => unreachable!("the verifier lets no tile stand for a scalar"),
         }
     }
 
-    fn tile(&mut self, v: ValueId) -> TileReg {
+    pub(super) fn tile(&mut self, v: ValueId) -> TileReg {
         match self.any(v) {
             AnyReg::Tile(r) => r,
             AnyReg::Scalar(_) => unreachable!("the verifier lets no scalar stand for a tile"),
@@ -179,7 +180,7 @@ impl Flattener<'_> {
         Access { place, index: self.reg(index), dtype: self.kernel.ty(value).dtype }
     }
 
-    fn copy(&mut self, out: AnyReg, a: AnyReg) {
+    pub(super) fn copy(&mut self, out: AnyReg, a: AnyReg) {
         match (out, a) {
             (AnyReg::Scalar(out), AnyReg::Scalar(a)) => self.emit(Insn::Copy { out, a }),
             (AnyReg::Tile(out), AnyReg::Tile(a)) => self.emit(Insn::CopyTile { out, a }),
@@ -353,85 +354,6 @@ impl Flattener<'_> {
         let value = *self.facts.signalled.get(&parcel)?;
         let word = *self.facts.epoch_of.get(&value)?;
         self.facts.prologue.contains(&value).then(|| EpochOf { word, value: self.reg(value) })
-    }
-
-    fn value(&mut self, kind: &OpKind) {
-        let insn = match *kind {
-            OpKind::Rank { out } => Insn::Rank { out: self.reg(out) },
-            OpKind::ScalarParam { out, param } => Insn::ScalarParam { out: self.reg(out), param },
-            OpKind::Epoch { out, word, advance } => Insn::Epoch { out: self.reg(out), word, advance },
-            OpKind::GroupIndex { out } => Insn::GroupIndex { out: self.reg(out) },
-            OpKind::Binary { out, op, a, b } => {
-                let dtype = self.kernel.ty(a).dtype;
-                match (self.any(out), self.any(a), self.any(b)) {
-                    (AnyReg::Tile(out), AnyReg::Tile(a), AnyReg::Tile(b)) => {
-                        Insn::BinaryTile { op, dtype, out, a, b }
-                    }
-                    _ => Insn::Binary { op, dtype, out: self.reg(out), a: self.reg(a), b: self.reg(b) },
-                }
-            }
-            OpKind::Unary { out, op, a } => {
-                let dtype = self.kernel.ty(a).dtype;
-                match (self.any(out), self.any(a)) {
-                    (AnyReg::Tile(out), AnyReg::Tile(a)) => Insn::UnaryTile { op, dtype, out, a },
-                    _ => Insn::Unary { op, dtype, out: self.reg(out), a: self.reg(a) },
-                }
-            }
-            OpKind::Compare { out, op, a, b } => {
-                let dtype = self.kernel.ty(a).dtype;
-                match (self.any(out), self.any(a), self.any(b)) {
-                    (AnyReg::Tile(out), AnyReg::Tile(a), AnyReg::Tile(b)) => {
-                        Insn::CompareTile { op, dtype, out, a, b }
-                    }
-                    _ => Insn::Compare { op, dtype, out: self.reg(out), a: self.reg(a), b: self.reg(b) },
-                }
-            }
-            OpKind::Select { out, cond, a, b } => {
-                let dtype = self.kernel.ty(a).dtype;
-                if self.kernel.ty(out).is_tile() {
-                    let (out, cond, a, b) = (self.tile(out), self.tile(cond), self.tile(a), self.tile(b));
-                    Insn::SelectTile { dtype, out, cond, a, b }
-                } else {
-                    Insn::Select { out: self.reg(out), cond: self.reg(cond), a: self.reg(a), b: self.reg(b) }
-                }
-            }
-            OpKind::Cast { out, a } => {
-                let (from, to) = (self.kernel.ty(a).dtype, self.kernel.ty(out).dtype);
-                match (self.any(out), self.any(a)) {
-                    (AnyReg::Tile(out), AnyReg::Tile(a)) => Insn::CastTile { from, to, out, a },
-                    _ => Insn::Cast { from, to, out: self.reg(out), a: self.reg(a) },
-                }
-            }
-            OpKind::Fma { out, a, b, c } => {
-                if self.kernel.ty(out).is_tile() {
-                    let (out, a, b, c) = (self.tile(out), self.tile(a), self.tile(b), self.tile(c));
-                    Insn::FmaTile { out, a, b, c }
-                } else {
-                    Insn::Fma { out: self.reg(out), a: self.reg(a), b: self.reg(b), c: self.reg(c) }
-                }
-            }
-            OpKind::Bitcast { out, a } => {
-                let (out, a) = (self.any(out), self.any(a));
-                return self.copy(out, a);
-            }
-            OpKind::Splat { out, a } => {
-                let ty = self.kernel.ty(out);
-                let len = ty.len.unwrap_or(1);
-                Insn::Splat { dtype: ty.dtype, len, out: self.tile(out), a: self.reg(a) }
-            }
-            OpKind::Arange { out } => {
-                Insn::Arange { len: self.kernel.ty(out).len.unwrap_or(1), out: self.tile(out) }
-            }
-            OpKind::Reduce { out, op, a } => {
-                Insn::Reduce { op, dtype: self.kernel.ty(a).dtype, out: self.reg(out), a: self.tile(a) }
-            }
-            OpKind::Scan { out, op, a, exclusive } => {
-                let dtype = self.kernel.ty(a).dtype;
-                Insn::Scan { op, dtype, exclusive, out: self.tile(out), a: self.tile(a) }
-            }
-            _ => unreachable!("called for values"),
-        };
-        self.emit(insn);
     }
 
     fn control(&mut self, kind: &OpKind) {

@@ -17,6 +17,9 @@ use super::report::Report;
 use super::world::World;
 use crate::ir::{Const, Dtype, Kernel, Param, ParamKind};
 
+/// Most bytes of all buffers of all ranks.
+const MAX_BYTES: u64 = 1 << 37;
+
 /// A buffer: every rank has one of the name and size.
 #[derive(Clone, Debug)]
 pub(super) struct Buffer {
@@ -111,7 +114,7 @@ pub struct Outcome {
 }
 
 impl Machine {
-    /// A machine with `ranks` ranks, no memory and empty programs.
+    /// A machine with `ranks` ranks (kernels are for 64 at most), no memory and empty programs.
     pub fn new(ranks: u32) -> Machine {
         Machine {
             ranks,
@@ -131,7 +134,8 @@ impl Machine {
     /// Declares a buffer of `len` elements on every rank. Memory that nobody writes is uninitialised, except flags and
     /// epoch words, which are zero. Declared twice, the larger size holds.
     pub fn buffer(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> Result<(), SimError> {
-        let bytes = len * u64::from(dtype.bytes());
+        let bytes = len.saturating_mul(u64::from(dtype.bytes()));
+        self.check_size(name, bytes)?;
         if let Some(&at) = self.by_name.get(name) {
             let buffer = &mut self.buffers[at];
             let special = |k| matches!(k, ParamKind::Flags | ParamKind::EpochWord);
@@ -217,6 +221,16 @@ impl Machine {
     /// bite.
     pub fn run(&self, options: &Options) -> Result<Outcome, Box<Findings>> {
         World::new(self, options).run()
+    }
+
+    /// Memory that is never touched costs nothing, but needs addresses.
+    fn check_size(&self, name: &str, bytes: u64) -> Result<(), SimError> {
+        let others = self.buffers.iter().filter(|b| *b.name != *name).map(|b| b.bytes).sum::<u64>();
+        let all = others.saturating_add(bytes).saturating_mul(u64::from(self.ranks));
+        if all <= MAX_BYTES {
+            return Ok(());
+        }
+        Err(SimError::TooLarge { name: name.into(), bytes, ranks: self.ranks, most: MAX_BYTES })
     }
 
     fn check_rank(&self, rank: u32) -> Result<(), SimError> {

@@ -53,6 +53,7 @@ mod explore;
 mod finding;
 mod flags;
 mod flatten;
+mod flatten_values;
 mod machine;
 mod memory;
 mod options;

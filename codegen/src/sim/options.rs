@@ -23,7 +23,7 @@ pub struct Options {
     pub strategy: Strategy,
     /// Check accesses: races, uninitialised and stale reads. Bounds, flags and deadlocks are always checked.
     pub race_checks: bool,
-    /// How many blocks a rank can run at once; `None` for as many as a launch has.
+    /// How many blocks a rank can run at once (at least 1); `None` for as many as a launch has.
     pub resident_blocks: Option<u32>,
     /// Instructions after which a run is given up.
     pub max_steps: u64,

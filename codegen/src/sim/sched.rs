@@ -59,7 +59,7 @@ impl Scheduler {
     pub fn new(strategy: Strategy, seed: u64, ranks: u32) -> Scheduler {
         let mut rng = ChaCha8Rng::seed_from_u64(seed);
         let starved = match rng.random_range(0..5u32) {
-            0 => Starved::Rank(rng.random_range(0..ranks)),
+            0 => Starved::Rank(rng.random_range(0..ranks.max(1))),
             1 => Starved::Role(0),
             2 => Starved::Role(1),
             3 => Starved::Block(rng.random_range(0..4)),

@@ -71,7 +71,7 @@ pub(super) enum Action {
 enum Readers {
     None,
     One(Event),
-    Many(Box<Vec<Event>>),
+    Many(Vec<Event>),
 }
 
 impl Readers {
@@ -92,7 +92,7 @@ impl Readers {
         match self {
             Readers::None => *self = Readers::One(event),
             Readers::One(old) if redundant(old) => *old = event,
-            Readers::One(old) => *self = Readers::Many(Box::new(vec![*old, event])),
+            Readers::One(old) => *self = Readers::Many(vec![*old, event]),
             Readers::Many(list) => {
                 list.retain(|old| !redundant(old));
                 list.push(event);
@@ -133,10 +133,13 @@ const PAGE: u64 = 1 << PAGE_BITS;
 
 type Page = SmallVec<[Segment; 1]>;
 
+/// Pages that come into being together, at the first access to one of them.
+const CHUNK: usize = 64;
+
 /// The shadow of one buffer.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    pages: Vec<Page>,
+    chunks: Vec<Option<Box<[Page; CHUNK]>>>,
 }
 
 /// Makes segment borders at `from` and `to` and fills gaps between them, so that the segments returned (as a range of
@@ -187,7 +190,8 @@ fn join(page: &mut Page, first: usize, last: usize) {
 
 impl Shadow {
     pub fn new(bytes: u64) -> Shadow {
-        Shadow { pages: vec![Page::new(); bytes.div_ceil(PAGE) as usize] }
+        let chunks = bytes.div_ceil(PAGE * CHUNK as u64);
+        Shadow { chunks: (0..chunks).map(|_| None).collect() }
     }
 
     fn for_pages(&mut self, from: u64, to: u64, mut f: impl FnMut(&mut Page, u64, u16, u16)) {
@@ -195,7 +199,10 @@ impl Shadow {
         while at < to {
             let base = at & !(PAGE - 1);
             let end = to.min(base + PAGE);
-            f(&mut self.pages[(at >> PAGE_BITS) as usize], base, (at - base) as u16, (end - base) as u16);
+            let page = (at >> PAGE_BITS) as usize;
+            let chunk = self.chunks[page / CHUNK]
+                .get_or_insert_with(|| Box::new([const { Page::new_const() }; CHUNK]));
+            f(&mut chunk[page % CHUNK], base, (at - base) as u16, (end - base) as u16);
             at = end;
         }
     }
@@ -434,10 +441,11 @@ mod tests {
         for at in 0..100 {
             shadow.write(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
         }
-        assert_eq!(shadow.pages[0].len(), 1);
+        let segments = |s: &Shadow| s.chunks[0].as_ref().unwrap()[0].len();
+        assert_eq!(segments(&shadow), 1);
         for at in (0..100).rev() {
             shadow.read(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
         }
-        assert_eq!((shadow.pages[0].len(), clashes.len()), (1, 0));
+        assert_eq!((segments(&shadow), clashes.len()), (1, 0));
     }
 }

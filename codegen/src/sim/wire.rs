@@ -48,8 +48,17 @@ impl Payload {
 pub(super) enum Cargo {
     /// Bytes for a buffer.
     Data { buffer: usize, at: u64, payload: Payload },
-    /// A flag. `clock` is the signaller's; it reaches the waiter only of a `release`.
-    Flag { buffer: usize, index: u64, value: u32, clock: Arc<Clock>, release: bool },
+    /// A flag.
+    Flag { buffer: usize, index: u64, signal: Signal },
+}
+
+/// What a signal carries.
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    pub value: u32,
+    /// The signaller's clock. The waiter gets to know it only of a release.
+    pub clock: Arc<Clock>,
+    pub release: bool,
 }
 
 impl Cargo {

@@ -267,7 +267,7 @@ impl<'m> World<'m> {
 
     /// Starts as many blocks as there is room for, or ends the launch when all are done.
     fn start_blocks(&mut self, rank: u32) {
-        let room = self.options.resident_blocks.unwrap_or(u32::MAX);
+        let room = self.options.resident_blocks.unwrap_or(u32::MAX).max(1);
         while let Some(launch) = &mut self.streams[rank as usize].launch {
             if launch.next_block == launch.blocks {
                 if launch.running == 0 {
@@ -372,8 +372,8 @@ impl<'m> World<'m> {
             }
             Stop::Waiting | Stop::Fault => self.agents[id as usize] = Some(agent),
             Stop::Split { groups, body } => self.split(id, agent, groups, body),
-            Stop::Join => self.join(id, agent),
-            Stop::End => self.end_block(id, agent),
+            Stop::Join => self.join(id, &mut agent),
+            Stop::End => self.end_block(id, &mut agent),
         }
     }
 
@@ -395,7 +395,7 @@ impl<'m> World<'m> {
         self.agents[id as usize] = Some(agent);
     }
 
-    fn join(&mut self, id: AgentId, mut group: Box<Agent>) {
+    fn join(&mut self, id: AgentId, group: &mut Agent) {
         self.free_agents.push(id);
         let known = group.publish();
         let Some(parent) = group.parent.and_then(|p| self.agents[p as usize].as_mut().map(|a| (p, a))) else {
@@ -420,7 +420,7 @@ impl<'m> World<'m> {
         self.sched.ready(Task::Agent(parent_id), parent.priority);
     }
 
-    fn end_block(&mut self, id: AgentId, mut agent: Box<Agent>) {
+    fn end_block(&mut self, id: AgentId, agent: &mut Agent) {
         self.free_agents.push(id);
         self.blocks[agent.block as usize] = None;
         self.free_blocks.push(agent.block);

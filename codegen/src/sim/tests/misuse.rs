@@ -237,7 +237,10 @@ fn machines_that_are_set_up_wrongly() {
     let conflict = machine.buffer("flag", ParamKind::Local, Dtype::U32, 4).unwrap_err();
     assert!(matches!(conflict, SimError::KindConflict { .. }));
     assert!(matches!(machine.write(0, "flag", 0, &[1u32]), Err(SimError::NotPlain { .. })));
+    let large = machine.buffer("huge", ParamKind::Local, Dtype::U64, u64::MAX).unwrap_err().to_string();
+    assert!(large.starts_with("buffer `huge` of 18446744073709551615 bytes on each of 2 ranks is too large"));
     assert!(machine.launch(0, &kernel, &bound).is_ok());
+    assert!(Machine::new(0).run(&Options::default()).is_ok());
     let (mut s, _) = sample();
     s.role("all", 1, |s| {
         s.op(OpKind::Break { depth: 0 });
