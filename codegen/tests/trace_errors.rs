@@ -190,6 +190,32 @@ fn host_effects_where_the_device_decides() {
         }
     }
     #[kernel]
+    fn own_field(a: Args) {
+        struct Rows {
+            n: u32,
+            found: Vec<u32>,
+        }
+        impl Rows {
+            #[kernel]
+            fn add(&mut self, a: Args) {
+                self.n += 1;
+                if a.x.get(0) > 1 {
+                    self.found.push(self.n);
+                }
+            }
+        }
+        Rows { n: 0, found: vec![] }.add(a);
+    }
+    #[kernel]
+    fn beside_let(a: Args) {
+        let mut todo = vec![1, 2];
+        for i in 0..a.x.get(0) {
+            if let Some(k) = todo.pop() {
+                a.x.set(i, k);
+            }
+        }
+    }
+    #[kernel]
     fn iterated(a: Args) {
         let mut slots = 0u32..;
         for i in 0..a.x.get(0) {
@@ -202,6 +228,8 @@ fn host_effects_where_the_device_decides() {
         "&mut": lent
         "through a parameter": parameter
         "write!": written
+        "a field of self": own_field
+        "in the condition of if let": beside_let
         "an iterator of the host": iterated
     }
 }
@@ -217,6 +245,8 @@ fn allowed(a: Args) {
     }
     let mut parcel = send_to(Peers::all());
     let mut acc = var(0u32);
+    let mut sums = vec![var(1u32), var(2u32)];
+    let lists = [vec![7]];
     let calls = Cell::new(0);
     if rows[0] > count {
         // Declared in here: the effect belongs to this branch.
@@ -228,6 +258,15 @@ fn allowed(a: Args) {
             last = *v;
         }
         add(&mut acc, last);
+        for acc in sums.iter_mut() {
+            add(acc, last);
+        }
+        add(&mut sums[1], last);
+        if let Some(list) = lists.first()
+            && let Some(first) = list.clone().pop()
+        {
+            sums[0] += first;
+        }
         parcel.put(&a.inbox, 0, splat(last, 32));
         put(&mut parcel, &a, last);
         #[host]
@@ -237,6 +276,7 @@ fn allowed(a: Args) {
     }
     parcel.signal(&a.flag, rank(), a.epoch);
     a.x.set(rows.len() as u32 + calls.get(), acc);
+    a.x.set(0, &sums[0] + &sums[1]);
 }
 
 #[kernel]

@@ -154,7 +154,10 @@ impl Rewriter {
         let span = a.eq_token.span;
         if let Expr::Tuple(t) = &*a.left {
             for name in t.elems.iter().filter_map(|place| root(place, true)) {
-                self.change_before(name, "=", span);
+                // Device variables would swap handles here, not values: the check must not let them pass.
+                let mark = self.mark(name, span);
+                let name = name.to_string();
+                self.checks.push(quote_spanned!(span=> __pw::change(#mark, #name, "=");));
             }
             return;
         }
@@ -216,10 +219,17 @@ impl Rewriter {
 
     /// Checks before the current statement that a variable may be changed here.
     pub fn change_before(&mut self, name: &Ident, how: &str, span: Span) {
-        if !self.unchecked {
-            let (mark, name) = (self.mark(name, span), name.to_string());
-            self.checks.push(quote_spanned!(span=> __pw::change(#mark, #name, #how);));
+        let text = name.to_string();
+        // What a condition binds with `let` is not there yet before the statement; it belongs to the current region.
+        if self.unchecked || self.bound.contains(&text) {
+            return;
         }
+        let mark = self.mark(name, span);
+        let check = match self.changes.late.contains(&text) {
+            true => quote_spanned!(span=> __pw::change(#mark, #text, #how);),
+            false => quote_spanned!(span=> __pw::touch(&#name, #mark, #text, #how);),
+        };
+        self.checks.push(check);
     }
 }
 

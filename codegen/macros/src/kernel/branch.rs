@@ -10,7 +10,7 @@ use syn::{Arm, BinOp, Block, Expr, ExprBinary, ExprIf, ExprMatch, Lit, Pat, Stmt
 
 use super::loops::{Frame, RegionFrame};
 use super::rewrite::Rewriter;
-use super::syntax::{diverges, has_let, is_host, is_number, needs_parens, never_yields};
+use super::syntax::{self, diverges, has_let, is_host, is_number, needs_parens, never_yields};
 
 /// An arm after rewriting.
 struct RewrittenArm {
@@ -89,13 +89,23 @@ impl Rewriter {
 
     /// A condition with `let` in it is Rust's; what stands beside the `let` must be known on the host.
     fn chain(&mut self, e: &mut Expr) {
+        let outer = self.bound.len();
+        self.chain_operand(e);
+        self.bound.truncate(outer);
+    }
+
+    fn chain_operand(&mut self, e: &mut Expr) {
         match e {
             Expr::Binary(b) if matches!(b.op, BinOp::And(_)) => {
-                self.chain(&mut b.left);
-                self.chain(&mut b.right);
+                self.chain_operand(&mut b.left);
+                self.chain_operand(&mut b.right);
             }
-            Expr::Let(l) => self.visit_expr_mut(&mut l.expr),
-            Expr::Group(g) => self.chain(&mut g.expr),
+            Expr::Let(l) => {
+                self.visit_expr_mut(&mut l.expr);
+                let bound = &mut self.bound;
+                syntax::bindings(&l.pat, &mut |name| bound.push(name.to_string()));
+            }
+            Expr::Group(g) => self.chain_operand(&mut g.expr),
             other => self.host_condition(other),
         }
     }

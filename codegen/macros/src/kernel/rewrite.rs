@@ -29,6 +29,8 @@ pub struct Rewriter {
     pub used: bool,
     /// Inside an expression under `#[host]`: host effects are not checked.
     pub unchecked: bool,
+    /// Names that the condition around the current place binds with `let`.
+    pub bound: Vec<String>,
 }
 
 /// The mark taken where the current function or closure begins.
@@ -47,6 +49,7 @@ impl Rewriter {
             entry: Entry { name: Ident::new("__pw_fn", function.sig.ident.span()), used: false },
             used: false,
             unchecked: false,
+            bound: vec![],
         }
     }
 
@@ -322,7 +325,7 @@ impl VisitMut for Rewriter {
 
 /// The variable that holds the mark of another one. Rust's own scoping finds the right one.
 fn mark_of(name: &str, span: Span) -> Ident {
-    format_ident!("__pw_at_{}", name.trim_start_matches("r#"), span = span)
+    format_ident!("__pw_at_{}", name.trim_start_matches("r#").to_lowercase(), span = span)
 }
 
 fn marks_from(names: &[Ident], value: TokenStream) -> TokenStream {

@@ -73,17 +73,21 @@ pub fn bare(mut e: &Expr) -> &Expr {
     }
 }
 
-/// The local variable at the root of a place: `x` in `x`, `x.a[i]`, `*x`. With `through_calls` also in `x.f().a`.
+/// The local variable at the root of a place: `x` in `x`, `x.a[i]`, `*x`. With `through_calls` also in
+/// `x.borrow_mut().a` and the like.
 pub fn root(e: &Expr, through_calls: bool) -> Option<&Ident> {
+    const ACCESS: [&str; 5] = ["borrow_mut", "expect", "lock", "unwrap", "write"];
     match e {
-        Expr::Path(p) => p.path.get_ident().filter(|i| *i != "self"),
+        Expr::Path(p) => p.path.get_ident(),
         Expr::Field(f) => root(&f.base, through_calls),
         Expr::Index(i) => root(&i.expr, through_calls),
         Expr::Paren(p) => root(&p.expr, through_calls),
         Expr::Group(g) => root(&g.expr, through_calls),
         Expr::Unary(u) if matches!(u.op, UnOp::Deref(_)) => root(&u.expr, through_calls),
-        Expr::MethodCall(m) if through_calls => root(&m.receiver, true),
         Expr::Try(t) if through_calls => root(&t.expr, true),
+        Expr::MethodCall(m) if through_calls && ACCESS.iter().any(|a| m.method == a) => {
+            root(&m.receiver, true)
+        }
         _ => None,
     }
 }

@@ -26,6 +26,7 @@ pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends
 pub use names::{name, named};
 pub use place::{
     AnyPlace, Change, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place,
+    touch,
 };
 
 pub use super::rt::{Mark, mark};

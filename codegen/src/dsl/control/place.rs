@@ -177,40 +177,52 @@ impl<X> Plain<X> {
     }
 }
 
-/// Fails when the variable `name` with this mark would be changed, by `how`, where the device decides whether that
-/// happens.
+/// Fails when the variable `name` with this mark would be assigned, with the operator `how`, where the device decides
+/// whether that happens.
 #[track_caller]
 pub fn change(mark: Mark, name: &str, how: &str) {
-    if let Some((kind, opened)) = mark.conditional_since() {
-        host_effect(&format!("`{how}` changes `{name}`"), name, &kind, opened);
+    if let Some(region) = mark.conditional_since() {
+        let help = match name {
+            "self" => "Keep what the device changes in a `var(..)`".into(),
+            _ => format!("To change it on the device, declare `let mut {name} = var(..)` before"),
+        };
+        host_effect(&format!("`{how}` changes `{name}`"), &help, region);
     }
 }
 
-/// `&mut x`: what is lent may be changed. Variables and parcels of the device may change anywhere.
+/// As [`change`], for what changes a variable in another way than by assignment. Device variables and parcels, and what
+/// holds them, may change anywhere: that is traced.
+#[track_caller]
+pub fn touch<X: ?Sized>(_: &X, mark: Mark, name: &str, how: &str) {
+    touch_type::<X>(mark, || format!("`{how}` changes `{name}`"));
+}
+
+/// `&mut x`: what is lent may be changed.
 #[track_caller]
 pub fn lend<'a, X: ?Sized>(x: &'a mut X, mark: Mark, name: &str) -> &'a mut X {
-    if let Some((kind, opened)) = mark.conditional_since()
-        && !is_device(type_name::<X>())
-    {
-        host_effect(&format!("`&mut` lends `{name}`"), name, &kind, opened);
-    }
+    touch_type::<X>(mark, || format!("`&mut` lends `{name}`"));
     x
 }
 
-/// Whether a type, or what it is an array or reference of, is one whose changes are traced. By name: a trait would have
-/// to know the type while rustc still infers it.
-fn is_device(type_name: &str) -> bool {
-    let name = type_name.trim_start_matches(['&', '[', '(']).trim_start_matches("mut ");
-    ["Var", "TileVar", "Parcel"].iter().any(|device| {
-        let head = name.split('<').next().unwrap_or(name).split(';').next().unwrap_or(name);
-        head.trim_end_matches([']', ')']).rsplit("::").next() == Some(device)
-            && head.starts_with("peerwarp_codegen::dsl::")
-    })
+#[track_caller]
+fn touch_type<X: ?Sized>(mark: Mark, what: impl FnOnce() -> String) {
+    if let Some(region) = mark.conditional_since()
+        && !holds_device_state(type_name::<X>())
+    {
+        let help = "Keep what the device changes in a `var(..)`, in `shared` memory or in a buffer";
+        host_effect(&what(), help, region);
+    }
+}
+
+/// Whether a type is, or visibly holds, one whose changes are traced. By name: a trait would have to know the type while
+/// rustc still infers it.
+fn holds_device_state(type_name: &str) -> bool {
+    ["dsl::var::Var<", "dsl::var::TileVar<", "dsl::protocol::Parcel"].iter().any(|t| type_name.contains(t))
 }
 
 #[track_caller]
-fn host_effect(what: &str, name: &str, kind: &RegionKind, opened: Loc) -> ! {
-    let (place, before, why) = match kind {
+fn host_effect(what: &str, help: &str, (kind, opened): (RegionKind, Loc)) -> ! {
+    let (place, short, why) = match kind {
         RegionKind::For | RegionKind::While | RegionKind::Condition => {
             ("a device loop", "loop", "the body is traced once, however often the device runs it")
         }
@@ -221,11 +233,10 @@ fn host_effect(what: &str, name: &str, kind: &RegionKind, opened: Loc) -> ! {
             Loc::caller(),
             format!("{what}, a plain Rust variable, inside {place}"),
             format!(
-                "{why}. To change it on the device, declare `let mut {name} = var(..)` before the {before}; if it is to \
-                 change once, while tracing, put `#[host]` before the statement"
+                "{why}. {help}; if it is to happen once, while tracing, put `#[host]` before the statement"
             ),
         )
-        .note(opened, format!("the {before} is here")),
+        .note(opened, format!("the {short} is here")),
     )
 }
 
