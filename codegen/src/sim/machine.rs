@@ -170,6 +170,19 @@ impl Machine {
         Ok(())
     }
 
+    /// Lets an epoch word hold `epoch` on every rank before the run, as if so many launches had gone before.
+    pub fn start_epoch(&mut self, name: &str, epoch: u32) -> Result<(), SimError> {
+        let buffer = self.find(name)?;
+        let kind = self.buffers[buffer].kind;
+        if kind != ParamKind::EpochWord {
+            let (old, new) = (kind_name(kind), kind_name(ParamKind::EpochWord));
+            return Err(SimError::KindConflict { name: name.into(), old, new });
+        }
+        let bytes: Arc<[u8]> = bytemuck::bytes_of(&epoch).into();
+        self.inputs.extend((0..self.ranks).map(|rank| Input { rank, buffer, at: 0, bytes: bytes.clone() }));
+        Ok(())
+    }
+
     /// Writes elements to a rank's buffer before the run; `at` counts elements of type `T`. An epoch word may be
     /// written too, so that a test can begin anywhere; flags may not.
     pub fn write<T: Pod>(&mut self, rank: u32, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
