@@ -120,9 +120,9 @@ fn keep_epoch() -> Plant {
 }
 
 /// Records are not double-buffered.
-fn one_half() -> Plant {
+fn one_bank() -> Plant {
     let with = Operand::Number(0);
-    Plant::Mutation(Mutation::ReplaceValue { name: "half".into(), nth: None, with })
+    Plant::Mutation(Mutation::ReplaceValue { name: "bank".into(), nth: None, with })
 }
 
 const ROW_PUT: &str = "row.put_any(&a.inbox";
@@ -192,7 +192,7 @@ fn bugs() -> Vec<Bug> {
         c("no wait for returns", leave_out(return_wait()), "data-race", "recv", RETURN_LOAD),
         d("a record not waited for", offset(rec_wait(), Slot::Count, -1), "data-race", "recv", COUNT_LOAD),
         // Buffers used again an epoch early.
-        d("one copy of records", one_half(), "data-race", "route", COUNT_PUT),
+        d("one copy of records", one_bank(), "data-race", "route", COUNT_PUT),
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", RECORD_SIGNAL),
         c("combine keeps its epoch", keep_epoch(), "doubled-signal", "send", RETURN_SIGNAL),
         // Counts off by one, slots out of range.

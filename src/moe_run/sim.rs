@@ -17,6 +17,9 @@ use crate::reference;
 /// on it.
 const WARP_SIZE: u32 = 32;
 
+/// The epoch word of dispatch, named as its parameter.
+const DISPATCH_EPOCH: &str = "epoch";
+
 /// Combine counts its own epochs.
 const COMBINE_EPOCH: &str = "combine_epoch";
 
@@ -70,6 +73,14 @@ impl MoeSim {
         let machine = machine(&problem.shape, &rounds, dispatch, combine)?;
         let traffic = Traffic::of(&rounds);
         Ok(MoeSim { shape: problem.shape, rounds, machine, variants, traffic })
+    }
+
+    /// Lets dispatch and combine begin in the epochs after `epoch`, as if so many rounds had gone before.
+    pub fn start_after(&mut self, epoch: u32) -> Result<(), MoeError> {
+        for word in [DISPATCH_EPOCH, COMBINE_EPOCH] {
+            self.machine.start_epoch(word, epoch)?;
+        }
+        Ok(())
     }
 
     /// The simulated machine with its programs.

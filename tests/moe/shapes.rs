@@ -2,9 +2,9 @@
 
 use peerwarp::kernels::moe::Hook;
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::moe_run::{MoeSim, MoeTuning};
 
-use crate::support::{modes, run, run_ids, shape, small};
+use crate::support::{modes, run, run_ids, run_sim, shape, small};
 
 /// Three rounds of uniform routing with other tokens, ids and numbers of tokens in each, in all four modes.
 fn run_ragged(shape: &MoeShape) {
@@ -164,4 +164,15 @@ fn defaults_of_a_served_model() {
     let shape = shape(2048, 128, 8, 8, 4);
     let problem = MoeProblem::uniform(shape, &[8, 3, 8, 0], 8).unwrap();
     run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+}
+
+#[test]
+fn epochs_that_wrap_around() {
+    let shape = shape(32, 8, 2, 3, 3);
+    let problem = MoeProblem::uniform(shape, &[3, 0, 2], 7).unwrap();
+    for tuning in modes(&small(&shape)) {
+        let mut sim = MoeSim::new(&problem, &tuning, 6).unwrap();
+        sim.start_after(u32::MAX - 3).unwrap();
+        run_sim(&sim, 7);
+    }
 }

@@ -22,10 +22,14 @@ pub fn modes(tuning: &MoeTuning) -> [MoeTuning; 4] {
 
 /// Runs rounds of a problem under a schedule of each kind; all must be clean and right in every bit.
 pub fn run(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Errors {
-    let sim = MoeSim::new(problem, tuning, rounds).unwrap_or_else(|e| panic!("{e}"));
+    run_sim(&MoeSim::new(problem, tuning, rounds).unwrap_or_else(|e| panic!("{e}")), problem.seed)
+}
+
+/// As [`run`].
+pub fn run_sim(sim: &MoeSim, seed: u64) -> Errors {
     let mut errors = Errors::default();
     for strategy in [Strategy::Random, Strategy::Adversarial] {
-        let run = sim.run(&Options::default().with_seed(problem.seed).with_strategy(strategy));
+        let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
         if let Some(findings) = &run.findings {
             panic!("{:?}, {strategy:?}: {findings}", sim.variants());
         }

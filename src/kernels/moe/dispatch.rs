@@ -8,7 +8,7 @@ use super::hook::{Hook, RowHook, stand_in_expert};
 use super::pieces::each_piece;
 use crate::moe::SCALE_BLOCK;
 
-/// The word of an entry that goes nowhere: no expert has this number in its lower half.
+/// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 const NOWHERE: u32 = u32::MAX;
 
 /// Parameters of [`dispatch`].
@@ -95,14 +95,14 @@ pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
 pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Of the two launches of a split operation, the second one ends the epoch.
     let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
-    // Records exist twice; this launch uses those from here on.
-    let half = epoch.parity() * c.records();
+    // Records exist twice: this launch uses the bank that starts here.
+    let bank = epoch.parity() * c.records();
     if c.phase.sends() {
-        role("route", c.route_blocks(), |b| route(c, a, b, epoch, half));
+        role("route", c.route_blocks(), |b| route(c, a, b, epoch, bank));
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch)));
     }
     if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, half, hook));
+        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
     }
 }
 
@@ -113,7 +113,7 @@ fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
 
 /// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
 #[kernel]
-fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32>) {
+fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let (len, experts) = (c.record_entries(), c.experts);
     let n = tokens(c, a);
     let entries = n * c.topk;
@@ -132,14 +132,13 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32>)
             before += (same & (i > j)).cast::<u32>();
             after += (same & (i < j)).cast::<u32>();
         }
-        let (before, after) = (before.get(), after.get());
         let valid = expert < experts;
         count.store(0, splat(0u32, experts));
-        count.scatter(expert, before + 1, valid & (after == 0));
+        count.scatter(expert, &before + 1, valid & (after == 0));
 
-        let record = half + rank() * c.chunks() + chunk;
+        let record = bank + rank() * c.chunks() + chunk;
         let mut parcel = send_to(Peers::all());
-        parcel.put(&a.rec_route, record * len, valid.select((before << 16) | expert, NOWHERE));
+        parcel.put(&a.rec_route, record * len, valid.select((&before << 16) | expert, NOWHERE));
         parcel.put(&a.rec_count, record * experts, count.load(0, experts));
         if c.dedup {
             parcel.put(&a.rec_weight, record * len, a.weights.load_where(first, i < used, 0.0));
@@ -172,10 +171,10 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
-fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32>, hook: RowHook<'_>) {
-    let records = a.rec_flag.wait_all(half, c.records(), c.chunks(), epoch);
-    let base = lay_out(c, a, b, &records, half);
-    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + half, true, 0);
+fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
+    let records = a.rec_flag.wait_all(bank, c.records(), c.chunks(), epoch);
+    let base = lay_out(c, a, b, &records, bank);
+    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + bank, true, 0);
     if b.index() == 0 {
         a.n_from.store(0, n_from);
     }
@@ -189,9 +188,9 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32
             let slot = i / c.ranks;
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
-            if slot < a.rec_n.get(&records, half + record) * c.token_slots() {
+            if slot < a.rec_n.get(&records, bank + record) * c.token_slots() {
                 let entry = slot * c.slot_entries();
-                let in_record = (half + record) * c.record_entries() + entry - chunk * c.record_entries();
+                let in_record = (bank + record) * c.record_entries() + entry - chunk * c.record_entries();
                 let word = a.rec_route.load(&records, in_record, c.slot_entries());
                 // An expert below this rank's first one wraps to a large number.
                 let expert = (word & 0xffff) - first_expert(c.map(), rank());
@@ -215,7 +214,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, half: Val<u32
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, half: Val<u32>) -> Shared<u32> {
+fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, bank: Val<u32>) -> Shared<u32> {
     let (first, owned) = (first_expert(c.map(), rank()), owned_experts(c.map(), rank()));
     let most = c.map().at_most();
     let base = shared::<u32>("base", most * c.records());
@@ -223,7 +222,7 @@ fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, half: Va
     each_piece(most * c.records(), (most * c.records()).min(b.warps() * 32 * 8), |start, len| {
         let i = arange(len) + start;
         let (expert, record) = (i / c.records(), i % c.records());
-        let count = (half + record) * c.experts + first + expert;
+        let count = (bank + record) * c.experts + first + expert;
         let count = a.rec_count.gather(records, count, expert < owned, 0);
         base.store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
