@@ -32,7 +32,7 @@ use crate::kernels::moe::{Combine, Dispatch};
 use crate::moe_scenario::MoeScenario;
 use crate::scenario::{self, DynScenario, Scenario};
 
-use args::{Cli, Command};
+use args::{Cli, Command, When};
 use output::{Done, Failure, Style};
 
 /// A family as the command line knows it.
@@ -79,9 +79,28 @@ pub struct App {
     scenarios: Vec<&'static dyn DynScenario>,
 }
 
+/// What a command says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Said {
+    /// Exit status: 0 when all is well, 1 when something was found, 2 when the input cannot be used.
+    pub code: u8,
+    /// For standard output.
+    pub out: String,
+    /// For standard error.
+    pub err: String,
+}
+
 /// Runs the command line of a program with these families on the process's arguments.
 pub fn main(entries: &[Entry]) -> ExitCode {
-    App::new(entries).run(std::env::args_os())
+    let said = App::new(entries).run(std::env::args_os());
+    eprint!("{}", said.err);
+    match output::print(&said.out) {
+        Ok(()) => ExitCode::from(said.code),
+        Err(e) => {
+            eprintln!("error: {}", InputError::io("output", "standard output", &e));
+            ExitCode::from(2)
+        }
+    }
 }
 
 impl App {
@@ -108,27 +127,23 @@ impl App {
         App { name: name.to_owned(), ..self }
     }
 
-    /// Runs on these arguments, the first of which is the program's path. Writes to the process's standard streams.
-    pub fn run(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> ExitCode {
+    /// Runs on these arguments, the first of which is the program's path. Prints nothing but progress.
+    pub fn run(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Said {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
         let parsed = self.clap().try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
         let cli = match parsed {
             Ok(cli) => cli,
-            Err(e) => {
-                // Help that cannot be written, to a closed pipe say, is no reason to fail.
-                let _ = e.print();
-                return ExitCode::from(u8::try_from(e.exit_code()).unwrap_or(2));
-            }
+            Err(e) => return refused(&e),
         };
         match self.command(&cli, &args) {
             Ok(done) => {
-                let text = if cli.json { output::pretty(&done.json) } else { done.text };
-                finish(&text, if done.ok { 0 } else { 1 })
+                let out = if cli.json { output::pretty(&done.json) } else { done.text };
+                Said { code: if done.ok { 0 } else { 1 }, out, err: String::new() }
             }
             Err(failure) => {
-                eprintln!("{} {failure}", Style::stderr(cli.color).bad("error:"));
-                let json = if cli.json { output::pretty(&failure.json()) } else { String::new() };
-                finish(&json, failure.code())
+                let err = format!("{} {failure}\n", Style::stderr(cli.color).bad("error:"));
+                let out = if cli.json { output::pretty(&failure.json()) } else { String::new() };
+                Said { code: failure.code(), out, err }
             }
         }
     }
@@ -170,14 +185,12 @@ impl App {
     }
 }
 
-fn finish(text: &str, code: u8) -> ExitCode {
-    match output::print(text) {
-        Ok(()) => ExitCode::from(code),
-        Err(e) => {
-            eprintln!("error: {}", InputError::io("output", "standard output", &e));
-            ExitCode::from(2)
-        }
-    }
+/// What clap says: help for who asks, and errors.
+fn refused(e: &clap::Error) -> Said {
+    let style = if e.use_stderr() { Style::stderr(When::Auto) } else { Style::stdout(When::Auto) };
+    let text = if style.on() { e.render().ansi().to_string() } else { e.render().to_string() };
+    let (out, err) = if e.use_stderr() { (String::new(), text) } else { (text, String::new()) };
+    Said { code: u8::try_from(e.exit_code()).unwrap_or(2), out, err }
 }
 
 /// Reads a target.

@@ -101,6 +101,11 @@ impl Style {
         Style { on }
     }
 
+    /// Whether there are colours.
+    pub fn on(self) -> bool {
+        self.on
+    }
+
     fn paint(self, code: &str, text: &str) -> String {
         if self.on { format!("\x1b[{code}m{text}\x1b[0m") } else { text.to_owned() }
     }

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::time::Instant;
 
-use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::family::{DynConfig, FieldRole, Variant};
 use peerwarp_codegen::sim::{Findings, Options, Report};
 use serde_json::{Value, json};
 
@@ -93,8 +93,8 @@ fn ran_through(
     style: Style,
 ) -> Done {
     let ok = ran.verdict.ok();
+    let text = report(variants, inputs, prepared, ran, seconds, style);
     let variants = names(variants);
-    let text = report(&variants, prepared, ran, seconds, style);
     let ranks = link_table(&ran.report, |r, a, b| r.link_bytes(a, b));
     let mut json = json!({
         "ok": ok,
@@ -117,11 +117,27 @@ fn ran_through(
     Done { text, json, ok }
 }
 
-fn report(variants: &[String], prepared: &Prepared, ran: &Ran, seconds: f64, style: Style) -> String {
+/// The values of a variant's key fields.
+fn problem(variant: &dyn DynConfig) -> String {
+    let fields = variant.family().fields().iter().zip(variant.values());
+    let key = fields.filter(|(f, _)| f.role == FieldRole::Key).map(|(f, v)| format!("{} {v}", f.name));
+    key.collect::<Vec<_>>().join(", ")
+}
+
+fn report(
+    variants: &[Variant],
+    inputs: &Inputs,
+    prepared: &Prepared,
+    ran: &Ran,
+    seconds: f64,
+    style: Style,
+) -> String {
     let mut text = String::new();
     for variant in variants {
-        writeln!(text, "{}", style.bold(variant)).expect("string");
+        writeln!(text, "{}", style.bold(&variant.variant_name())).expect("string");
     }
+    let problem = variants.first().map(|v| problem(&**v)).unwrap_or_default();
+    writeln!(text, "{problem}; routing {}, seed {}", inputs.routing, inputs.seed).expect("string");
     let bytes_of = link_table(&ran.report, |r, a, b| r.link_bytes(a, b));
     let flags_of = link_table(&ran.report, |r, a, b| r.link_signals(a, b));
     writeln!(text, "\n{}", per_rank(prepared, &bytes_of, &flags_of)).expect("string");
