@@ -1,8 +1,9 @@
 //! `#[kernel]` on device values: what the rewritten control flow traces.
 
+use peerwarp_codegen::dsl::control::{Cond, MergeIf};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
-use peerwarp_codegen::ir::Kernel;
+use peerwarp_codegen::ir::{Kernel, verify};
 
 /// Traces `body` as the one role of a kernel with the buffers `x` (u32) and `y` (f32).
 #[track_caller]
@@ -12,7 +13,9 @@ fn traced(body: impl FnOnce(Group, Ptr<u32>, Ptr<f32>)) -> Kernel {
         let y = binder.arg::<Ptr<f32>>("y", 64);
         role("main", 2, |b| body(b, x, y));
     });
-    kernel.unwrap_or_else(|e| panic!("{e}"))
+    let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
+    verify(&kernel).unwrap_or_else(|e| panic!("{e:?}\n{kernel}"));
+    kernel
 }
 
 #[kernel]
@@ -181,6 +184,12 @@ fn smaller<T: peerwarp_codegen::dsl::Num>(a: Val<T>, b: Val<T>) -> Val<T> {
     if a < b { a } else { b }
 }
 
+/// Chooses on the host or on the device, as the condition is.
+#[kernel]
+fn either<C: Cond, T: MergeIf<C::Kind>>(c: C, a: T, b: T) -> T {
+    if c { a } else { b }
+}
+
 #[kernel]
 fn find(x: Ptr<u32>, wanted: u32, n: Val<u32>) -> Val<u32> {
     let mut at = var(n);
@@ -197,6 +206,8 @@ fn find(x: Ptr<u32>, wanted: u32, n: Val<u32>) -> Val<u32> {
 fn helpers(b: Group, x: Ptr<u32>, y: Ptr<f32>) {
     let least = smaller(x.get(0), x.get(1));
     let least_y = smaller(y.get(0), y.get(1));
+    let chosen = either(least == 2, least_y, either(true, y.get(2), y.get(3)));
+    y.set(1, chosen);
     b.split(2, |g| {
         let at = find(x, 5, least);
         if g.index() == 0 {

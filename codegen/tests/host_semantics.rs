@@ -324,8 +324,15 @@ twice! {
         let a = if x > 0.0 { x } else { 0.0 };
         let b = if n < 3 { 7 } else { n };
         let c = if small == 1 { small } else if b > 3 { 5 } else { small + 1 };
-        let d = if a < 1.0 { -1 } else { 1 };
-        (a, b, c, d)
+        let d = if a < 1.0 {
+            -1
+        } else if b > 100 {
+            return (a, b, c, 7);
+        } else {
+            1
+        };
+        let (e, f) = if b > 5 { (b, 1) } else { (2, c) };
+        (a, b + e, c + f, d)
     }
 
     fn asserted(n: u32) -> u32 {
@@ -427,7 +434,7 @@ fn values_and_places() {
     same!(lent: (5) (60));
     same!(matches: (0, Kind::Small) (2, Kind::Large) (-4, Kind::Small) (9, Kind::Large) (60, Kind::Small));
     same!(largest: (&[3, 1, 4]) (&[] as &[i32]));
-    same!(numbers: (-1.5, 2, 1) (2.5, 9, 0) (0.5, 3, 9));
+    same!(numbers: (-1.5, 2, 1) (2.5, 9, 0) (0.5, 3, 9) (3.0, 101, 1));
     same!(asserted: (1) (7));
     same!(written: (0) (4));
     same!(destructured: (vec![Point { x: 1, y: 2, tags: vec![] }, Point { x: 1, y: 5, tags: vec![] }]) (vec![]));

@@ -297,26 +297,54 @@ fn value_span(block: &Block) -> Span {
     }
 }
 
-/// In `if c { x } else { 0.0 }` the number must become a device value when `x` is one.
+/// In `if c { x } else { 0.0 }` the number must become a device value when `x` is one; so in `else if`, and in tuples.
 fn lift_numbers(i: &mut ExprIf) {
-    let then = i.then_branch.stmts.last().is_some_and(is_number_stmt);
-    let Some((_, branch)) = &mut i.else_branch else { return };
-    match (&mut **branch, then) {
-        (Expr::Block(b), true) if b.block.stmts.last().is_some_and(is_number_stmt) => {}
-        (_, true) => lift(i.then_branch.stmts.last_mut()),
-        (Expr::Block(b), false) => lift(b.block.stmts.last_mut()),
+    let mut values = vec![];
+    collect_values(i, &mut values);
+    lift_column(values);
+}
+
+/// The expressions whose values the arms of an `if` with all its `else if` yield.
+fn collect_values<'a>(i: &'a mut ExprIf, values: &mut Vec<&'a mut Expr>) {
+    values.extend(tail(&mut i.then_branch));
+    match i.else_branch.as_mut().map(|(_, branch)| &mut **branch) {
+        Some(Expr::Block(b)) => values.extend(tail(&mut b.block)),
+        Some(Expr::If(nested)) => collect_values(nested, values),
         _ => {}
     }
 }
 
-fn is_number_stmt(stmt: &Stmt) -> bool {
-    matches!(stmt, Stmt::Expr(e, None) if is_number(e))
+/// The expression whose value a block yields.
+fn tail(block: &mut Block) -> Option<&mut Expr> {
+    match block.stmts.last_mut() {
+        Some(Stmt::Expr(e, None)) if !never_yields(e) => Some(e),
+        _ => None,
+    }
 }
 
-fn lift(stmt: Option<&mut Stmt>) {
-    if let Some(Stmt::Expr(e, None)) = stmt
-        && is_number(e)
-    {
+/// Lifts the numbers among values of one type, if something else among them says what the type is.
+fn lift_column(values: Vec<&mut Expr>) {
+    let arity = |e: &Expr| match e {
+        Expr::Tuple(t) => Some(t.elems.len()),
+        _ => None,
+    };
+    let first = values.first().and_then(|e| arity(e));
+    if let Some(len) = first.filter(|_| values.iter().all(|e| arity(e) == first)) {
+        let mut columns: Vec<Vec<&mut Expr>> = (0..len).map(|_| vec![]).collect();
+        for value in values {
+            if let Expr::Tuple(t) = value {
+                columns.iter_mut().zip(&mut t.elems).for_each(|(column, e)| column.push(e));
+            }
+        }
+        return columns.into_iter().for_each(lift_column);
+    }
+    if values.iter().any(|e| !is_number(e)) {
+        values.into_iter().for_each(lift);
+    }
+}
+
+fn lift(e: &mut Expr) {
+    if is_number(e) {
         let span = e.span();
         *e = Expr::Verbatim(quote_spanned!(span=> __pw::number(#e)));
     }
