@@ -1,6 +1,8 @@
 //! MoE dispatch and combine: on the simulator against the reference, in all their configurations, and as emitted.
 
+mod harness;
 mod hooks;
+mod legality;
 mod properties;
 mod shapes;
 mod snapshots;

@@ -34,6 +34,13 @@
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
 //! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
+//!
+//! # What a caller keeps to
+//! Every rank launches dispatch and combine in turn, in one stream, with `n` and `ids` (and, in plain mode, `weights`)
+//! unchanged from a dispatch to its combine. All ranks use the same variants. A split operation is its `send` launch and
+//! then its `recv` launch, with any other work in between. Blocks of a launch are resident together.
+//!
+//! A hook of one's own on the rows is a family of one's own around [`dispatch_with`].
 
 mod combine;
 mod config;

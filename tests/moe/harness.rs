@@ -1,0 +1,115 @@
+//! What a run of a problem reports, and which problems cannot be run.
+
+use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
+use peerwarp::codegen::sim::Options;
+use peerwarp::kernels::moe::Phase;
+use peerwarp::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::moe_run::{MoeRun, MoeSim, MoeTuning};
+
+use crate::support::{shape, small};
+
+/// Two ranks with two experts each. Rank 0: a token to both of rank 1's experts, and one that stays. Rank 1: one that
+/// goes to an expert of each, one masked.
+fn problem() -> MoeProblem {
+    let ids = vec![vec![2, 3, 0, 1], vec![1, 2, -1, -1]];
+    let shape = shape(64, 4, 2, 2, 2);
+    MoeProblem::new(shape, Routing::with_weights(&shape, ids, 0), 0).unwrap()
+}
+
+fn run(tuning: &MoeTuning, rounds: u32) -> MoeRun {
+    MoeSim::new(&problem(), tuning, rounds).unwrap().run(&Options::default())
+}
+
+#[test]
+fn bytes_and_flags_are_those_of_the_routing() {
+    // A record is a number of tokens, four counts, and for each of two tokens' four entries a word and a weight.
+    let (row, record) = (128, 4 + 4 * 4 + 4 * 4 + 4 * 4);
+    let run_dedup = run(&small(&problem().shape), 3);
+    // In each round: rank 0 sends a row, rank 1 one; each comes back.
+    assert_eq!(run_dedup.link_bytes[0][1], 3 * (record + row + row));
+    assert_eq!(run_dedup.link_bytes[1][0], 3 * (record + row + row));
+    assert_eq!(run_dedup.bytes_on_wire, 6 * (record + 2 * row));
+    assert_eq!(run_dedup.link_flags[0][1], 3 * 3);
+    let traffic = &run_dedup.traffic;
+    assert_eq!((traffic.rows_dedup, traffic.rows_plain), (6, 9));
+    assert!((traffic.dedup_saving - 1.0 / 3.0).abs() < 1e-12);
+
+    // Plain, rank 0 sends its first token's row twice; weights stay at home.
+    let plain = run(&small(&problem().shape).with_dedup(false), 3);
+    let record = record - 4 * 4;
+    assert_eq!(plain.link_bytes[0][1], 3 * (record + 2 * row + row));
+    assert_eq!(plain.link_bytes[1][0], 3 * (record + row + 2 * row));
+    assert_eq!(plain.traffic, run_dedup.traffic);
+    assert_eq!(plain.steps, run(&small(&problem().shape).with_dedup(false), 3).steps);
+}
+
+#[test]
+fn ranks_know_what_they_send_and_receive() {
+    let traffic = run(&small(&problem().shape), 2).traffic;
+    let of = |rank: usize| {
+        let r = &traffic.ranks[rank];
+        (r.tokens_sent, r.tokens_received, r.rows)
+    };
+    assert_eq!([of(0), of(1)], [(4, 4, 6), (4, 4, 6)]);
+}
+
+#[test]
+fn wrong_results_are_not_ok() {
+    let problem = problem();
+    let tuning = small(&problem.shape);
+    let lose = |kernel: &'static str, site: Site| {
+        let edit = &mut |k: &mut _| mutate_one(k, kernel, &site);
+        MoeSim::with_edited(&problem, &tuning, 2, edit).unwrap().run(&Options::default())
+    };
+    // Rows that are not stored are found after dispatch, combined rows at the end.
+    let run = lose("dispatch", Site::store("recv", "rows"));
+    let said = run.findings.as_ref().unwrap().to_string();
+    assert!(!run.ok && run.errors.is_none() && said.contains("bytes of row 0"), "{said}");
+    let run = lose("combine", Site::store("recv", "out"));
+    assert!(!run.ok && run.findings.is_some());
+}
+
+fn mutate_one(kernel: &mut peerwarp::codegen::ir::Kernel, name: &str, site: &Site) {
+    if kernel.name == name {
+        *kernel = mutate(kernel, &Mutation::Drop(site.clone())).unwrap();
+    }
+}
+
+#[test]
+fn results_are_json() {
+    let json = serde_json::to_value(run(&small(&problem().shape), 2)).unwrap();
+    assert_eq!(json["ok"], true);
+    assert_eq!(json["errors"]["wrong"], 0);
+    assert_eq!(json["traffic"]["ranks"][1]["tokens_sent"], 4);
+    assert_eq!(json["variants"].as_array().unwrap().len(), 2);
+    assert!(json.get("findings").is_none());
+}
+
+#[test]
+fn what_does_not_fit_is_refused() {
+    let problem = problem();
+    let message = |tuning: &MoeTuning, rounds| match MoeSim::new(&problem, tuning, rounds) {
+        Err(e) => e.to_string(),
+        Ok(_) => "accepted".to_owned(),
+    };
+    let fits = small(&problem.shape);
+    assert_eq!(message(&fits, 0), "rounds = 0: must be 1 or more");
+
+    let other = small(&MoeShape { dtype: RowDtype::Fp16, ..problem.shape });
+    let (mut wrong_dispatch, mut wrong_combine, mut unequal) = (fits.clone(), fits.clone(), fits.clone());
+    wrong_dispatch.dispatch = other.dispatch;
+    wrong_combine.combine = other.combine;
+    unequal.combine.dedup = false;
+    assert!(
+        message(&wrong_dispatch, 1).starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_both__")
+    );
+    assert!(message(&wrong_combine, 1).starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_both__"));
+    assert!(message(&unequal, 1).ends_with("in one phase, with dedup as dispatch has it"));
+
+    let mut half = fits.clone();
+    half.dispatch.phase = Phase::Send;
+    assert!(message(&half, 1).ends_with("in one phase"));
+    let mut illegal = fits;
+    illegal.combine.group_warps = 16;
+    assert!(matches!(MoeSim::new(&problem, &illegal, 1), Err(MoeError::Family(_))));
+}

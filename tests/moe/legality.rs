@@ -1,0 +1,65 @@
+//! Which configurations are legal, and what tuning defaults to.
+
+use peerwarp::codegen::family::{Family, Illegal, Legal};
+use peerwarp::kernels::moe::{Combine, Dispatch};
+use peerwarp::models;
+use peerwarp::moe::{MoeShape, RowDtype};
+use peerwarp::moe_run::MoeTuning;
+
+use crate::support::shape;
+
+fn dispatch(edit: impl FnOnce(&mut Dispatch)) -> Result<(), Illegal> {
+    let mut config = MoeTuning::defaults(&shape(7168, 256, 8, 128, 8)).unwrap().dispatch;
+    edit(&mut config);
+    config.legal()
+}
+
+fn combine(edit: impl FnOnce(&mut Combine)) -> Result<(), Illegal> {
+    let mut config = MoeTuning::defaults(&shape(7168, 256, 8, 128, 8)).unwrap().combine;
+    edit(&mut config);
+    config.legal()
+}
+
+#[test]
+fn every_reason_is_given() {
+    let reasons = [
+        dispatch(|c| (c.experts, c.topk) = (4, 5)),
+        dispatch(|c| (c.warps, c.group_warps) = (4, 8)),
+        dispatch(|c| c.chunk = 256),
+        dispatch(|c| (c.tokens, c.chunk, c.warps, c.group_warps) = (4096, 1024, 4, 4)),
+        dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
+        dispatch(|c| (c.send_blocks, c.recv_blocks) = (64, 96)),
+        combine(|c| (c.experts, c.topk) = (4, 5)),
+        combine(|c| (c.warps, c.group_warps) = (4, 8)),
+        combine(|c| (c.send_blocks, c.recv_blocks) = (96, 64)),
+    ];
+    let reasons: Vec<String> = reasons.into_iter().map(|r| r.unwrap_err().to_string()).collect();
+    insta::assert_snapshot!(reasons.join("\n"));
+}
+
+#[test]
+fn limits_are_reached_but_not_passed() {
+    dispatch(|c| c.chunk = 128).unwrap();
+    dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 96)).unwrap();
+    combine(|c| (c.send_blocks, c.recv_blocks) = (64, 64)).unwrap();
+    // A launch that only sends need not be resident together with blocks that receive.
+    let phase = peerwarp::kernels::moe::Phase::Send;
+    dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();
+    combine(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 96, 64)).unwrap();
+}
+
+#[test]
+fn defaults_of_the_known_models() {
+    let mut names = vec![];
+    for model in models::builtin() {
+        for (tokens, dtype) in
+            [(1, RowDtype::Bf16), (8, RowDtype::Bf16), (128, RowDtype::Fp8), (4096, RowDtype::Bf16)]
+        {
+            let models::Shape { hidden, experts, topk, .. } = model.shape;
+            let shape = MoeShape { hidden, experts, topk, tokens, ranks: 8, dtype };
+            let tuning = MoeTuning::defaults(&shape).unwrap();
+            names.push(format!("{}\n  {}", tuning.dispatch.variant_name(), tuning.combine.variant_name()));
+        }
+    }
+    insta::assert_snapshot!(names.join("\n"));
+}
