@@ -231,7 +231,10 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let f = self.f;
         let op = f.p.kernel.op(id);
         if f.barriers.before(id) && !matches!(op.kind, OpKind::Split { .. }) {
-            self.flush()?;
+            // Without touches of memory among them, waiting operations may as well come after the barrier.
+            if self.pending_touches() {
+                self.flush()?;
+            }
             self.w.line(&format!("{}.sync();", self.group.name));
         }
         let outs = op.kind.outs();

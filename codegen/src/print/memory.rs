@@ -70,6 +70,12 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
+    /// Whether a waiting tile operation touches memory.
+    pub fn pending_touches(&self) -> bool {
+        let kind = |op: OpId| &self.f.p.kernel.op(op).kind;
+        self.pending.iter().any(|i| i.yields.is_none() && place_of(kind(i.op)).is_some())
+    }
+
     fn pending_writes(&self) -> bool {
         self.pending.iter().any(|i| {
             let kind = &self.f.p.kernel.op(i.op).kind;

@@ -1,6 +1,6 @@
 //! Arithmetic as C++ expressions. What is here works on scalars and on single elements of tiles alike.
 
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, OpKind, ReduceOp, Type, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, OpKind, ReduceOp, Type, UnaryOp, ValueId};
 
 use super::{
     PrintError,
@@ -46,7 +46,7 @@ pub(super) fn expression(
             if !dtype.is_arithmetic() && dtype != Dtype::Bool {
                 return Err(PrintError::Dtype { loc, what: "a comparison", dtype });
             }
-            Ok(compare(op, &x, &y))
+            Ok(compare(op, &x, &y, matches!(dtype, Dtype::U32 | Dtype::U64)))
         }
         OpKind::Select { cond, a, b, .. } => {
             Ok(Expr::ternary(&operand(used, cond)?, &operand(used, a)?, &operand(used, b)?))
@@ -116,7 +116,7 @@ pub(super) fn binary(
 ) -> Result<Expr, PrintError> {
     let bad = |what| Err(PrintError::Dtype { loc, what, dtype });
     let logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
-    if dtype == Dtype::Bool && !logic || !dtype.is_arithmetic() && dtype != Dtype::Bool {
+    if !dtype.is_arithmetic() && !(dtype == Dtype::Bool && logic) {
         return bad("arithmetic");
     }
     let whole = logic || matches!(op, BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr);
@@ -230,7 +230,13 @@ fn unary(used: &mut Used, op: UnaryOp, dtype: Dtype, a: &Expr, loc: Loc) -> Resu
     }
 }
 
-fn compare(op: CompareOp, a: &Expr, b: &Expr) -> Expr {
+fn compare(op: CompareOp, a: &Expr, b: &Expr, unsigned: bool) -> Expr {
+    // Compilers warn about what is true or false of every unsigned value.
+    match op {
+        CompareOp::Lt if unsigned && b.is_zero() => return Expr::literal(Const::Bool(false)),
+        CompareOp::Ge if unsigned && b.is_zero() => return Expr::literal(Const::Bool(true)),
+        _ => {}
+    }
     let (text, prec) = match op {
         CompareOp::Eq => ("==", Prec::Equality),
         CompareOp::Ne => ("!=", Prec::Equality),
@@ -259,6 +265,11 @@ fn cast(used: &mut Used, from: Type, to: Type, x: Expr) -> Expr {
         return cast(used, Type::scalar(Dtype::F32), Type::scalar(to), wide);
     }
     let name = type_name(to);
+    match (x.text.as_str(), to) {
+        ("false" | "true", Dtype::U32) => return Expr::literal(Const::U32((x.text == "true").into())),
+        ("false" | "true", Dtype::U64) => return Expr::literal(Const::U64((x.text == "true").into())),
+        _ => {}
+    }
     match (from, to) {
         (Dtype::F32, Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8) => {
             use_dtype(used, to);

@@ -201,12 +201,17 @@ impl Emitter<'_, '_> {
         };
         self.used.add(Prim::Wait);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
-        let (index, from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
+        let (index, mut from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
         self.w.gap();
         self.w.comment(&format!(
             "Wait for {name}: what the rank put before setting it can be read from here on ({})",
             self.place(op.loc)
         ));
+        if from.prec < Prec::Product {
+            let peer = self.names.fresh("peer");
+            self.w.line(&format!("const u32 {peer} = {};", from.plain()));
+            from = Expr::atom(peer);
+        }
         self.w.line(&format!(
             "if (!wait_flag({}, args, {}[args.rank], {}, {}, {}, {})) return false;",
             self.group.name,

@@ -83,15 +83,16 @@ fn registry() -> Result<&'static Handlebars<'static>, PrintError> {
         let mut h = Handlebars::new();
         h.set_strict_mode(true);
         h.register_escape_fn(no_escape);
-        let mut add = |name: &'static str, text: &str| {
+        let files = [
+            ("cuda/kernel", CUDA_KERNEL),
+            ("hip/kernel", HIP_KERNEL),
+            ("hip/prelude", HIP_PRELUDE),
+            ("abi.h", ABI),
+        ];
+        for (name, text) in files {
             h.register_template_string(name, text)
-                .map_err(|e| PrintError::Template { template: name, message: e.to_string() })
-        };
-        add("cuda/kernel", CUDA_KERNEL)?;
-        add("hip/kernel", HIP_KERNEL)?;
-        add("hip/prelude", HIP_PRELUDE)?;
-        add("abi.h", ABI)?;
-        drop(add);
+                .map_err(|e| PrintError::Template { template: name, message: e.to_string() })?;
+        }
         for &prim in Prim::ALL {
             for (backend, text) in [("cuda", prim.cuda()), ("hip", prim.hip())] {
                 h.register_template_string(&format!("{backend}/prim/{}", prim.file()), text)

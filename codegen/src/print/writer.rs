@@ -8,16 +8,19 @@ pub(super) const COLUMNS: usize = 110;
 pub(super) struct Writer {
     text: String,
     indent: usize,
+    /// Whether the last statement opened a block.
+    begun: bool,
 }
 
 impl Writer {
     /// A writer that starts `indent` levels deep.
     pub fn new(indent: usize) -> Writer {
-        Writer { text: String::new(), indent }
+        Writer { text: String::new(), indent, begun: false }
     }
 
     /// A statement on a line of its own, wrapped when it is too long.
     pub fn line(&mut self, text: &str) {
+        self.begun = text.ends_with('{');
         let margin = self.indent * 4;
         let mut rest = text;
         let mut extra = 0;
@@ -33,6 +36,7 @@ impl Writer {
     /// A statement with a comment behind it, or above it when the line would be too long.
     pub fn line_with(&mut self, text: &str, comment: &str) {
         if self.indent * 4 + text.len() + comment.len() + 5 <= COLUMNS {
+            self.begun = text.ends_with('{');
             self.raw(self.indent * 4, &format!("{text}  // {comment}"));
         } else {
             self.comment(comment);
@@ -50,7 +54,7 @@ impl Writer {
 
     /// An empty line, unless one is there or a block has just begun.
     pub fn gap(&mut self) {
-        if !self.text.is_empty() && !self.text.ends_with("{\n") && !self.text.ends_with("\n\n") {
+        if !self.begun && !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
     }
@@ -108,7 +112,7 @@ impl Writer {
     }
 }
 
-/// Where to break a statement so that the first part has at most `width` columns: after a comma or before an operator,
+/// Where to break a statement so that the first part has at most `width` columns: after a comma or `=`, before another operator,
 /// at the shallowest nesting, as late as possible there.
 fn break_point(text: &str, width: usize) -> Option<usize> {
     let bytes = text.as_bytes();
@@ -123,9 +127,10 @@ fn break_point(text: &str, width: usize) -> Option<usize> {
             b')' | b']' | b'}' => depth -= 1,
             _ => {}
         }
-        let operator = [" = ", " + ", " - ", " * ", " | ", " & ", " && ", " || ", " ? ", " : "];
+        let operator = [" + ", " - ", " * ", " | ", " & ", " && ", " || ", " ? ", " : "];
         let here = match c {
             b',' if bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
+            b'=' if text[..i].ends_with(' ') && bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
             b' ' if i > 0 && operator.iter().any(|o| text[i..].starts_with(o)) => Some(i),
             _ => None,
         };
