@@ -119,7 +119,10 @@ pub(super) fn fields(kernel: &Kernel, names: &ArgNames, language: Language) -> V
     rows.push((format!("{u32} rank;"), "this rank".into()));
     let width = rows.iter().map(|r| r.0.len()).filter(|&n| n < 40).max().unwrap_or(0);
     rows.into_iter()
-        .map(|(d, c)| FieldText { declaration: format!("{d:width$}"), comment: Some(c) })
+        .map(|(declaration, comment)| match comment.is_empty() {
+            true => FieldText { declaration, comment: None },
+            false => FieldText { declaration: format!("{declaration:width$}"), comment: Some(comment) },
+        })
         .collect()
 }
 

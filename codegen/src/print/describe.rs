@@ -41,7 +41,10 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             Some(n) => format!("{n}_now"),
             None => "state_now".into(),
         },
-        OpKind::Cast { out, .. } | OpKind::Bitcast { out, .. } => format!("as_{}", p.kernel.ty(*out).dtype),
+        OpKind::Cast { out, a } | OpKind::Bitcast { out, a } => {
+            let of = p.name(*a).map_or("as".into(), str::to_string);
+            format!("{of}_{}", p.kernel.ty(*out).dtype)
+        }
         OpKind::Binary { op: BinaryOp::Shl, .. } => use_of(p, v).unwrap_or_else(|| "bit".into()),
         OpKind::Binary { op: BinaryOp::Rem, .. } => use_of(p, v).unwrap_or_else(|| "remainder".into()),
         _ => use_of(p, v).unwrap_or_else(|| "value".into()),

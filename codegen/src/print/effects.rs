@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ir::{BinaryOp, Const, OpId, OpKind, Place, ValueId};
+use crate::ir::{BinaryOp, OpId, OpKind, Place, ValueId};
 
 use super::{layout::Layouts, program::Program};
 
@@ -175,7 +175,7 @@ fn comparable(p: &Program, form: &Linear, age: Age) -> bool {
 /// Counter and constant step of a `For`.
 fn counter_of(p: &Program, l: OpId) -> Option<(ValueId, i128)> {
     match p.kernel.op(l).kind {
-        OpKind::For { var, step, .. } => Some((var, constant(p, step)?)),
+        OpKind::For { var, step, .. } => Some((var, p.int(step)?)),
         _ => None,
     }
 }
@@ -187,30 +187,20 @@ fn length(lanes: &Lanes) -> i128 {
     }
 }
 
-fn constant(p: &Program, v: ValueId) -> Option<i128> {
-    match p.def(v)? {
-        OpKind::Const { value: Const::U32(v), .. } => Some((*v).into()),
-        OpKind::Const { value: Const::I32(v), .. } => Some((*v).into()),
-        OpKind::Const { value: Const::U64(v), .. } => Some((*v).into()),
-        _ => None,
-    }
-}
-
 fn linear(p: &Program, v: ValueId) -> Linear {
     let atom = || Linear { terms: BTreeMap::from([(v, 1)]), constant: 0 };
+    if let Some(constant) = p.int(v) {
+        return Linear { terms: BTreeMap::new(), constant };
+    }
     match p.def(v) {
-        Some(OpKind::Const { .. }) => match constant(p, v) {
-            Some(c) => Linear { terms: BTreeMap::new(), constant: c },
-            None => atom(),
-        },
         Some(OpKind::Binary { op: BinaryOp::Add, a, b, .. }) => linear(p, *a).plus(linear(p, *b)),
         Some(OpKind::Binary { op: BinaryOp::Sub, a, b, .. }) => linear(p, *a).plus(linear(p, *b).scaled(-1)),
-        Some(OpKind::Binary { op: BinaryOp::Mul, a, b, .. }) => match (constant(p, *a), constant(p, *b)) {
+        Some(OpKind::Binary { op: BinaryOp::Mul, a, b, .. }) => match (p.int(*a), p.int(*b)) {
             (_, Some(c)) => linear(p, *a).scaled(c),
             (Some(c), None) => linear(p, *b).scaled(c),
             (None, None) => atom(),
         },
-        Some(OpKind::Binary { op: BinaryOp::Shl, a, b, .. }) => match constant(p, *b) {
+        Some(OpKind::Binary { op: BinaryOp::Shl, a, b, .. }) => match p.int(*b) {
             Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
             _ => atom(),
         },

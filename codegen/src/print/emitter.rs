@@ -17,7 +17,7 @@ use super::{
     expr::Expr,
     inline::{Form, Forms, is_expression},
     layout::Layouts,
-    names::Names,
+    names::{Names, OwnNames},
     ops::{self, type_name},
     prim::{Prim, Used},
     program::Program,
@@ -35,6 +35,7 @@ pub(super) struct Facts<'k> {
     pub forms: Forms,
     pub target: Target,
     pub args: ArgNames,
+    pub own: OwnNames,
 }
 
 impl<'k> Facts<'k> {
@@ -44,7 +45,15 @@ impl<'k> Facts<'k> {
         let layouts = Layouts::new(&p)?;
         let barriers = Barriers::new(&p, &layouts);
         let forms = Forms::new(&p, &layouts);
-        Ok(Facts { layouts, barriers, forms, target, args: ArgNames::new(kernel), p })
+        Ok(Facts {
+            layouts,
+            barriers,
+            forms,
+            target,
+            args: ArgNames::new(kernel),
+            own: OwnNames::new(kernel),
+            p,
+        })
     }
 }
 
@@ -92,7 +101,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         Emitter {
             f,
             w: Writer::new(1),
-            names: Names::new(super::prim::DEFINED.iter().map(|s| s.to_string())),
+            names: Names::new(super::prim::DEFINED.iter().map(|s| s.to_string()).chain(f.own.all())),
             used,
             group: Group { name: "block", lanes: f.p.kernel.block_threads() },
             values: HashMap::new(),
@@ -135,11 +144,13 @@ impl<'f, 'k> Emitter<'f, 'k> {
         if let Some(name) = self.values.get(&v) {
             return Ok(Expr::atom(name.clone()));
         }
+        if let Some(value) = self.f.p.constant(v) {
+            return Ok(Expr::literal(value));
+        }
         let f = self.f;
         let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
         let op = f.p.kernel.op(id);
         match (&op.kind, self.form(v)) {
-            (OpKind::Const { value, .. }, _) => Ok(Expr::literal(*value)),
             (OpKind::Rank { .. }, Form::Everywhere) => Ok(Expr::atom("args.rank")),
             (OpKind::ScalarParam { param, .. }, Form::Everywhere) => Ok(self.arg(*param)),
             (_, Form::Alias(var)) => Ok(Expr::atom(self.vars[&var].clone())),
@@ -175,9 +186,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
     }
 
     fn group_index(&self, id: OpId) -> Expr {
-        let info = self.f.p.info(id);
-        let blocks = info.role.map_or(1, |r| self.f.p.kernel.roles[r].blocks);
-        match info.split {
+        let role = self.f.p.position(id).role;
+        let blocks = role.map_or(1, |r| self.f.p.kernel.roles[r].blocks);
+        match self.f.p.split(id) {
             None => Expr::atom("block.index"),
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
@@ -271,6 +282,10 @@ impl<'f, 'k> Emitter<'f, 'k> {
     fn define(&mut self, id: OpId, out: ValueId) -> Result<(), PrintError> {
         self.flush_before(&self.f.p.reads(id))?;
         let e = self.compute(id)?;
+        if e.is_literal() && self.f.p.name(out).is_none() {
+            self.values.insert(out, e.text);
+            return Ok(());
+        }
         let ty = type_name(self.ty(out).dtype);
         ops::use_dtype(self.used, self.ty(out).dtype);
         let name = self.declare(out);

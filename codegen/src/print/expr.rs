@@ -96,6 +96,11 @@ impl Expr {
         self.bare.as_deref().unwrap_or(&self.text)
     }
 
+    /// Whether this is an integer literal.
+    pub fn is_literal(&self) -> bool {
+        self.bare.is_some()
+    }
+
     /// Whether this is the literal zero.
     pub fn is_zero(&self) -> bool {
         self.bare.as_deref() == Some("0")

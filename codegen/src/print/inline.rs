@@ -80,20 +80,26 @@ impl Forms {
         if users.is_empty() && pure {
             return Form::Dead;
         }
+        if p.constant(v).is_some() {
+            return Form::Everywhere;
+        }
         match kind {
             OpKind::Const { .. } | OpKind::Splat { .. } | OpKind::Arange { .. } => return Form::Everywhere,
             OpKind::Rank { .. } | OpKind::ScalarParam { .. } if !named => return Form::Everywhere,
             // A block's index is a member that splits see too.
             OpKind::GroupIndex { .. } if !named => {
                 let def = p.def_id(v).expect("it is defined");
-                if p.info(def).split.is_none() {
+                if p.split(def).is_none() {
                     return Form::Everywhere;
                 }
             }
             _ => {}
         }
         match users.as_slice() {
-            [user] if !named && is_expression(kind) && self.fits(p, layouts, v, *user) => Form::Once,
+            [user] if !named && is_expression(kind) && self.fits(p, layouts, v, *user) => {
+                let times = p.reads(*user).iter().filter(|&&r| r == v).count();
+                if times == 1 { Form::Once } else { Form::Named }
+            }
             _ => Form::Named,
         }
     }
@@ -101,19 +107,15 @@ impl Forms {
     /// Whether the text of `v` can stand in that of its only user.
     fn fits(&self, p: &Program, layouts: &Layouts, v: ValueId, user: OpId) -> bool {
         let def = p.def_id(v).expect("only defined values are asked for");
-        let (here, there) = (p.spot(def).region, p.spot(user).region);
         let kind = &p.kernel.op(user).kind;
         // What an arm yields, and what a loop tests, is read at the end of the region that defines it.
-        let yielded = match kind {
-            OpKind::If { .. } | OpKind::While { .. } => p.regions[here.0 as usize].owner == Some(user),
-            _ => false,
-        };
-        if here != there && !yielded {
+        let yielded = matches!(kind, OpKind::If { .. } | OpKind::While { .. }) && p.owner(def) == Some(user);
+        if !yielded && !p.same_region(def, user) {
             return false;
         }
         if let OpKind::Splat { out, .. } = kind {
             return match p.users(*out) {
-                [next] => self.fits(p, layouts, *out, *next) || p.spot(*next).region == here,
+                [next] => p.same_region(*next, def),
                 _ => false,
             };
         }
@@ -123,26 +125,21 @@ impl Forms {
     /// Whether nothing assigns `var` between reading it as `v` and the places where the text of `v` ends up.
     fn can_alias(&self, p: &Program, v: ValueId, var: VarId) -> bool {
         let get = p.def_id(v).expect("a VarGet defines it");
-        let from = p.spot(get);
-        let writes: Vec<OpId> = p.var_writes(var).to_vec();
+        let from = p.position(get).index;
+        let writes = p.var_writes(var);
+        let at = |op: OpId| p.position(op).index;
         self.readers(p, v).into_iter().all(|reader| {
             // A reader outside of the region is an arm's `If` or a header's `While`, at the region's end.
-            let Some(top) = p.ancestor_in(reader, from.region) else {
-                return self.only_last(p, get, &writes);
+            let Some(top) = p.ancestor_beside(reader, get) else {
+                return writes.iter().all(|&w| p.ancestor_beside(w, get).is_none_or(|a| at(a) < from));
             };
-            let to = p.spot(top).at;
             let repeated = top != reader || matches!(p.kernel.op(top).kind, OpKind::For { .. });
-            writes.iter().all(|&w| match p.ancestor_in(w, from.region) {
+            writes.iter().all(|&w| match p.ancestor_beside(w, get) {
                 None => true,
                 Some(a) if a == top => w == top || !repeated,
-                Some(a) => !(from.at < p.spot(a).at && p.spot(a).at < to),
+                Some(a) => !(from < at(a) && at(a) < at(top)),
             })
         })
-    }
-
-    fn only_last(&self, p: &Program, get: OpId, writes: &[OpId]) -> bool {
-        let from = p.spot(get);
-        writes.iter().all(|&w| p.ancestor_in(w, from.region).is_none_or(|a| p.spot(a).at < from.at))
     }
 }
 

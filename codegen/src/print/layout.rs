@@ -7,7 +7,7 @@
 
 use crate::ir::{Dtype, Kernel, OpId, OpKind, Type, ValueId, VarId};
 
-use super::{PrintError, divisibility::Divisibility, program::Program};
+use super::{PrintError, program::Program};
 
 /// Bytes of the widest memory access of a lane.
 const WIDEST: u32 = 16;
@@ -46,7 +46,6 @@ pub(super) struct Layouts {
     parent: Vec<u32>,
     of_class: Vec<Option<Layout>>,
     values: usize,
-    divisors: Divisibility,
 }
 
 impl Layouts {
@@ -58,19 +57,14 @@ impl Layouts {
             parent: (0..nodes as u32).collect(),
             of_class: vec![None; nodes],
             values: k.values.len(),
-            divisors: Divisibility::new(k),
         };
-        each_op(k, &mut |id| l.connect(k, &k.op(id).kind));
+        for &id in p.ops() {
+            l.connect(k, &k.op(id).kind);
+        }
         let mut wanted = vec![1u32; nodes];
-        let mut result = Ok(());
-        each_op(k, &mut |id| {
-            if let Err(e) = l.place(p, id, &mut wanted)
-                && result.is_ok()
-            {
-                result = Err(e);
-            }
-        });
-        result?;
+        for &id in p.ops() {
+            l.place(p, id, &mut wanted)?;
+        }
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
                 layout.per_lane = choose(layout.len, layout.lanes, wanted[class]);
@@ -85,8 +79,8 @@ impl Layouts {
     }
 
     /// Elements that one access at element `index` of a buffer may move, for a tile of `per_lane` elements a lane.
-    pub fn access(&self, index: ValueId, dtype: Dtype, per_lane: u32) -> u32 {
-        self.divisors.divisor(index, WIDEST / dtype.bytes()).min(per_lane)
+    pub fn access(p: &Program, index: ValueId, dtype: Dtype, per_lane: u32) -> u32 {
+        p.divisor(index, WIDEST / dtype.bytes()).min(per_lane)
     }
 
     fn find(&self, node: u32) -> u32 {
@@ -167,17 +161,9 @@ impl Layouts {
         if p.kernel.ty(tile).is_tile() {
             let dtype = p.kernel.ty(tile).dtype;
             let class = self.find(tile.0) as usize;
-            wanted[class] = wanted[class].max(self.access(index, dtype, WIDEST));
+            wanted[class] = wanted[class].max(Layouts::access(p, index, dtype, WIDEST));
         }
         Ok(())
-    }
-}
-
-/// Visits every operation that can run.
-fn each_op(k: &Kernel, visit: &mut dyn FnMut(OpId)) {
-    k.walk(&k.prologue, &mut |id, _| visit(id));
-    for role in &k.roles {
-        k.walk(&role.body, &mut |id, _| visit(id));
     }
 }
 

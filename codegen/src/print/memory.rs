@@ -206,9 +206,10 @@ impl Emitter<'_, '_> {
             return body(self, "0");
         }
         self.w.directive("#pragma unroll");
-        self.w.line(&format!("for (u32 j = 0; j < {per_lane}; ++j) {{"));
+        let j = &self.f.own.j;
+        self.w.line(&format!("for (u32 {j} = 0; {j} < {per_lane}; ++{j}) {{"));
         self.w.deeper();
-        body(self, "j")?;
+        body(self, j)?;
         self.w.shallower();
         self.w.line("}");
         Ok(())

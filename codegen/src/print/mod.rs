@@ -19,7 +19,6 @@
 mod args;
 mod banner;
 mod describe;
-mod divisibility;
 mod effects;
 mod emitter;
 mod error;
@@ -93,3 +92,6 @@ pub fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, 
 pub fn hip_prelude() -> Result<String, PrintError> {
     template::hip_prelude()
 }
+
+#[cfg(test)]
+mod tests;

@@ -2,6 +2,8 @@
 
 use std::collections::HashSet;
 
+use crate::ir::Kernel;
+
 /// Words that no emitted variable may be called: the language's, the compilers', and those the printer uses itself.
 const RESERVED: &[&str] = &[
     "alignas",
@@ -112,10 +114,6 @@ const RESERVED: &[&str] = &[
     "args",
     "block",
     "group",
-    "step",
-    "at",
-    "j",
-    "turn",
     "min",
     "max",
     "abs",
@@ -184,6 +182,48 @@ fn identifier(want: &str) -> String {
     }
     let out = out.trim_end_matches('_');
     if out.is_empty() { "value".into() } else { out.into() }
+}
+
+/// Names of what the printer declares in loops of its own, out of the way of the author's.
+#[derive(Debug)]
+pub(super) struct OwnNames {
+    /// Index of a lane's first element in a step.
+    pub at: String,
+    /// Number of the step.
+    pub step: String,
+    /// Number of the element in a lane's vector.
+    pub j: String,
+    /// How far past its own rank a rank is in its round of destinations.
+    pub turn: String,
+}
+
+impl OwnNames {
+    /// Picks names that nothing in a kernel has.
+    pub fn new(kernel: &Kernel) -> OwnNames {
+        let values = kernel.values.iter().filter_map(|v| v.name.as_deref());
+        let vars = kernel.vars.iter().filter_map(|v| v.name.as_deref());
+        let arrays = kernel.shared.iter().map(|s| s.name.as_str());
+        let theirs: HashSet<&str> = values.chain(vars).chain(arrays).collect();
+        let pick = |wants: [&str; 2]| match wants.iter().find(|w| !theirs.contains(**w)) {
+            Some(name) => name.to_string(),
+            // The longer one with as many underscores as it takes.
+            None => (1..)
+                .map(|n| format!("{}{}", wants[1], "_".repeat(n)))
+                .find(|n| !theirs.contains(n.as_str()))
+                .expect("some number of underscores is free"),
+        };
+        OwnNames {
+            at: pick(["at", "first_element"]),
+            step: pick(["step", "tile_step"]),
+            j: pick(["j", "element"]),
+            turn: pick(["turn", "destination"]),
+        }
+    }
+
+    /// All of them.
+    pub fn all(&self) -> [String; 4] {
+        [self.at.clone(), self.step.clone(), self.j.clone(), self.turn.clone()]
+    }
 }
 
 /// Whether `name` can be a parameter, role or entry name as it stands.

@@ -124,6 +124,10 @@ pub(super) fn binary(
         return bad("an operation on bits");
     }
     if matches!(op, BinaryOp::Min | BinaryOp::Max) {
+        if matches!(dtype, Dtype::U32 | Dtype::U64) && (a.is_zero() || b.is_zero()) {
+            let (zero, other) = if a.is_zero() { (a, b) } else { (b, a) };
+            return Ok(if op == BinaryOp::Min { zero.clone() } else { other.clone() });
+        }
         used.add(Prim::MinMax);
         return Ok(Expr::call(if op == BinaryOp::Min { "min_of" } else { "max_of" }, [a, b]));
     }

@@ -219,6 +219,7 @@ pub(super) const DEFINED: &[&str] = &[
     "abs_of",
     "bits_as",
     "block_in_grid",
+    "broadcast",
     "exp_of",
     "fetch_and",
     "fetch_max",

@@ -1,125 +1,60 @@
-//! Where things are in a kernel: who defines a value, who uses it, which region an operation stands in.
+//! A kernel with what is known about it: the analyses that printing asks again and again.
 
-use crate::ir::{Kernel, OpId, OpKind, ParcelId, Region, Target, ValueId, VarId};
+use crate::ir::{
+    Const, Kernel, OpId, OpKind, ValueId, VarId,
+    analysis::{self, Def, DefUse, Facts, Position, Tree},
+};
 
-/// Index of a region in [`Program::regions`].
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
-pub(super) struct RegionIx(pub u32);
-
-/// What surrounds a region.
-#[derive(Clone, Debug)]
-pub(super) struct RegionInfo {
-    /// The operation it belongs to; none for the prologue and role bodies.
-    pub owner: Option<OpId>,
-    /// The split it is inside of, if any.
-    pub split: Option<SplitInfo>,
-    /// Index of its role; none in the prologue.
-    pub role: Option<usize>,
-}
-
-/// The split that an operation is inside of.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct SplitInfo {
-    /// The operation.
-    pub op: OpId,
-    /// Warps a group.
-    pub warps: u32,
-}
-
-/// Where an operation stands.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Spot {
-    /// Its region.
-    pub region: RegionIx,
-    /// Its position there.
-    pub at: usize,
-}
-
-/// The indexed kernel.
+/// The analysed kernel.
 #[derive(Debug)]
 pub(super) struct Program<'k> {
     /// The kernel.
     pub kernel: &'k Kernel,
-    /// Every region.
-    pub regions: Vec<RegionInfo>,
-    spots: Vec<Option<Spot>>,
-    defs: Vec<Option<OpId>>,
-    users: Vec<Vec<OpId>>,
+    tree: Tree,
+    values: DefUse,
+    facts: Facts,
     var_writes: Vec<Vec<OpId>>,
 }
 
 impl<'k> Program<'k> {
-    /// Indexes `kernel`.
+    /// Analyses `kernel`.
     pub fn new(kernel: &'k Kernel) -> Program<'k> {
-        let mut p = Program {
-            kernel,
-            regions: vec![],
-            spots: vec![None; kernel.ops.len()],
-            defs: vec![None; kernel.values.len()],
-            users: vec![vec![]; kernel.values.len()],
-            var_writes: vec![vec![]; kernel.vars.len()],
-        };
-        p.region(&kernel.prologue, RegionInfo { owner: None, split: None, role: None });
-        for (i, role) in kernel.roles.iter().enumerate() {
-            p.region(&role.body, RegionInfo { owner: None, split: None, role: Some(i) });
+        let tree = Tree::of(kernel);
+        let mut var_writes = vec![vec![]; kernel.vars.len()];
+        for &id in tree.in_order() {
+            if let OpKind::VarSet { var, .. } | OpKind::VarDecl { var, .. } = kernel.op(id).kind {
+                var_writes[var.index()].push(id);
+            }
         }
-        p
+        let values = DefUse::of(kernel, &tree);
+        let facts = Facts::of(kernel, &tree);
+        Program { kernel, tree, values, facts, var_writes }
     }
 
-    fn region(&mut self, region: &Region, info: RegionInfo) {
-        let ix = RegionIx(self.regions.len() as u32);
-        self.regions.push(info.clone());
-        for (at, &id) in region.ops.iter().enumerate() {
-            let kernel = self.kernel;
-            let op = kernel.op(id);
-            self.spots[id.index()] = Some(Spot { region: ix, at });
-            for out in op.kind.outs() {
-                self.defs[out.index()] = Some(id);
-            }
-            if let OpKind::For { var, .. } = op.kind {
-                self.defs[var.index()] = Some(id);
-            }
-            for v in self.reads(id) {
-                self.users[v.index()].push(id);
-            }
-            if let OpKind::VarSet { var, .. } | OpKind::VarDecl { var, .. } = op.kind {
-                self.var_writes[var.index()].push(id);
-            }
-            let split = match op.kind {
-                OpKind::Split { warps, .. } => Some(SplitInfo { op: id, warps }),
-                _ => info.split,
-            };
-            for inner in op.kind.regions() {
-                self.region(inner, RegionInfo { owner: Some(id), split, role: info.role });
-            }
-        }
+    /// The operations that can run, in program order.
+    pub fn ops(&self) -> &[OpId] {
+        self.tree.in_order()
     }
 
     /// The values that an operation reads, those of its parcel's target included.
     pub fn reads(&self, op: OpId) -> Vec<ValueId> {
         let kind = &self.kernel.op(op).kind;
         let mut v = kind.operands();
-        if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
-            v.push(self.target(*parcel));
-        }
+        v.extend(analysis::target(self.kernel, kind));
         v
-    }
-
-    /// The value that says where a parcel goes.
-    pub fn target(&self, parcel: ParcelId) -> ValueId {
-        match self.kernel.parcels[parcel.index()].target {
-            Target::Rank(v) | Target::Mask(v) => v,
-        }
     }
 
     /// The operation that defines a value (the `For` for its counter).
     pub fn def(&self, v: ValueId) -> Option<&'k OpKind> {
-        self.defs[v.index()].map(|id| &self.kernel.op(id).kind)
+        self.def_id(v).map(|id| &self.kernel.op(id).kind)
     }
 
     /// Id of the operation that defines a value.
     pub fn def_id(&self, v: ValueId) -> Option<OpId> {
-        self.defs[v.index()]
+        match self.values.def(v) {
+            Def::Nothing => None,
+            Def::Op(id) | Def::Counter(id) => Some(id),
+        }
     }
 
     /// The author's name for a value. Names that the tracer gives to what it computes by itself (`rank`, the group's
@@ -135,9 +70,24 @@ impl<'k> Program<'k> {
         (!told).then_some(name)
     }
 
-    /// The operations that read a value, one entry for each operand.
+    /// The operations that read a value.
     pub fn users(&self, v: ValueId) -> &[OpId] {
-        &self.users[v.index()]
+        self.values.uses(v)
+    }
+
+    /// The value of a scalar that is the same in every launch.
+    pub fn constant(&self, v: ValueId) -> Option<Const> {
+        self.facts.constant(v)
+    }
+
+    /// The value of an integer that is the same in every launch.
+    pub fn int(&self, v: ValueId) -> Option<i128> {
+        self.facts.int(v)
+    }
+
+    /// The largest power of two known to divide an integer, at most `limit` (a power of two).
+    pub fn divisor(&self, v: ValueId, limit: u32) -> u32 {
+        self.facts.multiple_of(v).min(limit.into()) as u32
     }
 
     /// The operations that declare or assign a variable.
@@ -146,42 +96,48 @@ impl<'k> Program<'k> {
     }
 
     /// Where an operation stands. Operations outside of every region are nowhere and are never asked for.
-    pub fn spot(&self, op: OpId) -> Spot {
-        self.spots[op.index()].expect("the operation was reached through a region")
+    pub fn position(&self, op: OpId) -> Position {
+        self.tree.position(op).expect("the operation was reached through a region")
     }
 
-    /// The region an operation stands in.
-    pub fn info(&self, op: OpId) -> &RegionInfo {
-        &self.regions[self.spot(op).region.0 as usize]
+    /// Whether two operations stand in one region.
+    pub fn same_region(&self, a: OpId, b: OpId) -> bool {
+        let (a, b) = (self.position(a), self.position(b));
+        (a.role, a.parent) == (b.role, b.parent)
     }
 
-    /// The operation of `region` that is `op` or has it somewhere inside.
-    pub fn ancestor_in(&self, op: OpId, region: RegionIx) -> Option<OpId> {
-        let mut op = op;
-        loop {
-            let spot = self.spot(op);
-            if spot.region == region {
-                return Some(op);
-            }
-            op = self.regions[spot.region.0 as usize].owner?;
-        }
+    /// The operation whose region an operation stands in.
+    pub fn owner(&self, op: OpId) -> Option<OpId> {
+        self.position(op).parent.map(|p| p.0)
+    }
+
+    /// The split that an operation is inside of, and its warps a group.
+    pub fn split(&self, op: OpId) -> Option<u32> {
+        self.tree.enclosing(op).find_map(|o| match self.kernel.op(o).kind {
+            OpKind::Split { warps, .. } => Some(warps),
+            _ => None,
+        })
+    }
+
+    /// What stands in the region of `beside` and is `op` or has it somewhere inside.
+    pub fn ancestor_beside(&self, op: OpId, beside: OpId) -> Option<OpId> {
+        std::iter::once(op).chain(self.tree.enclosing(op)).find(|&o| self.same_region(o, beside))
     }
 
     /// Whether an operation is the last of its role.
     pub fn ends_role(&self, op: OpId) -> bool {
-        let info = self.info(op);
-        let body = info.role.map(|r| &self.kernel.roles[r].body);
-        info.owner.is_none() && body.is_some_and(|b| b.ops.last() == Some(&op))
+        let at = self.position(op);
+        let body = at.role.map(|r| &self.kernel.roles[r].body);
+        at.parent.is_none() && body.is_some_and(|b| b.ops.last() == Some(&op))
     }
 
     /// Whether `op` is `outer` or stands somewhere inside of it.
     pub fn inside(&self, op: OpId, outer: OpId) -> bool {
-        self.ancestor_in(op, self.spot(outer).region) == Some(outer)
+        op == outer || self.tree.enclosing(op).any(|o| o == outer)
     }
 
     /// Lanes of the group that runs an operation.
     pub fn lanes(&self, op: OpId) -> u32 {
-        let warps = self.info(op).split.map_or(self.kernel.block_warps, |s| s.warps);
-        warps * self.kernel.warp_size
+        self.split(op).unwrap_or(self.kernel.block_warps) * self.kernel.warp_size
     }
 }

@@ -88,13 +88,13 @@ impl Emitter<'_, '_> {
     /// Whether a set of ranks is known to hold all of them.
     fn is_everyone(&self, set: ValueId) -> bool {
         let all = u64::MAX >> (64 - self.f.p.kernel.ranks.clamp(1, 64));
-        matches!(self.f.p.def(set), Some(OpKind::Const { value: Const::U64(s), .. }) if s & all == all)
+        matches!(self.f.p.constant(set), Some(Const::U64(s)) if s & all == all)
     }
 
     /// The rank whose turn it is. Every rank starts with itself, so that they do not all send to the same one at once.
     fn destination(&mut self) -> String {
         let peer = self.names.fresh("peer");
-        self.w.line(&format!("const u32 {peer} = (args.rank + turn) % ranks;"));
+        self.w.line(&format!("const u32 {peer} = (args.rank + {}) % ranks;", self.f.own.turn));
         peer
     }
 
@@ -112,10 +112,9 @@ impl Emitter<'_, '_> {
         let everyone = self.is_everyone(set);
         let set = self.scalar(set)?;
         let place = self.place(loc);
-        self.w.line_with(
-            "for (u32 turn = 0; turn < ranks; ++turn) {",
-            &format!("to each rank of the set ({place})"),
-        );
+        let turn = &self.f.own.turn;
+        let head = format!("for (u32 {turn} = 0; {turn} < ranks; ++{turn}) {{");
+        self.w.line_with(&head, &format!("to each rank of the set ({place})"));
         self.w.deeper();
         self.names.enter();
         let peer = self.destination();
@@ -188,7 +187,7 @@ impl Emitter<'_, '_> {
     /// `{role, flag, line}` of a wait.
     fn site(&self, id: OpId, flag: ParamId) -> String {
         let k = self.f.p.kernel;
-        let role = self.f.p.info(id).role.map_or("", |r| k.roles[r].name.as_str());
+        let role = self.f.p.position(id).role.map_or("", |r| k.roles[r].name.as_str());
         let flag = &k.params[flag.index()].name;
         format!("{{role_{role}, flag_{flag}, {}}}", k.op(id).loc.line)
     }

@@ -167,7 +167,7 @@ fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {
     let defined = p.kernel.prologue.ops.iter().flat_map(|&id| p.kernel.op(id).kind.outs());
     defined
         .filter(|&v| facts.forms.of(v) == Form::Named)
-        .filter(|&v| facts.forms.readers(p, v).iter().any(|&r| p.info(r).role == Some(role)))
+        .filter(|&v| facts.forms.readers(p, v).iter().any(|&r| p.position(r).role == Some(role)))
         .collect()
 }
 

@@ -7,7 +7,7 @@ use super::{
     emitter::Emitter,
     expr::{Expr, Prec},
     inline::Form,
-    layout::Layout,
+    layout::{Layout, Layouts},
     ops::{self, type_name},
     prim::Prim,
     tiles::{Item, Kept, Step},
@@ -17,7 +17,8 @@ use super::{
 const UNROLL_ALL: u32 = 8;
 
 impl Emitter<'_, '_> {
-    /// Writes a loop over steps around what `body` writes. With `guarded`, lanes beyond the tile's end skip it.
+    /// Writes a loop over steps around what `body` writes. With `guarded`, lanes beyond the tile's end skip it: they
+    /// hold nothing that may be looked at, so only what all lanes must take part in goes without.
     pub fn step_loop(
         &mut self,
         mut step: Step,
@@ -40,19 +41,21 @@ impl Emitter<'_, '_> {
         let text = std::mem::replace(&mut self.w, outer).finish();
         let place = self.place(loc);
         let lane = self.lane();
+        let at = &self.f.own.at;
         if steps > 1 {
             let all = step.indexes || steps <= UNROLL_ALL;
             self.w.directive(if all { "#pragma unroll" } else { "#pragma unroll 4" });
-            self.w.line_with(&format!("for (u32 step = 0; step < {steps}; ++step) {{"), &place);
+            let s = &self.f.own.step;
+            self.w.line_with(&format!("for (u32 {s} = 0; {s} < {steps}; ++{s}) {{"), &place);
             self.w.deeper();
             if step.uses_at || guarded {
                 self.w.line(&format!(
-                    "const u32 at = {};",
-                    at_expression(l, &format!("step * {} + {lane}", l.lanes))
+                    "const u32 {at} = {};",
+                    at_expression(l, &format!("{s} * {} + {lane}", l.lanes))
                 ));
             }
             if guarded {
-                let test = format!("if (step < {full} || at < {}) {{", l.len);
+                let test = format!("if ({s} < {full} || {at} < {}) {{", l.len);
                 self.w.line_with(&test, "the last step is partial");
             }
             self.w.append(&text);
@@ -66,8 +69,8 @@ impl Emitter<'_, '_> {
         if guarded && l.per_lane == 1 {
             self.w.line_with(&format!("if ({lane} < {}) {{", l.len), &place);
         } else if guarded {
-            let at = at_expression(l, &lane);
-            self.w.line_with(&format!("if (const u32 at = {at}; at < {}) {{", l.len), &place);
+            let first = at_expression(l, &lane);
+            self.w.line_with(&format!("if (const u32 {at} = {first}; {at} < {}) {{", l.len), &place);
         } else if !declared && (!step.uses_at || l.per_lane == 1) {
             // Nothing that needs a scope of its own.
             self.w.append_shallower(&text);
@@ -76,7 +79,7 @@ impl Emitter<'_, '_> {
             self.w.line_with("{", &place);
             if step.uses_at && l.per_lane > 1 {
                 self.w.deeper();
-                self.w.line(&format!("const u32 at = {};", at_expression(l, &lane)));
+                self.w.line(&format!("const u32 {at} = {};", at_expression(l, &lane)));
                 self.w.shallower();
             }
         }
@@ -89,20 +92,24 @@ impl Emitter<'_, '_> {
     pub fn at(&self, step: &mut Step) -> Expr {
         step.uses_at = true;
         let plain_lane = step.layout.steps() == 1 && step.layout.per_lane == 1;
-        Expr::atom(if plain_lane { self.lane() } else { "at".into() })
+        Expr::atom(if plain_lane { self.lane() } else { self.f.own.at.clone() })
     }
 
     /// The index of element `j` of the step.
     fn element_at(&self, step: &mut Step) -> Expr {
         let at = self.at(step);
-        if step.layout.per_lane == 1 { at } else { Expr::binary("+", Prec::Sum, &at, &Expr::atom("j")) }
+        if step.layout.per_lane == 1 {
+            at
+        } else {
+            Expr::binary("+", Prec::Sum, &at, &Expr::atom(self.f.own.j.clone()))
+        }
     }
 
     /// A lane's elements of one step in registers of this name.
     pub fn registers(&self, name: &str, step: &mut Step) -> String {
         if step.layout.steps() > 1 {
             step.indexes = true;
-            format!("{name}[step]")
+            format!("{name}[{}]", self.f.own.step)
         } else {
             name.into()
         }
@@ -110,14 +117,14 @@ impl Emitter<'_, '_> {
 
     fn register_element(&self, name: &str, step: &mut Step) -> Expr {
         let r = self.registers(name, step);
-        Expr::atom(if step.layout.per_lane > 1 { format!("{r}[j]") } else { r })
+        Expr::atom(if step.layout.per_lane > 1 { format!("{r}[{}]", self.f.own.j) } else { r })
     }
 
     /// One element of a tile.
     pub fn element(&mut self, v: ValueId, step: &mut Step) -> Result<Expr, PrintError> {
         match step.kept.get(&v) {
             Some(Kept::Element(name)) => return Ok(Expr::atom(name.clone())),
-            Some(Kept::Step(name)) => return Ok(Expr::atom(format!("{name}[j]"))),
+            Some(Kept::Step(name)) => return Ok(Expr::atom(format!("{name}[{}]", self.f.own.j))),
             None => {}
         }
         if let Some(name) = self.values.get(&v).cloned() {
@@ -196,7 +203,7 @@ impl Emitter<'_, '_> {
 
     /// Template arguments that say how wide an access may be, if not as wide as can be.
     fn width(&self, index: ValueId, dtype: Dtype, layout: Layout) -> Option<u32> {
-        let w = self.f.layouts.access(index, dtype, layout.per_lane);
+        let w = Layouts::access(&self.f.p, index, dtype, layout.per_lane);
         (w < layout.per_lane.min(16 / dtype.bytes())).then_some(w)
     }
 
@@ -378,11 +385,10 @@ impl Emitter<'_, '_> {
 
     /// Whether a mask is all true.
     fn always(&self, mask: ValueId) -> bool {
-        let scalar = match self.f.p.def(mask) {
-            Some(OpKind::Splat { a, .. }) => *a,
-            _ => return false,
-        };
-        matches!(self.f.p.def(scalar), Some(OpKind::Const { value: Const::Bool(true), .. }))
+        match self.f.p.def(mask) {
+            Some(OpKind::Splat { a, .. }) => self.f.p.constant(*a) == Some(Const::Bool(true)),
+            _ => false,
+        }
     }
 
     fn keep_element(&mut self, out: ValueId, e: Expr, step: &mut Step) {
@@ -393,7 +399,7 @@ impl Emitter<'_, '_> {
 
     /// Stores what was computed where the loop keeps it.
     fn keep(&mut self, out: ValueId, ty: &str, text: &str, step: &mut Step, element: bool) {
-        let j = if element { "[j]" } else { "" };
+        let j = if element { format!("[{}]", self.f.own.j) } else { String::new() };
         match step.kept.get(&out).cloned() {
             Some(Kept::Step(name)) if element => self.w.line(&format!("{name}{j} = {text};")),
             Some(_) => {

@@ -322,9 +322,8 @@ impl Emitter<'_, '_> {
             let keep = if single { Kept::Element } else { Kept::Step };
             step.kept.insert(out, keep(String::new()));
         }
-        let guarded = items.iter().any(|i| self.needs_guard(i));
         let loc = self.f.p.kernel.op(items[0].op).loc;
-        self.step_loop(step, guarded, loc, |e, step| {
+        self.step_loop(step, true, loc, |e, step| {
             let mut order: Vec<usize> = (0..items.len()).collect();
             order.sort_by_key(|&i| phases[i]);
             for run in order.chunk_by(|&a, &b| phases[a] == phases[b]) {
@@ -338,7 +337,8 @@ impl Emitter<'_, '_> {
                 if looped {
                     e.names.enter();
                     e.w.directive("#pragma unroll");
-                    e.w.line(&format!("for (u32 j = 0; j < {}; ++j) {{", layout.per_lane));
+                    let j = &e.f.own.j;
+                    e.w.line(&format!("for (u32 {j} = 0; {j} < {}; ++{j}) {{", layout.per_lane));
                     e.w.deeper();
                 }
                 for &i in run {
@@ -366,12 +366,6 @@ impl Emitter<'_, '_> {
             n.clone_from(&name);
         }
         name
-    }
-
-    /// Whether lanes beyond the tile's end must stay out.
-    fn needs_guard(&self, item: &Item) -> bool {
-        let kind = &self.f.p.kernel.op(item.op).kind;
-        item.yields.is_none() && (place_of(kind).is_some() || matches!(kind, OpKind::Reduce { .. }))
     }
 
     fn declare_partial(&mut self, out: ValueId, op: ReduceOp) -> String {

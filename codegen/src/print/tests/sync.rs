@@ -1,0 +1,284 @@
+//! Where barriers go: every hazard between lanes gets one, and nothing else does.
+
+use crate::dsl::prelude::*;
+use crate::ir::{Kernel, OpKind, Place};
+use crate::print::{layout::Layouts, memory::place_of, program::Program, sync::Barriers};
+
+use super::kernel;
+
+/// What has a barrier before it, in program order: `write s`, `read x`.
+fn barriers(k: &Kernel) -> Vec<String> {
+    let p = Program::new(k);
+    let layouts = Layouts::new(&p).unwrap();
+    let b = Barriers::new(&p, &layouts);
+    let name = |place| match place {
+        Place::Param(id) => k.params[id.index()].name.clone(),
+        Place::Shared(id) => k.shared[id.index()].name.clone(),
+    };
+    let found = p.ops().iter().filter(|&&id| b.before(id)).map(|&id| {
+        let kind = &k.op(id).kind;
+        let writes = matches!(
+            kind,
+            OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. } | OpKind::Atomic { .. }
+        );
+        match place_of(kind) {
+            Some(place) => format!("{} {}", if writes { "write" } else { "read" }, name(place)),
+            None if matches!(kind, OpKind::Split { .. }) => "split".into(),
+            None => panic!("a barrier before {kind:?}"),
+        }
+    });
+    found.collect()
+}
+
+/// Barriers of a role that has a shared array `s` of 512 words and a buffer `x` of 4096.
+#[track_caller]
+fn of(body: impl FnOnce(Group, Shared<u32>, Ptr<u32>)) -> Vec<String> {
+    let k = kernel(|p| {
+        let x = p.arg::<Ptr<u32>>("x", 4096);
+        role("main", 2, |b| body(b, shared::<u32>("s", 512), x));
+    });
+    barriers(&k)
+}
+
+#[test]
+fn a_store_then_a_read_by_other_lanes() {
+    assert_eq!(
+        of(|_, s, x| {
+            s.store(0, x.load(0, 512));
+            x.store(512, s.gather(511 - arange(512), true, 0))
+        }),
+        ["read s"]
+    );
+    // One lane stores, every lane reads.
+    assert_eq!(
+        of(|_, s, x| {
+            s.set(3, 1);
+            x.set(0, s.get(3))
+        }),
+        ["read s"]
+    );
+}
+
+#[test]
+fn a_read_then_an_overwrite_by_other_lanes() {
+    assert_eq!(
+        of(|_, s, x| {
+            s.store(0, x.load(0, 512));
+            let v = s.get(5);
+            s.store(1, splat(v, 511))
+        }),
+        ["read s", "write s"]
+    );
+}
+
+#[test]
+fn the_same_lane_needs_none() {
+    // The same elements with the same layout are the same lane's.
+    assert!(
+        of(|_, s, x| {
+            s.store(0, x.load(0, 512));
+            x.store(512, s.load(0, 512))
+        })
+        .is_empty()
+    );
+    // Scalar stores are all the first lane's.
+    assert!(
+        of(|_, s, _| {
+            s.set(3, 1);
+            s.set(3, 2)
+        })
+        .is_empty()
+    );
+    // Another width is another layout: 510 elements go two a lane.
+    assert_eq!(
+        of(|_, s, x| {
+            s.store(0, x.load(0, 512));
+            x.store(512, s.load(0, 510))
+        }),
+        ["read s"]
+    );
+}
+
+#[test]
+fn elements_that_are_apart_need_none() {
+    assert!(
+        of(|b, s, x| {
+            let i = b.index();
+            s.set(i, 1);
+            x.set(i, s.get(i + 1))
+        })
+        .is_empty()
+    );
+    assert_eq!(
+        of(|b, s, x| {
+            let i = b.index() * 4;
+            s.store(i, splat(1u32, 128));
+            x.set(0, s.get(i + 127))
+        }),
+        ["read s"]
+    );
+    assert!(
+        of(|b, s, x| {
+            let i = b.index() * 4;
+            s.store(i, splat(1u32, 128));
+            x.set(0, s.get(i + 128))
+        })
+        .is_empty()
+    );
+    assert!(
+        of(|b, s, x| {
+            let i = b.index() * 4 + 1;
+            x.set(0, s.get(i));
+            s.store(i + 1, splat(1u32, 128))
+        })
+        .is_empty()
+    );
+}
+
+#[kernel]
+fn rows_apart(b: Group, _: Shared<u32>, x: Ptr<u32>) {
+    for row in b.strided(8) {
+        x.store(row * 128, splat(row, 128));
+    }
+}
+
+#[kernel]
+fn rows_that_overlap(b: Group, _: Shared<u32>, x: Ptr<u32>) {
+    for row in b.strided(8) {
+        x.store(row * 60, splat(row, 128));
+    }
+}
+
+#[kernel]
+fn rows_backwards(b: Group, _: Shared<u32>, x: Ptr<u32>) {
+    for row in b.strided(8) {
+        x.store((31 - row) * 128, splat(row, 128));
+    }
+}
+
+#[kernel]
+fn rows_by_table(b: Group, _: Shared<u32>, x: Ptr<u32>) {
+    for row in b.strided(8) {
+        let to = x.get(row);
+        x.store(to * 128 + 1024, splat(row, 128));
+    }
+}
+
+#[test]
+fn rounds_of_a_loop() {
+    // Two blocks: the rows of one group are two apart.
+    assert!(of(rows_apart).is_empty());
+    assert_eq!(of(rows_that_overlap), ["write x"]);
+    assert!(of(rows_backwards).is_empty());
+    // What a table says could be anything: neither the read nor the write may pass the last round's write.
+    assert_eq!(of(rows_by_table), ["read x", "write x"]);
+}
+
+#[kernel]
+fn around_the_back_edge(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    for i in 0..b.index() {
+        x.set(i + 1, s.get(511 - i));
+        s.store(0, splat(i, 512));
+    }
+}
+
+#[kernel]
+fn left_by_break(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    for i in 0..b.index() {
+        if i == 3 {
+            s.store(0, splat(i, 512));
+            break;
+        }
+    }
+    x.set(1, s.get(9));
+}
+
+#[kernel]
+fn skipped_by_continue(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    for i in 0..b.index() {
+        x.set(i + 1, s.get(9));
+        if i == 3 {
+            s.store(0, splat(i, 512));
+            continue;
+        }
+    }
+}
+
+#[test]
+fn exits_carry_what_was_touched() {
+    assert_eq!(of(around_the_back_edge), ["read s", "write s"]);
+    assert_eq!(of(left_by_break), ["read s"]);
+    assert_eq!(of(skipped_by_continue), ["read s", "write s"]);
+}
+
+#[kernel]
+fn one_arm(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    if b.index() == 0 {
+        s.store(0, splat(1u32, 512));
+    }
+    x.set(0, s.get(5));
+}
+
+#[kernel]
+fn both_in_arms(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    if b.index() == 0 {
+        s.store(0, splat(1u32, 512));
+    } else {
+        x.set(0, s.get(5));
+    }
+}
+
+#[test]
+fn arms() {
+    assert_eq!(of(one_arm), ["read s"]);
+    // Control flow is uniform: a group takes one arm.
+    assert!(of(both_in_arms).is_empty());
+}
+
+#[test]
+fn a_split_is_met_when_groups_touch_what_the_block_did() {
+    let k = |touch: fn(Shared<u32>, Ptr<u32>, Group)| {
+        of(move |b, s, x| {
+            s.store(0, splat(1u32, 512));
+            b.split(1, |g| touch(s, x, g));
+        })
+    };
+    assert_eq!(k(|s, x, g| x.set(g.index() + 1024, s.get(7))), ["split"]);
+    assert!(k(|_, x, g| x.set(g.index() + 1024, 7)).is_empty());
+}
+
+#[test]
+fn after_a_split_everybody_has_met() {
+    let body = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
+        b.split(1, |g| s.set(g.in_block(), 1));
+        x.set(0, s.get(3));
+    };
+    assert!(of(body).is_empty());
+}
+
+#[test]
+fn waits_and_signals_are_barriers_and_puts_are_not_ordered() {
+    let k = kernel(|p| {
+        let x = p.arg::<Ptr<u32>>("x", 4096);
+        let inbox = p.arg::<Sym<u32>>("inbox", 4096);
+        let flag = p.arg::<Flags>("flag", 16);
+        let word = p.arg::<EpochWord>("epoch", 1);
+        let epoch = word.begin();
+        role("main", 1, |_| {
+            let mut parcel = send_to(Peers::all());
+            parcel.put(&inbox, 0, x.load(0, 512));
+            // Puts of one parcel, even to the same place, are published together.
+            parcel.put(&inbox, 1, x.load(512, 512));
+            x.store(4, splat(0u32, 64));
+            parcel.signal(&flag, rank(), epoch);
+            x.set(9, 1);
+            let got = flag.from(1).wait(0, epoch);
+            x.store(9, inbox.load(&got, 0, 64));
+            // A put may go to this very rank: not before all lanes have read.
+            let mut parcel = send_to(Peers::rank(1));
+            parcel.put(&inbox, 8, x.load(2048, 512));
+            parcel.signal(&flag, 1, epoch);
+        });
+    });
+    assert_eq!(barriers(&k), ["write x", "write inbox"]);
+}
