@@ -335,6 +335,12 @@ twice! {
         (a, b + e, c + f, d)
     }
 
+    fn casts(x: i64, k: Kind, c: char) -> (u8, f32, u32, i32, usize) {
+        let n = 5;
+        let big = (x + n) as u8 as f32 as u32;
+        (x as u8, x as f32 / 3.0, c as u32 + big, k as i32, if x > 3 { n as usize } else { -1i32 as usize })
+    }
+
     fn asserted(n: u32) -> u32 {
         assert!(n < 100, "n is {n}");
         debug_assert!(n != 50);
@@ -435,6 +441,7 @@ fn values_and_places() {
     same!(matches: (0, Kind::Small) (2, Kind::Large) (-4, Kind::Small) (9, Kind::Large) (60, Kind::Small));
     same!(largest: (&[3, 1, 4]) (&[] as &[i32]));
     same!(numbers: (-1.5, 2, 1) (2.5, 9, 0) (0.5, 3, 9) (3.0, 101, 1));
+    same!(casts: (300, Kind::Small, 'x') (-1, Kind::Large, 'y'));
     same!(asserted: (1) (7));
     same!(written: (0) (4));
     same!(destructured: (vec![Point { x: 1, y: 2, tags: vec![] }, Point { x: 1, y: 5, tags: vec![] }]) (vec![]));

@@ -6,7 +6,7 @@ use proc_macro2::{Ident, Span, TokenStream};
 use quote::{format_ident, quote, quote_spanned};
 use syn::spanned::Spanned;
 use syn::visit_mut::VisitMut;
-use syn::{Arm, BinOp, Block, Expr, ExprBinary, ExprIf, ExprMatch, Lit, Pat, Stmt};
+use syn::{Arm, BinOp, Block, Expr, ExprBinary, ExprCast, ExprIf, ExprMatch, Lit, Pat, Stmt};
 
 use super::loops::{Frame, RegionFrame};
 use super::rewrite::Rewriter;
@@ -255,6 +255,18 @@ impl Rewriter {
         for arm in &mut m.arms {
             self.match_arm(arm);
         }
+    }
+
+    /// `e as T`: Rust's own. A device value is converted in another way.
+    pub fn cast(&mut self, c: &mut ExprCast) {
+        self.visit_expr_mut(&mut c.expr);
+        if is_number(&c.expr) || !syntax::is_number_type(&c.ty) {
+            return;
+        }
+        self.used = true;
+        let span = c.as_token.span;
+        let value = syntax::unparenthesised(&c.expr);
+        *c.expr = Expr::Verbatim(quote_spanned!(span=> __pw::Converted(#value).host()));
     }
 
     fn match_arm(&mut self, arm: &mut Arm) {

@@ -13,7 +13,7 @@ use syn::{Expr, ExprWhile, Label, Lifetime};
 
 use super::branch::operand;
 use super::rewrite::Rewriter;
-use super::syntax::{RangeEnds, has_let, is_host, range_ends, simple_name};
+use super::syntax::{RangeEnds, has_let, is_host, range_ends, simple_name, unparenthesised};
 
 /// Something around the current place that an exit has to do with.
 pub enum Frame {
@@ -219,6 +219,7 @@ impl Rewriter {
                 self.visit_expr_mut(start);
                 self.visit_expr_mut(end);
                 self.used = true;
+                let (start, end) = (unparenthesised(start), unparenthesised(end));
                 let method = Ident::new(if inclusive { "range_inclusive" } else { "range" }, span);
                 *e = Expr::Verbatim(quote_spanned!(span=> __pw::ends(#start, #end).#method()));
             }

@@ -297,6 +297,7 @@ impl VisitMut for Rewriter {
             Expr::Break(_) | Expr::Continue(_) => self.exit(e),
             Expr::Return(_) => self.return_(e),
             Expr::Closure(c) => self.closure(c),
+            Expr::Cast(c) => self.cast(c),
             Expr::Async(_) => {
                 let frames = take(&mut self.frames);
                 visit_mut::visit_expr_mut(self, e);

@@ -1,7 +1,7 @@
 //! Questions about the author's syntax that need no types.
 
 use proc_macro2::{Ident, Span};
-use syn::{Attribute, Block, Expr, Lit, Pat, RangeLimits, Stmt, UnOp};
+use syn::{Attribute, Block, Expr, Lit, Pat, RangeLimits, Stmt, Type, UnOp};
 
 /// Whether an expression needs parentheses as the operand of `&`.
 pub fn needs_parens(e: &Expr) -> bool {
@@ -70,6 +70,14 @@ pub fn bare(mut e: &Expr) -> &Expr {
             Expr::Group(g) => &g.expr,
             _ => return e,
         };
+    }
+}
+
+/// An expression without parentheses around it, which would be linted where it becomes an argument.
+pub fn unparenthesised(e: &Expr) -> &Expr {
+    match e {
+        Expr::Paren(p) if p.attrs.is_empty() => &p.expr,
+        _ => e,
     }
 }
 
@@ -162,6 +170,14 @@ pub fn is_number(e: &Expr) -> bool {
         Expr::Unary(u) => matches!(u.op, UnOp::Neg(_)) && is_number(&u.expr),
         _ => false,
     }
+}
+
+/// Whether a type is one of Rust's numbers, by its name.
+pub fn is_number_type(ty: &Type) -> bool {
+    const NUMBERS: [&str; 14] = [
+        "f32", "f64", "i8", "i16", "i32", "i64", "i128", "isize", "u8", "u16", "u32", "u64", "u128", "usize",
+    ];
+    matches!(ty, Type::Path(p) if NUMBERS.iter().any(|n| p.path.is_ident(n)))
 }
 
 /// A range with both ends.

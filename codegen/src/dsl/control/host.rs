@@ -1,5 +1,6 @@
 //! What must be known while tracing.
 
+use super::compare::DeviceLeft;
 use crate::dsl::val::{Constant, Element, IntoVal, Val};
 
 /// A condition that must be known while tracing: beside `let` in a condition, in a match guard, left of `|| return`,
@@ -88,6 +89,48 @@ pub trait AnyMatched {
 
 impl<X> AnyMatched for Matched<X> {
     type Value = X;
+    fn host(self) -> X {
+        self.0
+    }
+}
+
+/// What `as` converts.
+#[derive(Debug)]
+pub struct Converted<X>(pub X);
+
+/// What `as` can convert.
+#[diagnostic::on_unimplemented(
+    message = "`as` cannot convert a `{Self}`: it is known only on the device",
+    label = "use `.cast::<T>()`",
+    note = "`.to_u64()` and the like are short for it; nothing makes a device value one of the host"
+)]
+pub trait Convertible {
+    /// Never called.
+    #[doc(hidden)]
+    fn never(&self) -> u8;
+}
+
+impl<X: DeviceLeft> Converted<X> {
+    /// An error, that nothing else follows from: every number type takes a `u8`.
+    pub fn host(self) -> u8
+    where
+        X: Convertible,
+    {
+        self.0.never()
+    }
+}
+
+/// What Rust can convert, or says why it cannot.
+pub trait AnyConverted {
+    /// Its type.
+    type Value;
+    /// It.
+    fn host(self) -> Self::Value;
+}
+
+impl<X> AnyConverted for Converted<X> {
+    type Value = X;
+    #[inline]
     fn host(self) -> X {
         self.0
     }

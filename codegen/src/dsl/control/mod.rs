@@ -19,7 +19,10 @@ pub use branch::{end_if, end_if_or_exit, merge, merge_or_exit};
 pub use compare::{
     Comparand, ComparisonWithoutKernelAttribute, DeviceLeft, DeviceRight, HostPair, Order, Pair, pair,
 };
-pub use host::{AnyMatched, Asserted, FromNumber, HostTest, Matchable, Matched, asserted, host_test, number};
+pub use host::{
+    AnyConverted, AnyMatched, Asserted, Converted, Convertible, FromNumber, HostTest, Matchable, Matched,
+    asserted, host_test, number,
+};
 pub use logic::{Logic, LogicWith, Truth, and, logic, or, truth};
 pub use loops::{DeviceEnd, DeviceIter, Ends, Exit, HostEnds, KIter, SameEnd, While};
 pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends};
@@ -34,6 +37,7 @@ pub use super::rt::{Mark, mark};
 /// The traits behind method lookup, to be in scope where rewritten code stands.
 pub mod lookup {
     pub use super::{
-        AnyMatched as _, AnyPlace as _, DeviceEnd as _, DeviceRight as _, HostEnds as _, HostPair as _,
+        AnyConverted as _, AnyMatched as _, AnyPlace as _, DeviceEnd as _, DeviceRight as _, HostEnds as _,
+        HostPair as _,
     };
 }

@@ -1,4 +1,4 @@
-//! A device value cannot index what the host has.
+//! A device value cannot index what the host has, and `as` does not make it one of the host.
 use peerwarp_codegen::dsl::prelude::*;
 
 #[kernel]
@@ -9,6 +9,8 @@ fn indexed(x: Ptr<u32>, table: &[u32], mut list: Vec<u32>) {
     for i in 0..n {
         x.set(i, list[i]);
     }
+    x.set(1, table[n as usize]);
+    let wide = n as u64 + 1;
 }
 
 fn main() {}
