@@ -101,7 +101,7 @@ fn host(c: &Config, some: Option<u32>) -> u32 {
 #[test]
 fn what_nothing_is_to_be_done_about_stays_as_it_is() {
     let source: proc_macro2::TokenStream =
-        "fn plain(x: u32) -> Vec<u32> { let y = x; vec![y as u32, 3] }".parse().expect("tokens");
+        "fn plain(x: u32) -> Vec<u32> { let y = x; vec![y, 3] }".parse().expect("tokens");
     assert_eq!(expand(Default::default(), source.clone()).to_string(), source.to_string());
 }
 
