@@ -159,32 +159,38 @@ impl File {
     }
 }
 
-fn read(path: &Path, shape: &MoeShape) -> Result<File, InputError> {
+/// `[ranks, tokens, topk]` of a routing file, whether or not it fits anything.
+pub fn file_dims(path: &Path) -> Result<[usize; 3], InputError> {
+    parse(path).map(|(dims, _)| dims)
+}
+
+fn parse(path: &Path) -> Result<([usize; 3], Vec<i32>), InputError> {
+    const FORM: &str = "an int32 .npy file of shape [ranks, tokens, topk]";
     let shown = path.display();
     let bytes = std::fs::read(path).map_err(|e| InputError::io("--routing", &shown, &e))?;
-    let array = npy::parse(&bytes).map_err(|e| {
-        InputError::malformed("--routing", &shown, e, "an int32 .npy file of shape [ranks, tokens, topk]")
-    })?;
-    let fits = |ranks: usize, tokens: usize, topk: usize| {
-        ranks == shape.ranks as usize && tokens <= shape.tokens as usize && topk == shape.topk as usize
-    };
-    let (tokens, topk) = match array.shape[..] {
-        [ranks, tokens, topk] if fits(ranks, tokens, topk) => (tokens, topk),
-        _ => {
-            let allowed = format!(
-                "[ranks, tokens, topk] with ranks = {}, tokens up to {}, topk = {}",
-                shape.ranks, shape.tokens, shape.topk
-            );
-            return Err(InputError::not_allowed(format!("{shown}: shape"), npy::Dims(&array.shape), allowed));
-        }
-    };
-    if let Some(at) = array.data.iter().position(|id| *id < -1 || i64::from(*id) >= i64::from(shape.experts))
-    {
+    let array = npy::parse(&bytes).map_err(|e| InputError::malformed("--routing", &shown, e, FORM))?;
+    match array.shape[..] {
+        [ranks, tokens, topk] => Ok(([ranks, tokens, topk], array.data)),
+        _ => Err(InputError::not_allowed(format!("{shown}: shape"), npy::Dims(&array.shape), FORM)),
+    }
+}
+
+fn read(path: &Path, shape: &MoeShape) -> Result<File, InputError> {
+    let (dims, data) = parse(path)?;
+    let shown = path.display();
+    let [ranks, tokens, topk] = dims;
+    if ranks != shape.ranks as usize || tokens > shape.tokens as usize || topk != shape.topk as usize {
+        let MoeShape { ranks, tokens, topk, .. } = shape;
+        let allowed =
+            format!("[ranks, tokens, topk] with ranks = {ranks}, tokens up to {tokens}, topk = {topk}");
+        return Err(InputError::not_allowed(format!("{shown}: shape"), npy::Dims(&dims), allowed));
+    }
+    if let Some(at) = data.iter().position(|id| *id < -1 || i64::from(*id) >= i64::from(shape.experts)) {
         let field = format!("{shown}: [{}, {}, {}]", at / topk / tokens, at / topk % tokens, at % topk);
         let allowed = format!("expert ids from 0 to {}, or -1 for a masked entry", shape.experts - 1);
-        return Err(InputError::not_allowed(field, array.data[at], allowed));
+        return Err(InputError::not_allowed(field, data[at], allowed));
     }
-    Ok(File { tokens, topk, data: array.data })
+    Ok(File { tokens, topk, data })
 }
 
 #[cfg(test)]

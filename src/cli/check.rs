@@ -14,7 +14,7 @@ use crate::scenario::{DynScenario, Inputs, ScenarioError, Verdict};
 use super::App;
 use super::args::CheckArgs;
 use super::output::{Done, Failure, Progress, Style};
-use super::run::{inputs, selected};
+use super::run::{inputs, selected, sized};
 
 /// What a schedule showed.
 enum Wrong {
@@ -59,12 +59,8 @@ fn quoted(arg: &str) -> String {
 }
 
 pub(super) fn check(app: &App, args: &CheckArgs, replay: &Replay, style: Style) -> Result<Done, Failure> {
-    let mut selection = args.selection.clone();
-    if selection.is_moe() && selection.tokens.is_none() {
-        selection.tokens = Some(TOKENS.into());
-    }
-    let (variants, scenario) = selected(app, &selection)?;
     let inputs = Inputs { ragged: true, ..inputs(&args.inputs, args.epochs)? };
+    let (variants, scenario) = selected(app, &sized(&args.selection, &inputs, Some(TOKENS))?)?;
     // Now, not under the progress bar, and once instead of for every seed.
     scenario.prepare(&variants, &inputs)?;
     let progress = Progress::new("exploring", args.seeds);

@@ -8,19 +8,19 @@ use peerwarp_codegen::sim::{Findings, Options, Report};
 use serde_json::{Value, json};
 
 use crate::input::InputError;
-use crate::routing;
+use crate::routing::{self, Source};
 use crate::scenario::{DynScenario, Inputs, Prepared, Ran};
 
 use super::App;
 use super::args::{InputArgs, RunArgs, Selection};
 use super::output::{Done, Failure, Progress, Style, bytes, table};
 
-/// World sizes up to which the table of links is printed; beyond it is wider than a screen.
+/// World sizes up to which the table of links is printed: beyond, it is wider than a screen.
 const MOST_RANKS: usize = 16;
 
 pub(super) fn run(app: &App, args: &RunArgs, style: Style) -> Result<Done, Failure> {
-    let (variants, scenario) = selected(app, &args.selection)?;
     let inputs = inputs(&args.inputs, 1)?;
+    let (variants, scenario) = selected(app, &sized(&args.selection, &inputs, None)?)?;
     let prepared = scenario.prepare(&variants, &inputs)?;
     let progress = Progress::spinner("simulating");
     let start = Instant::now();
@@ -31,6 +31,25 @@ pub(super) fn run(app: &App, args: &RunArgs, style: Style) -> Result<Done, Failu
         Ok(ran) => ran_through(&variants, &inputs, &prepared, &ran, seconds, style),
         Err(findings) => stopped(&variants, &findings, style),
     })
+}
+
+/// An MoE selection with the sizes that a routing file has, or else `tokens`, where the user does not say.
+pub(super) fn sized(
+    selection: &Selection,
+    inputs: &Inputs,
+    tokens: Option<&str>,
+) -> Result<Selection, InputError> {
+    let mut sized = selection.clone();
+    if !selection.is_moe() {
+        return Ok(sized);
+    }
+    if let Source::File(path) = &inputs.routing {
+        let [ranks, tokens, _] = routing::file_dims(path)?;
+        sized.ranks.get_or_insert_with(|| ranks.to_string());
+        sized.tokens.get_or_insert_with(|| tokens.max(1).to_string());
+    }
+    sized.tokens = sized.tokens.or_else(|| tokens.map(str::to_owned));
+    Ok(sized)
 }
 
 /// The variants that a selection means, and what can run them.
@@ -141,10 +160,7 @@ fn report(
     let bytes_of = link_table(&ran.report, |r, a, b| r.link_bytes(a, b));
     let flags_of = link_table(&ran.report, |r, a, b| r.link_signals(a, b));
     writeln!(text, "\n{}", per_rank(prepared, &bytes_of, &flags_of)).expect("string");
-    if bytes_of.len() <= MOST_RANKS {
-        writeln!(text, "bytes on each link (row sends, column receives)\n{}", links(&bytes_of))
-            .expect("string");
-    }
+    writeln!(text, "{}", links(&bytes_of)).expect("string");
     let mut facts = prepared.facts.clone();
     let flags: u64 = off_diagonal(&flags_of);
     facts.push(("bytes on the wire".into(), bytes(ran.report.bytes_on_wire()).into()));
@@ -203,6 +219,14 @@ fn per_rank(prepared: &Prepared, bytes_of: &Links, flags_of: &Links) -> String {
 }
 
 fn links(bytes_of: &Links) -> String {
+    if bytes_of.len() > MOST_RANKS {
+        let pairs =
+            bytes_of.iter().enumerate().flat_map(|(a, row)| row.iter().enumerate().map(move |l| (a, l)));
+        let mut all: Vec<u64> = pairs.filter(|(from, (to, _))| from != to).map(|(_, (_, n))| *n).collect();
+        all.sort_unstable();
+        let [least, median, most] = [0, all.len() / 2, all.len() - 1].map(|i| bytes(all[i]));
+        return format!("bytes on a link: {least} to {most}, median {median} (each with --json)\n");
+    }
     let head: Vec<String> =
         std::iter::once("from".into()).chain((0..bytes_of.len()).map(|to| format!("to {to}"))).collect();
     let head: Vec<&str> = head.iter().map(String::as_str).collect();
@@ -211,5 +235,6 @@ fn links(bytes_of: &Links) -> String {
         let cells = row.iter().enumerate().map(|(to, n)| cell(from, to, *n));
         std::iter::once(from.to_string()).chain(cells).collect()
     };
-    table(&head, bytes_of.iter().enumerate().map(row))
+    let table = table(&head, bytes_of.iter().enumerate().map(row));
+    format!("bytes on each link (row sends, column receives)\n{table}")
 }

@@ -2,8 +2,7 @@
 
 use super::support::{Place, names};
 
-const MIXTRAL: &str =
-    "generate --model mixtral-8x7b --tokens 16 --set group_warps=1 --target cuda:sm_90a,hip:gfx942 --out out";
+const MIXTRAL: &str = "generate --model mixtral-8x7b --tokens 16 --target cuda:sm_90a,hip:gfx942 --out out";
 
 #[test]
 fn writes_checks_and_repairs() {
@@ -74,7 +73,7 @@ fn a_catalogue_has_several_shapes() {
     let place = Place::new();
     place.write(
         "c.toml",
-        "targets = [\"hip:gfx942\"]\n[defaults]\nranks = 4\nset = { group_warps = 1 }\n[[moe]]\nmodel = \"mixtral-8x7b\"\ntokens = [8, 16]\n\
+        "targets = [\"hip:gfx942\"]\n[defaults]\nranks = 4\n[[moe]]\nmodel = \"mixtral-8x7b\"\ntokens = [8, 16]\n\
          [[moe]]\nname = \"Our Own\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\nset = { dedup = false }\n",
     );
     let ran = place.say("generate --catalogue c.toml --out out --json");

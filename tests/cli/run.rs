@@ -43,8 +43,43 @@ fn every_dtype_and_way_of_routing_works() {
     let ids: Vec<i32> = (0..2 * 3 * 3).map(|i| if i % 5 == 0 { -1 } else { i % 6 }).collect();
     let array = peerwarp::npy::Array { shape: vec![2, 3, 3], data: ids };
     place.write("r.npy", peerwarp::npy::write(&array));
-    let ran = place.say("run --hidden 64 --experts 6 --topk 3 --tokens 4 --ranks 2 --routing r.npy --json");
-    assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
+    for (sizes, tokens) in [("--tokens 4 --ranks 2", 4), ("", 3)] {
+        for command in ["run", "check --seeds 2"] {
+            let command =
+                format!("{command} --hidden 64 --experts 6 --topk 3 {sizes} --routing r.npy --json");
+            let ran = place.say(&command);
+            assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
+            let variant = ran.json()["variants"][0].as_str().unwrap().to_owned();
+            assert!(variant.contains(&format!("_t{tokens}_r2_")), "{variant}");
+        }
+    }
+}
+
+#[test]
+fn many_ranks_fit_the_screen() {
+    let ran = Place::new().say("run --hidden 8 --experts 24 --topk 2 --tokens 1 --ranks 24");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    assert!(ran.stdout.contains("bytes on a link: ") && ran.stdout.contains("median"), "{}", ran.stdout);
+    assert!(ran.stdout.lines().all(|l| l.len() < 120), "{}", ran.stdout);
+}
+
+#[test]
+fn split_launches_do_the_same() {
+    let place = Place::new();
+    let run = |phase: &str| {
+        let ran = place.say(&format!("run {SMALL} --phase {phase} --json"));
+        assert_eq!(ran.code, 0, "{}", ran.report());
+        ran.json()
+    };
+    let (both, split) = (run("both"), run("split"));
+    assert_eq!(both["link_bytes"], split["link_bytes"]);
+    assert_eq!(
+        (both["variants"].as_array().unwrap().len(), split["variants"].as_array().unwrap().len()),
+        (2, 4)
+    );
+    let ran = place.say(&format!("run {SMALL} --phase send"));
+    assert_eq!(ran.code, 2);
+    assert!(ran.stderr.contains("both, or split"), "{}", ran.stderr);
 }
 
 #[test]
