@@ -27,7 +27,7 @@ pub struct AddAllGather {
     #[tune(short = "s", values = [1, 4, 16], default = 4)]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "v", values = [1, 4, 16], default = 4)]
+    #[tune(short = "r", values = [1, 4, 16], default = 4)]
     pub recv_blocks: u32,
 }
 

@@ -78,13 +78,13 @@ pub struct Dispatch {
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.tokens.next_power_of_two().clamp(8, 32))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "v", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
     pub recv_blocks: u32,
     /// Warps that move a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * key.dtype.dispatched().bytes(), key.tokens))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "u", values = [1, 2, 4, 8], default = 4)]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = 4)]
     pub vectors: u32,
     /// Tokens of a record.
     #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
@@ -335,13 +335,13 @@ pub struct Combine {
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks).next_power_of_two().clamp(8, 64))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "v", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 2).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * 2, key.tokens))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "u", values = [1, 2, 4, 8], default = 2)]
+    #[tune(short = "v", values = [1, 2, 4, 8], default = 2)]
     pub vectors: u32,
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
     #[tune(default = true)]
