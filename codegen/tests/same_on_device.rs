@@ -1,5 +1,11 @@
 //! A function computes on the (simulated) device what it computes on the host: every body below is compiled as plain
 //! Rust over a vector, and as a `#[kernel]` over device memory.
+#![allow(
+    clippy::needless_borrows_for_generic_args,
+    clippy::manual_is_multiple_of,
+    clippy::assign_op_pattern,
+    reason = "one text has to be both a plain function and a kernel"
+)]
 
 use std::sync::Arc;
 

@@ -116,7 +116,7 @@ pub(super) fn binary(
 ) -> Result<Expr, PrintError> {
     let bad = |what| Err(PrintError::Dtype { loc, what, dtype });
     let logic = matches!(op, BinaryOp::And | BinaryOp::Or | BinaryOp::Xor);
-    if !dtype.is_arithmetic() && !(dtype == Dtype::Bool && logic) {
+    if !(dtype.is_arithmetic() || dtype == Dtype::Bool && logic) {
         return bad("arithmetic");
     }
     let whole = logic || matches!(op, BinaryOp::Rem | BinaryOp::Shl | BinaryOp::Shr);
@@ -207,7 +207,7 @@ pub(super) fn compound(op: BinaryOp, dtype: Dtype) -> Option<&'static str> {
 fn unary(used: &mut Used, op: UnaryOp, dtype: Dtype, a: &Expr, loc: Loc) -> Result<Expr, PrintError> {
     let float = dtype == Dtype::F32;
     let bad = |what| Err(PrintError::Dtype { loc, what, dtype });
-    if !dtype.is_arithmetic() && !(dtype == Dtype::Bool && op == UnaryOp::Not) {
+    if !(dtype.is_arithmetic() || dtype == Dtype::Bool && op == UnaryOp::Not) {
         return bad("arithmetic");
     }
     let call = |used: &mut Used, prim, name: &str| {

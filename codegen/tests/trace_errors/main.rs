@@ -2,6 +2,11 @@
 //!
 //! The snapshots show the author's source from the reported place on: they pin that an error points at the right token,
 //! and do not change when lines move. (Mistakes that do not need the attribute are in `dsl_errors.rs`.)
+#![allow(
+    clippy::never_loop,
+    clippy::explicit_counter_loop,
+    reason = "the kernels in here are mistakes on purpose"
+)]
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace};
