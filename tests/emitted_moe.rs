@@ -170,3 +170,18 @@ fn hip_compiles_without_warnings() {
         assert!(said.is_empty(), "{said}");
     }
 }
+
+#[test]
+fn tracing_and_printing_a_variant_is_quick() {
+    let target: Target = "cuda:sm_90a".parse().unwrap();
+    let once = || {
+        let start = std::time::Instant::now();
+        emitted::<Dispatch>(DISPATCH[0], target).unwrap();
+        start.elapsed()
+    };
+    once(); // parses the templates
+    let best = (0..20).map(|_| once()).min().unwrap();
+    println!("trace and print of {:?}: {best:?}", DISPATCH[0]);
+    // 5 ms is the goal with optimisation; a debug build on a busy machine gets room.
+    assert!(best.as_millis() < 100, "{best:?}");
+}

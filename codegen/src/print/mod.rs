@@ -18,6 +18,7 @@
 
 mod args;
 mod banner;
+mod control;
 mod describe;
 mod effects;
 mod emitter;

@@ -1,0 +1,308 @@
+//! Control flow: arms, loops, jumps out of several loops, and splits.
+
+use crate::{
+    family::Target,
+    ir::{Kernel, Loc, OpId, OpKind, Region, ValueId},
+};
+
+use super::{
+    PrintError,
+    emitter::{Emitter, Group},
+    expr::{Expr, Prec},
+    inline::Form,
+    ops::{self, type_name},
+    prim::Prim,
+    writer::Writer,
+};
+
+/// A loop being written: labels that a `break` or `continue` of an outer loop needs.
+#[derive(Debug, Default)]
+pub(super) struct LoopLabels {
+    after: Option<String>,
+    next: Option<String>,
+}
+
+impl Emitter<'_, '_> {
+    pub fn branch(
+        &mut self,
+        id: OpId,
+        cond: ValueId,
+        then: &Region,
+        otherwise: &Region,
+        results: &[(ValueId, ValueId, ValueId)],
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        let live: Vec<_> = results.iter().filter(|r| self.form(r.0) != Form::Dead).copied().collect();
+        let test = self.scalar(cond)?;
+        if !live.is_empty()
+            && self.only_expressions(then)
+            && self.only_expressions(otherwise)
+            && self.all_scalar(&live)
+        {
+            for (out, a, b) in live {
+                let e = Expr::ternary(&test, &self.scalar(a)?, &self.scalar(b)?);
+                let ty = type_name(self.ty(out).dtype);
+                let name = self.declare(out);
+                self.w.line(&format!("const {ty} {name} = {};", e.text));
+            }
+            return Ok(());
+        }
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        if !live.is_empty() && self.only_expressions(otherwise) && self.all_scalar(&live) {
+            for &(out, _, b) in &live {
+                let e = self.scalar(b)?;
+                let ty = type_name(self.ty(out).dtype);
+                let name = self.declare(out);
+                self.w.line(&format!("{ty} {name} = {};", e.plain()));
+            }
+            self.w.line_with(&format!("if ({}) {{", test.text), &place);
+            self.arm(id, then, live.iter().map(|r| (r.0, r.1)).collect())?;
+            self.w.line("}");
+            return Ok(());
+        }
+        for &(out, ..) in &live {
+            self.declare_result(out);
+        }
+        let writes = |r: &Region| !r.ops.is_empty();
+        if writes(then) || !live.is_empty() || !writes(otherwise) {
+            self.w.line_with(&format!("if ({}) {{", test.text), &place);
+            self.arm(id, then, live.iter().map(|r| (r.0, r.1)).collect())?;
+            if writes(otherwise) || !live.is_empty() {
+                self.w.line("} else {");
+                self.arm(id, otherwise, live.iter().map(|r| (r.0, r.2)).collect())?;
+            }
+        } else {
+            self.w.line_with(&format!("if ({}) {{", Expr::unary("!", &test).text), &place);
+            self.arm(id, otherwise, vec![])?;
+        }
+        self.w.line("}");
+        Ok(())
+    }
+
+    fn arm(&mut self, id: OpId, region: &Region, yields: Vec<(ValueId, ValueId)>) -> Result<(), PrintError> {
+        self.w.deeper();
+        self.names.enter();
+        for &op in &region.ops {
+            self.op(op)?;
+        }
+        for (out, value) in yields {
+            if self.ty(out).is_tile() {
+                self.yield_tile(id, out, value)?;
+            } else {
+                self.flush_before(&[value])?;
+                let e = self.scalar(value)?;
+                self.w.line(&format!("{} = {};", self.values[&out], e.plain()));
+            }
+        }
+        self.flush()?;
+        self.names.leave();
+        self.w.shallower();
+        Ok(())
+    }
+
+    /// Declares what an `if` yields, before it.
+    fn declare_result(&mut self, out: ValueId) {
+        let ty = self.ty(out);
+        ops::use_dtype(self.used, ty.dtype);
+        if ty.is_tile() {
+            let layout = self.f.layouts.of(out);
+            let name = self.declare(out);
+            self.declare_registers(&name, ty.dtype, layout);
+        } else {
+            let name = self.declare(out);
+            self.w.line(&format!("{} {name};", type_name(ty.dtype)));
+        }
+    }
+
+    fn only_expressions(&self, region: &Region) -> bool {
+        region.ops.iter().all(|&id| {
+            let outs = self.f.p.kernel.op(id).kind.outs();
+            outs.len() == 1 && self.form(outs[0]) != Form::Named && !self.ty(outs[0]).is_tile()
+        })
+    }
+
+    fn all_scalar(&self, results: &[(ValueId, ValueId, ValueId)]) -> bool {
+        results.iter().all(|r| !self.ty(r.0).is_tile())
+    }
+
+    pub fn counted(
+        &mut self,
+        id: OpId,
+        [var, start, end, step]: [ValueId; 4],
+        body: &Region,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        let (from, to, by) = (self.scalar(start)?, self.scalar(end)?, self.scalar(step)?);
+        self.names.enter();
+        let name = self.declare(var);
+        let ty = type_name(self.ty(var).dtype);
+        let advance = match by.plain() {
+            "1" => format!("++{name}"),
+            by => format!("{name} += {by}"),
+        };
+        let test = Expr::binary("<", Prec::Relation, &Expr::atom(name.clone()), &to);
+        let head = format!("for ({ty} {name} = {}; {}; {advance}) {{", from.plain(), test.text);
+        self.looped(id, &head, |e| e.block(body))?;
+        self.names.leave();
+        Ok(())
+    }
+
+    pub fn spin(
+        &mut self,
+        id: OpId,
+        header: &Region,
+        cond: ValueId,
+        body: &Region,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        if self.only_expressions(header) {
+            let test = self.scalar(cond)?;
+            return self.looped(id, &format!("while ({}) {{", test.text), |e| e.block(body));
+        }
+        self.looped(id, "while (true) {", |e| {
+            e.names.enter();
+            e.region(header)?;
+            let test = e.scalar(cond)?;
+            e.w.line(&format!("if ({}) break;", Expr::unary("!", &test).text));
+            e.block(body)?;
+            e.names.leave();
+            Ok(())
+        })
+    }
+
+    /// A loop with the labels that jumps out of inner loops need.
+    fn looped(
+        &mut self,
+        id: OpId,
+        head: &str,
+        body: impl FnOnce(&mut Self) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        let depth = self.loops.len();
+        self.loops.push(LoopLabels::default());
+        let outer = std::mem::replace(&mut self.w, Writer::new(0));
+        self.w = outer.nested();
+        self.w.deeper();
+        body(self)?;
+        let labels = self.loops.pop().expect("pushed above");
+        debug_assert_eq!(depth, self.loops.len());
+        let inner = std::mem::replace(&mut self.w, outer);
+        let text = inner.finish();
+        self.w.line_with(head, &place);
+        match labels.next {
+            // A label may not be jumped to across declarations, so the body gets braces of its own.
+            Some(next) => {
+                self.w.deeper();
+                self.w.line("{");
+                self.w.append_deeper(&text);
+                self.w.line("}");
+                self.w.line(&format!("{next}:;"));
+                self.w.shallower();
+            }
+            None => self.w.append(&text),
+        }
+        self.w.line("}");
+        if let Some(after) = labels.after {
+            self.w.line(&format!("{after}:;"));
+        }
+        Ok(())
+    }
+
+    pub fn jump(&mut self, word: &str, depth: u32) -> Result<(), PrintError> {
+        self.flush()?;
+        if depth == 0 {
+            self.w.line(&format!("{word};"));
+            return Ok(());
+        }
+        let at = self.loops.len() - 1 - depth as usize;
+        let slot = |l: &mut LoopLabels| if word == "break" { l.after.clone() } else { l.next.clone() };
+        let label = match slot(&mut self.loops[at]) {
+            Some(label) => label,
+            None => {
+                // A label is visible in the whole function, so labels are numbered over it.
+                self.labels += 1;
+                let label = format!("{}_{}", if word == "break" { "leave" } else { "next" }, self.labels);
+                let l = &mut self.loops[at];
+                *(if word == "break" { &mut l.after } else { &mut l.next }) = Some(label.clone());
+                label
+            }
+        };
+        self.w.line(&format!("goto {label};"));
+        Ok(())
+    }
+
+    pub fn split(&mut self, id: OpId, warps: u32, body: &Region) -> Result<(), PrintError> {
+        self.flush()?;
+        let k = self.f.p.kernel;
+        let loc = k.op(id).loc;
+        let groups = k.block_warps / warps;
+        if self.f.barriers.before(id) {
+            self.w.line("block.sync();");
+        }
+        let prim = self.group_prim(warps, loc)?;
+        self.used.add(prim);
+        self.used.add(Prim::Block);
+        let whole = match (groups, warps) {
+            (1, _) => "one group: the whole block".to_string(),
+            (n, 1) => format!("{n} groups of a warp each"),
+            (n, w) => format!("{n} groups of {w} warps each"),
+        };
+        let waits = has_wait(k, body);
+        self.w.gap();
+        self.w.comment(&format!("{whole} ({})", self.place(loc)));
+        let arrived = if waits { self.names.fresh("arrived") } else { String::new() };
+        self.w.line(&if waits { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
+        self.w.deeper();
+        let ty = match prim {
+            Prim::Warp => "Warp".to_string(),
+            Prim::Warps => format!("Warps<{warps}>"),
+            _ => "Block".into(),
+        };
+        self.w.line(&match prim {
+            Prim::Block => "const Block& group = block;".to_string(),
+            _ => format!("const {ty} group;"),
+        });
+        let outer = std::mem::replace(&mut self.group, Group { name: "group", lanes: warps * k.warp_size });
+        self.names.enter();
+        self.declare_shared(body, groups);
+        self.region(body)?;
+        self.names.leave();
+        self.group = outer;
+        if waits {
+            self.w.line("return true;");
+        }
+        self.w.shallower();
+        // After a role's last split nothing follows that the block would have to meet for.
+        let last = self.f.p.ends_role(id);
+        self.w.line(if waits { "}();" } else { "}" });
+        match (waits, last) {
+            (true, true) => self.w.line(&format!("return block.all({arrived});")),
+            (true, false) => self.w.line(&format!("if (!block.all({arrived})) return false;")),
+            (false, true) => {}
+            (false, false) => self.w.line("block.sync();"),
+        }
+        self.returned = waits && last;
+        Ok(())
+    }
+
+    /// The primitive that a group of so many warps is.
+    fn group_prim(&self, warps: u32, loc: Loc) -> Result<Prim, PrintError> {
+        let block_warps = self.f.p.kernel.block_warps;
+        let groups = block_warps / warps;
+        match (warps, self.f.target) {
+            (1, _) => Ok(Prim::Warp),
+            _ if groups == 1 => Ok(Prim::Block),
+            (_, Target::Cuda(_)) if groups > 15 => {
+                Err(PrintError::TooManyNamedBarriers { loc, groups, warps })
+            }
+            _ => Ok(Prim::Warps),
+        }
+    }
+}
+
+/// Whether a region waits for anybody, and so may fail.
+fn has_wait(k: &Kernel, region: &Region) -> bool {
+    let mut found = false;
+    k.walk(region, &mut |_, op| found |= matches!(op.kind, OpKind::Wait { .. } | OpKind::WaitAll { .. }));
+    found
+}
