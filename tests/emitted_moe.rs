@@ -82,9 +82,6 @@ fn emitted<F: Family>(settings: &[(&str, &str)], target: Target) -> Result<Sourc
             settings.push((field, usual));
         }
     }
-    if target.backend() == "hip" {
-        settings.push(("group_warps", "1"));
-    }
     let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
     let kernel =
         config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{}: {e}", config.variant_name()));

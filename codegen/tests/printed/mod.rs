@@ -304,7 +304,7 @@ fn choose_rows(b: Group, x: Ptr<f32>, y: Ptr<f32>, k: Ptr<i32>, bits: Ptr<u64>) 
     k.store(0, seen.get().cast::<i32>().maximum(-1));
 }
 
-/// Groups of one and of two warps, waits inside them, and tiles handed over in shared memory.
+/// Groups of two warps, waits inside them, and tiles handed over in shared memory.
 fn teams(warp_size: u32) -> Kernel {
     traced("teams", "Pairs of warps pass tiles on.", warp_size, 4, |p| {
         let x = p.arg::<Ptr<f32>>("x", 4096);
@@ -313,16 +313,15 @@ fn teams(warp_size: u32) -> Kernel {
         let out = p.arg::<Ptr<f32>>("out", 4096);
         let word = p.arg::<EpochWord>("epoch", 1);
         let epoch = word.begin();
-        let warps = if warp_size == 32 { 2 } else { 1 };
-        role("pass", 2, |b| pass_on(b, warps, x, inbox, flag, out, epoch));
+        role("pass", 2, |b| pass_on(b, x, inbox, flag, out, epoch));
     })
 }
 
 #[kernel]
-fn pass_on(b: Group, warps: u32, x: Ptr<f32>, inbox: Sym<f32>, flag: Flags, out: Ptr<f32>, epoch: Epoch) {
+fn pass_on(b: Group, x: Ptr<f32>, inbox: Sym<f32>, flag: Flags, out: Ptr<f32>, epoch: Epoch) {
     let row = shared::<f32>("row", 512);
     row.store(0, x.load(b.index() * 512, 512));
-    b.split(warps, |g| {
+    b.split(2, |g| {
         let scratch = shared::<f32>("scratch", 128);
         let part = row.load(g.in_block() * 128, 128);
         scratch.store(0, part);
