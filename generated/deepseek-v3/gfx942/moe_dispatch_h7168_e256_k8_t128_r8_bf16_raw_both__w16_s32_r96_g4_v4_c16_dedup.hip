@@ -227,8 +227,8 @@ struct Block {
     }
 };
 
-// N neighbouring warps as a group. The hardware has one barrier a block, so the group meets at a counter in LDS, which
-// each of its warps raises once a meeting. All of the block makes its groups together.
+// N neighbouring warps as a group. The hardware has one barrier a block, so the group meets at a counter in
+// LDS, which each of its warps raises once a meeting. All of the block makes its groups together.
 template <u32 N>
 struct Warps {
     static constexpr u32 warps = N;
@@ -237,7 +237,10 @@ struct Warps {
     const u32 number;  // of this group in the block
 
     __device__ __forceinline__ Warps()
-        : lane(thread_in_block() % lanes), number(thread_in_block() / lanes), place(places() + 3 * number), meetings(0) {
+        : lane(thread_in_block() % lanes),
+          number(thread_in_block() / lanes),
+          place(places() + 3 * number),
+          meetings(0) {
         if (lane < 3) place[lane] = 0;
         __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
         __builtin_amdgcn_s_barrier();
@@ -251,13 +254,11 @@ struct Warps {
         if (lane % 64 == 0) {
             __hip_atomic_fetch_add(&place[0], 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
         }
-        while (i32(__hip_atomic_load(&place[0], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP) - N * meetings) < 0) {
-            __builtin_amdgcn_s_sleep(1);
-        }
+        while (i32(arrivals() - N * meetings) < 0) __builtin_amdgcn_s_sleep(1);
         __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
     }
-    // As sync; tells whether `mine` holds in every lane. A warp where it does not leaves the meeting's number behind, by
-    // turns in two words: when the next meeting but one writes to a word, all have read it.
+    // As sync; tells whether `mine` holds in every lane. A warp where it does not leaves the meeting's number
+    // behind, by turns in two words: when the next meeting but one writes to a word, all have read it.
     __device__ __forceinline__ bool all(const bool mine) const {
         const u32 meeting = meetings + 1;
         const bool of_warp = __builtin_amdgcn_ballot_w64(!mine) == 0;
@@ -270,6 +271,9 @@ struct Warps {
     u32* const place;  // arrivals so far, and the last meetings of either parity where a warp disagreed
     mutable u32 meetings;
 
+    __device__ __forceinline__ u32 arrivals() const {
+        return __hip_atomic_load(&place[0], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+    }
     static __device__ __forceinline__ u32* places() {
         __shared__ u32 words[3 * (16 / N)];
         return words;
