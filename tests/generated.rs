@@ -5,7 +5,8 @@ use std::process::Command;
 
 #[test]
 fn is_as_emitted() {
-    let command = "generate --model deepseek-v3 --tokens 128 --ranks 8 --target cuda:sm_90a,hip:gfx942 --out generated";
+    let command =
+        "generate --model deepseek-v3 --tokens 128 --ranks 8 --target cuda:sm_90a,hip:gfx942 --out generated";
     let ran = Command::new(env!("CARGO_BIN_EXE_peerwarp"))
         .args(command.split(' '))
         .arg("--check")
