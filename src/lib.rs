@@ -20,6 +20,7 @@ pub mod reference;
 pub mod request;
 pub mod routing;
 pub mod scenario;
+pub mod toolchain;
 
 /// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
 pub mod prelude {

@@ -10,3 +10,5 @@ mod run;
 mod show;
 #[path = "cli/support.rs"]
 mod support;
+#[path = "cli/toolchain.rs"]
+mod toolchain;

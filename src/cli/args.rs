@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// List families, models or variants
     List(ListArgs),
+    /// Show which compilers are found, and install pinned ones
+    Toolchain(ToolchainArgs),
     /// Print completions for a shell
     Completions {
         /// Which shell.
@@ -208,4 +210,25 @@ pub(crate) enum Listed {
     Models,
     /// The tuning space of a selection, or the default variants of the built-in catalogue.
     Variants,
+}
+
+#[derive(Debug, Args)]
+#[command(args_conflicts_with_subcommands = true)]
+pub(crate) struct ToolchainArgs {
+    /// Print what is found as lines that a shell evaluates: `eval "$(peerwarp toolchain --env)"`
+    #[arg(long)]
+    pub env: bool,
+    /// What to do instead.
+    #[command(subcommand)]
+    pub command: Option<ToolchainCommand>,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum ToolchainCommand {
+    /// Install pinned compilers into the user's cache directory; needs python3, no root
+    Install {
+        /// What to install: `cuda` (NVRTC, nvcc, disassemblers), `hip` (zig) [default: all]
+        #[arg(value_name = "SET")]
+        sets: Vec<String>,
+    },
 }

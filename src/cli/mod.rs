@@ -19,6 +19,7 @@ mod output;
 mod run;
 mod select;
 mod show;
+mod toolchain;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -160,6 +161,7 @@ impl App {
             Command::Generate(generate) => generate::generate(self, generate, style),
             Command::Show(show) => show::show(self, show),
             Command::List(list) => list::list(self, list, style),
+            Command::Toolchain(args) => toolchain::toolchain(args),
             Command::Completions { shell } => Ok(self.completions(*shell)),
         }
     }

@@ -9,6 +9,7 @@ use serde_json::{Value, json};
 use crate::emit::EmitError;
 use crate::input::InputError;
 use crate::scenario::ScenarioError;
+use crate::toolchain::{InstallError, ToolError};
 
 use super::args::When;
 
@@ -31,6 +32,9 @@ pub(crate) enum Failure {
     /// The kernel's author has something to fix; says where.
     #[error("{0}")]
     Kernel(String),
+    /// A compiler is missing, or could not be installed; says what to do.
+    #[error("{0}")]
+    Toolchain(String),
 }
 
 impl From<EmitError> for Failure {
@@ -51,11 +55,23 @@ impl From<ScenarioError> for Failure {
     }
 }
 
+impl From<ToolError> for Failure {
+    fn from(error: ToolError) -> Failure {
+        Failure::Toolchain(error.to_string())
+    }
+}
+
+impl From<InstallError> for Failure {
+    fn from(error: InstallError) -> Failure {
+        Failure::Toolchain(error.to_string())
+    }
+}
+
 impl Failure {
-    /// 2 for input that cannot be used, 1 for kernels that are wrong.
+    /// 2 for input or a machine that cannot be used, 1 for kernels that are wrong.
     pub fn code(&self) -> u8 {
         match self {
-            Failure::Input(_) => 2,
+            Failure::Input(_) | Failure::Toolchain(_) => 2,
             Failure::Kernel(_) => 1,
         }
     }
@@ -69,7 +85,9 @@ impl Failure {
                 error["message"] = message.into();
                 json!({ "ok": false, "error": error })
             }
-            Failure::Kernel(_) => json!({ "ok": false, "error": { "message": message } }),
+            Failure::Kernel(_) | Failure::Toolchain(_) => {
+                json!({ "ok": false, "error": { "message": message } })
+            }
         }
     }
 }

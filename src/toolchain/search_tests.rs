@@ -1,0 +1,156 @@
+use super::*;
+use std::fs;
+use tempfile::TempDir;
+
+/// A folder with programs that answer as the real ones do.
+struct Place {
+    dir: TempDir,
+}
+
+impl Place {
+    fn new() -> Place {
+        Place { dir: tempfile::tempdir().unwrap() }
+    }
+
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    fn program(&self, name: &str, says: &str) -> PathBuf {
+        let path = self.path(name);
+        fs::create_dir_all(path.parent().unwrap()).unwrap();
+        let copy = format!("cat > {0} && chmod +x {0}", path.display());
+        let mut child =
+            Command::new("sh").args(["-c", &copy]).stdin(std::process::Stdio::piped()).spawn().unwrap();
+        let script = format!("#!/bin/sh\n{says}\n");
+        std::io::Write::write_all(&mut child.stdin.take().unwrap(), script.as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        path
+    }
+
+    fn clang(&self, name: &str, version: &str, targets: &str, lld: &str) -> PathBuf {
+        self.program(
+            name,
+            &format!(
+                "case $1 in --version) echo 'clang version {version}';; --print-targets) echo '{targets}';; \
+                 *) echo {lld};; esac"
+            ),
+        )
+    }
+}
+
+const NVCC: &str = "echo 'Cuda compilation tools, release 13.0, V13.0.88'";
+
+#[test]
+fn the_variable_goes_first_then_what_is_installed_then_the_system() {
+    let place = Place::new();
+    let named = place.program("named", NVCC);
+    let installed = install::place(Tool::Nvcc, &place.path("cache/peerwarp/toolchain")).unwrap();
+    let inner = installed.strip_prefix(place.dir.path()).unwrap().to_str().unwrap().to_owned();
+    place.program(&inner, NVCC);
+    let home = place.program("cuda/bin/nvcc", NVCC);
+    place.program("bin/nvcc", NVCC);
+
+    let mut env = vec![
+        ("PEERWARP_NVCC", named.clone()),
+        ("XDG_CACHE_HOME", place.path("cache")),
+        ("CUDA_HOME", place.path("cuda")),
+        ("PATH", place.path("bin")),
+    ];
+    let mut order = vec![];
+    while !env.is_empty() {
+        let all: Vec<(&str, &Path)> = env.iter().map(|(k, v)| (*k, v.as_path())).collect();
+        let found = Search::with(&all).find(Tool::Nvcc).unwrap();
+        assert_eq!(found.version.to_string(), "13.0.88");
+        order.push((found.path, found.origin));
+        env.remove(0);
+    }
+    let expected = [
+        (named, Origin::Variable),
+        (installed, Origin::Installed),
+        (home, Origin::System),
+        (place.path("bin/nvcc"), Origin::System),
+    ];
+    assert_eq!(order, expected);
+    assert_eq!(Search::with(&[]).find(Tool::Nvcc), Err(ToolError::NotFound { tool: Tool::Nvcc }));
+}
+
+#[test]
+fn a_variable_that_names_something_else_is_an_error_even_if_the_tool_is_elsewhere() {
+    let place = Place::new();
+    place.program("bin/nvcc", NVCC);
+    let folder = place.path("bin");
+    let error = |path: &Path| {
+        let search = Search::with(&[("PEERWARP_NVCC", path), ("PATH", &folder)]);
+        search.find(Tool::Nvcc).unwrap_err().to_string()
+    };
+    let absent = error(Path::new("/nowhere/nvcc"));
+    assert_eq!(
+        absent,
+        "PEERWARP_NVCC = /nowhere/nvcc: nothing is there; it must be the absolute path of the program"
+    );
+    assert!(error(Path::new("nvcc")).contains("the path is not absolute"));
+    assert!(error(&folder).contains("it is not a program"));
+    let gcc = place.program("gcc", "echo 'gcc (Debian) 12.2'");
+    assert!(error(&gcc).contains("asked for its version, it says \"gcc (Debian) 12.2\""));
+    let broken = place.program("broken", "echo 'no libc' >&2; exit 3");
+    assert!(error(&broken).contains("--version fails (exit status: 3): no libc"), "{}", error(&broken));
+    let old = place.program("old", "echo 'release 11.8, V11.8.89'");
+    assert!(error(&old).contains("version 11.8.89 is too old, 12.4 or newer is needed"), "{}", error(&old));
+}
+
+#[test]
+fn a_clang_needs_the_back_end_and_the_linker() {
+    let place = Place::new();
+    let folder = place.path("bin");
+    let find = || Search::with(&[("PATH", &folder)]).find(Tool::Clang);
+    place.clang("bin/clang++", "19.1.7", "x86-64", "/usr/bin/lld");
+    assert!(
+        find()
+            .unwrap_err()
+            .to_string()
+            .contains("it has no AMDGPU back end. Else: install clang 18 or newer")
+    );
+    place.clang("bin/clang++", "19.1.7", "amdgcn", "lld");
+    assert!(find().unwrap_err().to_string().contains("its linker lld is not installed"));
+    // One of the others is good, and the newest of those is taken.
+    place.clang("bin/clang++-19", "19.1.7", "amdgcn", "/usr/bin/lld");
+    place.clang("bin/clang++-21", "21.1.0", "amdgcn", "/usr/bin/lld");
+    let found = find().unwrap();
+    assert_eq!((found.path, found.version.major), (folder.join("clang++-21"), 21));
+}
+
+#[test]
+fn nvrtc_needs_its_headers_and_must_be_a_library() {
+    let place = Place::new();
+    let lib = place.path("cu13/lib");
+    fs::create_dir_all(&lib).unwrap();
+    let find = || Search::with(&[("PEERWARP_NVRTC", &lib)]).find(Tool::Nvrtc).unwrap_err().to_string();
+    assert!(
+        find()
+            .contains("nothing is there; it must be the absolute path of the folder that holds libnvrtc.so")
+    );
+    fs::write(lib.join("libnvrtc.so.13"), "not ELF").unwrap();
+    assert!(find().contains("libnvrtc.so.13"), "{}", find());
+}
+
+#[test]
+fn tools_serve_for_targets_by_their_version() {
+    let place = Place::new();
+    let folder = place.path("bin");
+    let targets = |tool: Tool| {
+        let found = Search::with(&[("PATH", &folder)]).find(tool).unwrap();
+        found.targets().map(|t| t.to_string()).collect::<Vec<_>>().join(" ")
+    };
+    place.clang("bin/clang++", "19.1.7", "amdgcn", "/usr/bin/lld");
+    assert_eq!(targets(Tool::Clang), "hip:gfx90a hip:gfx942");
+    place.program("bin/zig", "echo 0.17.0");
+    assert_eq!(targets(Tool::Zig), "hip:gfx90a hip:gfx942 hip:gfx950");
+    place.program("bin/nvcc", "echo 'release 12.6, V12.6.20'");
+    assert_eq!(targets(Tool::Nvcc), "cuda:sm_80 cuda:sm_86 cuda:sm_89 cuda:sm_90 cuda:sm_90a");
+    let found = Search::with(&[("PATH", &folder)]).find(Tool::Nvcc).unwrap();
+    let wanted = "cuda:sm_100a".parse().unwrap();
+    let error = ToolError::too_old(&found, wanted, Tool::Nvcc.oldest_for(wanted)).to_string();
+    assert!(error.contains("nvcc 12.6.20 in"), "{error}");
+    assert!(error.contains("does not serve for cuda:sm_100a, which needs 12.8 or newer"), "{error}");
+}
