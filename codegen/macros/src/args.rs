@@ -69,14 +69,14 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
     match (&dtype, kind) {
-        (None, "AnyPtr" | "AnySym") => {
+        (None, "AnyPtr" | "AnySym" | "AnyPackets") => {
             let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
             errors.at(
                 ty.span(),
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Flags" | "EpochWord" | "Val") => {
+        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Flags" | "EpochWord" | "Val") => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);

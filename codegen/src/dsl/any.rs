@@ -17,6 +17,10 @@ pub struct AnyTile {
 }
 
 impl AnyTile {
+    pub(super) fn new(raw: Raw) -> AnyTile {
+        AnyTile { raw }
+    }
+
     /// The elements as `f32`.
     #[track_caller]
     pub fn to_f32(self) -> Tile<f32> {
@@ -24,7 +28,7 @@ impl AnyTile {
     }
 
     /// The tile, for a buffer that must have its element type.
-    fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
+    pub(super) fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
         attempt(loc, |t| {
             let dtype = t.ty(t.use_value(self.raw.trace, self.raw.id, loc)?).dtype;
             if dtype == buf.dtype {

@@ -3,7 +3,7 @@
 use super::error::TraceError;
 use super::fold::Pure;
 use super::trace::Trace;
-use crate::ir::{Kernel, OpId, OpKind, ParamId, Region, ValueId};
+use crate::ir::{Kernel, OpId, OpKind, ParamId, Region, ValueId, analysis};
 
 /// The checks at the end of a trace.
 pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
@@ -114,15 +114,10 @@ fn reachable(k: &Kernel) -> Vec<OpId> {
     all
 }
 
-/// The values that an operation uses, those of its parcel's target included.
+/// The values that an operation uses, that of its target included.
 fn operands(k: &Kernel, id: OpId) -> Vec<ValueId> {
-    use crate::ir::Target;
     let kind = &k.op(id).kind;
     let mut v = kind.operands();
-    if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
-        match k.parcels[parcel.index()].target {
-            Target::Rank(t) | Target::Mask(t) => v.push(t),
-        }
-    }
+    v.extend(analysis::target(k, kind));
     v
 }

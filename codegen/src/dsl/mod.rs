@@ -51,6 +51,7 @@
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], which yield [`Arrived`] |
+//! | both at once, without flags | [`Packets::send`], [`Packets::take`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -64,6 +65,7 @@ mod fold;
 mod group;
 mod mem;
 mod ops;
+mod packets;
 mod protocol;
 mod scope;
 mod tile;
@@ -81,6 +83,7 @@ pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
+pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
@@ -99,9 +102,9 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group, IntoIndex,
-        IntoTile, IntoVal, KernelArgs, Operand, Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError,
-        Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
+        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group,
+        IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr, Shared, Sym, Tile,
+        TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

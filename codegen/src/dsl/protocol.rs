@@ -46,6 +46,12 @@ impl Peers {
         Peers { target, mask: true }
     }
 
+    /// As an operation's operand.
+    pub(super) fn target(self, t: &Trace, loc: Loc) -> Result<Target, TraceError> {
+        let id = t.use_value(self.target.trace, self.target.id, loc)?;
+        Ok(if self.mask { Target::Mask(id) } else { Target::Rank(id) })
+    }
+
     /// Every rank, this one too.
     #[track_caller]
     pub fn all() -> Peers {
@@ -143,8 +149,7 @@ pub fn send_to(peers: Peers) -> Parcel {
     let loc = Loc::caller();
     require_role(loc, "a parcel");
     attempt(loc, |t| {
-        let id = t.use_value(peers.target.trace, peers.target.id, loc)?;
-        let target = if peers.mask { Target::Mask(id) } else { Target::Rank(id) };
+        let target = peers.target(t, loc)?;
         let parcel = t.builder.parcel(target, loc);
         let made = t.made(loc);
         t.parcels.push(ParcelState { made, puts: vec![], signalled: None });

@@ -113,7 +113,7 @@ pub struct DefUse {
 }
 
 impl DefUse {
-    /// Collects them from the reachable operations. A `Put` or `Signal` uses its parcel's target.
+    /// Collects them from the reachable operations. What sends uses its target.
     pub fn of(kernel: &Kernel, tree: &Tree) -> DefUse {
         let mut this =
             DefUse { defs: vec![Def::Nothing; kernel.values.len()], uses: vec![vec![]; kernel.values.len()] };
@@ -145,14 +145,14 @@ impl DefUse {
     }
 }
 
-/// The value that says where an operation of a parcel goes.
+/// The value that says where an operation of a parcel, or packets, go.
 pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
-    match kind {
-        OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } => {
-            Some(match kernel.parcels[parcel.index()].target {
-                Target::Rank(v) | Target::Mask(v) => v,
-            })
-        }
-        _ => None,
+    let target = match kind {
+        OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } => kernel.parcels[parcel.index()].target,
+        OpKind::SendPackets { target, .. } => *target,
+        _ => return None,
+    };
+    match target {
+        Target::Rank(v) | Target::Mask(v) => Some(v),
     }
 }

@@ -113,6 +113,9 @@ pub enum ParamKind {
     Symmetric,
     /// A symmetric array of `U32` flags, zero before the first launch.
     Flags,
+    /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
+    /// empty; all of them are before the first launch.
+    Packets,
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
     /// A scalar passed by value.
@@ -219,7 +222,17 @@ pub struct Kernel {
     pub loc: Loc,
 }
 
+/// Bytes that a lane sends and takes at once, and that a packet buffer's tiles and indices are multiples of.
+pub const PACKET_BYTES: u32 = 16;
+
 impl Kernel {
+    /// Bytes that arrive together: what stores to peers are single-copy atomic on the target. Each ends in a word of all
+    /// ones while it is empty.
+    pub fn packet_bytes(&self) -> u32 {
+        // CUDA has 128-bit relaxed stores; of AMD's only those of 64 bits are known to be.
+        if self.warp_size == 32 { PACKET_BYTES } else { 8 }
+    }
+
     /// Threads a block.
     pub fn block_threads(&self) -> u32 {
         self.block_warps * self.warp_size

@@ -71,15 +71,17 @@ pub enum Mutation {
 /// An operand of an access.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Slot {
-    /// The first element.
+    /// The first element, of a `TakePackets` that of its first tile.
     Index,
     /// What is stored, put, signalled or waited for.
     Value,
     /// How many flags a `WaitAll` waits for.
     Count,
-    /// The rank a `Wait` believes it hears from.
+    /// The rank that a `Wait`, or the first tile of a `TakePackets`, believes it hears from.
     From,
-    /// Where a put or signal goes (that one alone; the rest of its parcel keeps its target).
+    /// Which tiles a `TakePackets` takes.
+    Mask,
+    /// Where packets, a put or a signal go (that one alone; the rest of its parcel keeps its target).
     Target,
 }
 
@@ -189,6 +191,7 @@ impl fmt::Display for Slot {
             Slot::Value => "value",
             Slot::Count => "count",
             Slot::From => "source rank",
+            Slot::Mask => "mask",
             Slot::Target => "target",
         })
     }

@@ -105,6 +105,17 @@ pub enum Target {
     Mask(ValueId),
 }
 
+/// A tile of a `TakePackets`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Taken {
+    /// The tile.
+    pub out: ValueId,
+    /// Its first element in the buffer, a multiple of 16 bytes.
+    pub index: ValueId,
+    /// The rank that sends it (`U32`), for the diagnosis.
+    pub from: ValueId,
+}
+
 /// What an operation does. `out` fields are the values it defines.
 ///
 /// Elementwise operations (`Binary`, `Unary`, `Compare`, `Select`, `Cast`, `Fma`) take operands of one shape; the
@@ -199,6 +210,16 @@ pub enum OpKind {
         per_rank: u32,
         value: ValueId,
     },
+    /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
+    /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
+    SendPackets { packets: ParamId, target: Target, index: ValueId, value: ValueId },
+    /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
+    /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
+    /// like a wait. It orders nothing but the packets' own data.
+    ///
+    /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
+    /// double-buffered, and a sender hears from the taker once in between.
+    TakePackets { packets: ParamId, tiles: Vec<Taken>, mask: ValueId },
 
     /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
     If { cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)> },
@@ -218,6 +239,13 @@ pub enum OpKind {
     VarSet { var: VarId, value: ValueId },
     /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
     Split { warps: u32, body: Region },
+}
+
+impl OpKind {
+    /// Whether it waits for another rank, and so ends the launch when none comes.
+    pub const fn may_expire(&self) -> bool {
+        matches!(self, OpKind::Wait { .. } | OpKind::WaitAll { .. } | OpKind::TakePackets { .. })
+    }
 }
 
 /// Memory order of a signal. The DSL emits `Release` only; `Relaxed` exists so that tests can plant the bug that the

@@ -30,12 +30,14 @@ impl OpKind {
             | Atomic { out, .. }
             | VarGet { out, .. } => vec![*out],
             If { results, .. } => results.iter().map(|r| r.0).collect(),
+            TakePackets { tiles, .. } => tiles.iter().map(|t| t.out).collect(),
             Store { .. }
             | Scatter { .. }
             | Put { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
+            | SendPackets { .. }
             | For { .. }
             | While { .. }
             | Break { .. }
@@ -80,6 +82,12 @@ impl OpKind {
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
             Wait { index, from, value, .. } => vec![*index, *from, *value],
             WaitAll { index, count, value, .. } => vec![*index, *count, *value],
+            SendPackets { index, value, .. } => vec![*index, *value],
+            TakePackets { tiles, mask, .. } => {
+                let mut v = vec![*mask];
+                v.extend(tiles.iter().flat_map(|t| [t.index, t.from]));
+                v
+            }
             If { cond, results, .. } => {
                 let mut v = vec![*cond];
                 v.extend(results.iter().flat_map(|r| [r.1, r.2]));
@@ -125,6 +133,12 @@ impl OpKind {
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
             Wait { index, from, value, .. } => vec![index, from, value],
             WaitAll { index, count, value, .. } => vec![index, count, value],
+            SendPackets { index, value, .. } => vec![index, value],
+            TakePackets { tiles, mask, .. } => {
+                let mut v = vec![mask];
+                v.extend(tiles.iter_mut().flat_map(|t| [&mut t.index, &mut t.from]));
+                v
+            }
             If { cond, results, .. } => {
                 let mut v = vec![cond];
                 v.extend(results.iter_mut().flat_map(|r| [&mut r.1, &mut r.2]));
@@ -170,6 +184,8 @@ impl OpKind {
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
+            | SendPackets { .. }
+            | TakePackets { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }
@@ -211,6 +227,8 @@ impl OpKind {
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
+            | SendPackets { .. }
+            | TakePackets { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }

@@ -204,7 +204,7 @@ fn param_row(p: &Param) -> [String; 3] {
     let kind = p.kind.name();
     let bytes = u128::from(p.len) * u128::from(p.dtype.bytes());
     match p.kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Flags => {
+        ParamKind::Local | ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
             [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
         }
         ParamKind::EpochWord | ParamKind::Scalar => {

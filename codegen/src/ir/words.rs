@@ -113,6 +113,7 @@ impl ParamKind {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
             ParamKind::Flags => "flags",
+            ParamKind::Packets => "packets",
             ParamKind::EpochWord => "epoch",
             ParamKind::Scalar => "scalar",
         }
@@ -124,6 +125,7 @@ impl ParamKind {
             ParamKind::Local => "a local buffer",
             ParamKind::Symmetric => "a symmetric buffer",
             ParamKind::Flags => "a flag array",
+            ParamKind::Packets => "a packet buffer",
             ParamKind::EpochWord => "an epoch word",
             ParamKind::Scalar => "a scalar",
         }
@@ -164,6 +166,8 @@ impl OpKind {
             OpKind::Signal { .. } => "signal",
             OpKind::Wait { .. } => "wait",
             OpKind::WaitAll { .. } => "wait_all",
+            OpKind::SendPackets { .. } => "send_packets",
+            OpKind::TakePackets { .. } => "take_packets",
             OpKind::If { .. } => "if",
             OpKind::For { .. } => "for",
             OpKind::While { .. } => "while",

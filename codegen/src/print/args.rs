@@ -62,7 +62,7 @@ impl ArgsLayout {
             let name = names.of(ParamId(i as u32));
             match p.kind {
                 ParamKind::Local | ParamKind::EpochWord => add(name, 8, 1),
-                ParamKind::Symmetric | ParamKind::Flags => add(name, 8, kernel.ranks),
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => add(name, 8, kernel.ranks),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }
@@ -102,7 +102,7 @@ pub(super) fn fields(kernel: &Kernel, names: &ArgNames, language: Language) -> V
         let declaration = match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
             ParamKind::Local => format!("{ty}* {name};"),
-            ParamKind::Symmetric | ParamKind::Flags => format!("{ty}* {name}[{r}];"),
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => format!("{ty}* {name}[{r}];"),
             ParamKind::EpochWord if device => format!("EpochWord* {name};"),
             ParamKind::EpochWord => format!("PeerwarpEpochWord* {name};"),
             ParamKind::Scalar => format!("{ty} {name};"),
@@ -132,6 +132,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Local => format!("{}[{}]", p.dtype, p.len),
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
+        ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Scalar => String::new(),
     };

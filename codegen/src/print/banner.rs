@@ -71,6 +71,8 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
         OpKind::Put { buffer, .. } => note("puts", param(*buffer)),
         OpKind::Signal { flag, .. } => note("signals", param(*flag)),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => note("waits for", param(*flag)),
+        OpKind::SendPackets { packets, .. } => note("sends", param(*packets)),
+        OpKind::TakePackets { packets, .. } => note("takes", param(*packets)),
         kind => {
             if let Some(Place::Param(p)) = place_of(kind) {
                 let writes =
@@ -93,6 +95,7 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
             ParamKind::Flags => "flags",
+            ParamKind::Packets => "packets",
             ParamKind::EpochWord => "epoch",
             ParamKind::Scalar => "scalar",
         };

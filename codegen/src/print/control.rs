@@ -2,7 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{Kernel, Loc, OpId, OpKind, Region, ValueId},
+    ir::{Kernel, Loc, OpId, Region, ValueId},
 };
 
 use super::{
@@ -303,6 +303,6 @@ impl Emitter<'_, '_> {
 /// Whether a region waits for anybody, and so may fail.
 fn has_wait(k: &Kernel, region: &Region) -> bool {
     let mut found = false;
-    k.walk(region, &mut |_, op| found |= matches!(op.kind, OpKind::Wait { .. } | OpKind::WaitAll { .. }));
+    k.walk(region, &mut |_, op| found |= op.kind.may_expire());
     found
 }

@@ -116,6 +116,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         | OpKind::Signal { .. }
         | OpKind::Wait { .. }
         | OpKind::WaitAll { .. }
+        // Nothing else touches packets.
+        | OpKind::SendPackets { .. }
+        | OpKind::TakePackets { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

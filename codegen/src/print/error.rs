@@ -46,6 +46,30 @@ pub enum PrintError {
         /// Warps a group.
         warps: u32,
     },
+    /// Packets whose first element is not known to be the first of a packet.
+    #[error(
+        "{loc}: the index of these packets is not known to be a multiple of {packet} elements, the size of a packet; \
+         compute it as a multiple of that"
+    )]
+    PacketAlignment {
+        /// Where they are sent or taken.
+        loc: Loc,
+        /// Elements of a packet.
+        packet: u32,
+    },
+    /// Tiles that are packets of two element widths.
+    #[error(
+        "{loc}: a tile sent or taken as packets of {packet} elements meets one of packets of {other}; store one of them to \
+         memory in between"
+    )]
+    PacketWidths {
+        /// Where the second one is sent or taken.
+        loc: Loc,
+        /// Its elements a packet.
+        packet: u32,
+        /// Elements a packet of the first.
+        other: u32,
+    },
     /// More shared memory than a block can have.
     #[error(
         "`{kernel}` needs {bytes} bytes of shared memory a block and {target} has {limit}; shrink its shared arrays"

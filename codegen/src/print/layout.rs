@@ -5,7 +5,7 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use crate::ir::{Dtype, Kernel, OpId, OpKind, Type, ValueId, VarId};
+use crate::ir::{Dtype, Kernel, OpId, OpKind, PACKET_BYTES, Type, ValueId, VarId};
 
 use super::{PrintError, program::Program};
 
@@ -65,9 +65,14 @@ impl Layouts {
         for &id in p.ops() {
             l.place(p, id, &mut wanted)?;
         }
+        let mut pinned = vec![None; nodes];
+        for &id in p.ops() {
+            l.pin(p, id, &mut pinned)?;
+        }
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
-                layout.per_lane = choose(layout.len, layout.lanes, wanted[class]);
+                let best = || choose(layout.len, layout.lanes, wanted[class]);
+                layout.per_lane = pinned[class].unwrap_or_else(best);
             }
         }
         Ok(l)
@@ -94,6 +99,25 @@ impl Layouts {
     fn union(&mut self, a: u32, b: u32) {
         let (a, b) = (self.find(a), self.find(b));
         self.parent[a.max(b) as usize] = a.min(b);
+    }
+
+    /// A lane holds one packet a step of a tile that is sent or taken as packets.
+    fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
+        let op = p.kernel.op(id);
+        let (tile, indices) = match &op.kind {
+            OpKind::SendPackets { value, index, .. } => (*value, vec![*index]),
+            OpKind::TakePackets { tiles, .. } => (tiles[0].out, tiles.iter().map(|t| t.index).collect()),
+            _ => return Ok(()),
+        };
+        let dtype = p.kernel.ty(tile).dtype;
+        let packet = PACKET_BYTES / dtype.bytes();
+        if indices.iter().any(|&i| p.divisor(i, packet) < packet) {
+            return Err(PrintError::PacketAlignment { loc: op.loc, packet });
+        }
+        match pinned[self.find(tile.0) as usize].replace(packet) {
+            Some(other) if other != packet => Err(PrintError::PacketWidths { loc: op.loc, packet, other }),
+            _ => Ok(()),
+        }
     }
 
     fn connect(&mut self, k: &Kernel, kind: &OpKind) {

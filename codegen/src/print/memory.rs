@@ -41,6 +41,8 @@ impl Emitter<'_, '_> {
             OpKind::Signal { .. } => self.signal(id),
             OpKind::Wait { .. } => self.wait(id),
             OpKind::WaitAll { .. } => self.wait_all(id),
+            OpKind::SendPackets { .. } => self.send_packets(id),
+            OpKind::TakePackets { .. } => self.take_packets(id),
             _ => unreachable!("every other operation is written elsewhere"),
         }
     }

@@ -29,6 +29,7 @@ mod layout;
 mod memory;
 mod names;
 mod ops;
+mod packets;
 mod prim;
 mod program;
 mod protocol;

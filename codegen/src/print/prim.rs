@@ -146,6 +146,12 @@ prims! {
     Wait = "wait", Nothing, [Poll];
     /// Wait for many flags.
     WaitAll = "wait_all", Nothing, [Poll];
+    /// Packets and their atomic accesses.
+    Packet = "packet", Nothing, [];
+    /// Send a packet.
+    SendPacket = "send_packet", Nothing, [Bits, Vec, Packet];
+    /// Take packets.
+    TakePackets = "take_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Successor of an epoch.
     Epoch = "epoch", Nothing, [];
     /// The last block advances the epoch.
@@ -229,6 +235,11 @@ pub(super) const DEFINED: &[&str] = &[
     "fill",
     "fma_of",
     "give_up",
+    "has_arrived",
+    "load_packet",
+    "send_packet",
+    "store_packet",
+    "take_packets",
     "group_reduce",
     "group_scan",
     "iota",

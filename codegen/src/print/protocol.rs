@@ -1,6 +1,6 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{Const, OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
+use crate::ir::{Const, Loc, OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
 
 use super::{
     PrintError,
@@ -109,6 +109,26 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
+        let layout = self.f.layouts.of(value);
+        self.to_each_rank(loc, set, buffer, |me, base| {
+            me.step_loop(Step::new(layout), true, loc, |me, step| match mask {
+                None => me.store_all(base, index, value, None, step),
+                // A masked store goes element by element.
+                Some(_) => {
+                    me.each_element(layout.per_lane, |me, _| me.store_all(base, index, value, mask, step))
+                }
+            })
+        })
+    }
+
+    /// Writes something for each rank of a set in turn, which is given the rank's instance of a buffer.
+    pub fn to_each_rank(
+        &mut self,
+        loc: Loc,
+        set: ValueId,
+        buffer: ParamId,
+        each: impl FnOnce(&mut Self, &Expr) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
         let everyone = self.is_everyone(set);
         let set = self.scalar(set)?;
         let place = self.place(loc);
@@ -123,27 +143,24 @@ impl Emitter<'_, '_> {
             self.w.deeper();
             self.names.enter();
         }
-        let dtype = self.ty(value).dtype;
-        let name = &self.f.p.kernel.params[buffer.index()].name;
-        let to = self.names.fresh(&format!("{name}_there"));
-        let target = Expr::index(&self.arg(buffer), &Expr::atom(peer));
-        let ty = super::ops::type_name(dtype);
-        self.w.line(&format!("{ty}* const {to} = {};", target.text));
-        let layout = self.f.layouts.of(value);
-        let base = Expr::atom(to);
-        self.step_loop(Step::new(layout), true, loc, |me, step| match mask {
-            None => me.store_all(&base, index, value, None, step),
-            // A masked store goes element by element.
-            Some(_) => {
-                me.each_element(layout.per_lane, |me, _| me.store_all(&base, index, value, mask, step))
-            }
-        })?;
+        let base = self.there(buffer, &Expr::atom(peer));
+        each(self, &base)?;
         for _ in 0..2 - u32::from(everyone) {
             self.names.leave();
             self.w.shallower();
             self.w.line("}");
         }
         Ok(())
+    }
+
+    /// A name for a rank's instance of a buffer.
+    pub fn there(&mut self, buffer: ParamId, rank: &Expr) -> Expr {
+        let param = &self.f.p.kernel.params[buffer.index()];
+        let to = self.names.fresh(&format!("{}_there", param.name));
+        let target = Expr::index(&self.arg(buffer), rank);
+        let ty = super::ops::type_name(param.dtype);
+        self.w.line(&format!("{ty}* const {to} = {};", target.text));
+        Expr::atom(to)
     }
 
     /// A signal: the group's puts, then the flag.
@@ -185,7 +202,7 @@ impl Emitter<'_, '_> {
     }
 
     /// `{role, flag, line}` of a wait.
-    fn site(&self, id: OpId, flag: ParamId) -> String {
+    pub fn site(&self, id: OpId, flag: ParamId) -> String {
         let k = self.f.p.kernel;
         let role = self.f.p.position(id).role.map_or("", |r| k.roles[r].name.as_str());
         let flag = &k.params[flag.index()].name;

@@ -303,17 +303,20 @@ fn includes(target: Target, used: &Used) -> Vec<&'static str> {
 
 /// What waits say about themselves when they expire.
 fn constants(kernel: &Kernel) -> Vec<ConstantText> {
-    let mut flags = BTreeSet::new();
+    let mut awaited = BTreeSet::new();
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {
         kernel.walk(&role.body, &mut |_, op| {
-            if let OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } = op.kind {
-                flags.insert(flag);
+            if let OpKind::Wait { flag: param, .. }
+            | OpKind::WaitAll { flag: param, .. }
+            | OpKind::TakePackets { packets: param, .. } = op.kind
+            {
+                awaited.insert(param);
                 roles.insert(i);
             }
         });
     }
-    if flags.is_empty() {
+    if awaited.is_empty() {
         return vec![];
     }
     let number = |name: String, value: usize| ConstantText {
@@ -329,7 +332,7 @@ fn constants(kernel: &Kernel) -> Vec<ConstantText> {
         comment: Some("in the record of a wait that expires".into()),
     }];
     out.extend(roles.iter().map(|&i| number(format!("role_{}", kernel.roles[i].name), i)));
-    out.extend(flags.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
+    out.extend(awaited.iter().map(|f| number(format!("flag_{}", kernel.params[f.index()].name), f.index())));
     out
 }
 

@@ -93,7 +93,10 @@ impl Walk<'_, '_> {
                 self.loops[at].continues.extend(state);
                 State::new()
             }
-            OpKind::Wait { .. } | OpKind::WaitAll { .. } | OpKind::Signal { .. } => State::new(),
+            OpKind::Wait { .. }
+            | OpKind::WaitAll { .. }
+            | OpKind::TakePackets { .. }
+            | OpKind::Signal { .. } => State::new(),
             _ => self.touch(op, state),
         }
     }

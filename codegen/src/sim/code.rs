@@ -32,6 +32,14 @@ pub(super) struct EpochOf {
     pub value: Reg,
 }
 
+/// A tile of packets that are taken, as registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct TakenReg {
+    pub out: TileReg,
+    pub index: Reg,
+    pub from: Reg,
+}
+
 /// A place with what an access to it needs to know.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Access {
@@ -245,6 +253,21 @@ pub(super) enum Insn {
         value: Reg,
         epoch: Option<ParamId>,
     },
+    SendPackets {
+        target: TargetReg,
+        packets: ParamId,
+        dtype: Dtype,
+        index: Reg,
+        value: TileReg,
+    },
+    TakePackets {
+        packets: ParamId,
+        dtype: Dtype,
+        /// Elements of a tile.
+        len: u32,
+        tiles: Box<[TakenReg]>,
+        mask: Reg,
+    },
     Jump {
         to: Pc,
     },
@@ -356,6 +379,8 @@ impl Insn {
             Insn::Scatter { index, value, mask, .. } => {
                 [index, value].into_iter().chain(mask).for_each(visit);
             }
+            Insn::SendPackets { value, .. } => visit(value),
+            Insn::TakePackets { tiles, .. } => tiles.iter_mut().for_each(|t| visit(&mut t.out)),
             Insn::Copy { .. }
             | Insn::Rank { .. }
             | Insn::ScalarParam { .. }

@@ -3,11 +3,11 @@
 use std::collections::HashSet;
 
 use super::agent::{Agent, AgentId};
-use super::code::Insn;
+use super::code::{Insn, TakenReg};
 use super::finding::{Finding, FindingKind};
 use super::shadow::Event;
 use super::world::{Launch, World};
-use crate::ir::{Kernel, OpKind};
+use crate::ir::{Kernel, OpKind, PACKET_BYTES};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -16,7 +16,8 @@ struct Stuck {
     buffer: usize,
     index: u64,
     from: usize,
-    value: u32,
+    /// Of a flag; packets have none.
+    value: Option<u32>,
 }
 
 /// Where a chain of waits leads, the worst last.
@@ -56,16 +57,36 @@ impl World<'_> {
                 format!("{name}[{index}] = {value} of rank {rank} is signalled, but nobody waits for it");
             self.find_at(FindingKind::UnwaitedSignal, message, by, None, &name, (index, index + 1));
         }
+        self.check_untaken();
     }
 
-    /// Everybody who waits for a flag.
+    fn check_untaken(&mut self) {
+        let mut untaken = vec![];
+        for (rank, buffers) in self.memory.iter().enumerate() {
+            for (buffer, packets) in
+                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.packets.as_ref()?)))
+            {
+                untaken.extend(packets.untaken().map(|(range, by)| (rank, buffer, range, by)));
+            }
+        }
+        for (rank, buffer, range, by) in untaken {
+            let name = self.machine.buffers[buffer].name.clone();
+            let message = format!(
+                "packets {}..{} of {name} of rank {rank} are sent, but nobody takes them",
+                range.start, range.end
+            );
+            self.find_at(FindingKind::UntakenPacket, message, by, None, &name, (range.start, range.end));
+        }
+    }
+
+    /// Everybody who waits for a flag or a packet.
     fn stuck(&self) -> Vec<Stuck> {
         let mut all = vec![];
         for (rank, buffers) in self.memory.iter().enumerate() {
-            for (buffer, flags) in
-                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.flags.as_ref()?)))
-            {
-                for (index, id) in flags.waiting() {
+            for (buffer, memory) in buffers.iter().enumerate() {
+                let flags = memory.flags.iter().flat_map(|f| f.waiting());
+                let packets = memory.packets.iter().flat_map(|p| p.waiting());
+                for (index, id) in flags.chain(packets) {
                     let Some(agent) = &self.agents[id as usize] else { continue };
                     let (from, value) = self.awaited(agent, index);
                     all.push(Stuck { agent: id, rank, buffer, index, from, value });
@@ -75,15 +96,24 @@ impl World<'_> {
         all
     }
 
-    /// The rank and value that a waiting agent waits for.
-    fn awaited(&self, agent: &Agent, flag: u64) -> (usize, u32) {
-        match agent.role_code().code[agent.pc as usize] {
-            Insn::Wait { from, value, .. } => (agent.get(from) as usize, agent.get(value) as u32),
+    /// The rank, and of a flag the value, that a waiting agent waits for.
+    fn awaited(&self, agent: &Agent, index: u64) -> (usize, Option<u32>) {
+        match &agent.role_code().code[agent.pc as usize] {
+            Insn::Wait { from, value, .. } => (agent.get(*from) as usize, Some(agent.get(*value) as u32)),
             Insn::WaitAll { per_rank, value, .. } => {
-                let from = flag / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
-                (from as usize, agent.get(value) as u32)
+                let from = index / u64::from((*per_rank).max(1)) % u64::from(self.machine.ranks);
+                (from as usize, Some(agent.get(*value) as u32))
             }
-            _ => unreachable!("only waits register for flags"),
+            Insn::TakePackets { dtype, len, tiles, .. } => {
+                let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
+                let holds = |t: &&TakenReg| {
+                    let first = agent.get(t.index) * size / packet;
+                    (first..first + u64::from(*len) * size / packet).contains(&index)
+                };
+                let tile = tiles.iter().find(holds).expect("whoever waits for a packet takes it");
+                (agent.get(tile.from) as usize, None)
+            }
+            _ => unreachable!("only waits register for flags and packets"),
         }
     }
 
@@ -141,12 +171,13 @@ impl World<'_> {
 
     fn wait_line(&self, s: &Stuck) -> String {
         let flag = &self.machine.buffers[s.buffer].name;
+        let Some(value) = s.value else {
+            let party = self.party(self.event_of(s));
+            return format!("{party}: waits for packet {} of {flag} from rank {}", s.index, s.from);
+        };
         let holds = self.memory[s.rank][s.buffer].flags.as_ref().map_or(0, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
-        format!(
-            "{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})",
-            s.index, s.value, s.from
-        )
+        format!("{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})", s.index, value, s.from)
     }
 
     /// Another wait that the awaited signal depends on, or why it will not come.
@@ -199,14 +230,12 @@ impl World<'_> {
     /// A signal with the awaited value that went elsewhere in the same array.
     fn stray_signal(&self, s: &Stuck) -> Option<String> {
         let flags = self.memory[s.rank][s.buffer].flags.as_ref()?;
-        let strays = flags.unseen().filter(|(_, f)| f.value == s.value && f.by.agent.rank() == s.from);
+        let strays = flags.unseen().filter(|(_, f)| Some(f.value) == s.value && f.by.agent.rank() == s.from);
         let (index, flag) = strays.min_by_key(|(index, _)| index.abs_diff(s.index))?;
         let name = &self.machine.buffers[s.buffer].name;
         let by = self.party(flag.by);
-        Some(format!(
-            "note: {name}[{index}] = {} was signalled and nobody has waited for it, by {by}",
-            s.value
-        ))
+        let value = flag.value;
+        Some(format!("note: {name}[{index}] = {value} was signalled and nobody has waited for it, by {by}"))
     }
 }
 
@@ -215,8 +244,8 @@ fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usiz
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Signal { flag, .. } = op.kind {
-                found |= launch.is_bound(flag, buffer);
+            if let OpKind::Signal { flag: to, .. } | OpKind::SendPackets { packets: to, .. } = op.kind {
+                found |= launch.is_bound(to, buffer);
             }
         });
         found

@@ -272,6 +272,8 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Put { buffer, .. } => format!("put to {}", param(*buffer)),
         OpKind::Signal { flag, .. } => format!("signal of {}", param(*flag)),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
+        OpKind::SendPackets { packets, .. } => format!("sending packets {}", param(*packets)),
+        OpKind::TakePackets { packets, .. } => format!("taking packets {}", param(*packets)),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

@@ -170,6 +170,7 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
         ParamKind::Local => "plain memory",
         ParamKind::Symmetric => "symmetric memory",
         ParamKind::Flags => "a flag array",
+        ParamKind::Packets => "a packet buffer",
         ParamKind::EpochWord => "an epoch word",
         ParamKind::Scalar => "a scalar",
     }

@@ -94,6 +94,8 @@ impl World<'_> {
                     | Insn::Signal { .. }
                     | Insn::Wait { .. }
                     | Insn::WaitAll { .. }
+                    | Insn::SendPackets { .. }
+                    | Insn::TakePackets { .. }
             );
             if visible {
                 if left == 0 {
@@ -201,9 +203,12 @@ impl World<'_> {
             | Insn::Store { .. }
             | Insn::Scatter { .. }
             | Insn::Atomic { .. } => return self.access_memory(agent, insn),
-            Insn::Put { .. } | Insn::Signal { .. } | Insn::Wait { .. } | Insn::WaitAll { .. } => {
-                return self.communicate(id, agent, insn);
-            }
+            Insn::Put { .. }
+            | Insn::Signal { .. }
+            | Insn::Wait { .. }
+            | Insn::WaitAll { .. }
+            | Insn::SendPackets { .. }
+            | Insn::TakePackets { .. } => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::Unless { cond, to } => {
                 if agent.get(cond) == 0 {

@@ -10,7 +10,7 @@ use super::shadow::{Event, Stamp, Who};
 use super::value::runs;
 use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
-use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
+use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place, ReceiptId, SignalOrder};
 
 /// A wait on one flag.
 struct Awaited {
@@ -36,6 +36,8 @@ impl World<'_> {
                     .map(|arrived| arrived && self.received(agent, receipt, awaited.value, epoch, 1))
             }
             Insn::WaitAll { .. } => self.wait_all(id, agent, insn),
+            Insn::SendPackets { .. } => self.send_packets(agent, insn).map(|()| true),
+            Insn::TakePackets { .. } => self.take_packets(id, agent, insn),
             _ => unreachable!("called for communication"),
         };
         match done {
@@ -46,7 +48,7 @@ impl World<'_> {
     }
 
     /// The target ranks, in order.
-    fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
+    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
         let ranks = u64::from(self.machine.ranks);
         let list: Vec<u64> = match target {
             TargetReg::Rank(r) => vec![agent.get(r)],
@@ -145,7 +147,7 @@ impl World<'_> {
     }
 
     /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
-    fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+    pub fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
         self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].pending.len() > self.options.max_delayed {
@@ -186,6 +188,12 @@ impl World<'_> {
         match p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
+            }
+            Cargo::Packets { buffer, at, data } => {
+                let (from, to) = (at as usize, at as usize + data.bytes());
+                self.memory[rank][buffer].bytes_mut()[from..to].copy_from_slice(data.view());
+                let packet = u64::from(PACKET_BYTES);
+                self.packets_arrive(rank, buffer, at / packet..to as u64 / packet, p.by);
             }
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }

@@ -26,6 +26,10 @@ pub enum FindingKind {
     LostSignal,
     /// A signal that nobody ever waits for.
     UnwaitedSignal,
+    /// Packets sent where what was sent before is not taken, or is not known to be.
+    LostPacket,
+    /// Packets that nobody ever takes.
+    UntakenPacket,
     /// A flag signalled twice with the same value.
     DoubledSignal,
     /// A wait that meets a newer epoch than it expects, a signal older than what the flag holds, or a read under a
@@ -58,6 +62,8 @@ impl FindingKind {
             FindingKind::ScatterConflict => "scatter-conflict",
             FindingKind::LostSignal => "lost-signal",
             FindingKind::UnwaitedSignal => "unwaited-signal",
+            FindingKind::LostPacket => "lost-packet",
+            FindingKind::UntakenPacket => "untaken-packet",
             FindingKind::DoubledSignal => "doubled-signal",
             FindingKind::EpochConfusion => "epoch-confusion",
             FindingKind::WrongSender => "wrong-sender",
@@ -79,6 +85,8 @@ impl FindingKind {
             | FindingKind::ScatterConflict
             | FindingKind::LostSignal
             | FindingKind::UnwaitedSignal
+            | FindingKind::LostPacket
+            | FindingKind::UntakenPacket
             | FindingKind::DoubledSignal
             | FindingKind::WrongSender => false,
             FindingKind::OutOfBounds

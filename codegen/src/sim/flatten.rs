@@ -3,11 +3,12 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bulk::const_bits;
-use super::code::{Access, AnyReg, Compiled, EpochOf, Insn, Pc, Reg, RoleCode, TargetReg, TileReg};
+use super::code::{Access, AnyReg, Compiled, EpochOf, Insn, Pc, Reg, RoleCode, TakenReg, TargetReg, TileReg};
 use super::error::SimError;
 use super::registers;
 use crate::ir::{
-    Kernel, OpId, OpKind, ParamId, ParcelId, Place, Region, Role, Target, ValueId, VarId, verify_structure,
+    Kernel, OpId, OpKind, ParamId, ParcelId, Place, Region, Role, Taken, Target, ValueId, VarId,
+    verify_structure,
 };
 
 impl Compiled {
@@ -237,6 +238,7 @@ impl Flattener<'_> {
             OpKind::Put { .. } | OpKind::Signal { .. } | OpKind::Wait { .. } | OpKind::WaitAll { .. } => {
                 self.communication(kind);
             }
+            OpKind::SendPackets { .. } | OpKind::TakePackets { .. } => self.packets(kind),
             OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }
@@ -305,7 +307,7 @@ impl Flattener<'_> {
     fn communication(&mut self, kind: &OpKind) {
         let insn = match *kind {
             OpKind::Put { parcel, buffer, index, value, mask } => Insn::Put {
-                target: self.target(parcel),
+                target: self.target(self.kernel.parcels[parcel.index()].target),
                 buffer,
                 dtype: self.kernel.ty(value).dtype,
                 index: self.reg(index),
@@ -314,7 +316,7 @@ impl Flattener<'_> {
                 epoch: self.parcel_epoch(parcel),
             },
             OpKind::Signal { parcel, flag, index, value, order } => Insn::Signal {
-                target: self.target(parcel),
+                target: self.target(self.kernel.parcels[parcel.index()].target),
                 flag,
                 index: self.reg(index),
                 value: self.reg(value),
@@ -342,8 +344,37 @@ impl Flattener<'_> {
         self.emit(insn);
     }
 
-    fn target(&mut self, parcel: ParcelId) -> TargetReg {
-        match self.kernel.parcels[parcel.index()].target {
+    fn packets(&mut self, kind: &OpKind) {
+        let insn = match kind {
+            OpKind::SendPackets { packets, target, index, value } => Insn::SendPackets {
+                target: self.target(*target),
+                packets: *packets,
+                dtype: self.kernel.ty(*value).dtype,
+                index: self.reg(*index),
+                value: self.tile(*value),
+            },
+            OpKind::TakePackets { packets, tiles, mask } => {
+                let ty = self.kernel.ty(tiles[0].out);
+                let taken = |t: &Taken| TakenReg {
+                    out: self.tile(t.out),
+                    index: self.reg(t.index),
+                    from: self.reg(t.from),
+                };
+                Insn::TakePackets {
+                    packets: *packets,
+                    dtype: ty.dtype,
+                    len: ty.len.unwrap_or(1),
+                    tiles: tiles.iter().map(taken).collect(),
+                    mask: self.reg(*mask),
+                }
+            }
+            _ => unreachable!("called for packets"),
+        };
+        self.emit(insn);
+    }
+
+    fn target(&mut self, target: Target) -> TargetReg {
+        match target {
             Target::Rank(v) => TargetReg::Rank(self.reg(v)),
             Target::Mask(v) => TargetReg::Mask(self.reg(v)),
         }

@@ -8,6 +8,7 @@ use bytemuck::Pod;
 use super::error::{SimError, kind_name};
 use super::flags::FlagArray;
 use super::machine::{Buffer, Machine};
+use super::packets::PacketArray;
 use super::shadow::Shadow;
 use super::world::World;
 use crate::ir::ParamKind;
@@ -21,15 +22,19 @@ pub(super) struct Block {
     pub shadow: Option<Shadow>,
     /// Only of a flag array.
     pub flags: Option<FlagArray>,
+    /// Only of a packet buffer.
+    pub packets: Option<PacketArray>,
 }
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
         let flags = (kind == ParamKind::Flags).then(|| FlagArray::new(bytes / 4));
-        let checked = checked && !matches!(kind, ParamKind::Flags | ParamKind::EpochWord);
+        let packets = (kind == ParamKind::Packets).then(PacketArray::default);
+        let unshadowed = matches!(kind, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets);
+        let checked = checked && !unshadowed;
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
         let words = vec![0; bytes.div_ceil(8) as usize];
-        Block { words, bytes: bytes as usize, shadow: checked.then(|| Shadow::new(bytes)), flags }
+        Block { words, bytes: bytes as usize, shadow: checked.then(|| Shadow::new(bytes)), flags, packets }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -106,7 +111,7 @@ impl<'a, 'm> HostMemory<'a, 'm> {
     pub fn write<T: Pod>(&mut self, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
         let (buffer, from, to) = self.range::<T>(name, at..at + data.len() as u64)?;
         let kind = self.world.machine.buffers[buffer].kind;
-        if matches!(kind, ParamKind::Flags | ParamKind::EpochWord) {
+        if matches!(kind, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets) {
             return Err(SimError::NotPlain { name: name.into(), kind: kind_name(kind) });
         }
         self.world.host_write(self.rank, buffer, from, to);

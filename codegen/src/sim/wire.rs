@@ -48,6 +48,8 @@ impl Payload {
 pub(super) enum Cargo {
     /// Bytes for a buffer.
     Data { buffer: usize, at: u64, payload: Payload },
+    /// Packets, each of which arrives at once.
+    Packets { buffer: usize, at: u64, data: Tile },
     /// A flag.
     Flag { buffer: usize, index: u64, signal: Signal },
 }
@@ -67,6 +69,9 @@ impl Cargo {
         match (self, place) {
             (Cargo::Data { buffer, at, payload }, Spot::Bytes { buffer: b, from, to }) => {
                 buffer == b && at < to && *from < at + payload.span()
+            }
+            (Cargo::Packets { buffer, at, data }, Spot::Bytes { buffer: b, from, to }) => {
+                buffer == b && at < to && *from < at + data.bytes() as u64
             }
             (Cargo::Flag { buffer, index, .. }, Spot::Flag { buffer: b, index: i }) => {
                 buffer == b && index == i

@@ -1,5 +1,7 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
+mod mail;
+
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
@@ -18,6 +20,7 @@ pub const ALL: &[Fixture] = &[
     ("control", control),
     ("arms", arms),
     ("teams", teams),
+    ("mail", mail::mail),
 ];
 
 /// Emits a fixture for a target.

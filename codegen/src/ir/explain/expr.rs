@@ -95,6 +95,8 @@ impl Exprs<'_> {
             | OpKind::Signal { .. }
             | OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
+            | OpKind::SendPackets { .. }
+            | OpKind::TakePackets { .. }
             | OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }

@@ -23,6 +23,10 @@ pub enum Deed {
     Signals,
     /// Waits for flags.
     Waits,
+    /// Sends packets to other ranks.
+    Sends,
+    /// Waits for packets and takes them.
+    Takes,
 }
 
 /// One access, or several like it in a row.
@@ -164,11 +168,11 @@ impl<'k> Teller<'k> {
             OpKind::Atomic { place, index, value, .. } => at(Deed::Updates, *place, index, value),
             OpKind::Put { parcel, buffer, index, value, mask } => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
-                Action { ranks: Some(self.target(*parcel)), ..masked(put, mask.as_ref()) }
+                Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
             }
             OpKind::Signal { parcel, flag, index, value, .. } => {
                 let signal = at(Deed::Signals, Place::Param(*flag), index, value);
-                Action { ranks: Some(self.target(*parcel)), ..signal }
+                Action { ranks: Some(self.parcel_target(*parcel)), ..signal }
             }
             OpKind::Wait { flag, index, from, value, .. } => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
@@ -178,6 +182,23 @@ impl<'k> Teller<'k> {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
                 Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
+            }
+            OpKind::SendPackets { packets, target, index, value } => {
+                let send = at(Deed::Sends, Place::Param(*packets), index, value);
+                Action { ranks: Some(self.target(*target)), ..send }
+            }
+            OpKind::TakePackets { packets, tiles, mask } => {
+                let first = tiles.first()?;
+                let take = at(Deed::Takes, Place::Param(*packets), &first.index, &first.out);
+                let pieces = tiles.len() as u32;
+                let ranks = match pieces {
+                    1 => format!("rank `{}`", text(&first.from)),
+                    _ => "their ranks".into(),
+                };
+                let every = text::all_ranks(pieces).into();
+                let mask = Some(text(mask)).filter(|_| self.facts.int(*mask) != Some(every));
+                let bytes = take.bytes * u64::from(pieces);
+                Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
             }
             OpKind::Const { .. }
             | OpKind::Rank { .. }
@@ -212,8 +233,12 @@ impl<'k> Teller<'k> {
         u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes())
     }
 
-    fn target(&self, parcel: ParcelId) -> String {
-        match self.kernel.parcels[parcel.index()].target {
+    fn parcel_target(&self, parcel: ParcelId) -> String {
+        self.target(self.kernel.parcels[parcel.index()].target)
+    }
+
+    fn target(&self, target: Target) -> String {
+        match target {
             Target::Rank(v) => format!("rank `{}`", self.exprs.text(v)),
             Target::Mask(v) => match self.facts.int(v) {
                 Some(mask) if mask == text::all_ranks(self.kernel.ranks).into() => "all ranks".into(),

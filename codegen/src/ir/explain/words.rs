@@ -133,6 +133,8 @@ impl Deed {
             Deed::Puts => "puts to",
             Deed::Signals => "signals",
             Deed::Waits => "waits for",
+            Deed::Sends => "sends",
+            Deed::Takes => "takes",
         }
     }
 }
@@ -253,6 +255,8 @@ fn action(a: &Action) -> String {
         Deed::Updates => format!("updates {buffer} atomically"),
         Deed::Puts => format!("puts {size} to {buffer} on {ranks}"),
         Deed::Signals => format!("signals {buffer} on {ranks}"),
+        Deed::Sends => format!("sends {size} as packets {buffer} to {ranks}"),
+        Deed::Takes => format!("takes {size} as packets {buffer} from {ranks}"),
         Deed::Waits => match &a.count {
             None => format!("waits for {buffer} from {ranks}"),
             Some(n) if n.parse::<u32>().is_ok() => format!("waits for {n} flags from {buffer} on"),

@@ -8,7 +8,7 @@ use super::{MutateError, Operand, Slot};
 /// The value in a slot.
 pub(super) fn get(kernel: &mut Kernel, op: OpId, slot: Slot) -> Result<ValueId, MutateError> {
     let found = match slot {
-        Slot::Index | Slot::Value | Slot::Count | Slot::From => {
+        Slot::Index | Slot::Value | Slot::Count | Slot::From | Slot::Mask => {
             field(&mut kernel.ops[op.index()].kind, slot).copied()
         }
         Slot::Target => target(kernel, &kernel.op(op).kind),
@@ -21,13 +21,19 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     let Op { kind, loc } = &mut kernel.ops[op.index()];
     if let Some(v) = field(kind, slot) {
         *v = new;
+    } else if let OpKind::SendPackets { target, .. } = kind {
+        *target = retarget(*target, new);
     } else if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
-        let target = match kernel.parcels[parcel.index()].target {
-            Target::Rank(_) => Target::Rank(new),
-            Target::Mask(_) => Target::Mask(new),
-        };
+        let target = retarget(kernel.parcels[parcel.index()].target, new);
         *parcel = ParcelId(kernel.parcels.len() as u32);
         kernel.parcels.push(Parcel { target, loc: *loc });
+    }
+}
+
+fn retarget(old: Target, new: ValueId) -> Target {
+    match old {
+        Target::Rank(_) => Target::Rank(new),
+        Target::Mask(_) => Target::Mask(new),
     }
 }
 
@@ -36,6 +42,9 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
     match (slot, kind) {
         (Slot::Count, OpKind::WaitAll { count, .. }) => Some(count),
         (Slot::From, OpKind::Wait { from, .. }) => Some(from),
+        (Slot::From, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.from),
+        (Slot::Index, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.index),
+        (Slot::Mask, OpKind::TakePackets { mask, .. }) => Some(mask),
         (
             Slot::Index,
             OpKind::Load { index, .. }
@@ -47,7 +56,8 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
             | OpKind::Put { index, .. }
             | OpKind::Signal { index, .. }
             | OpKind::Wait { index, .. }
-            | OpKind::WaitAll { index, .. },
+            | OpKind::WaitAll { index, .. }
+            | OpKind::SendPackets { index, .. },
         ) => Some(index),
         (
             Slot::Value,
@@ -57,7 +67,8 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
             | OpKind::Put { value, .. }
             | OpKind::Signal { value, .. }
             | OpKind::Wait { value, .. }
-            | OpKind::WaitAll { value, .. },
+            | OpKind::WaitAll { value, .. }
+            | OpKind::SendPackets { value, .. },
         ) => Some(value),
         _ => None,
     }

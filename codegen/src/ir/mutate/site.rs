@@ -21,6 +21,10 @@ pub enum Access {
     Signal,
     /// A wait for one flag or for several.
     Wait,
+    /// A sending of packets.
+    Send,
+    /// A taking of packets.
+    Take,
 }
 
 /// Operations of a role that access a buffer.
@@ -114,6 +118,8 @@ impl fmt::Display for Access {
             Access::Put => "puts",
             Access::Signal => "signals",
             Access::Wait => "waits",
+            Access::Send => "sends",
+            Access::Take => "takes",
         })
     }
 }
@@ -136,6 +142,8 @@ fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
         OpKind::Put { buffer, .. } => Some((Access::Put, param(buffer))),
         OpKind::Signal { flag, .. } => Some((Access::Signal, param(flag))),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => Some((Access::Wait, param(flag))),
+        OpKind::SendPackets { packets, .. } => Some((Access::Send, param(packets))),
+        OpKind::TakePackets { packets, .. } => Some((Access::Take, param(packets))),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

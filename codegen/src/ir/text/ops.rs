@@ -76,16 +76,20 @@ impl Line<'_> {
     }
 
     fn to(&self, parcel: ParcelId) -> String {
-        let target = match self.kernel.parcels.get(parcel.index()).map(|p| p.target) {
-            Some(Target::Rank(v)) => format!("rank {}", self.v(v)),
-            Some(Target::Mask(v)) => match self.names.constant(v) {
+        let parcels = &self.kernel.parcels;
+        let target = parcels.get(parcel.index()).map_or("nobody".into(), |p| self.target(p.target));
+        format!(" to {target}, parcel {}", parcel.0)
+    }
+
+    fn target(&self, target: Target) -> String {
+        match target {
+            Target::Rank(v) => format!("rank {}", self.v(v)),
+            Target::Mask(v) => match self.names.constant(v) {
                 Some(Const::U64(mask)) if mask == all_ranks(self.kernel.ranks) => "all ranks".into(),
                 Some(Const::U64(mask)) => format!("ranks in {mask:#b}"),
                 _ => format!("ranks in {}", self.v(v)),
             },
-            None => "nobody".into(),
-        };
-        format!(" to {target}, parcel {}", parcel.0)
+        }
     }
 
     fn binary(&self, op: BinaryOp, a: ValueId, b: ValueId) -> String {
@@ -165,6 +169,22 @@ impl Line<'_> {
                     receipt.0,
                     v(value)
                 )
+            }
+            OpKind::SendPackets { packets, target, index, value } => {
+                let at = self.element(Place::Param(*packets), *index);
+                format!("send_packets {at} <- {} to {}", v(value), self.target(*target))
+            }
+            OpKind::TakePackets { packets, tiles, mask } => {
+                let tile = |t: &Taken| {
+                    format!("{} from rank {}", self.element(Place::Param(*packets), t.index), v(&t.from))
+                };
+                let tiles: Vec<String> = tiles.iter().map(tile).collect();
+                let only = match self.names.constant(*mask) {
+                    Some(Const::U64(m)) if m == all_ranks(tiles.len() as u32) => String::new(),
+                    Some(Const::U64(m)) => format!(" of {m:#b}"),
+                    _ => format!(" of {}", v(mask)),
+                };
+                format!("take_packets{only} {}", tiles.join(", "))
             }
             OpKind::If { cond, .. } => format!("if {}", v(cond)),
             OpKind::For { var, start, end, step, .. } => {

@@ -33,14 +33,14 @@ impl Check<'_, '_, '_> {
                 self.wide_enough(*place, *index);
             }
             OpKind::Put { parcel, buffer, index, value, mask } => {
-                self.target(*parcel);
+                self.target(self.report.kernel.parcels[parcel.index()].target);
                 match mask {
                     None => self.elements(Place::Param(*buffer), *index, self.count(*value)),
                     Some(_) => self.wide_enough(Place::Param(*buffer), *index),
                 }
             }
             OpKind::Signal { parcel, flag, index, .. } => {
-                self.target(*parcel);
+                self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.elements(Place::Param(*flag), *index, 1);
             }
             OpKind::Wait { flag, index, from, .. } => {
@@ -50,6 +50,16 @@ impl Check<'_, '_, '_> {
             OpKind::WaitAll { flag, index, count, .. } => {
                 let count = self.facts.int(*count).unwrap_or(0);
                 self.elements(Place::Param(*flag), *index, count);
+            }
+            OpKind::SendPackets { packets, target, index, value } => {
+                self.target(*target);
+                self.elements(Place::Param(*packets), *index, self.count(*value));
+            }
+            OpKind::TakePackets { packets, tiles, .. } => {
+                for t in tiles {
+                    self.rank(t.from);
+                    self.elements(Place::Param(*packets), t.index, self.count(t.out));
+                }
             }
             OpKind::For { step, .. } => {
                 if let Some(step) = self.facts.int(*step).filter(|&s| s <= 0) {
@@ -133,8 +143,8 @@ impl Check<'_, '_, '_> {
         }
     }
 
-    fn target(&mut self, parcel: ParcelId) {
-        match self.report.kernel.parcels[parcel.index()].target {
+    fn target(&mut self, target: Target) {
+        match target {
             Target::Rank(v) => self.rank(v),
             Target::Mask(v) => {
                 let ranks = self.report.kernel.ranks;

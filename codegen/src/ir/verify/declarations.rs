@@ -76,7 +76,7 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric => {
+        ParamKind::Local | ParamKind::Symmetric | ParamKind::Packets => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
         ParamKind::Flags | ParamKind::EpochWord => (p.dtype == Dtype::U32, "it is always u32"),
@@ -90,6 +90,10 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
     if single && p.len != 1 {
         let (param, kind) = (p.name.clone(), p.kind.noun());
         report.add(loc, Problem::ParamLength { param, kind, len: p.len });
+    }
+    let a_packet = u64::from(PACKET_BYTES / p.dtype.bytes());
+    if p.kind == ParamKind::Packets && !p.len.is_multiple_of(a_packet) {
+        report.add(loc, Problem::PacketBufferLength { param: p.name.clone(), len: p.len });
     }
     if p.len.checked_mul(p.dtype.bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
         report.add(loc, Problem::BufferTooLarge { param: p.name.clone(), len: p.len });

@@ -49,6 +49,8 @@ pub enum Problem {
     ParamDtype { param: String, kind: &'static str, found: Dtype, allowed: &'static str },
     #[error("parameter `{param}` is {kind} with {len} elements; it has exactly one")]
     ParamLength { param: String, kind: &'static str, len: u64 },
+    #[error("packet buffer `{param}` of {len} elements is no whole number of packets of 16 bytes")]
+    PacketBufferLength { param: String, len: u64 },
     #[error("buffer `{param}` of {len} elements is larger than any address space")]
     BufferTooLarge { param: String, len: u64 },
     #[error("shared array `{shared}` of bool: truth values live in registers only; use u32")]
@@ -121,6 +123,14 @@ pub enum Problem {
     BufferDtype { op: &'static str, value: String, buffer: String, dtype: Dtype },
     #[error("`wait_all` with 0 flags a rank")]
     NoFlagsPerRank,
+    #[error(
+        "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
+    )]
+    PacketAccess { param: String },
+    #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
+    BrokenPacket { op: &'static str, value: String, bytes: u64 },
+    #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]
+    TakenTiles { count: usize },
 
     // Constant operands.
     #[error("`{op}` of elements {first}..{end} of `{buffer}`, which has {len}")]

@@ -33,11 +33,18 @@ fn operation(report: &mut Report<'_>, op: &Op) {
         OpKind::For { var, .. } => Some(var),
         _ => None,
     };
-    for v in op.kind.outs().into_iter().chain(op.kind.operands()).chain(counter) {
+    let target = match op.kind {
+        OpKind::SendPackets { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
+        _ => None,
+    };
+    for v in op.kind.outs().into_iter().chain(op.kind.operands()).chain(counter).chain(target) {
         in_range(report, op.loc, "value", v.0, k.values.len());
     }
     match &op.kind {
-        OpKind::ScalarParam { param: p, .. } | OpKind::Epoch { word: p, .. } => {
+        OpKind::ScalarParam { param: p, .. }
+        | OpKind::Epoch { word: p, .. }
+        | OpKind::SendPackets { packets: p, .. }
+        | OpKind::TakePackets { packets: p, .. } => {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
         }
         OpKind::Put { parcel, buffer: p, .. } | OpKind::Signal { parcel, flag: p, .. } => {

@@ -216,6 +216,8 @@ impl<'k> Walk<'_, 'k> {
             | OpKind::Signal { .. }
             | OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
+            | OpKind::SendPackets { .. }
+            | OpKind::TakePackets { .. }
             | OpKind::If { .. }
             | OpKind::While { .. } => {}
         }
@@ -291,6 +293,8 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
         | OpKind::Signal { .. }
         | OpKind::Wait { .. }
         | OpKind::WaitAll { .. }
+        | OpKind::SendPackets { .. }
+        | OpKind::TakePackets { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

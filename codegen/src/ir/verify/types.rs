@@ -49,9 +49,12 @@ impl Check<'_, '_> {
             | OpKind::Store { .. }
             | OpKind::Scatter { .. }
             | OpKind::Atomic { .. } => self.access(kind),
-            OpKind::Put { .. } | OpKind::Signal { .. } | OpKind::Wait { .. } | OpKind::WaitAll { .. } => {
-                self.protocol(kind);
-            }
+            OpKind::Put { .. }
+            | OpKind::Signal { .. }
+            | OpKind::Wait { .. }
+            | OpKind::WaitAll { .. }
+            | OpKind::SendPackets { .. }
+            | OpKind::TakePackets { .. } => self.protocol(kind),
             OpKind::If { cond, results, .. } => {
                 self.operand("condition", *cond, BOOL);
                 for &(out, then, otherwise) in results {
@@ -221,14 +224,14 @@ impl Check<'_, '_> {
     fn protocol(&mut self, kind: &OpKind) {
         match kind {
             OpKind::Put { parcel, buffer, index, value, mask } => {
-                self.target(*parcel);
+                self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 self.element(Place::Param(*buffer), *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
             OpKind::Signal { parcel, flag, index, value, .. } => {
-                self.target(*parcel);
+                self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.flag(*flag, *index, *value);
             }
             OpKind::Wait { flag, index, from, value, .. } => {
@@ -242,6 +245,21 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
+            OpKind::SendPackets { packets, target, index, value } => {
+                self.target(*target);
+                self.packets(*packets, *index, *value);
+            }
+            OpKind::TakePackets { packets, tiles, mask } => {
+                self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
+                for t in tiles {
+                    self.packets(*packets, t.index, t.out);
+                    self.operand("source rank", t.from, U32);
+                    self.operand("tile", t.out, self.ty(tiles[0].out));
+                }
+                if tiles.is_empty() || tiles.len() > 64 {
+                    self.add(Problem::TakenTiles { count: tiles.len() });
+                }
+            }
             _ => {}
         }
     }
@@ -252,8 +270,22 @@ impl Check<'_, '_> {
         self.operand("value", value, U32);
     }
 
-    fn target(&mut self, parcel: ParcelId) {
-        match self.report.kernel.parcels[parcel.index()].target {
+    /// A tile of whole packets of a packet buffer.
+    fn packets(&mut self, packets: ParamId, index: ValueId, tile: ValueId) {
+        self.param(packets, ParamKind::Packets, "a packet buffer");
+        self.element(Place::Param(packets), tile);
+        self.tile("value", tile);
+        self.scalar_index(index);
+        let ty = self.ty(tile);
+        let bytes = u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes());
+        if !bytes.is_multiple_of(PACKET_BYTES.into()) {
+            let value = self.report.typed(tile);
+            self.add(Problem::BrokenPacket { op: self.name, value, bytes });
+        }
+    }
+
+    fn target(&mut self, target: Target) {
+        match target {
             Target::Rank(v) => self.operand("target rank", v, U32),
             Target::Mask(v) => self.operand("mask of target ranks", v, Type::scalar(Dtype::U64)),
         }
@@ -265,6 +297,9 @@ impl Check<'_, '_> {
                 ParamKind::Local | ParamKind::Symmetric => {}
                 ParamKind::Flags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
+                }
+                ParamKind::Packets => {
+                    self.add(Problem::PacketAccess { param: self.report.param(p).name.clone() })
                 }
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
@@ -278,6 +313,7 @@ impl Check<'_, '_> {
                 ParamKind::Local => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags => self.add(Problem::FlagAccess { param }),
+                ParamKind::Packets => self.add(Problem::PacketAccess { param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }

@@ -1,0 +1,206 @@
+//! Packets: data that needs no flag.
+
+use std::marker::PhantomData;
+
+use super::any::AnyTile;
+use super::args::{Arg, Bound, ErasedArg, TypedArg};
+use super::buffer::{Buf, Index, IntoIndex, cast};
+use super::error::TraceError;
+use super::mem::param_of;
+use super::protocol::Peers;
+use super::scope::require_role;
+use super::tile::{IntoTile, Tile, check_len};
+use super::trace::attempt;
+use super::val::{Element, FromRaw, IntoVal, Raw};
+use crate::ir::{Dtype, Loc, OpKind, PACKET_BYTES, ParamKind, Taken, Type};
+
+/// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag. What is sent is there one
+/// trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
+///
+/// A packet that has not arrived ends in a word of all ones, and so does every one before the first launch. Data that
+/// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it.
+///
+/// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
+/// by the epoch's [parity](super::Epoch::parity), and hear from every taker once a launch (through a flag, say), so that
+/// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
+///
+/// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (x, out): (Ptr<f32>, Ptr<f32>) = (p.arg("x", 256), p.arg("out", 2048));
+/// # let inbox: Packets<f32> = p.arg("inbox", 2 * 2048);
+/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+/// let bank = epoch.parity() * 2048;
+/// role("send", 1, |_| {
+///     inbox.send(Peers::all(), bank + rank() * 256, x.load(0, 256));
+/// });
+/// role("receive", 8, |b| {
+///     let from = b.index();
+///     out.store(from * 256, inbox.take(bank + from * 256, 256, from));
+/// });
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Packets<T: Element> {
+    buf: Buf,
+    _t: PhantomData<T>,
+}
+
+impl<T: Element> Clone for Packets<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Element> Copy for Packets<T> {}
+impl<T: Element> Arg for Packets<T> {
+    const KIND: ParamKind = ParamKind::Packets;
+    fn bind(b: Bound) -> Self {
+        Packets { buf: Buf::param(b), _t: PhantomData }
+    }
+}
+impl<T: Element> TypedArg for Packets<T> {
+    const DTYPE: Dtype = T::DTYPE;
+}
+
+impl<T: Element> Packets<T> {
+    /// Sends a tile to the elements from element `i` on of the ranks' instances.
+    #[track_caller]
+    pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>) {
+        send(&self.buf, to, i.index(), tile.tile().to_raw(), Loc::caller());
+    }
+
+    /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them.
+    #[track_caller]
+    pub fn take(&self, i: impl IntoIndex, len: u32, from: impl IntoVal<u32>) -> Tile<T> {
+        let taken = take(&self.buf, vec![(i.index(), from.val().to_raw())], len, None, Loc::caller());
+        Tile::from_raw(taken[0])
+    }
+
+    /// Waits for several tiles at once and takes them: of the given first elements and sending ranks, those whose bit is set
+    /// in `mask`. The others are zero.
+    #[track_caller]
+    pub fn take_each<I: IntoIndex, R: IntoVal<u32>>(
+        &self,
+        tiles: impl IntoIterator<Item = (I, R)>,
+        len: u32,
+        mask: impl IntoVal<u64>,
+    ) -> Vec<Tile<T>> {
+        let tiles = tiles.into_iter().map(|(i, from)| (i.index(), from.val().to_raw())).collect();
+        let taken = take(&self.buf, tiles, len, Some(mask.val().to_raw()), Loc::caller());
+        taken.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+/// A symmetric buffer of packets whose element type the config chooses (`#[dtype(|c| ..)]`); see [`Packets`].
+#[derive(Clone, Copy, Debug)]
+pub struct AnyPackets {
+    buf: Buf,
+}
+
+impl Arg for AnyPackets {
+    const KIND: ParamKind = ParamKind::Packets;
+    fn bind(b: Bound) -> Self {
+        AnyPackets { buf: Buf::param(b) }
+    }
+}
+impl ErasedArg for AnyPackets {}
+
+impl AnyPackets {
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.buf.dtype
+    }
+
+    /// Sends a tile of the buffer's element type as it is.
+    #[track_caller]
+    pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile) {
+        let loc = Loc::caller();
+        send(&self.buf, to, i.index(), tile.for_buffer(&self.buf, loc), loc);
+    }
+
+    /// Sends an `f32` tile, rounded to the buffer's element type.
+    #[track_caller]
+    pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>) {
+        let (loc, i) = (Loc::caller(), i.index());
+        send(&self.buf, to, i, cast(tile.tile().to_raw(), self.buf.dtype, loc), loc);
+    }
+
+    /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them as they are.
+    #[track_caller]
+    pub fn take(&self, i: impl IntoIndex, len: u32, from: impl IntoVal<u32>) -> AnyTile {
+        let taken = take(&self.buf, vec![(i.index(), from.val().to_raw())], len, None, Loc::caller());
+        AnyTile::new(taken[0])
+    }
+
+    /// Waits for several tiles at once and takes them, as [`Packets::take_each`].
+    #[track_caller]
+    pub fn take_each<I: IntoIndex, R: IntoVal<u32>>(
+        &self,
+        tiles: impl IntoIterator<Item = (I, R)>,
+        len: u32,
+        mask: impl IntoVal<u64>,
+    ) -> Vec<AnyTile> {
+        let tiles = tiles.into_iter().map(|(i, from)| (i.index(), from.val().to_raw())).collect();
+        let taken = take(&self.buf, tiles, len, Some(mask.val().to_raw()), Loc::caller());
+        taken.into_iter().map(AnyTile::new).collect()
+    }
+}
+
+/// A number of elements that is no whole number of packets.
+fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
+    let packet = PACKET_BYTES / buf.dtype.bytes();
+    if len.is_multiple_of(packet) {
+        return Ok(());
+    }
+    Err(TraceError::new(
+        loc,
+        format!("{len} elements of `{name}`, which moves packets of {packet}"),
+        format!("use a multiple of {packet} elements"),
+    ))
+}
+
+fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
+    require_role(loc, "sending");
+    attempt(loc, |t| {
+        let len = value.len.unwrap_or(1);
+        whole(buf, len, &buf.name(t), loc)?;
+        let index = buf.at(t, index, len.into(), loc)?;
+        let value = t.use_value(value.trace, value.id, loc)?;
+        let target = to.target(t, loc)?;
+        let packets = param_of(buf).expect("packets are a parameter");
+        t.push(OpKind::SendPackets { packets, target, index, value }, loc);
+        Ok(())
+    });
+}
+
+/// Takes tiles given by first element and sender; without a mask, all of them.
+fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
+    require_role(loc, "taking");
+    check_len(loc, len);
+    attempt(loc, |t| {
+        whole(buf, len, &buf.name(t), loc)?;
+        if tiles.is_empty() || tiles.len() > 64 {
+            let message = format!("{} tiles taken at once", tiles.len());
+            return Err(TraceError::new(loc, message, "take 1 to 64 tiles at once"));
+        }
+        let mask = match mask {
+            Some(m) => t.use_value(m.trace, m.id, loc)?,
+            None => t.host(crate::ir::Const::U64(u64::MAX >> (64 - tiles.len())), loc),
+        };
+        let ty = Type { dtype: buf.dtype, len: Some(len) };
+        let mut taken = vec![];
+        for (index, from) in tiles {
+            let index = buf.at(t, index, len.into(), loc)?;
+            let from = t.use_value(from.trace, from.id, loc)?;
+            taken.push((index, from));
+        }
+        let tiles: Vec<Taken> =
+            taken.into_iter().map(|(index, from)| Taken { out: t.fresh(ty, loc), index, from }).collect();
+        let outs: Vec<Raw> = tiles.iter().map(|tile| t.raw(tile.out)).collect();
+        let packets = param_of(buf).expect("packets are a parameter");
+        t.push(OpKind::TakePackets { packets, tiles, mask }, loc);
+        Ok(outs)
+    })
+}

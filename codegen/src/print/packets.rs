@@ -1,0 +1,103 @@
+//! Sending and taking packets.
+
+use crate::ir::{OpId, OpKind, Place, Target, ValueId};
+
+use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
+
+impl Emitter<'_, '_> {
+    /// A tile as packets to one rank or to each of a set.
+    pub fn send_packets(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::SendPackets { packets, target, index, value } = op.kind else {
+            unreachable!("asked for sends only")
+        };
+        self.used.add(Prim::SendPacket);
+        let loc = op.loc;
+        match target {
+            Target::Mask(set) => {
+                self.to_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))
+            }
+            Target::Rank(rank) => {
+                self.w.line("{");
+                self.w.deeper();
+                self.names.enter();
+                let rank = self.scalar(rank)?;
+                let base = self.there(packets, &rank);
+                self.send_tile(id, &base, index, value)?;
+                self.names.leave();
+                self.w.shallower();
+                self.w.line("}");
+                Ok(())
+            }
+        }
+    }
+
+    fn send_tile(&mut self, id: OpId, base: &Expr, index: ValueId, value: ValueId) -> Result<(), PrintError> {
+        let layout = self.f.layouts.of(value);
+        self.step_loop(Step::new(layout), true, self.f.p.kernel.op(id).loc, |me, step| {
+            let line = me.packet_line(base, index, value, step)?;
+            me.w.line(&line);
+            Ok(())
+        })
+    }
+
+    /// Tiles of packets, all polled for together.
+    pub fn take_packets(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let f = self.f;
+        let op = f.p.kernel.op(id);
+        let OpKind::TakePackets { packets, tiles, mask } = &op.kind else {
+            unreachable!("asked for taking only")
+        };
+        self.used.add(Prim::TakePackets);
+        let param = &f.p.kernel.params[packets.index()];
+        let layout = f.layouts.of(tiles[0].out);
+        let (ty, n) = (type_name(param.dtype), tiles.len());
+        self.w.gap();
+        let place = self.place(op.loc);
+        let what = if n == 1 { "packets of".into() } else { format!("{n} tiles of packets of") };
+        self.w.comment(&format!(
+            "Take {what} {}: those that have not arrived end in all ones ({place})",
+            param.name
+        ));
+        let name = self.names.fresh(&super::describe::value(&f.p, tiles[0].out));
+        super::ops::use_dtype(self.used, param.dtype);
+        self.w.line(&format!("Vec<{ty}, {}> {name}[{n}][{}];", layout.per_lane, layout.steps()));
+        for (i, tile) in tiles.iter().enumerate() {
+            let step = if layout.steps() == 1 { "[0]" } else { "" };
+            self.values.insert(tile.out, format!("{name}[{i}]{step}"));
+        }
+        let list = |me: &mut Self, values: Vec<ValueId>| -> Result<String, PrintError> {
+            let texts: Result<Vec<String>, _> =
+                values.into_iter().map(|v| Ok(me.scalar(v)?.plain().to_string())).collect();
+            Ok(format!("{{{}}}", texts?.join(", ")))
+        };
+        let first = list(self, tiles.iter().map(|t| t.index).collect())?;
+        let from = list(self, tiles.iter().map(|t| t.from).collect())?;
+        let mask = self.scalar(*mask)?;
+        let base = self.base(Place::Param(*packets));
+        self.w.line(&format!(
+            "if (!take_packets({}, args, {}, {first}, {from}, {}, {}, {name}, {})) return false;",
+            self.group.name,
+            base.text,
+            layout.len,
+            mask.plain(),
+            self.site(id, *packets)
+        ));
+        Ok(())
+    }
+
+    /// `send_packet(base + index + at, values)`.
+    fn packet_line(
+        &mut self,
+        base: &Expr,
+        index: ValueId,
+        value: ValueId,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let address = self.address(base, index, step)?;
+        let values = self.vector(value, step)?;
+        Ok(format!("send_packet({address}, {values});"))
+    }
+}

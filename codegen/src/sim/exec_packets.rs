@@ -1,0 +1,173 @@
+//! Sending and taking packets.
+
+use std::ops::Range;
+
+use super::agent::{Agent, AgentId};
+use super::code::{Insn, TakenReg};
+use super::exec_memory::{Fault, place_name};
+use super::finding::FindingKind;
+use super::packets::{State, not_empty};
+use super::sched::Task;
+use super::shadow::{Event, Who};
+use super::value::Tile;
+use super::wire::{Cargo, Pending, Spot};
+use super::world::World;
+use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place};
+
+/// Packets of a buffer.
+struct Stretch {
+    buffer: usize,
+    /// First byte.
+    at: u64,
+    packets: Range<u64>,
+}
+
+impl World<'_> {
+    pub fn send_packets(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::SendPackets { target, packets, dtype, index, value } = *insn else {
+            unreachable!("called for sends");
+        };
+        let mut tile = agent.tile(value).clone();
+        let size = agent.compiled.kernel().packet_bytes() as usize;
+        let bytes = tile.bytes() as u64;
+        let stretch = self.stretch(agent, packets, dtype, agent.get(index), bytes)?;
+        if tile.view::<u8>().chunks_exact(size).any(|p| p[size - 4..] == [0xff; 4]) {
+            let mut data = Tile::default();
+            not_empty(data.fresh_copy::<u8>(&tile), size);
+            tile = data;
+        }
+        let by = agent.event(&self.sites);
+        for rank in self.targets(agent, target)? {
+            let counts = &mut self.counts[agent.kernel];
+            counts.puts += 1;
+            counts.bytes[agent.rank as usize][rank] += bytes;
+            self.check_empty(agent, packets, rank, &stretch, by);
+            let Some(array) = &mut self.memory[rank][stretch.buffer].packets else { continue };
+            array.set(stretch.packets.clone(), State::Sent(by));
+            let (buffer, at) = (stretch.buffer, stretch.at);
+            let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
+            self.send(agent, rank, Spot::Bytes { buffer, from: at, to: at + bytes }, Pending { by, cargo });
+        }
+        Ok(())
+    }
+
+    /// Packets must be empty, and the sender must know.
+    fn check_empty(&mut self, agent: &Agent, packets: ParamId, rank: usize, stretch: &Stretch, by: Event) {
+        let Some(array) = &self.memory[rank][stretch.buffer].packets else { return };
+        let who = Who { clock: &agent.clock, event: by };
+        let bad = array.within(stretch.packets.clone()).find(|(_, state)| match *state {
+            State::Sent(_) | State::Full(_) => true,
+            State::Taken(e) => !who.after(e),
+        });
+        let Some((range, state)) = bad else { return };
+        let elements = self.elements(agent, packets, &range);
+        let name = place_name(agent, Place::Param(packets));
+        let which = format!("{name}[{}..{}] of rank {rank}", elements.0, elements.1);
+        let (message, other) = match state {
+            State::Sent(e) | State::Full(e) => {
+                (format!("{which} is sent again before anybody took what was sent before"), e)
+            }
+            State::Taken(e) => {
+                (format!("nothing orders this send to {which} after the taking that emptied it"), e)
+            }
+        };
+        self.find_at(FindingKind::LostPacket, message, by, Some(other), &name, elements);
+    }
+
+    /// The elements that packets hold.
+    fn elements(&self, agent: &Agent, packets: ParamId, range: &Range<u64>) -> (u64, u64) {
+        let dtype = agent.compiled.kernel().params[packets.index()].dtype;
+        let each = u64::from(PACKET_BYTES / dtype.bytes());
+        (range.start * each, range.end * each)
+    }
+
+    fn stretch(
+        &mut self,
+        agent: &Agent,
+        packets: ParamId,
+        dtype: Dtype,
+        index: u64,
+        bytes: u64,
+    ) -> Result<Stretch, Fault> {
+        let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
+        let len = agent.compiled.kernel().params[packets.index()].len;
+        let end = index.saturating_add(bytes / size);
+        if end > len {
+            return Err(self.out_of_bounds(agent, Place::Param(packets), (index, end), len));
+        }
+        let at = index * size;
+        if !at.is_multiple_of(packet) {
+            let name = place_name(agent, Place::Param(packets));
+            let message =
+                format!("element {index} of `{name}` is not the first of a packet of {packet} bytes");
+            let event = agent.event(&self.sites);
+            self.find_at(FindingKind::OutOfBounds, message, event, None, &name, (index, end));
+            return Err(Fault);
+        }
+        let range = at / packet..(at + bytes) / packet;
+        Ok(Stretch { buffer: agent.buffer(packets), at, packets: range })
+    }
+
+    /// Marks packets as full and wakes those who wait for them.
+    pub fn packets_arrive(&mut self, rank: usize, buffer: usize, range: Range<u64>, by: Event) {
+        let Some(array) = &mut self.memory[rank][buffer].packets else { return };
+        array.set(range.clone(), State::Full(by));
+        for id in array.wake(&range) {
+            if let Some(agent) = &self.agents[id as usize] {
+                self.sched.ready(Task::Agent(id), agent.priority);
+            }
+        }
+    }
+
+    /// Takes tiles once all of them have arrived; else registers the agent as waiting for the first that has not.
+    pub fn take_packets(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
+        let Insn::TakePackets { packets, dtype, len, ref tiles, mask } = *insn else {
+            unreachable!("called for taking");
+        };
+        let (mask, rank) = (agent.get(mask), agent.rank as usize);
+        let bytes = u64::from(len) * u64::from(dtype.bytes());
+        let mut found = vec![];
+        for (i, tile) in tiles.iter().enumerate() {
+            if mask >> i & 1 == 0 {
+                continue;
+            }
+            let stretch = self.stretch(agent, packets, dtype, agent.get(tile.index), bytes)?;
+            if agent.get(tile.from) >= u64::from(self.machine.ranks) {
+                return Err(self.no_such_rank(agent, agent.get(tile.from)));
+            }
+            let Some(array) = &mut self.memory[rank][stretch.buffer].packets else { return Ok(true) };
+            if !array.arrived(stretch.packets.clone()) {
+                array.wait(stretch.packets, id);
+                return Ok(false);
+            }
+            found.push((i, stretch));
+        }
+        for (i, stretch) in &found {
+            self.take(agent, packets, &tiles[*i], stretch, bytes);
+        }
+        for (i, tile) in tiles.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 0) {
+            debug_assert!(found.iter().all(|f| f.0 != i));
+            agent.tiles[tile.out as usize].fresh::<u8>(bytes as usize).fill(0);
+        }
+        self.counts[agent.kernel].waits += 1;
+        Ok(true)
+    }
+
+    fn take(&mut self, agent: &mut Agent, packets: ParamId, tile: &TakenReg, stretch: &Stretch, bytes: u64) {
+        let event = agent.event(&self.sites);
+        let from = agent.get(tile.from);
+        let memory = &mut self.memory[agent.rank as usize][stretch.buffer];
+        let data = &memory.bytes()[stretch.at as usize..(stretch.at + bytes) as usize];
+        agent.tiles[tile.out as usize].fresh::<u8>(data.len()).copy_from_slice(data);
+        let Some(array) = &mut memory.packets else { return };
+        let stranger = array.within(stretch.packets.clone()).find_map(|(range, state)| match state {
+            State::Full(by) if by.agent.rank() as u64 != from => Some((range, by)),
+            _ => None,
+        });
+        array.set(stretch.packets.clone(), State::Taken(event));
+        if let Some((range, by)) = stranger {
+            let (first, _) = self.elements(agent, packets, &range);
+            self.wrong_sender(agent, packets, first, from, by);
+        }
+    }
+}

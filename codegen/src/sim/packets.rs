@@ -1,0 +1,158 @@
+//! Packet buffers: which packets are on their way, full or emptied, and who waits for them.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::agent::AgentId;
+use super::shadow::Event;
+
+/// What a run of packets is in. Packets in no run are empty and never were anything else.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum State {
+    /// Sent, not yet arrived.
+    Sent(Event),
+    /// Arrived, not yet taken.
+    Full(Event),
+    /// Taken.
+    Taken(Event),
+}
+
+/// One rank's instance of a packet buffer. Ranges count packets.
+#[derive(Debug, Default)]
+pub(super) struct PacketArray {
+    /// End and state of each run, by its first packet. Runs don't overlap.
+    runs: BTreeMap<u64, (u64, State)>,
+    waiters: Vec<(Range<u64>, AgentId)>,
+}
+
+impl PacketArray {
+    /// The runs that meet a range, cut to it, in order.
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, State)> + '_ {
+        let first = self.runs.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
+        let rest = self.runs.range(range.clone());
+        first
+            .into_iter()
+            .chain(rest)
+            .map(move |(&from, &(to, state))| (from.max(range.start)..to.min(range.end), state))
+    }
+
+    /// Puts a range into a state.
+    pub fn set(&mut self, range: Range<u64>, state: State) {
+        let cut: Vec<(u64, (u64, State))> = self
+            .runs
+            .range(..range.start)
+            .next_back()
+            .filter(|(_, (end, _))| *end > range.start)
+            .into_iter()
+            .chain(self.runs.range(range.clone()))
+            .map(|(&from, &run)| (from, run))
+            .collect();
+        for (from, (to, old)) in cut {
+            self.runs.remove(&from);
+            if from < range.start {
+                self.runs.insert(from, (range.start, old));
+            }
+            if to > range.end {
+                self.runs.insert(range.end, (to, old));
+            }
+        }
+        self.runs.insert(range.start, (range.end, state));
+    }
+
+    /// Whether all packets of a range have arrived.
+    pub fn arrived(&self, range: Range<u64>) -> bool {
+        let mut at = range.start;
+        for (run, state) in self.within(range.clone()) {
+            if run.start != at || !matches!(state, State::Full(_)) {
+                return false;
+            }
+            at = run.end;
+        }
+        at == range.end
+    }
+
+    pub fn wait(&mut self, range: Range<u64>, agent: AgentId) {
+        self.waiters.push((range, agent));
+    }
+
+    /// Those who wait for packets of a range, who wait no longer.
+    pub fn wake(&mut self, range: &Range<u64>) -> Vec<AgentId> {
+        let (woken, kept) = std::mem::take(&mut self.waiters)
+            .into_iter()
+            .partition(|(r, _)| r.start < range.end && range.start < r.end);
+        self.waiters = kept;
+        let woken: Vec<(Range<u64>, AgentId)> = woken;
+        woken.into_iter().map(|w| w.1).collect()
+    }
+
+    /// Everybody who waits, with the first packet that is missing.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
+        self.waiters.iter().map(|(range, agent)| {
+            let missing = (range.start..range.end).find(|&p| !self.arrived(p..p + 1));
+            (missing.unwrap_or(range.start), *agent)
+        })
+    }
+
+    /// Packets that were sent and nobody took.
+    pub fn untaken(&self) -> impl Iterator<Item = (Range<u64>, Event)> + '_ {
+        self.runs.iter().filter_map(|(&from, &(to, state))| match state {
+            State::Sent(by) | State::Full(by) => Some((from..to, by)),
+            State::Taken(_) => None,
+        })
+    }
+}
+
+/// What arrives for a packet whose data ends in the word that stands for an empty one: the word without its top bit, which
+/// is a NaN in every float type too.
+pub(super) fn not_empty(data: &mut [u8], packet_bytes: usize) {
+    for packet in data.chunks_exact_mut(packet_bytes) {
+        let last = &mut packet[packet_bytes - 4..];
+        if last == [0xff; 4] {
+            last[3] = 0x7f;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::AgentNo;
+    use super::*;
+
+    fn event(time: u32) -> Event {
+        Event { agent: AgentNo::new(0, 0), time, site: 0 }
+    }
+
+    #[test]
+    fn runs_are_cut_where_states_change() {
+        let mut a = PacketArray::default();
+        a.set(0..10, State::Full(event(1)));
+        a.set(4..6, State::Taken(event(2)));
+        let all: Vec<_> = a.within(2..20).collect();
+        let (full, taken) = (State::Full(event(1)), State::Taken(event(2)));
+        assert_eq!(all, [(2..4, full), (4..6, taken), (6..10, full)]);
+        assert!(a.arrived(0..4) && a.arrived(6..10) && !a.arrived(3..5) && !a.arrived(8..11));
+        a.set(0..10, State::Sent(event(3)));
+        assert_eq!(a.within(0..10).count(), 1);
+        assert_eq!(a.untaken().collect::<Vec<_>>(), [(0..10, event(3))]);
+    }
+
+    #[test]
+    fn arrivals_wake_those_who_wait_there() {
+        let mut a = PacketArray::default();
+        a.wait(0..4, 7);
+        a.wait(4..8, 8);
+        a.set(0..2, State::Full(event(1)));
+        assert_eq!(a.waiting().collect::<Vec<_>>(), [(2, 7), (4, 8)]);
+        assert_eq!(a.wake(&(0..2)), [7]);
+        assert_eq!(a.wake(&(0..2)), Vec::<AgentId>::new());
+    }
+
+    #[test]
+    fn data_never_looks_empty() {
+        let mut data = [0xff; 32];
+        not_empty(&mut data, 16);
+        assert_eq!((data[15], data[31], data[7]), (0x7f, 0x7f, 0xff));
+        not_empty(&mut data, 8);
+        assert_eq!(data[7], 0x7f);
+    }
+}

@@ -1,0 +1,156 @@
+//! Packets on the simulator: what arrives, and that each mistake with them is found.
+
+#[path = "printed/mail.rs"]
+mod mail;
+
+use std::sync::Arc;
+
+use half::bf16;
+use mail::{MAIL_ROW, MAIL_ROWS, mail};
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
+use peerwarp_codegen::ir::Kernel;
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
+
+const RANKS: u32 = 4;
+
+/// Launches a kernel `launches` times on every rank, with `x` and `n` of all ranks.
+fn machine(kernel: Kernel, launches: u32, x: &[Vec<bf16>], n: &[u32]) -> Machine {
+    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+    let mut machine = Machine::new(RANKS);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    for rank in 0..RANKS {
+        machine.write(rank, "x", 0, &x[rank as usize]).unwrap();
+        machine.write(rank, "n", 0, &n[rank as usize..=rank as usize]).unwrap();
+    }
+    for _ in 0..launches {
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    }
+    machine
+}
+
+fn rows(rank: u32) -> Vec<bf16> {
+    let value = |i: u32| bf16::from_f32(((i * 7 + rank * 13) % 251) as f32 - 125.0);
+    (0..MAIL_ROW * MAIL_ROWS).map(value).collect()
+}
+
+#[test]
+fn what_is_sent_is_taken() {
+    let mut x: Vec<Vec<bf16>> = (0..RANKS).map(rows).collect();
+    // The last two elements of a packet are all ones: the packet would look empty.
+    x[2][6..8].fill(bf16::from_bits(0xffff));
+    let n = [3, 0, MAIL_ROWS, 1];
+    for warp_size in [32, 64] {
+        let machine = machine(mail(warp_size), 5, &x, &n);
+        for seed in 0..12 {
+            let outcome = machine.run(&Options::default().with_seed(seed)).unwrap_or_else(|e| panic!("{e}"));
+            for rank in 0..RANKS {
+                let out = outcome.memory.read::<bf16>(rank, "out").unwrap();
+                for (i, got) in out.iter().enumerate() {
+                    let row = i as u32 / MAIL_ROW;
+                    let parts = (0..RANKS as usize).filter(|&s| row < n[s]);
+                    let want = bf16::from_f32(parts.fold(0.0, |sum, s| sum + x[s][i].to_f32()));
+                    assert!(
+                        got.to_bits() == want.to_bits() || (got.is_nan() && want.is_nan()),
+                        "rank {rank} element {i}: {got} for {want}"
+                    );
+                }
+            }
+        }
+    }
+}
+
+/// Which deviation from the protocol a kernel has.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Bug {
+    None,
+    /// One bank instead of two.
+    SingleBank,
+    /// Nobody hears from those who take.
+    NoAnswer,
+    /// A slot that nobody takes.
+    Untaken,
+    /// The receiver looks at another slot.
+    WrongSlot,
+    /// The receiver believes another rank sends.
+    WrongSender,
+}
+
+/// Each rank sends a row to the next one.
+fn pass(bug: Bug) -> Kernel {
+    let meta = TraceMeta::new("pass", RANKS, 32, 1);
+    trace(meta, |p: &mut Binder| {
+        let (x, out) = (p.arg::<Ptr<f32>>("x", 64), p.arg::<Ptr<f32>>("out", 64));
+        let _n = p.arg::<Ptr<u32>>("n", 1);
+        let inbox = p.arg::<Packets<f32>>("inbox", 3 * 64);
+        let (note, heard) = (p.arg::<Sym<u32>>("note", 8), p.arg::<Flags>("heard", 8));
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        let bank = if bug == Bug::SingleBank { 0u32.val() } else { epoch.parity() * 64 };
+        role("pass", 1, |_| pass_row(bug, x, out, inbox, note, heard, epoch, bank));
+    })
+    .unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[kernel]
+#[allow(clippy::too_many_arguments)]
+fn pass_row(
+    bug: Bug,
+    x: Ptr<f32>,
+    out: Ptr<f32>,
+    inbox: Packets<f32>,
+    note: Sym<u32>,
+    heard: Flags,
+    epoch: Epoch,
+    bank: Val<u32>,
+) {
+    let (next, last) = ((rank() + 1) % RANKS, (rank() + RANKS - 1) % RANKS);
+    inbox.send(Peers::rank(next), bank, x.load(0, 64));
+    if bug == Bug::Untaken {
+        inbox.send(Peers::rank(next), 128, x.load(0, 64));
+    }
+    if bug != Bug::NoAnswer {
+        let mut answer = send_to(Peers::all());
+        answer.put_value(&note, epoch.parity() * RANKS + rank(), 1u32);
+        answer.signal(&heard, epoch.parity() * RANKS + rank(), epoch);
+    }
+    let from = if bug == Bug::WrongSender { next } else { last };
+    let slot = if bug == Bug::WrongSlot { 128u32.val() } else { bank };
+    out.store(0, inbox.take(slot, 64, from));
+    if bug != Bug::NoAnswer {
+        let all = heard.wait_all(epoch.parity() * RANKS, RANKS, 1, epoch);
+        note.get(&all, epoch.parity() * RANKS);
+    }
+}
+
+/// The kinds of findings over some seeds.
+fn found(bug: Bug, launches: u32) -> Vec<FindingKind> {
+    let x: Vec<Vec<bf16>> = (0..RANKS).map(|_| vec![bf16::ONE; 128]).collect();
+    let machine = machine(pass(bug), launches, &x, &[0; RANKS as usize]);
+    let mut kinds: Vec<FindingKind> = vec![];
+    for seed in 0..24 {
+        if let Err(findings) = machine.run(&Options::default().with_seed(seed)) {
+            kinds.extend(findings.list.iter().map(|f| f.kind));
+        }
+    }
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn mistakes_with_packets_are_found() {
+    assert_eq!(found(Bug::None, 6), []);
+    assert!(found(Bug::SingleBank, 4).contains(&FindingKind::LostPacket));
+    assert!(found(Bug::NoAnswer, 4).contains(&FindingKind::LostPacket));
+    assert_eq!(found(Bug::Untaken, 1), [FindingKind::UntakenPacket]);
+    assert_eq!(found(Bug::WrongSlot, 1), [FindingKind::Deadlock]);
+    assert_eq!(found(Bug::WrongSender, 1), [FindingKind::WrongSender]);
+}
+
+#[test]
+fn a_deadlock_over_packets_says_who_waits_for_which() {
+    let x: Vec<Vec<bf16>> = (0..RANKS).map(|_| vec![bf16::ONE; 128]).collect();
+    let machine = machine(pass(Bug::WrongSlot), 1, &x, &[0; RANKS as usize]);
+    let findings = machine.run(&Options::default()).unwrap_err();
+    insta::assert_snapshot!(findings.to_string());
+}
