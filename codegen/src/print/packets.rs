@@ -16,7 +16,7 @@ impl Emitter<'_, '_> {
         let loc = op.loc;
         match target {
             Target::Mask(set) => {
-                self.to_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))
+                self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))
             }
             Target::Rank(rank) => {
                 self.w.line("{");

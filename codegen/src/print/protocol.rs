@@ -110,7 +110,7 @@ impl Emitter<'_, '_> {
     ) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
         let layout = self.f.layouts.of(value);
-        self.to_each_rank(loc, set, buffer, |me, base| {
+        self.for_each_rank(loc, set, buffer, |me, base| {
             me.step_loop(Step::new(layout), true, loc, |me, step| match mask {
                 None => me.store_all(base, index, value, None, step),
                 // A masked store goes element by element.
@@ -122,7 +122,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Writes something for each rank of a set in turn, which is given the rank's instance of a buffer.
-    pub fn to_each_rank(
+    pub fn for_each_rank(
         &mut self,
         loc: Loc,
         set: ValueId,
