@@ -19,6 +19,7 @@ pub mod npy;
 pub mod reference;
 pub mod request;
 pub mod routing;
+pub mod runtime;
 pub mod scenario;
 pub mod toolchain;
 

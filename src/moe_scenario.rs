@@ -21,10 +21,7 @@ impl DynScenario for MoeScenario {
     }
 
     fn prepare(&self, variants: &[Variant], inputs: &Inputs) -> Result<Prepared, ScenarioError> {
-        let tuning = tuning(variants)?;
-        let shape = tuning.dispatch.shape();
-        let routings = (0..inputs.rounds).map(|round| routing(&shape, inputs, round));
-        let problem = MoeProblem::with_rounds(shape, routings.collect::<Result<_, _>>()?, inputs.seed)?;
+        let (problem, tuning) = problem(variants, inputs)?;
         let sim = MoeSim::new(&problem, &tuning, inputs.rounds)?;
         let traffic = sim.traffic().clone();
         let column = |of: fn(&crate::moe_run::RankTraffic) -> u64| traffic.ranks.iter().map(of).collect();
@@ -44,6 +41,18 @@ impl DynScenario for MoeScenario {
             )
             .fact("dedup saving", format!("{saving:.1} % of rows{saved}")))
     }
+}
+
+/// The problem that the inputs describe, and the kernels that solve it.
+pub(crate) fn problem(
+    variants: &[Variant],
+    inputs: &Inputs,
+) -> Result<(MoeProblem, MoeTuning), ScenarioError> {
+    let tuning = tuning(variants)?;
+    let shape = tuning.dispatch.shape();
+    let routings = (0..inputs.rounds).map(|round| routing(&shape, inputs, round));
+    let problem = MoeProblem::with_rounds(shape, routings.collect::<Result<_, _>>()?, inputs.seed)?;
+    Ok((problem, tuning))
 }
 
 impl From<MoeError> for ScenarioError {

@@ -125,6 +125,23 @@ pub(crate) struct RunArgs {
     /// Where to run
     #[arg(long, value_enum, default_value_t = Backend::Auto)]
     pub backend: Backend,
+    #[command(flatten)]
+    pub gpu: GpuArgs,
+}
+
+/// What only a run on GPUs has.
+#[derive(Clone, Debug, Args)]
+#[command(next_help_heading = "On GPUs (--backend gpu)")]
+pub(crate) struct GpuArgs {
+    /// Rounds of dispatch, expert and combine, each with inputs of its own
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    pub rounds: Option<u32>,
+    /// Then launch all rounds as a graph this many times, without the host in between; the expert runs in dispatch
+    #[arg(long, value_name = "N")]
+    pub replays: Option<u32>,
+    /// Seconds after which a wait for another rank ends the run [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_budget: Option<f64>,
 }
 
 /// Where to run.
@@ -134,6 +151,8 @@ pub(crate) enum Backend {
     Auto,
     /// The simulator, on the CPU.
     Sim,
+    /// GPUs of this machine, one for each rank.
+    Gpu,
 }
 
 #[derive(Debug, Args)]

@@ -17,6 +17,7 @@ mod generate;
 mod list;
 mod output;
 mod run;
+mod run_gpu;
 mod select;
 mod show;
 mod toolchain;

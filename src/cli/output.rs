@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::emit::EmitError;
 use crate::input::InputError;
+use crate::runtime::RuntimeError;
 use crate::scenario::ScenarioError;
 use crate::toolchain::{InstallError, ToolError};
 
@@ -35,6 +36,18 @@ pub(crate) enum Failure {
     /// A compiler is missing, or could not be installed; says what to do.
     #[error("{0}")]
     Toolchain(String),
+    /// There are no GPUs to run on, or what ran on them failed.
+    #[error(transparent)]
+    Gpu(#[from] Box<RuntimeError>),
+}
+
+impl From<RuntimeError> for Failure {
+    fn from(error: RuntimeError) -> Failure {
+        match error {
+            RuntimeError::Emit(e) => e.into(),
+            other => Failure::Gpu(Box::new(other)),
+        }
+    }
 }
 
 impl From<EmitError> for Failure {
@@ -73,6 +86,10 @@ impl Failure {
         match self {
             Failure::Input(_) | Failure::Toolchain(_) => 2,
             Failure::Kernel(_) => 1,
+            Failure::Gpu(e) => match **e {
+                RuntimeError::Aborted(_) | RuntimeError::Compile { .. } => 1,
+                _ => 2,
+            },
         }
     }
 
@@ -85,7 +102,7 @@ impl Failure {
                 error["message"] = message.into();
                 json!({ "ok": false, "error": error })
             }
-            Failure::Kernel(_) | Failure::Toolchain(_) => {
+            Failure::Kernel(_) | Failure::Toolchain(_) | Failure::Gpu(_) => {
                 json!({ "ok": false, "error": { "message": message } })
             }
         }

@@ -12,8 +12,9 @@ use crate::routing::{self, Source};
 use crate::scenario::{DynScenario, Inputs, Prepared, Ran};
 
 use super::App;
-use super::args::{InputArgs, RunArgs, Selection};
+use super::args::{Backend, InputArgs, RunArgs, Selection};
 use super::output::{Done, Failure, Progress, Style, bytes, table};
+use super::run_gpu;
 
 /// World sizes up to which the table of links is printed: beyond, it is wider than a screen.
 const MOST_RANKS: usize = 16;
@@ -21,6 +22,10 @@ const MOST_RANKS: usize = 16;
 pub(super) fn run(app: &App, args: &RunArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
     let (variants, scenario) = selected(app, &sized(&args.selection, &inputs, None)?)?;
+    if args.backend == Backend::Gpu {
+        return run_gpu::run(&variants, &inputs, &args.gpu, style);
+    }
+    args.gpu.refuse()?;
     let prepared = scenario.prepare(&variants, &inputs)?;
     let progress = Progress::spinner("simulating");
     let start = Instant::now();

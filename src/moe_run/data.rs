@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::MoeTuning;
+use super::{Errors, MoeTuning};
 use crate::kernels::moe::Hook;
 use crate::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::reference::{self, Entry, Grouped, Tokens};
@@ -55,6 +55,17 @@ impl Round {
     pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
         let y = expert_output(&self.shape, &self.tokens, rank, entry);
         reference::encode(self.shape.dtype.combined(), &y)
+    }
+
+    /// How the combined rows of a rank compare; `got` may have more bytes than that.
+    pub fn errors(&self, number: usize, rank: u32, got: &[u8]) -> Errors {
+        let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
+        let (dtype, hidden) = (self.shape.dtype.combined(), self.shape.hidden as usize);
+        let values = |bytes: &[u8]| reference::decode(dtype, bytes);
+        let (got, want, in_order) = (values(&got[..want.len()]), values(want), values(in_order));
+        let place =
+            |i: usize| format!("round {number}, rank {rank}, token {}, element {}", i / hidden, i % hidden);
+        Errors::of(&got, &want, &in_order, hidden, place)
     }
 
     /// The scales of a row after dispatch.

@@ -15,12 +15,14 @@
 //! ```
 
 mod data;
+mod gpu;
 mod result;
 mod sim;
 mod steps;
 mod traffic;
 mod tuning;
 
+pub use gpu::{GpuRunError, MoeGpu, MoeGpuRun, Replayed};
 pub use result::{Errors, MoeRun};
 pub use sim::MoeSim;
 pub use traffic::{RankTraffic, Traffic};

@@ -11,7 +11,6 @@ use super::data::Round;
 use super::{Errors, MoeRun, MoeTuning, Traffic, steps};
 use crate::kernels::moe::Hook;
 use crate::moe::{MoeError, MoeProblem, MoeShape};
-use crate::reference;
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums, of which the kernels have none, depends
 /// on it.
@@ -130,17 +129,8 @@ impl MoeSim {
     }
 
     fn errors_of(&self, memory: &Memory, round: usize, rank: u32) -> Errors {
-        let (want, in_order) =
-            (&self.rounds[round].out[rank as usize], &self.rounds[round].in_order[rank as usize]);
         let got = memory.read::<u8>(rank, &steps::kept(round as u32)).unwrap_or_default();
-        let dtype = self.shape.dtype.combined();
-        let values = |bytes: &[u8]| reference::decode(dtype, bytes);
-        let (got, want, in_order) = (values(&got[..want.len()]), values(want), values(in_order));
-        let place = |i: usize| {
-            let (token, element) = (i / self.shape.hidden as usize, i % self.shape.hidden as usize);
-            format!("round {round}, rank {rank}, token {token}, element {element}")
-        };
-        Errors::of(&got, &want, &in_order, self.shape.hidden as usize, place)
+        self.rounds[round].errors(round, rank, &got)
     }
 }
 

@@ -65,7 +65,7 @@ pub type Variant = Box<dyn DynConfig>;
 #[derive(Debug)]
 struct Holding<F>(F);
 
-fn hold<F: Family>(config: F) -> Variant {
+pub(super) fn hold<F: Family>(config: F) -> Variant {
     Box::new(Holding(config))
 }
 

@@ -9,8 +9,8 @@ use crate::{
 };
 
 use super::{
-    Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, entry,
-    name, search, suggest::nearest,
+    Candidates, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, Legal, NameError, Value, Variant,
+    entry, name, search, suggest::nearest,
 };
 
 /// A struct whose fields are described by [`FieldInfo`] and can be read and made as a list of [`Value`]s.
@@ -72,6 +72,11 @@ pub trait Family: Fields + Legal {
     /// The variant's stable name, a C identifier.
     fn variant_name(&self) -> String {
         name::variant_name(Self::NAME, Self::fields(), &self.values())
+    }
+
+    /// This configuration, without its type.
+    fn into_variant(self) -> Variant {
+        entry::hold(self)
     }
 
     /// The configuration with this name; the inverse of [`Family::variant_name`].

@@ -1,0 +1,190 @@
+//! `peerwarp run --backend gpu`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peerwarp_codegen::family::{Family, Variant};
+use serde_json::{Value, json};
+
+use crate::input::InputError;
+use crate::kernels::moe::{Combine, Dispatch, Hook};
+use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun};
+use crate::moe_scenario;
+use crate::runtime::cache::ModuleCache;
+use crate::runtime::image::Jit;
+use crate::runtime::{RuntimeError, World, WorldOptions, cuda};
+use crate::scenario::{Inputs, ScenarioError};
+
+use super::args::GpuArgs;
+use super::output::{Done, Failure, Progress, Style, table};
+
+impl GpuArgs {
+    /// Refuses options that mean nothing to the simulator.
+    pub fn refuse(&self) -> Result<(), InputError> {
+        let given = [
+            ("--rounds", self.rounds.map(|n| n.to_string())),
+            ("--replays", self.replays.map(|n| n.to_string())),
+            ("--wait-budget", self.wait_budget.map(|n| n.to_string())),
+        ];
+        match given.into_iter().find_map(|(field, value)| Some((field, value?))) {
+            None => Ok(()),
+            Some((field, value)) => {
+                let with = "--backend, which is the simulator";
+                Err(InputError::conflict(field, value, with, "this option with --backend gpu"))
+            }
+        }
+    }
+
+    fn wait_budget(&self) -> Result<Duration, InputError> {
+        let default = WorldOptions::default().wait_budget;
+        let Some(seconds) = self.wait_budget else { return Ok(default) };
+        match (0.001..=3600.0).contains(&seconds) {
+            true => Ok(Duration::from_secs_f64(seconds)),
+            false => Err(InputError::not_allowed("--wait-budget", seconds, "0.001 to 3600 seconds")),
+        }
+    }
+}
+
+/// Rounds that are run unless told otherwise: more than one, for buffers are used again from the second on.
+const ROUNDS: u32 = 3;
+
+/// Runs dispatch and combine on this machine's GPUs.
+pub(super) fn run(
+    variants: &[Variant],
+    inputs: &Inputs,
+    args: &GpuArgs,
+    style: Style,
+) -> Result<Done, Failure> {
+    moe_only(variants)?;
+    let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
+    let (problem, mut tuning) = moe_scenario::problem(variants, &inputs)?;
+    let replays = args.replays.unwrap_or(0);
+    if replays > 0 {
+        tuning = tuning.with_hook(Hook::Expert);
+    }
+    let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
+    let gpus = cuda::gpus()?;
+    let ranks = problem.shape.ranks;
+    let Some(gpus) = gpus.get(..ranks as usize) else {
+        let found = gpus.len() as u32;
+        return Err(RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks }.into());
+    };
+    let progress = Progress::spinner("running on GPUs");
+    let world = Arc::new(World::of_gpus(gpus, &options)?);
+    let jit = Jit::new(ModuleCache::of_user())?;
+    let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &jit)?.run(replays);
+    progress.finish();
+    Ok(done(&ran?, &inputs, style))
+}
+
+fn moe_only(variants: &[Variant]) -> Result<(), InputError> {
+    let other =
+        variants.iter().map(|v| v.family().name()).find(|f| ![Dispatch::NAME, Combine::NAME].contains(f));
+    match other {
+        None => Ok(()),
+        Some(family) => {
+            let allowed = format!("--backend gpu runs {} and {}", Dispatch::NAME, Combine::NAME);
+            Err(InputError::not_allowed("family", family, allowed))
+        }
+    }
+}
+
+impl From<GpuRunError> for Failure {
+    fn from(error: GpuRunError) -> Failure {
+        match error {
+            GpuRunError::Moe(e) => ScenarioError::from(e).into(),
+            GpuRunError::Runtime(e) => e.into(),
+        }
+    }
+}
+
+fn done(ran: &MoeGpuRun, inputs: &Inputs, style: Style) -> Done {
+    let mut json = json!({ "backend": "gpu", "variant": ran.variants.first(), "seed": inputs.seed });
+    if let (Value::Object(all), Value::Object(ran)) = (&mut json, json!(ran)) {
+        all.extend(ran);
+    }
+    let errors = json["errors"].take();
+    if let (Value::Object(all), Value::Object(errors)) = (&mut json, errors) {
+        all.remove("errors");
+        all.extend(errors);
+    }
+    Done { text: text(ran, style), json, ok: ran.ok }
+}
+
+fn text(ran: &MoeGpuRun, style: Style) -> String {
+    let mut text = String::new();
+    for variant in &ran.variants {
+        writeln!(text, "{}", style.bold(variant)).expect("string");
+    }
+    let head = ["rank", "tokens sent", "tokens received", "dispatch us", "combine us", "GPU"];
+    let row = |(rank, gpu): (usize, &String)| {
+        let traffic = &ran.traffic.ranks[rank];
+        let micros = |all: &[f64]| all.get(rank).map_or_else(String::new, |us| format!("{us:.1}"));
+        vec![
+            rank.to_string(),
+            traffic.tokens_sent.to_string(),
+            traffic.tokens_received.to_string(),
+            micros(&ran.dispatch_us),
+            micros(&ran.combine_us),
+            gpu.clone(),
+        ]
+    };
+    writeln!(text, "\n{}", table(&head, ran.gpus.iter().enumerate().map(row))).expect("string");
+    let Errors { compared, max_abs_err, max_rel_err, .. } = &ran.errors;
+    let mut facts = vec![
+        ("rounds", ran.rounds.to_string()),
+        ("elements compared", compared.to_string()),
+        ("largest absolute error", format!("{max_abs_err:.3e}")),
+        ("largest relative error", format!("{max_rel_err:.3e}")),
+    ];
+    if let Some(r) = &ran.replayed {
+        facts.push((
+            "graph replays",
+            format!("{} of {} rounds, {:.1} us a round", r.replays, r.rounds, r.round_us),
+        ));
+        facts.push(("elements compared", format!("{} after replays", r.errors.compared)));
+    }
+    for (name, value) in facts {
+        writeln!(text, "{name:<24}{value}").expect("string");
+    }
+    writeln!(text, "\n{}", verdict(ran, style)).expect("string");
+    text
+}
+
+fn verdict(ran: &MoeGpuRun, style: Style) -> String {
+    let replayed = ran.replayed.as_ref().map(|r| &r.errors);
+    let wrong = [Some(&ran.errors), replayed].into_iter().flatten().find_map(|e| e.first_wrong.as_ref());
+    match ran.wrong_dispatch.as_ref().or(wrong) {
+        None => format!("{}: every bit agrees with the reference", style.good("ok")),
+        Some(first) => format!("{}: {first}", style.bad("mismatch")),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args(rounds: Option<u32>, wait_budget: Option<f64>) -> GpuArgs {
+        GpuArgs { rounds, replays: None, wait_budget }
+    }
+
+    #[test]
+    fn what_only_gpus_have_is_refused_without_them() {
+        let error = args(Some(2), None).refuse().unwrap_err().to_string();
+        assert!(error.starts_with("--rounds = 2: contradicts --backend"), "{error}");
+        let error = args(None, Some(1.5)).refuse().unwrap_err().to_string();
+        assert!(error.starts_with("--wait-budget = 1.5: contradicts --backend"), "{error}");
+        args(None, None).refuse().unwrap();
+    }
+
+    #[test]
+    fn budgets_are_seconds() {
+        assert_eq!(args(None, Some(0.25)).wait_budget().unwrap(), Duration::from_millis(250));
+        assert_eq!(args(None, None).wait_budget().unwrap(), Duration::from_secs(5));
+        for bad in [0.0, -1.0, f64::NAN, 1e9] {
+            let error = args(None, Some(bad)).wait_budget().unwrap_err().to_string();
+            assert!(error.contains("0.001 to 3600 seconds"), "{error}");
+        }
+    }
+}

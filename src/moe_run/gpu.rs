@@ -1,0 +1,377 @@
+//! MoE problems on GPUs.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+use peerwarp_codegen::family::Family;
+use serde::Serialize;
+
+use super::data::Round;
+use super::steps::{self, RankMemory};
+use super::{Errors, MoeTuning, Traffic};
+use crate::kernels::moe::Hook;
+use crate::moe::{MoeError, MoeProblem, MoeShape};
+use crate::runtime::handles::{Buffer, Event, Graph, Stream};
+use crate::runtime::image::Images;
+use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, Tokens, World};
+
+/// Why a problem cannot be run on GPUs.
+#[derive(Debug, thiserror::Error)]
+pub enum GpuRunError {
+    /// The problem, or what it is run with.
+    #[error(transparent)]
+    Moe(#[from] MoeError),
+    /// The GPUs.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+}
+
+/// What a run on GPUs yields.
+#[derive(Clone, Debug, Serialize)]
+pub struct MoeGpuRun {
+    /// Whether every bit is right.
+    pub ok: bool,
+    /// Names of the kernels in the order of their launches in a round.
+    pub variants: Vec<String>,
+    /// Rounds of dispatch, expert and combine whose every step was compared with the reference.
+    pub rounds: u32,
+    /// What dispatch yields and should not, in words.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub wrong_dispatch: Option<String>,
+    /// How the combined rows compare.
+    pub errors: Errors,
+    /// What the routing demands.
+    pub traffic: Traffic,
+    /// The GPUs of this process's ranks.
+    pub gpus: Vec<String>,
+    /// Time of the last round's dispatch, by rank, in microseconds: from the first block's start to the last one's end,
+    /// waiting for other ranks included.
+    pub dispatch_us: Vec<f64>,
+    /// The same for combine.
+    pub combine_us: Vec<f64>,
+    /// What launching a graph of the rounds over and over yielded.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed: Option<Replayed>,
+}
+
+/// Rounds launched as a graph, over and over, without the host in between.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replayed {
+    /// How often the graph was launched.
+    pub replays: u32,
+    /// Rounds in the graph, all with inputs of their own.
+    pub rounds: u32,
+    /// How the combined rows compare, over all replays whose results were looked at.
+    pub errors: Errors,
+    /// Time of a round, in microseconds: the slowest rank's, over the replays that ran back to back at the end.
+    pub round_us: f64,
+}
+
+/// A problem ready to be run on the ranks of this process.
+#[derive(Debug)]
+pub struct MoeGpu {
+    shape: MoeShape,
+    rounds: Vec<Round>,
+    variants: Vec<String>,
+    traffic: Traffic,
+    // Streams go before the memory and the modules of what is on them.
+    places: Vec<Place>,
+    op: MoeAllToAll,
+}
+
+/// What the harness has on one rank.
+#[derive(Debug)]
+struct Place {
+    rank: u32,
+    stream: Stream,
+    events: [Event; 4],
+    /// For each round, what it reads and what it yields.
+    rounds: Vec<Io>,
+    /// The experts' outputs.
+    y: Buffer,
+}
+
+#[derive(Debug)]
+struct Io {
+    x: Buffer,
+    x_scale: Buffer,
+    n: Buffer,
+    ids: Buffer,
+    weights: Buffer,
+    out: Buffer,
+}
+
+impl Io {
+    fn tokens(&self) -> Tokens {
+        let [x, x_scale, n, ids, weights] =
+            [&self.x, &self.x_scale, &self.n, &self.ids, &self.weights].map(Buffer::ptr);
+        Tokens { x, x_scale, n, ids, weights }
+    }
+}
+
+impl MoeGpu {
+    /// `rounds` rounds of a problem, in `world`.
+    pub fn new(
+        problem: &MoeProblem,
+        tuning: &MoeTuning,
+        rounds: u32,
+        world: &Arc<World>,
+        images: &dyn Images,
+    ) -> Result<MoeGpu, GpuRunError> {
+        problem.check()?;
+        tuning.check(&problem.shape)?;
+        if rounds == 0 {
+            return Err(MoeError::invalid("rounds", rounds, "must be 1 or more").into());
+        }
+        let dispatch = tuning.dispatch_launches();
+        let combine = tuning.combine_launches();
+        let variants = dispatch.iter().map(Family::variant_name);
+        let variants = variants.chain(combine.iter().map(Family::variant_name)).collect();
+        let op = MoeAllToAll::new(world, tuning, images)?;
+        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, tuning, i)).collect();
+        let traffic = Traffic::of(&rounds);
+        let y_bytes = tuning.combine.max_rows() * row_bytes(&problem.shape);
+        let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
+        let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
+        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op })
+    }
+
+    /// Runs every round once, with the host looking at every step; then, if `replays` is not 0, all of them as a graph
+    /// that often. Problems without the stand-in expert in dispatch use dispatched rows as they are in the latter.
+    pub fn run(&mut self, replays: u32) -> Result<MoeGpuRun, GpuRunError> {
+        let (mut wrong_dispatch, mut errors) = (None, Errors::default());
+        let mut times = vec![];
+        for number in 0..self.rounds.len() {
+            let (wrong, round_errors) = self.round(number)?;
+            errors = errors.merge(round_errors);
+            wrong_dispatch = wrong_dispatch.or(wrong);
+            times = self.times()?;
+        }
+        let replayed = match (replays, self.rounds[0].hook) {
+            (0, _) | (_, Hook::None) => None,
+            (_, Hook::Expert | Hook::Custom) => Some(self.replay(replays)?),
+        };
+        let right = |errors: &Errors| errors.wrong == 0;
+        let ok = wrong_dispatch.is_none() && right(&errors);
+        let ok = ok && replayed.as_ref().is_none_or(|r| right(&r.errors));
+        let micros = |d: &Duration| d.as_secs_f64() * 1e6;
+        let gpu = |rank: &MoeRank| format!("{} ({})", rank.gpu().info().name, rank.gpu().info().bus_id);
+        Ok(MoeGpuRun {
+            ok,
+            variants: self.variants.clone(),
+            rounds: self.rounds.len() as u32,
+            wrong_dispatch,
+            errors,
+            traffic: self.traffic.clone(),
+            gpus: self.op.ranks().iter().map(gpu).collect(),
+            dispatch_us: times.iter().map(|t| micros(&t.0)).collect(),
+            combine_us: times.iter().map(|t| micros(&t.1)).collect(),
+            replayed,
+        })
+    }
+
+    /// One round with the host in between: what is wrong after dispatch, and how the combined rows compare.
+    fn round(&mut self, number: usize) -> Result<(Option<String>, Errors), RuntimeError> {
+        let round = &self.rounds[number];
+        let ranks = self.op.ranks_mut();
+        let mut routed = vec![];
+        for (place, rank) in self.places.iter_mut().zip(ranks.iter_mut()) {
+            steps::load(round, &mut Host { place, number, rank }).map_err(host)?;
+        }
+        for (place, rank) in self.places.iter().zip(ranks.iter_mut()) {
+            place.events[0].record(place.stream.raw())?;
+            // SAFETY: the buffers are of this GPU, as large as the shape demands, and live as long as the stream.
+            routed.push(unsafe { rank.dispatch_raw(&place.rounds[number].tokens(), place.stream.raw())? });
+            place.events[1].record(place.stream.raw())?;
+        }
+        finish(self.op.world(), &self.places)?;
+        let mut wrong = None;
+        let ranks = self.op.ranks_mut();
+        for (place, rank) in self.places.iter_mut().zip(ranks.iter_mut()) {
+            let found = steps::check_and_run_expert(round, &mut Host { place, number, rank });
+            wrong = wrong.or(found.err().map(|e| format!("round {number}, rank {}: {e}", place.rank)));
+        }
+        for ((place, rank), routed) in self.places.iter().zip(ranks.iter_mut()).zip(routed) {
+            let out = place.rounds[number].out.ptr();
+            let y = match round.hook {
+                Hook::None => place.y.ptr(),
+                Hook::Expert | Hook::Custom => rank.buffer("rows")?.0,
+            };
+            place.events[2].record(place.stream.raw())?;
+            // SAFETY: as above.
+            unsafe { rank.combine_raw(routed, y, out, place.stream.raw())? };
+            place.events[3].record(place.stream.raw())?;
+        }
+        finish(self.op.world(), &self.places)?;
+        Ok((wrong, self.compare(number)?))
+    }
+
+    fn compare(&self, number: usize) -> Result<Errors, RuntimeError> {
+        let mut errors = Errors::default();
+        for place in &self.places {
+            let out = &place.rounds[number].out;
+            let got: Vec<u8> = out.read(0, out.bytes() as usize)?;
+            errors = errors.merge(self.rounds[number].errors(number, place.rank, &got));
+        }
+        Ok(errors)
+    }
+
+    /// Dispatch's and combine's time on each rank, of the round that was run last.
+    fn times(&self) -> Result<Vec<(Duration, Duration)>, RuntimeError> {
+        let of = |place: &Place| {
+            let [a, b, c, d] = &place.events;
+            Ok((b.since(a)?, d.since(c)?))
+        };
+        self.places.iter().map(of).collect()
+    }
+
+    fn replay(&mut self, replays: u32) -> Result<Replayed, RuntimeError> {
+        let graphs = self.capture()?;
+        let mut errors = Errors::default();
+        // Results are looked at after the first, an odd number of replays, and the last.
+        let stops = [1, 3, replays];
+        let mut done = 0;
+        let mut round_us = 0.0;
+        for stop in stops.into_iter().filter(|&stop| stop <= replays) {
+            if stop <= done {
+                continue;
+            }
+            for place in &self.places {
+                for io in &place.rounds {
+                    io.out.fill(0xff, place.stream.raw())?;
+                }
+                place.events[0].record(place.stream.raw())?;
+            }
+            for _ in done..stop {
+                for (place, graph) in self.places.iter().zip(&graphs) {
+                    graph.launch(place.stream.raw())?;
+                }
+            }
+            for place in &self.places {
+                place.events[1].record(place.stream.raw())?;
+            }
+            finish(self.op.world(), &self.places)?;
+            let time = |p: &Place| Ok(p.events[1].since(&p.events[0])?);
+            let times = self.places.iter().map(time).collect::<Result<Vec<_>, RuntimeError>>()?;
+            let slowest = times.into_iter().max().unwrap_or_default().as_secs_f64() * 1e6;
+            round_us = slowest / (f64::from(stop - done) * self.rounds.len() as f64);
+            done = stop;
+            for number in 0..self.rounds.len() {
+                errors = errors.merge(self.compare(number)?);
+            }
+        }
+        Ok(Replayed { replays: done, rounds: self.rounds.len() as u32, errors, round_us })
+    }
+
+    /// All rounds of each rank as a graph.
+    fn capture(&mut self) -> Result<Vec<Graph>, RuntimeError> {
+        let capture = |(place, rank): (&Place, &mut MoeRank)| {
+            let y = rank.buffer("rows")?.0;
+            place.stream.capture(|| {
+                for io in &place.rounds {
+                    let stream = place.stream.raw();
+                    // SAFETY: the buffers are of this GPU, as large as the shape demands, and live as long as the stream.
+                    unsafe {
+                        let routed = rank.dispatch_raw(&io.tokens(), stream)?;
+                        rank.combine_raw(routed, y, io.out.ptr(), stream)?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        self.places.iter().zip(self.op.ranks_mut()).map(capture).collect()
+    }
+
+    /// The shape of the problem.
+    pub fn shape(&self) -> &MoeShape {
+        &self.shape
+    }
+}
+
+/// Waits until everything on all ranks of this process has ended.
+fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
+    let each = places.iter().enumerate().map(|(member, p)| world.finish(member, p.stream.raw()));
+    // All of them, so that nothing runs any more when the error is handled.
+    each.fold(Ok(()), Result::and)
+}
+
+fn row_bytes(shape: &MoeShape) -> u64 {
+    u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes())
+}
+
+fn host(problem: String) -> RuntimeError {
+    RuntimeError::invalid("host memory", problem, "what fits the buffers")
+}
+
+impl Place {
+    fn new(shape: &MoeShape, rank: &MoeRank, rounds: usize, y_bytes: u64) -> Result<Place, RuntimeError> {
+        let gpu = rank.gpu();
+        let (tokens, topk) = (u64::from(shape.tokens), u64::from(shape.topk));
+        let buffer = |bytes: u64| Buffer::new(gpu, bytes);
+        let io = |_| {
+            Ok(Io {
+                x: buffer(tokens * u64::from(shape.row_bytes()))?,
+                x_scale: buffer(tokens * u64::from(shape.scales()) * 4)?,
+                n: buffer(4)?,
+                ids: buffer(tokens * topk * 4)?,
+                weights: buffer(tokens * topk * 4)?,
+                out: buffer(tokens * row_bytes(shape))?,
+            })
+        };
+        let events = [Event::new(gpu)?, Event::new(gpu)?, Event::new(gpu)?, Event::new(gpu)?];
+        let rounds = (0..rounds).map(io).collect::<Result<_, RuntimeError>>()?;
+        let (stream, y) = (Stream::new(gpu)?, buffer(y_bytes)?);
+        Ok(Place { rank: rank.rank(), stream, events, rounds, y })
+    }
+}
+
+/// What the host sees of a rank in one round.
+struct Host<'a> {
+    place: &'a Place,
+    number: usize,
+    rank: &'a MoeRank,
+}
+
+impl Host<'_> {
+    /// The harness's own buffer of this name.
+    fn own(&self, name: &str) -> Option<&Buffer> {
+        let io = &self.place.rounds[self.number];
+        Some(match name {
+            "x" => &io.x,
+            "x_scale" => &io.x_scale,
+            "n" => &io.n,
+            "ids" => &io.ids,
+            "weights" => &io.weights,
+            "out" => &io.out,
+            "y" => &self.place.y,
+            _ => return None,
+        })
+    }
+}
+
+impl RankMemory for Host<'_> {
+    fn rank(&self) -> u32 {
+        self.place.rank
+    }
+
+    fn read<T: Pod>(&mut self, name: &str, at: usize, count: usize) -> Result<Vec<T>, String> {
+        let from = (at * size_of::<T>()) as u64;
+        if let Some(buffer) = self.own(name) {
+            return buffer.read(from, count).map_err(|e| e.to_string());
+        }
+        let (ptr, bytes) = self.rank.buffer(name).map_err(|e| e.to_string())?;
+        let mut values = vec![T::zeroed(); count];
+        let raw: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        if from + raw.len() as u64 > bytes {
+            return Err(format!("{name} has {bytes} bytes, not {}", from + raw.len() as u64));
+        }
+        self.rank.gpu().download(ptr + from, raw).map_err(|e| e.to_string())?;
+        Ok(values)
+    }
+
+    fn write<T: Pod>(&mut self, name: &str, at: usize, values: &[T]) -> Result<(), String> {
+        let buffer = self.own(name).ok_or_else(|| format!("{name} is not for the host to write"))?;
+        buffer.write((at * size_of::<T>()) as u64, values).map_err(|e| e.to_string())
+    }
+}

@@ -1,0 +1,126 @@
+//! The argument struct of a kernel, filled by the names of its members.
+
+use peerwarp_codegen::print::{ArgField, ArgsLayout};
+
+use super::RuntimeError;
+use super::gpu::DevicePtr;
+
+/// A member's place in the struct, found once and written any number of times.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot {
+    word: usize,
+}
+
+/// The argument struct of one kernel on one rank.
+#[derive(Clone, Debug)]
+pub struct KernelArgs {
+    kernel: String,
+    fields: Vec<ArgField>,
+    set: Vec<bool>,
+    words: Vec<u64>,
+}
+
+impl KernelArgs {
+    /// With nothing set.
+    pub fn new(kernel: &str, layout: &ArgsLayout) -> KernelArgs {
+        let fields = layout.fields.clone();
+        let (set, words) = (vec![false; fields.len()], vec![0; (layout.bytes as usize).div_ceil(8)]);
+        KernelArgs { kernel: kernel.to_owned(), fields, set, words }
+    }
+
+    /// Sets a pointer or another number of 8 bytes.
+    pub fn set_u64(&mut self, name: &str, value: u64) -> Result<(), RuntimeError> {
+        self.set(name, &value.to_ne_bytes())
+    }
+
+    /// Sets a number of 4 bytes.
+    pub fn set_u32(&mut self, name: &str, value: u32) -> Result<(), RuntimeError> {
+        self.set(name, &value.to_ne_bytes())
+    }
+
+    /// Sets the pointers of a symmetric buffer, one for each rank.
+    pub fn set_pointers(&mut self, name: &str, all: &[DevicePtr]) -> Result<(), RuntimeError> {
+        self.set(name, bytemuck::cast_slice(all))
+    }
+
+    /// The place of a pointer that changes from launch to launch. It counts as set, to null.
+    pub fn slot(&mut self, name: &str) -> Result<Slot, RuntimeError> {
+        self.set_u64(name, 0)?;
+        let at = self.find(name)?;
+        Ok(Slot { word: self.fields[at].offset as usize / 8 })
+    }
+
+    /// Writes a pointer to its place.
+    pub fn write(&mut self, slot: Slot, ptr: DevicePtr) {
+        self.words[slot.word] = ptr;
+    }
+
+    /// The struct, if everything has been set.
+    pub fn ready(&self) -> Result<&[u64], RuntimeError> {
+        match self.set.iter().position(|set| !set) {
+            None => Ok(&self.words),
+            Some(at) => Err(self.wrong(&self.fields[at].name, "has not been set".into())),
+        }
+    }
+
+    fn set(&mut self, name: &str, value: &[u8]) -> Result<(), RuntimeError> {
+        let at = self.find(name)?;
+        let ArgField { offset, bytes, .. } = self.fields[at];
+        if value.len() != bytes as usize {
+            return Err(self.wrong(name, format!("takes {bytes} bytes, not {}", value.len())));
+        }
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        all[offset as usize..][..value.len()].copy_from_slice(value);
+        self.set[at] = true;
+        Ok(())
+    }
+
+    fn find(&self, name: &str) -> Result<usize, RuntimeError> {
+        let found = self.fields.iter().position(|f| f.name == name);
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.fields.iter().map(|f| f.name.as_str()).collect();
+            self.wrong(name, format!("there is no such member; there are {}", known.join(", ")))
+        })
+    }
+
+    fn wrong(&self, field: &str, problem: String) -> RuntimeError {
+        RuntimeError::Argument { kernel: self.kernel.clone(), field: field.to_owned(), problem }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn args() -> KernelArgs {
+        let field = |name: &str, offset, bytes| ArgField { name: name.into(), offset, bytes };
+        let fields = vec![field("x", 0, 8), field("inbox", 8, 16), field("rank", 24, 4)];
+        KernelArgs::new("k", &ArgsLayout { fields, bytes: 32 })
+    }
+
+    #[test]
+    fn members_stand_at_their_offsets() {
+        let mut args = args();
+        let x = args.slot("x").unwrap();
+        args.set_pointers("inbox", &[0xa, 0xb]).unwrap();
+        args.set_u32("rank", 3).unwrap();
+        args.write(x, 0x1000);
+        let bytes: &[u8] = bytemuck::cast_slice(args.ready().unwrap());
+        let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
+        assert_eq!([u64_at(0), u64_at(8), u64_at(16)], [0x1000, 0xa, 0xb]);
+        assert_eq!((u32::from_ne_bytes(bytes[24..28].try_into().unwrap()), bytes.len()), (3, 32));
+    }
+
+    #[test]
+    fn what_does_not_fit_is_told() {
+        let mut args = args();
+        let said = |r: Result<(), RuntimeError>| r.unwrap_err().to_string();
+        assert_eq!(said(args.ready().map(|_| ())), "argument `x` of k: has not been set");
+        assert_eq!(
+            said(args.set_u64("y", 1)),
+            "argument `y` of k: there is no such member; there are x, inbox, rank"
+        );
+        assert_eq!(said(args.set_pointers("inbox", &[1])), "argument `inbox` of k: takes 16 bytes, not 8");
+        assert_eq!(said(args.set_u64("rank", 1)), "argument `rank` of k: takes 4 bytes, not 8");
+    }
+}

@@ -1,0 +1,132 @@
+//! NVIDIA GPUs, through the driver and NVRTC, both loaded when they are first asked for.
+
+mod gpu;
+mod memory;
+mod nvrtc;
+
+pub use gpu::CudaGpu;
+pub use nvrtc::Nvrtc;
+
+use std::ffi::{CStr, c_char};
+use std::sync::Arc;
+
+use cudarc::driver::result::DriverError;
+use cudarc::driver::sys::{self, CUresult};
+use peerwarp_codegen::family::{CudaArch, Target};
+
+use super::RuntimeError;
+use super::gpu::Gpu;
+
+/// The oldest driver that runs what the toolchain compiles, as `cuDriverGetVersion` counts.
+const DRIVER: i32 = 13000;
+
+/// What to install where there is no driver.
+const INSTALL: &str = "install the NVIDIA driver, version 580 or newer (in a container: run it with the NVIDIA container \
+                       toolkit, `--gpus all`)";
+
+/// All GPUs that the driver shows.
+pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+    init()?;
+    let mut count = 0;
+    check("cuDeviceGetCount", None, unsafe { sys::cuDeviceGetCount(&mut count) })?;
+    (0..count as u32).map(|ordinal| Ok(CudaGpu::open(ordinal)? as Arc<dyn Gpu>)).collect()
+}
+
+/// Loads the driver and checks its version.
+fn init() -> Result<(), RuntimeError> {
+    let missing = || RuntimeError::NotInstalled {
+        what: "the NVIDIA driver (libcuda.so.1)".into(),
+        install: INSTALL.into(),
+    };
+    // cudarc panics where the library is not there.
+    if !unsafe { sys::is_culib_present() } {
+        return Err(missing());
+    }
+    let mut version = 0;
+    check("cuDriverGetVersion", None, unsafe { sys::cuDriverGetVersion(&mut version) })?;
+    if version < DRIVER {
+        return Err(RuntimeError::DriverTooOld {
+            found: cuda_version(version),
+            needed: cuda_version(DRIVER),
+            install: "the NVIDIA driver, version 580 or newer".into(),
+        });
+    }
+    match unsafe { sys::cuInit(0) } {
+        CUresult::CUDA_ERROR_NO_DEVICE => {
+            Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 })
+        }
+        // What a stub library says, and a driver whose kernel module is not loaded.
+        CUresult::CUDA_ERROR_STUB_LIBRARY | CUresult::CUDA_ERROR_SYSTEM_DRIVER_MISMATCH => Err(missing()),
+        other => check("cuInit", None, other),
+    }
+}
+
+fn cuda_version(version: i32) -> String {
+    format!("CUDA {}.{}", version / 1000, version % 1000 / 10)
+}
+
+/// The result of a driver's call, with its words.
+fn check(call: &'static str, gpu: Option<u32>, result: CUresult) -> Result<(), RuntimeError> {
+    if result == CUresult::CUDA_SUCCESS {
+        return Ok(());
+    }
+    let error = DriverError(result);
+    let words = |text: Result<&CStr, DriverError>| text.map(|t| t.to_string_lossy().into_owned()).ok();
+    let (name, text) = (words(error.error_name()), words(error.error_string()));
+    let name = name.unwrap_or_else(|| format!("error {}", result as u32));
+    let reason = text.map_or_else(|| name.clone(), |text| format!("{text} ({name})"));
+    Err(RuntimeError::Driver { call, gpu, reason })
+}
+
+/// What to compile for on a device of a compute capability: its own architecture with all its features or, where
+/// sources are not emitted for that, the newest one of the same generation that it runs.
+fn target(major: u32, minor: u32) -> Option<Target> {
+    let capability = major * 10 + minor;
+    let runs = |arch: &&CudaArch| {
+        let own = arch.capability() == capability;
+        // What has features of one architecture only runs on that architecture.
+        let older = arch.capability() / 10 == major && arch.capability() < capability;
+        own || older && !arch.name().ends_with('a')
+    };
+    let best = CudaArch::ALL.iter().filter(runs).max_by_key(|a| (a.capability(), a.name().len()));
+    best.map(|&arch| Target::Cuda(arch))
+}
+
+/// Text that the driver wrote to a buffer.
+fn text(buffer: &[c_char]) -> String {
+    let bytes: Vec<u8> = buffer.iter().take_while(|&&c| c != 0).map(|&c| c as u8).collect();
+    String::from_utf8_lossy(&bytes).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_capability_compiles_for_its_own_architecture_or_an_older_one_that_it_runs() {
+        let name = |major, minor| target(major, minor).map(|t| t.arch().to_owned());
+        assert_eq!(name(9, 0).as_deref(), Some("sm_90a"));
+        assert_eq!(name(8, 0).as_deref(), Some("sm_80"));
+        assert_eq!(name(8, 7).as_deref(), Some("sm_86"));
+        assert_eq!(name(10, 0).as_deref(), Some("sm_100a"));
+        assert_eq!(name(10, 1).as_deref(), Some("sm_100"));
+        assert_eq!(name(10, 3).as_deref(), Some("sm_103a"));
+        assert_eq!(name(7, 5), None);
+    }
+
+    #[test]
+    fn without_a_driver_the_error_says_what_to_install() {
+        if unsafe { sys::is_culib_present() } {
+            eprintln!("skipped: there is a driver on this machine");
+            return;
+        }
+        let error = gpus().unwrap_err().to_string();
+        assert!(error.contains("libcuda.so.1") && error.contains("install the NVIDIA driver"), "{error}");
+    }
+
+    #[test]
+    fn versions_read_as_people_say_them() {
+        assert_eq!(cuda_version(13000), "CUDA 13.0");
+        assert_eq!(cuda_version(12080), "CUDA 12.8");
+    }
+}

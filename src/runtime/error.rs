@@ -1,0 +1,180 @@
+//! What can go wrong between a host program and its GPUs.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use super::status::Aborted;
+
+/// Why the runtime cannot do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum RuntimeError {
+    /// A driver or a library is not there.
+    #[error("{what} was not found: {install}")]
+    NotInstalled {
+        /// What was looked for.
+        what: String,
+        /// What to install, or which variable names the place where it is.
+        install: String,
+    },
+    /// A compiler is missing or cannot be used.
+    #[error(transparent)]
+    Tool(#[from] crate::toolchain::ToolError),
+    /// The driver is there and too old.
+    #[error("the driver supports {found} and {needed} is needed: install {install}")]
+    DriverTooOld {
+        /// What the driver says it supports.
+        found: String,
+        /// The oldest that will do.
+        needed: String,
+        /// What to install.
+        install: String,
+    },
+    /// There are fewer GPUs than ranks that need one.
+    #[error("{needed} {backend} GPUs are needed and {found} can be seen{}", hidden_by(.backend))]
+    TooFewGpus {
+        /// `cuda` or `hip`.
+        backend: &'static str,
+        /// GPUs that the driver shows.
+        found: u32,
+        /// GPUs that are needed.
+        needed: u32,
+    },
+    /// A call of the driver failed.
+    #[error("{call}{} failed: {reason}", on(.gpu))]
+    Driver {
+        /// Its name.
+        call: &'static str,
+        /// The GPU it was for.
+        gpu: Option<u32>,
+        /// The driver's words.
+        reason: String,
+    },
+    /// Two GPUs cannot reach each other's memory.
+    #[error(
+        "GPU {from} cannot reach the memory of GPU {to}: ranks need GPUs linked by NVLink, xGMI or PCIe peer access \
+         (`nvidia-smi topo -p2p r` shows which are)"
+    )]
+    NoPeerAccess {
+        /// The GPU that is to read and write.
+        from: u32,
+        /// The GPU whose memory it is.
+        to: u32,
+    },
+    /// The emitted source does not compile.
+    #[error("{variant} does not compile for {arch}:\n{log}")]
+    Compile {
+        /// The variant.
+        variant: String,
+        /// Architecture that it was compiled for.
+        arch: String,
+        /// What the compiler said.
+        log: String,
+    },
+    /// The architecture of a GPU is not one that sources are emitted for.
+    #[error("GPU {gpu} ({name}) is {arch}, which is not supported: {allowed}")]
+    Unsupported {
+        /// The GPU.
+        gpu: u32,
+        /// Its name.
+        name: String,
+        /// Its architecture.
+        arch: String,
+        /// What is.
+        allowed: String,
+    },
+    /// Blocks that wait for each other would not all be resident.
+    #[error(
+        "{kernel} needs {blocks} blocks resident at once and GPU {gpu} holds {resident} ({per_sm} on each of {sms} \
+         multiprocessors): use a variant with fewer blocks"
+    )]
+    NotResident {
+        /// The variant.
+        kernel: String,
+        /// Blocks of its grid.
+        blocks: u32,
+        /// The GPU.
+        gpu: u32,
+        /// Blocks that fit on it.
+        resident: u32,
+        /// Blocks that fit on a multiprocessor.
+        per_sm: u32,
+        /// Multiprocessors.
+        sms: u32,
+    },
+    /// What is passed to a kernel does not fit its argument struct.
+    #[error("argument `{field}` of {kernel}: {problem}")]
+    Argument {
+        /// The variant.
+        kernel: String,
+        /// Member of the struct.
+        field: String,
+        /// What is wrong.
+        problem: String,
+    },
+    /// A value outside what is allowed.
+    #[error("{field} = {value}: {allowed}")]
+    Invalid {
+        /// The setting, variable or parameter.
+        field: String,
+        /// What it was.
+        value: String,
+        /// What it may be.
+        allowed: String,
+    },
+    /// A kernel's source cannot be had.
+    #[error(transparent)]
+    Emit(#[from] crate::emit::EmitError),
+    /// The file system refused.
+    #[error("{}: {reason}", .path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        reason: String,
+    },
+    /// Ranks did not come together, or one of them is gone.
+    #[error(transparent)]
+    Form(#[from] super::form::FormError),
+    /// A wait on a GPU ran out of time, here or on another rank.
+    #[error(transparent)]
+    Aborted(Box<Aborted>),
+    /// An earlier error left the world in a state in which nothing may be launched.
+    #[error("the world was aborted before and has not been reset: {first}")]
+    Poisoned {
+        /// The error that did it.
+        first: String,
+    },
+    /// A GPU did not finish in time, and no kernel said why.
+    #[error("GPU {gpu} of rank {rank} is still busy after {waited:?}")]
+    Busy {
+        /// The rank.
+        rank: u32,
+        /// Its GPU.
+        gpu: u32,
+        /// How long it was waited for.
+        waited: Duration,
+    },
+}
+
+impl RuntimeError {
+    /// A [`RuntimeError::Invalid`].
+    pub(crate) fn invalid(
+        field: impl Into<String>,
+        value: impl std::fmt::Display,
+        allowed: impl Into<String>,
+    ) -> RuntimeError {
+        RuntimeError::Invalid { field: field.into(), value: value.to_string(), allowed: allowed.into() }
+    }
+}
+
+fn on(gpu: &Option<u32>) -> String {
+    gpu.map_or_else(String::new, |gpu| format!(" on GPU {gpu}"))
+}
+
+fn hidden_by(backend: &str) -> &'static str {
+    match backend {
+        "hip" => "; HIP_VISIBLE_DEVICES and ROCR_VISIBLE_DEVICES hide some if they are set",
+        _ => "; CUDA_VISIBLE_DEVICES hides some if it is set",
+    }
+}

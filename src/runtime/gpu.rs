@@ -1,0 +1,203 @@
+//! What the runtime asks of a GPU: the trait that CUDA, HIP and the mock of the tests implement.
+
+use std::fmt;
+use std::os::fd::OwnedFd;
+use std::time::Duration;
+
+use peerwarp_codegen::family::Target;
+
+use super::RuntimeError;
+
+/// An address in a GPU's memory, valid in this process.
+pub type DevicePtr = u64;
+
+type Result<T> = std::result::Result<T, RuntimeError>;
+
+macro_rules! raw {
+    ($($(#[$m:meta])* $name:ident),+ $(,)?) => {$(
+        $(#[$m])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub struct $name(u64);
+
+        impl $name {
+            /// From the driver's handle.
+            ///
+            /// # Safety
+            /// It has to be a handle of this kind, of the GPU that it is used with, and to stay alive while it is in use.
+            pub const unsafe fn from_raw(handle: u64) -> $name {
+                $name(handle)
+            }
+
+            /// The driver's handle.
+            pub const fn raw(self) -> u64 {
+                self.0
+            }
+        }
+    )+};
+}
+raw!(
+    /// A stream: `CUstream`, `cudaStream_t` or `hipStream_t`.
+    RawStream,
+    /// An event.
+    RawEvent,
+    /// A loaded module.
+    RawModule,
+    /// A kernel of a module.
+    RawFunction,
+    /// A graph that is ready to be launched.
+    RawGraph,
+);
+
+impl RawStream {
+    /// The default stream.
+    pub const DEFAULT: RawStream = RawStream(0);
+}
+
+/// What is known about a GPU.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GpuInfo {
+    /// Its number among those that the driver shows to this process.
+    pub ordinal: u32,
+    /// The vendor's name for it.
+    pub name: String,
+    /// Where it sits, `0000:18:00.0`: the same in every process, whatever the numbers are.
+    pub bus_id: String,
+    /// What to compile for.
+    pub target: Target,
+    /// Multiprocessors, or compute units.
+    pub multiprocessors: u32,
+    /// Bytes of memory.
+    pub memory: u64,
+    /// Version of the driver, in its own words.
+    pub driver: String,
+}
+
+/// How memory is shared with other GPUs and other processes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Sharing {
+    /// The driver's virtual memory management: physical memory, passed on as a file descriptor.
+    Vmm,
+    /// Plain memory with peer access, passed on as an IPC handle.
+    Ipc,
+}
+
+/// Memory that several GPUs can reach, mapped in this process.
+#[derive(Debug)]
+pub struct SharedBlock {
+    /// Where it starts.
+    pub ptr: DevicePtr,
+    /// Its size: what was asked for, rounded up to what can be mapped.
+    pub bytes: u64,
+    /// How it is shared.
+    pub sharing: Sharing,
+    /// Whether it is another process's memory.
+    pub imported: bool,
+}
+
+/// What another process needs to map a [`SharedBlock`].
+#[derive(Debug)]
+pub enum ShareHandle {
+    /// A file descriptor of the physical memory.
+    Fd(OwnedFd),
+    /// An IPC handle.
+    Ipc(Vec<u8>),
+}
+
+/// How a kernel is launched.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct LaunchConfig {
+    /// Blocks.
+    pub grid: u32,
+    /// Threads a block.
+    pub block_threads: u32,
+    /// Dynamic shared memory a block, in bytes.
+    pub shared_bytes: u32,
+    /// Whether the driver has to guarantee that all blocks are resident at once.
+    pub cooperative: bool,
+    /// Blocks of a cluster; none without clusters.
+    pub cluster: Option<u32>,
+    /// Whether blocks may start before the launch before on the stream has ended.
+    pub overlaps_previous: bool,
+}
+
+/// One GPU. Methods may be called from any thread; each makes the GPU's context current on its thread.
+///
+/// Handles given to a method are of this GPU and alive. The types of [`crate::runtime::handles`] own them and see to that.
+pub trait Gpu: Send + Sync + fmt::Debug {
+    /// What is known about it.
+    fn info(&self) -> &GpuInfo;
+    /// Whether it can reach the memory of another GPU of this process.
+    fn can_access(&self, peer: u32) -> Result<bool>;
+    /// Waits until everything on it has ended.
+    fn synchronize(&self) -> Result<()>;
+
+    /// Allocates memory, aligned to 256 bytes.
+    fn alloc(&self, bytes: u64) -> Result<DevicePtr>;
+    /// Frees what [`Gpu::alloc`] gave.
+    fn free(&self, ptr: DevicePtr) -> Result<()>;
+    /// Copies to the GPU; returns when it is there.
+    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()>;
+    /// Copies from the GPU; returns when it is here. Does not wait for streams.
+    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()>;
+    /// Sets every byte, in the order of a stream.
+    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, stream: RawStream) -> Result<()>;
+
+    /// How memory can be shared, the best way first.
+    fn sharing(&self) -> &[Sharing];
+    /// Allocates memory that GPUs `peers` of this process, and itself, can reach.
+    fn alloc_shared(&self, bytes: u64, sharing: Sharing, peers: &[u32]) -> Result<SharedBlock>;
+    /// What another process needs to map a block of this GPU.
+    fn export(&self, block: &SharedBlock) -> Result<ShareHandle>;
+    /// Maps `bytes` bytes of another process for this GPU: the size of the block over there.
+    fn import(&self, handle: ShareHandle, bytes: u64) -> Result<SharedBlock>;
+    /// Unmaps a block; its memory is free when no process maps it any more.
+    fn free_shared(&self, block: &SharedBlock) -> Result<()>;
+
+    /// Loads a compiled module.
+    fn load(&self, image: &[u8]) -> Result<RawModule>;
+    /// Unloads a module.
+    fn unload(&self, module: RawModule) -> Result<()>;
+    /// A kernel of a module, loaded to the last: a first launch must not have to wait for the GPU to be idle.
+    fn function(&self, module: RawModule, entry: &str, shared_bytes: u32) -> Result<RawFunction>;
+    /// How many blocks of a kernel a multiprocessor can hold at once.
+    fn blocks_per_multiprocessor(&self, function: RawFunction, config: &LaunchConfig) -> Result<u32>;
+    /// Launches a kernel with one argument, passed by value.
+    ///
+    /// # Safety
+    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them.
+    unsafe fn launch(
+        &self,
+        function: RawFunction,
+        config: &LaunchConfig,
+        args: &[u64],
+        stream: RawStream,
+    ) -> Result<()>;
+
+    /// Makes a stream that does not wait for the default one.
+    fn create_stream(&self) -> Result<RawStream>;
+    /// Destroys a stream.
+    fn destroy_stream(&self, stream: RawStream) -> Result<()>;
+    /// Whether everything on a stream has ended.
+    fn stream_done(&self, stream: RawStream) -> Result<bool>;
+    /// Waits until everything on a stream has ended.
+    fn synchronize_stream(&self, stream: RawStream) -> Result<()>;
+
+    /// Makes an event that takes the time.
+    fn create_event(&self) -> Result<RawEvent>;
+    /// Destroys an event.
+    fn destroy_event(&self, event: RawEvent) -> Result<()>;
+    /// Records an event on a stream.
+    fn record(&self, event: RawEvent, stream: RawStream) -> Result<()>;
+    /// Time between two events that have both happened.
+    fn elapsed(&self, start: RawEvent, end: RawEvent) -> Result<Duration>;
+
+    /// Begins to record what is launched on a stream instead of launching it.
+    fn begin_capture(&self, stream: RawStream) -> Result<()>;
+    /// Ends it; what was recorded can then be launched as a whole.
+    fn end_capture(&self, stream: RawStream) -> Result<RawGraph>;
+    /// Launches a graph.
+    fn launch_graph(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
+    /// Destroys a graph.
+    fn destroy_graph(&self, graph: RawGraph) -> Result<()>;
+}

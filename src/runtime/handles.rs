@@ -1,0 +1,237 @@
+//! Owners of what a [`Gpu`] hands out: freed when dropped.
+//!
+//! A failure to free has nobody left to tell; it is ignored, as the driver frees everything at the end of the process.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use bytemuck::Pod;
+
+use super::RuntimeError;
+use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream};
+
+/// Memory of one GPU.
+#[derive(Debug)]
+pub struct Buffer {
+    gpu: Arc<dyn Gpu>,
+    ptr: DevicePtr,
+    bytes: u64,
+}
+
+impl Buffer {
+    /// Allocates `bytes` bytes with any contents.
+    pub fn new(gpu: &Arc<dyn Gpu>, bytes: u64) -> Result<Buffer, RuntimeError> {
+        let ptr = gpu.alloc(bytes.max(1))?;
+        Ok(Buffer { gpu: Arc::clone(gpu), ptr, bytes })
+    }
+
+    /// Where it starts.
+    pub fn ptr(&self) -> DevicePtr {
+        self.ptr
+    }
+
+    /// Its size in bytes.
+    pub fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Copies `values` to byte `at` on.
+    pub fn write<T: Pod>(&self, at: u64, values: &[T]) -> Result<(), RuntimeError> {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        self.check(at, bytes.len())?;
+        self.gpu.upload(self.ptr + at, bytes)
+    }
+
+    /// `count` values from byte `at` on.
+    pub fn read<T: Pod>(&self, at: u64, count: usize) -> Result<Vec<T>, RuntimeError> {
+        let mut values = vec![T::zeroed(); count];
+        let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
+        self.check(at, bytes.len())?;
+        self.gpu.download(self.ptr + at, bytes)?;
+        Ok(values)
+    }
+
+    /// Sets every byte, in the order of a stream.
+    pub fn fill(&self, value: u8, stream: RawStream) -> Result<(), RuntimeError> {
+        self.gpu.fill(self.ptr, self.bytes, value, stream)
+    }
+
+    fn check(&self, at: u64, bytes: usize) -> Result<(), RuntimeError> {
+        match at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes) {
+            true => Ok(()),
+            false => {
+                let allowed = format!("bytes 0 to {} of the buffer", self.bytes);
+                Err(RuntimeError::invalid("range", format!("{bytes} bytes from byte {at} on"), allowed))
+            }
+        }
+    }
+}
+
+impl Drop for Buffer {
+    fn drop(&mut self) {
+        let _ = self.gpu.free(self.ptr);
+    }
+}
+
+/// A stream of one GPU.
+#[derive(Debug)]
+pub struct Stream {
+    gpu: Arc<dyn Gpu>,
+    raw: RawStream,
+}
+
+impl Stream {
+    /// A new stream, which does not wait for the default one.
+    pub fn new(gpu: &Arc<dyn Gpu>) -> Result<Stream, RuntimeError> {
+        Ok(Stream { gpu: Arc::clone(gpu), raw: gpu.create_stream()? })
+    }
+
+    /// The driver's stream.
+    pub fn raw(&self) -> RawStream {
+        self.raw
+    }
+
+    /// Waits until everything on it has ended.
+    pub fn synchronize(&self) -> Result<(), RuntimeError> {
+        self.gpu.synchronize_stream(self.raw)
+    }
+
+    /// Whether everything on it has ended.
+    pub fn done(&self) -> Result<bool, RuntimeError> {
+        self.gpu.stream_done(self.raw)
+    }
+
+    /// Records what `launch` launches on this stream, as a graph. Nothing runs.
+    pub fn capture(&self, launch: impl FnOnce() -> Result<(), RuntimeError>) -> Result<Graph, RuntimeError> {
+        self.gpu.begin_capture(self.raw)?;
+        let launched = launch();
+        // Also after a failure: a stream that is being captured is of no use to anybody.
+        let graph = self.gpu.end_capture(self.raw).map(|raw| Graph { gpu: Arc::clone(&self.gpu), raw });
+        launched.and(graph)
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        let _ = self.gpu.destroy_stream(self.raw);
+    }
+}
+
+/// Launches recorded by [`Stream::capture`].
+#[derive(Debug)]
+pub struct Graph {
+    gpu: Arc<dyn Gpu>,
+    raw: RawGraph,
+}
+
+impl Graph {
+    /// Launches all of them, on a stream of the same GPU.
+    pub fn launch(&self, stream: RawStream) -> Result<(), RuntimeError> {
+        self.gpu.launch_graph(self.raw, stream)
+    }
+}
+
+impl Drop for Graph {
+    fn drop(&mut self) {
+        let _ = self.gpu.destroy_graph(self.raw);
+    }
+}
+
+/// A point in a stream that takes the time.
+#[derive(Debug)]
+pub struct Event {
+    gpu: Arc<dyn Gpu>,
+    raw: RawEvent,
+}
+
+impl Event {
+    /// A new event.
+    pub fn new(gpu: &Arc<dyn Gpu>) -> Result<Event, RuntimeError> {
+        Ok(Event { gpu: Arc::clone(gpu), raw: gpu.create_event()? })
+    }
+
+    /// Puts it on a stream.
+    pub fn record(&self, stream: RawStream) -> Result<(), RuntimeError> {
+        self.gpu.record(self.raw, stream)
+    }
+
+    /// Time from an earlier event to this one. Both have to have happened.
+    pub fn since(&self, earlier: &Event) -> Result<Duration, RuntimeError> {
+        self.gpu.elapsed(earlier.raw, self.raw)
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        let _ = self.gpu.destroy_event(self.raw);
+    }
+}
+
+/// A kernel that is loaded on one GPU, and how to launch it.
+#[derive(Debug)]
+pub struct LoadedKernel {
+    gpu: Arc<dyn Gpu>,
+    module: RawModule,
+    function: RawFunction,
+    config: LaunchConfig,
+}
+
+impl LoadedKernel {
+    /// Loads `entry` of a compiled module. The kernel's blocks wait for each other: it is an error if they cannot all be
+    /// resident at once.
+    pub fn new(
+        gpu: &Arc<dyn Gpu>,
+        image: &[u8],
+        entry: &str,
+        config: LaunchConfig,
+    ) -> Result<LoadedKernel, RuntimeError> {
+        let module = gpu.load(image)?;
+        let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
+            check_resident(gpu.as_ref(), function, entry, &config)?;
+            Ok(function)
+        });
+        match loaded {
+            Ok(function) => Ok(LoadedKernel { gpu: Arc::clone(gpu), module, function, config }),
+            Err(e) => {
+                let _ = gpu.unload(module);
+                Err(e)
+            }
+        }
+    }
+
+    /// How it is launched.
+    pub fn config(&self) -> &LaunchConfig {
+        &self.config
+    }
+
+    /// Launches it.
+    ///
+    /// # Safety
+    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them.
+    pub unsafe fn launch(&self, args: &[u64], stream: RawStream) -> Result<(), RuntimeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.gpu.launch(self.function, &self.config, args, stream) }
+    }
+}
+
+impl Drop for LoadedKernel {
+    fn drop(&mut self) {
+        let _ = self.gpu.unload(self.module);
+    }
+}
+
+fn check_resident(
+    gpu: &dyn Gpu,
+    function: RawFunction,
+    entry: &str,
+    config: &LaunchConfig,
+) -> Result<(), RuntimeError> {
+    let per_sm = gpu.blocks_per_multiprocessor(function, config)?;
+    let (sms, blocks) = (gpu.info().multiprocessors, config.grid);
+    let resident = per_sm * sms;
+    if blocks <= resident {
+        return Ok(());
+    }
+    let (kernel, gpu) = (entry.to_owned(), gpu.info().ordinal);
+    Err(RuntimeError::NotResident { kernel, blocks, gpu, resident, per_sm, sms })
+}

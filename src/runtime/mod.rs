@@ -1,0 +1,24 @@
+//! Kernels on GPUs: devices, compiled modules, worlds of ranks, and MoE dispatch and combine for host programs.
+//!
+//! Nothing here needs CUDA or ROCm to build. Their libraries are loaded when they are first asked for, and an error says
+//! what to install where they are not.
+
+mod args;
+pub mod cache;
+pub mod cuda;
+mod error;
+mod form;
+pub mod gpu;
+pub mod handles;
+pub mod image;
+mod moe;
+pub mod status;
+mod symmetric;
+mod world;
+
+pub use args::{KernelArgs, Slot};
+pub use error::RuntimeError;
+pub use form::FormError;
+pub use moe::{MoeAllToAll, MoeRank, Routed, Tokens};
+pub use symmetric::{Member, Symmetric};
+pub use world::{WAIT_BUDGET, World, WorldOptions};

@@ -1,0 +1,365 @@
+//! MoE dispatch and combine on GPUs: constructed once, launched any number of times.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peerwarp_codegen::dsl::ParamSpec;
+use peerwarp_codegen::family::{DynConfig, Family, Variant};
+use peerwarp_codegen::ir::ParamKind;
+
+use super::RuntimeError;
+use super::args::{KernelArgs, Slot};
+use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream};
+use super::handles::{Buffer, LoadedKernel};
+use super::image::{Images, KernelImage};
+use super::symmetric::{Member, Symmetric};
+use super::world::World;
+use crate::moe_run::MoeTuning;
+
+/// Buffers start at multiples of this: a sector of every GPU's memory system.
+const ALIGN: u64 = 256;
+
+/// Parameters that the caller passes to dispatch.
+const INPUTS: [&str; 5] = ["x", "x_scale", "n", "ids", "weights"];
+
+/// Parameters that the caller passes to combine, beside what it gave to dispatch.
+const OUTPUTS: [&str; 2] = ["y", "out"];
+
+/// Name of the epoch word's parameter; dispatch and combine have one each.
+const EPOCH: &str = "epoch";
+
+/// Where a rank's tokens are on its GPU. They must not change until combine has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Tokens {
+    /// Rows, `[token][hidden]`, aligned to 16 bytes.
+    pub x: DevicePtr,
+    /// fp8 only: scales, `f32[token][ceil(hidden / 128)]`; else null.
+    pub x_scale: DevicePtr,
+    /// How many tokens there are, `u32[1]`; what exceeds the variant's most is not sent.
+    pub n: DevicePtr,
+    /// Expert ids, `i32[token][topk]`; an id of no expert masks its entry.
+    pub ids: DevicePtr,
+    /// Weights, `f32[token][topk]`.
+    pub weights: DevicePtr,
+}
+
+/// A dispatch that is under way. Combine wants it back, so that it brings home what this dispatch sent out.
+#[derive(Debug)]
+#[must_use = "combine needs it"]
+pub struct Routed {
+    tokens: Tokens,
+    /// Which of its rank's dispatches it is.
+    serial: u64,
+}
+
+/// MoE dispatch and combine for one shape, on the ranks of this process.
+///
+/// Buffers, modules and argument structs are made when it is constructed. After that no call allocates, waits for a GPU or
+/// reads from one, so that all of them may be captured in a graph and replayed.
+#[derive(Debug)]
+pub struct MoeAllToAll {
+    ranks: Vec<MoeRank>,
+    world: Arc<World>,
+}
+
+impl MoeAllToAll {
+    /// Allocates and loads what the variants of `tuning` need, on every rank. In a world of several processes all have to
+    /// do so in the same order.
+    pub fn new(
+        world: &Arc<World>,
+        tuning: &MoeTuning,
+        images: &dyn Images,
+    ) -> Result<MoeAllToAll, RuntimeError> {
+        let shape = tuning.dispatch.shape();
+        if shape.ranks != world.ranks() {
+            let allowed = format!("{}, the size of the world", world.ranks());
+            return Err(RuntimeError::invalid("ranks", shape.ranks, allowed));
+        }
+        tuning.check(&shape).map_err(|e| RuntimeError::invalid("tuning", e, "variants that go together"))?;
+        let dispatch = tuning.dispatch_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
+        let combine = tuning.combine_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
+        let plan = Plan::new(&dispatch, &combine);
+        let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
+        let mut ranks = vec![];
+        for (index, member) in world.members().iter().enumerate() {
+            let made = Making { world, member, index, plan: &plan, shared: &shared, images };
+            ranks.push(made.rank(&dispatch, &combine)?);
+        }
+        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
+    }
+
+    /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
+    pub fn ranks_mut(&mut self) -> &mut [MoeRank] {
+        &mut self.ranks
+    }
+
+    /// The ranks of this process.
+    pub fn ranks(&self) -> &[MoeRank] {
+        &self.ranks
+    }
+
+    /// The world that it runs in.
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+}
+
+/// Which buffer is where: one plan for all ranks.
+#[derive(Debug, Default)]
+struct Plan {
+    /// First byte and size of each symmetric buffer, by name.
+    symmetric: BTreeMap<String, (u64, u64)>,
+    symmetric_bytes: u64,
+    /// First byte and size of each buffer of this rank alone, by name.
+    local: BTreeMap<String, (u64, u64)>,
+    local_bytes: u64,
+    /// Names of what has to be zero before the first launch.
+    zeroed: Vec<String>,
+}
+
+impl Plan {
+    fn new(dispatch: &[Variant], combine: &[Variant]) -> Plan {
+        let mut plan = Plan::default();
+        let of = |variants: &[Variant]| variants.iter().flat_map(|v| v.params()).collect::<Vec<_>>();
+        of(dispatch).iter().for_each(|p| plan.add(p, Kernel::Dispatch));
+        of(combine).iter().for_each(|p| plan.add(p, Kernel::Combine));
+        plan
+    }
+
+    fn add(&mut self, p: &ParamSpec, kernel: Kernel) {
+        let name = kernel.buffer(p);
+        let bytes = match p.kind {
+            ParamKind::Scalar => return,
+            // The epoch, and how many blocks are done.
+            ParamKind::EpochWord => 8,
+            _ => p.len * u64::from(p.dtype.bytes()),
+        };
+        let (all, end) = match p.kind {
+            ParamKind::Symmetric | ParamKind::Flags => (&mut self.symmetric, &mut self.symmetric_bytes),
+            _ if INPUTS.contains(&name.as_str()) || OUTPUTS.contains(&name.as_str()) => return,
+            _ => (&mut self.local, &mut self.local_bytes),
+        };
+        if all.contains_key(&name) {
+            return;
+        }
+        all.insert(name.clone(), (*end, bytes));
+        *end = (*end + bytes).next_multiple_of(ALIGN);
+        if matches!(p.kind, ParamKind::Flags | ParamKind::EpochWord) {
+            self.zeroed.push(name);
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Kernel {
+    Dispatch,
+    Combine,
+}
+
+impl Kernel {
+    /// The buffer that a parameter is. Kernels share those of the same name, except that each has an epoch of its own.
+    fn buffer(self, p: &ParamSpec) -> String {
+        match (self, p.kind) {
+            (Kernel::Combine, ParamKind::EpochWord) => format!("combine_{EPOCH}"),
+            _ => p.name.clone(),
+        }
+    }
+}
+
+/// What the parts of a rank are made of.
+struct Making<'a> {
+    world: &'a World,
+    member: &'a Member,
+    index: usize,
+    plan: &'a Plan,
+    shared: &'a Arc<Symmetric>,
+    images: &'a dyn Images,
+}
+
+impl Making<'_> {
+    fn rank(&self, dispatch: &[Variant], combine: &[Variant]) -> Result<MoeRank, RuntimeError> {
+        let gpu = &self.member.gpu;
+        let local = Buffer::new(gpu, self.plan.local_bytes)?;
+        gpu.fill(local.ptr(), local.bytes(), 0, RawStream::DEFAULT)?;
+        gpu.synchronize()?;
+        let alive = Arc::new(());
+        let own = self.shared.bases(self.index)[self.member.rank as usize];
+        for name in &self.plan.zeroed {
+            let at = self.plan.symmetric.get(name).map(|&(at, bytes)| (own + at, bytes));
+            let at = at.or_else(|| self.plan.local.get(name).map(|&(at, bytes)| (local.ptr() + at, bytes)));
+            let (ptr, bytes) = at.expect("what is zeroed is in the plan");
+            self.world.clear_on_reset(self.index, ptr, bytes, &alive);
+        }
+        let launches = |variants: &[Variant], kernel| {
+            variants.iter().map(|v| self.launch(&**v, kernel, &local)).collect::<Result<Vec<_>, _>>()
+        };
+        Ok(MoeRank {
+            rank: self.member.rank,
+            gpu: Arc::clone(gpu),
+            dispatch: launches(dispatch, Kernel::Dispatch)?,
+            combine: launches(combine, Kernel::Combine)?,
+            serial: 0,
+            buffers: self.plan.local.clone(),
+            local,
+            _alive: alive,
+            _shared: Arc::clone(self.shared),
+        })
+    }
+
+    fn launch(
+        &self,
+        variant: &dyn DynConfig,
+        kernel: Kernel,
+        local: &Buffer,
+    ) -> Result<Launch, RuntimeError> {
+        let image = self.images.image(variant, self.member.gpu.info().target)?;
+        self.world.introduce(&image);
+        let mut args = KernelArgs::new(&image.variant, &image.args);
+        let mut slots = BTreeMap::new();
+        // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
+        for (p, field) in variant.params().iter().zip(&image.args.fields) {
+            let name = kernel.buffer(p);
+            if let Some(&(at, _)) = self.plan.symmetric.get(&name) {
+                args.set_pointers(&field.name, &self.shared.pointers(self.index, at))?;
+            } else if let Some(&(at, _)) = self.plan.local.get(&name) {
+                args.set_u64(&field.name, local.ptr() + at)?;
+            } else {
+                slots.insert(p.name.clone(), args.slot(&field.name)?);
+            }
+        }
+        args.set_pointers("status", &self.world.status_pointers(self.index))?;
+        args.set_u64("wait_budget_ns", self.world.wait_budget().as_nanos() as u64)?;
+        args.set_u32("rank", self.member.rank)?;
+        args.ready()?;
+        let kernel = load(&self.member.gpu, &image)?;
+        let slot = |name: &str| slots.get(name).copied();
+        let inputs = INPUTS.map(slot);
+        let [y, out] = OUTPUTS.map(slot);
+        Ok(Launch { kernel, args, inputs, y, out })
+    }
+}
+
+fn load(gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
+    let config = LaunchConfig {
+        grid: image.launch.grid,
+        block_threads: image.launch.block_threads,
+        shared_bytes: image.launch.shared_bytes,
+        cooperative: true,
+        ..LaunchConfig::default()
+    };
+    LoadedKernel::new(gpu, &image.module, &image.entry, config)
+}
+
+/// One kernel with its arguments, and the places of those that change.
+#[derive(Debug)]
+struct Launch {
+    kernel: LoadedKernel,
+    args: KernelArgs,
+    /// In the order of [`INPUTS`].
+    inputs: [Option<Slot>; 5],
+    y: Option<Slot>,
+    out: Option<Slot>,
+}
+
+impl Launch {
+    fn write(&mut self, slot: Option<Slot>, ptr: DevicePtr) {
+        if let Some(slot) = slot {
+            self.args.write(slot, ptr);
+        }
+    }
+
+    fn write_tokens(&mut self, t: &Tokens) {
+        for (slot, ptr) in self.inputs.into_iter().zip([t.x, t.x_scale, t.n, t.ids, t.weights]) {
+            self.write(slot, ptr);
+        }
+    }
+
+    /// # Safety
+    /// The pointers written have to be valid for the kernel.
+    unsafe fn run(&self, stream: RawStream) -> Result<(), RuntimeError> {
+        // SAFETY: the struct is laid out as the image says, and filled.
+        unsafe { self.kernel.launch(self.args.ready()?, stream) }
+    }
+}
+
+/// Dispatch and combine on one rank of this process.
+#[derive(Debug)]
+pub struct MoeRank {
+    rank: u32,
+    gpu: Arc<dyn Gpu>,
+    // Modules go before the memory that their kernels use.
+    dispatch: Vec<Launch>,
+    combine: Vec<Launch>,
+    serial: u64,
+    buffers: BTreeMap<String, (u64, u64)>,
+    local: Buffer,
+    _alive: Arc<()>,
+    _shared: Arc<Symmetric>,
+}
+
+impl MoeRank {
+    /// Its number in the world.
+    pub fn rank(&self) -> u32 {
+        self.rank
+    }
+
+    /// Its GPU.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.gpu
+    }
+
+    /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
+    /// `n_from`, `pos`, `weight_from`.
+    pub fn buffer(&self, name: &str) -> Result<(DevicePtr, u64), RuntimeError> {
+        let found = self.buffers.get(name).map(|&(at, bytes)| (self.local.ptr() + at, bytes));
+        found.ok_or_else(|| {
+            let known: Vec<&str> = self.buffers.keys().map(String::as_str).collect();
+            RuntimeError::invalid("buffer", name, format!("one of {}", known.join(", ")))
+        })
+    }
+
+    /// Sends this rank's tokens and receives those for its experts, on the caller's stream.
+    ///
+    /// # Safety
+    /// `stream` is of this rank's GPU, and the pointers of `tokens` are valid on it for as many tokens as `n` says there,
+    /// until combine has ended. Calls of one rank are in order: all on one stream, or ordered by events.
+    pub unsafe fn dispatch_raw(
+        &mut self,
+        tokens: &Tokens,
+        stream: RawStream,
+    ) -> Result<Routed, RuntimeError> {
+        for launch in &mut self.dispatch {
+            launch.write_tokens(tokens);
+            // SAFETY: as the caller says.
+            unsafe { launch.run(stream)? };
+        }
+        self.serial += 1;
+        Ok(Routed { tokens: *tokens, serial: self.serial })
+    }
+
+    /// Brings the experts' outputs back and sums them with the weights: `y` in the order of dispatch's `rows`, to
+    /// `out[token][hidden]`.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::dispatch_raw`]; `y` and `out` are valid until it has ended.
+    pub unsafe fn combine_raw(
+        &mut self,
+        routed: Routed,
+        y: DevicePtr,
+        out: DevicePtr,
+        stream: RawStream,
+    ) -> Result<(), RuntimeError> {
+        if routed.serial != self.serial {
+            let allowed = format!("that of the last dispatch of rank {}, {}", self.rank, self.serial);
+            return Err(RuntimeError::invalid("routed", routed.serial, allowed));
+        }
+        for launch in &mut self.combine {
+            launch.write_tokens(&routed.tokens);
+            launch.write(launch.y, y);
+            launch.write(launch.out, out);
+            // SAFETY: as the caller says.
+            unsafe { launch.run(stream)? };
+        }
+        Ok(())
+    }
+}

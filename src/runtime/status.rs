@@ -1,0 +1,153 @@
+//! What a kernel leaves behind when one of its waits runs out of time.
+
+use std::fmt;
+
+use bytemuck::{Pod, Zeroable};
+
+use super::image::KernelImage;
+
+/// The record that emitted kernels write: `Status` in their source.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
+pub struct Status {
+    /// 1 + the rank that gave up, 0 while all is well.
+    pub aborted: u32,
+    /// Whether the rest is filled in.
+    pub claimed: u32,
+    /// Which kernel waited.
+    pub kernel: u64,
+    /// Index of the flag in its array.
+    pub index: u64,
+    /// The rank that waited.
+    pub rank: u32,
+    /// The role that waited.
+    pub role: u32,
+    /// The block that waited.
+    pub block: u32,
+    /// The rank that did not signal.
+    pub peer: u32,
+    /// Which parameter the flag array is.
+    pub flag: u32,
+    /// Line of the wait in the kernel author's source.
+    pub line: u32,
+    /// The epoch that was waited for.
+    pub expected: u32,
+    /// What stood there instead.
+    pub seen: u32,
+}
+
+/// The number by which a kernel calls itself in a [`Status`]: FNV-1a of the variant's name.
+pub fn kernel_id(variant: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3);
+    variant.bytes().fold(0xcbf2_9ce4_8422_2325, step)
+}
+
+/// The names that a [`Status`] gives by number.
+#[derive(Clone, Debug)]
+pub(super) struct KernelNames {
+    id: u64,
+    variant: String,
+    roles: Vec<String>,
+    parameters: Vec<String>,
+}
+
+impl KernelNames {
+    pub fn of(image: &KernelImage) -> KernelNames {
+        KernelNames {
+            id: kernel_id(&image.variant),
+            variant: image.variant.clone(),
+            roles: image.roles.clone(),
+            parameters: image.args.fields.iter().map(|f| f.name.clone()).collect(),
+        }
+    }
+}
+
+/// A wait ran out of time, and every rank left its kernel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Aborted {
+    /// The rank that gave up first, as far as this process's ranks know.
+    pub rank: u32,
+    /// What it waited for. None if that rank is another process's: the error over there says.
+    pub wait: Option<ExpiredWait>,
+    /// Whether the world can be used again after [`crate::runtime::World::reset`].
+    pub recoverable: bool,
+}
+
+/// The wait that ran out of time.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ExpiredWait {
+    /// The variant.
+    pub kernel: String,
+    /// The role that waited.
+    pub role: String,
+    /// The block that waited.
+    pub block: u32,
+    /// The rank that did not signal.
+    pub peer: u32,
+    /// The flag array.
+    pub flag: String,
+    /// The flag's index in it.
+    pub index: u64,
+    /// The epoch that was waited for.
+    pub expected: u32,
+    /// What stood there instead.
+    pub seen: u32,
+    /// Line of the wait in the kernel author's source.
+    pub line: u32,
+}
+
+impl Aborted {
+    /// What the status records of this process's ranks say, by rank; none while all is well.
+    pub(super) fn of(records: &[(u32, Status)], kernels: &[KernelNames]) -> Option<Aborted> {
+        let first = records.iter().find(|(_, s)| s.aborted != 0)?.1.aborted - 1;
+        // Two ranks may have given up at the same time; each raised the other's `aborted`.
+        let own = records.iter().filter(|(_, s)| s.claimed != 0);
+        let told = own.clone().find(|(rank, _)| *rank == first).or_else(|| own.clone().next());
+        let wait = told.map(|(_, status)| ExpiredWait::of(status, kernels));
+        Some(Aborted { rank: told.map_or(first, |t| t.0), wait, recoverable: true })
+    }
+}
+
+impl ExpiredWait {
+    fn of(status: &Status, kernels: &[KernelNames]) -> ExpiredWait {
+        let names = kernels.iter().find(|k| k.id == status.kernel);
+        let numbered = |names: Option<&Vec<String>>, what: &str, i: u32| {
+            names.and_then(|n| n.get(i as usize)).cloned().unwrap_or_else(|| format!("{what} {i}"))
+        };
+        ExpiredWait {
+            kernel: names.map_or_else(|| format!("kernel {:#018x}", status.kernel), |k| k.variant.clone()),
+            role: numbered(names.map(|k| &k.roles), "role", status.role),
+            block: status.block,
+            peer: status.peer,
+            flag: numbered(names.map(|k| &k.parameters), "parameter", status.flag),
+            index: status.index,
+            expected: status.expected,
+            seen: status.seen,
+            line: status.line,
+        }
+    }
+}
+
+impl fmt::Display for Aborted {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.wait {
+            None => write!(f, "rank {} gave up waiting; its own error says for what", self.rank)?,
+            Some(w) => write!(
+                f,
+                "rank {} waited in vain for rank {}: {}[{}] was to reach epoch {} and is {} ({}, role {}, block {}, \
+                 line {})",
+                self.rank, w.peer, w.flag, w.index, w.expected, w.seen, w.kernel, w.role, w.block, w.line
+            )?,
+        }
+        match self.recoverable {
+            true => f.write_str("; reset the world before it is used again"),
+            false => f.write_str("; the world cannot be used again"),
+        }
+    }
+}
+
+impl std::error::Error for Aborted {}
+
+#[cfg(test)]
+#[path = "status_tests.rs"]
+mod tests;

@@ -1,0 +1,103 @@
+use peerwarp_codegen::family::{CudaArch, Target};
+
+use super::*;
+use crate::moe::{MoeShape, RowDtype};
+use crate::moe_run::MoeTuning;
+use peerwarp_codegen::family::Family;
+
+fn names() -> Vec<KernelNames> {
+    let strings = |all: &[&str]| all.iter().map(|s| s.to_string()).collect();
+    vec![KernelNames {
+        id: kernel_id("moe_dispatch"),
+        variant: "moe_dispatch".into(),
+        roles: strings(&["route", "send", "recv"]),
+        parameters: strings(&["x", "row_flag"]),
+    }]
+}
+
+fn expired() -> Status {
+    Status {
+        aborted: 1,
+        claimed: 1,
+        kernel: kernel_id("moe_dispatch"),
+        index: 9,
+        rank: 0,
+        role: 2,
+        block: 40,
+        peer: 3,
+        flag: 1,
+        line: 240,
+        expected: 8,
+        seen: 7,
+    }
+}
+
+#[test]
+fn all_zero_is_well() {
+    assert_eq!(Aborted::of(&[(0, Status::default()), (1, Status::default())], &names()), None);
+}
+
+#[test]
+fn a_record_is_told_by_names() {
+    let told = Status { aborted: 1, ..Status::default() };
+    let aborted = Aborted::of(&[(1, told), (0, expired())], &names()).unwrap();
+    assert_eq!(aborted.rank, 0);
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (moe_dispatch, role recv, block 40, line 240); reset the world before it is used again");
+}
+
+#[test]
+fn another_processs_wait_is_its_own_to_tell() {
+    let told = Status { aborted: 6, ..Status::default() };
+    let aborted = Aborted::of(&[(1, told)], &names()).unwrap();
+    assert_eq!((aborted.rank, &aborted.wait), (5, &None));
+    insta::assert_snapshot!(aborted, @"rank 5 gave up waiting; its own error says for what; reset the world before it is used again");
+}
+
+#[test]
+fn of_two_that_gave_up_one_of_ours_is_told() {
+    // Rank 2 is another process's, and was the first to write here.
+    let status = Status { aborted: 3, ..expired() };
+    assert_eq!(Aborted::of(&[(0, status)], &names()).unwrap().rank, 0);
+}
+
+#[test]
+fn strangers_are_told_by_number() {
+    let status = Status { kernel: 1, role: 7, flag: 5, ..expired() };
+    let wait = Aborted::of(&[(0, status)], &names()).unwrap().wait.unwrap();
+    assert_eq!((wait.kernel.as_str(), wait.role.as_str()), ("kernel 0x0000000000000001", "role 7"));
+    assert_eq!(wait.flag, "parameter 5");
+}
+
+#[test]
+fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
+    let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
+    let config = MoeTuning::defaults(&shape).unwrap().dispatch;
+    let kernel = config.trace(32).unwrap();
+    let info = peerwarp_codegen::print::EmitInfo { command: String::new() };
+    let source = peerwarp_codegen::print::emit(&kernel, Target::Cuda(CudaArch::Sm90a), &info).unwrap();
+    let id = format!("kernel_id = {:#018x}ull", kernel_id(&config.variant_name()));
+    assert!(source.text.contains(&id), "{id}");
+    let start = source.text.find("struct Status {").unwrap();
+    let text = &source.text[start..];
+    let body = &text[..text.find("};").unwrap()];
+    let members: Vec<&str> = body.lines().skip(1).filter_map(|l| l.trim().split(';').next()).collect();
+    let members: Vec<&str> = members.into_iter().filter(|m| !m.is_empty()).collect();
+    assert_eq!(
+        members,
+        [
+            "u32 aborted",
+            "u32 claimed",
+            "u64 kernel",
+            "u64 index",
+            "u32 rank",
+            "u32 role",
+            "u32 block",
+            "u32 peer",
+            "u32 flag",
+            "u32 line",
+            "u32 expected",
+            "u32 seen"
+        ]
+    );
+    assert_eq!(size_of::<Status>(), 56);
+}

@@ -1,0 +1,250 @@
+//! The ranks that run kernels together, and the memory that they share.
+
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
+use std::time::Duration;
+
+use super::RuntimeError;
+use super::form::FormError;
+use super::gpu::{DevicePtr, Gpu, RawStream, Sharing};
+use super::image::KernelImage;
+use super::status::{Aborted, KernelNames, Status};
+use super::symmetric::{Member, Symmetric};
+
+/// How long a wait may last, unless told otherwise.
+pub const WAIT_BUDGET: Duration = Duration::from_secs(5);
+
+/// Bytes from one rank's status to what is written to find out whether ranks reach each other.
+const GREETINGS: u64 = 256;
+
+/// How a world is formed.
+#[derive(Clone, Debug)]
+pub struct WorldOptions {
+    /// How long a wait of a kernel may last before the world is aborted.
+    pub wait_budget: Duration,
+    /// How memory is shared; the best way that all GPUs have if not given.
+    pub sharing: Option<Sharing>,
+}
+
+impl Default for WorldOptions {
+    fn default() -> WorldOptions {
+        WorldOptions { wait_budget: WAIT_BUDGET, sharing: None }
+    }
+}
+
+/// Memory that has to be zero before the first launch: cleared again by [`World::reset`].
+#[derive(Debug)]
+struct Cleared {
+    gpu: Arc<dyn Gpu>,
+    ptr: DevicePtr,
+    bytes: u64,
+    alive: Weak<()>,
+}
+
+/// The ranks that run kernels together: all in this process, with a GPU each.
+#[derive(Debug)]
+pub struct World {
+    ranks: u32,
+    members: Vec<Member>,
+    sharing: Sharing,
+    wait_budget: Duration,
+    status: Symmetric,
+    kernels: Mutex<Vec<KernelNames>>,
+    cleared: Mutex<Vec<Cleared>>,
+    /// The error after which nothing may be launched.
+    poisoned: Mutex<Option<String>>,
+}
+
+impl World {
+    /// One rank for each of these GPUs, in order.
+    pub fn of_gpus(gpus: &[Arc<dyn Gpu>], options: &WorldOptions) -> Result<World, RuntimeError> {
+        let members: Vec<Member> =
+            gpus.iter().zip(0..).map(|(gpu, rank)| Member { rank, gpu: Arc::clone(gpu) }).collect();
+        check_members(&members)?;
+        let sharing = sharing(&members, options.sharing)?;
+        let ranks = members.len() as u32;
+        let bytes = GREETINGS + 8 * u64::from(ranks);
+        let status = Symmetric::local(&members, bytes, sharing)?;
+        let world = World {
+            ranks,
+            members,
+            sharing,
+            wait_budget: options.wait_budget,
+            status,
+            kernels: Mutex::default(),
+            cleared: Mutex::default(),
+            poisoned: Mutex::default(),
+        };
+        world.greet()?;
+        Ok(world)
+    }
+
+    /// World size.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The ranks of this process.
+    pub fn members(&self) -> &[Member] {
+        &self.members
+    }
+
+    /// How memory is shared.
+    pub fn sharing(&self) -> Sharing {
+        self.sharing
+    }
+
+    /// How long a wait of a kernel may last.
+    pub fn wait_budget(&self) -> Duration {
+        self.wait_budget
+    }
+
+    /// Allocates zeroed memory on every rank. All ranks have to do so in the same order, with the same size.
+    pub fn allocate(&self, bytes: u64) -> Result<Symmetric, RuntimeError> {
+        Symmetric::local(&self.members, bytes, self.sharing)
+    }
+
+    /// Where the status records of all ranks are, as the member with this index sees them.
+    pub(super) fn status_pointers(&self, member: usize) -> Vec<DevicePtr> {
+        self.status.pointers(member, 0)
+    }
+
+    /// Makes the names of a kernel known, for the errors of its waits.
+    pub(super) fn introduce(&self, image: &KernelImage) {
+        lock(&self.kernels).push(KernelNames::of(image));
+    }
+
+    /// Has memory of a member cleared by [`World::reset`], as long as `owner` is alive.
+    pub(super) fn clear_on_reset(&self, member: usize, ptr: DevicePtr, bytes: u64, owner: &Arc<()>) {
+        let gpu = Arc::clone(&self.members[member].gpu);
+        lock(&self.cleared).push(Cleared { gpu, ptr, bytes, alive: Arc::downgrade(owner) });
+    }
+
+    /// Whether kernels may be launched: an error tells of an earlier one that was not followed by a [`World::reset`].
+    pub fn usable(&self) -> Result<(), RuntimeError> {
+        match &*lock(&self.poisoned) {
+            None => Ok(()),
+            Some(first) => Err(RuntimeError::Poisoned { first: first.clone() }),
+        }
+    }
+
+    /// Looks whether a wait has run out of time on any rank, which this process's ranks know of. Does not wait for
+    /// kernels to end, and launches nothing.
+    pub fn check(&self) -> Result<(), RuntimeError> {
+        self.usable()?;
+        let records: Result<Vec<_>, _> = (0..self.members.len()).map(|m| self.status(m)).collect();
+        match Aborted::of(&records?, &lock(&self.kernels)) {
+            None => Ok(()),
+            Some(aborted) => {
+                lock(&self.poisoned).get_or_insert_with(|| aborted.to_string());
+                Err(RuntimeError::Aborted(Box::new(aborted)))
+            }
+        }
+    }
+
+    /// Waits until everything on a stream of a member has ended, then looks as [`World::check`] does. Every wait of a
+    /// kernel is bounded, so that this is too.
+    pub fn finish(&self, member: usize, stream: RawStream) -> Result<(), RuntimeError> {
+        if let Err(e) = self.members[member].gpu.synchronize_stream(stream) {
+            lock(&self.poisoned).get_or_insert_with(|| e.to_string());
+            return Err(e);
+        }
+        self.check()
+    }
+
+    /// Makes the world usable again after a wait ran out of time: waits until all GPUs are idle, then clears status
+    /// records, flags and epochs. What kernels had not finished is lost.
+    pub fn reset(&self) -> Result<(), RuntimeError> {
+        self.members.iter().try_for_each(|m| m.gpu.synchronize())?;
+        let mut cleared = lock(&self.cleared);
+        cleared.retain(|c| c.alive.strong_count() > 0);
+        let status = (0..self.members.len())
+            .map(|m| (&self.members[m].gpu, self.own_status(m), size_of::<Status>() as u64));
+        for (gpu, ptr, bytes) in status.chain(cleared.iter().map(|c| (&c.gpu, c.ptr, c.bytes))) {
+            gpu.fill(ptr, bytes, 0, RawStream::DEFAULT)?;
+        }
+        self.members.iter().try_for_each(|m| m.gpu.synchronize())?;
+        *lock(&self.poisoned) = None;
+        Ok(())
+    }
+
+    fn own_status(&self, member: usize) -> DevicePtr {
+        self.status.bases(member)[self.members[member].rank as usize]
+    }
+
+    fn status(&self, member: usize) -> Result<(u32, Status), RuntimeError> {
+        let mut status = Status::default();
+        let at = self.own_status(member);
+        self.members[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status))?;
+        Ok((self.members[member].rank, status))
+    }
+
+    /// Has every rank write a word to every other one, and looks whether it arrived.
+    fn greet(&self) -> Result<(), RuntimeError> {
+        let word = |from: u32, to: u32| 0x7065_6572_0000_0000 | u64::from(from) << 16 | u64::from(to);
+        for (index, member) in self.members.iter().enumerate() {
+            for to in 0..self.ranks {
+                let at = self.status.bases(index)[to as usize] + GREETINGS + 8 * u64::from(member.rank);
+                member.gpu.upload(at, &word(member.rank, to).to_ne_bytes())?;
+            }
+            member.gpu.synchronize()?;
+        }
+        for (index, member) in self.members.iter().enumerate() {
+            let mut found = vec![0u64; self.ranks as usize];
+            let at = self.status.bases(index)[member.rank as usize] + GREETINGS;
+            member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))?;
+            for (from, &found) in (0..).zip(&found) {
+                let (to, wrote) = (member.rank, word(from, member.rank));
+                if found != wrote {
+                    return Err(FormError::Unreachable { from, to, wrote, found }.into());
+                }
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        // Kernels may still write to other ranks' memory, which is about to be unmapped.
+        for member in &self.members {
+            let _ = member.gpu.synchronize();
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
+/// Whether there are enough GPUs, each once, and each can reach the others.
+fn check_members(members: &[Member]) -> Result<(), RuntimeError> {
+    if members.len() < 2 || members.len() > 64 {
+        return Err(RuntimeError::invalid("ranks", members.len(), "2 to 64, with a GPU each"));
+    }
+    for (i, a) in members.iter().enumerate() {
+        for (j, b) in members.iter().enumerate() {
+            let (from, to) = (a.gpu.info().ordinal, b.gpu.info().ordinal);
+            if i < j && from == to {
+                let allowed = "a GPU of its own for every rank: kernels wait for each other";
+                return Err(RuntimeError::invalid(format!("GPU of rank {j}"), to, allowed));
+            }
+            if i != j && !a.gpu.can_access(to)? {
+                return Err(RuntimeError::NoPeerAccess { from, to });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The way to share memory that is asked for, or else the best that all GPUs have.
+fn sharing(members: &[Member], asked: Option<Sharing>) -> Result<Sharing, RuntimeError> {
+    let all = |way: &Sharing| members.iter().all(|m| m.gpu.sharing().contains(way));
+    match asked {
+        None => Ok(members[0].gpu.sharing().iter().copied().find(all).unwrap_or(Sharing::Ipc)),
+        Some(way) if all(&way) => Ok(way),
+        Some(way) => {
+            let allowed = "a way to share memory that all GPUs have";
+            Err(RuntimeError::invalid("sharing", format!("{way:?}").to_lowercase(), allowed))
+        }
+    }
+}
