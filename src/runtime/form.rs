@@ -1,9 +1,109 @@
 //! What can go wrong while ranks come together, or when one of them goes.
 
+use std::time::Duration;
+
+use serde::{Deserialize, Serialize};
+
 /// Why there is no world, or no longer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, serde::Serialize, serde::Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Serialize, Deserialize)]
 #[non_exhaustive]
 pub enum FormError {
+    /// Rank 0 cannot listen where the ranks are to meet.
+    #[error("rank 0 cannot listen at {address}: {reason}")]
+    Listen {
+        /// Where.
+        address: String,
+        /// Why not.
+        reason: String,
+    },
+    /// Rank 0 does not answer.
+    #[error("rank 0 did not answer at {address} for {waited:.1?}: {reason}")]
+    NoAnswer {
+        /// Where it was to listen.
+        address: String,
+        /// How long it was tried.
+        waited: Duration,
+        /// The last attempt's error.
+        reason: String,
+    },
+    /// Some ranks did not come.
+    #[error("after {waited:.1?} there was nothing of rank{} {}", if .missing.len() == 1 { "" } else { "s" }, list(.missing))]
+    Missing {
+        /// Which.
+        missing: Vec<u32>,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Two processes say that they are the same rank.
+    #[error("two processes say that they are rank {rank}")]
+    SameRank {
+        /// Which.
+        rank: u32,
+    },
+    /// Ranks that do not fit together.
+    #[error(
+        "{field} of rank {rank} is {value}, and {other} on rank {other_rank}: it has to be the same on all ranks"
+    )]
+    Mismatch {
+        /// What differs.
+        field: String,
+        /// A rank.
+        rank: u32,
+        /// What it has.
+        value: String,
+        /// Another rank.
+        other_rank: u32,
+        /// What that has.
+        other: String,
+    },
+    /// Two ranks have the same GPU.
+    #[error("ranks {a} and {b} both have GPU {bus_id}: every rank needs a GPU of its own")]
+    SameGpu {
+        /// One.
+        a: u32,
+        /// The other.
+        b: u32,
+        /// Where the GPU sits.
+        bus_id: String,
+    },
+    /// A rank's process is gone.
+    #[error("rank {rank} is gone: its process ended, or closed its connection")]
+    Lost {
+        /// Which.
+        rank: u32,
+    },
+    /// A rank does not come to a point to which all have to come.
+    #[error("rank {rank} did not come within {waited:.1?}: it is stuck, or makes other calls than the rest")]
+    Late {
+        /// Which.
+        rank: u32,
+        /// How long was waited.
+        waited: Duration,
+    },
+    /// Something failed on a rank that all ranks have to do together.
+    #[error("rank {rank} failed: {reason}")]
+    Failed {
+        /// Which.
+        rank: u32,
+        /// Why.
+        reason: String,
+    },
+    /// What a rank said cannot be understood.
+    #[error("rank {rank} says something that makes no sense: {reason}")]
+    Malformed {
+        /// Which.
+        rank: u32,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// The socket over which ranks of a machine pass handles cannot be had.
+    #[error("the socket {path}: {reason}")]
+    Socket {
+        /// Its path.
+        path: String,
+        /// What is wrong.
+        reason: String,
+    },
     /// A rank could not use the memory of another one, although the driver mapped it.
     #[error(
         "what rank {from} wrote to the memory of rank {to} did not arrive: wrote {wrote:#x}, found {found:#x}"
@@ -18,4 +118,8 @@ pub enum FormError {
         /// What was there instead.
         found: u64,
     },
+}
+
+fn list(ranks: &[u32]) -> String {
+    ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
