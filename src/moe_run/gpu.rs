@@ -252,7 +252,7 @@ impl MoeGpu {
                 place.events[1].record(place.stream.raw())?;
             }
             finish(self.op.world(), &self.places)?;
-            let time = |p: &Place| Ok(p.events[1].since(&p.events[0])?);
+            let time = |p: &Place| p.events[1].since(&p.events[0]);
             let times = self.places.iter().map(time).collect::<Result<Vec<_>, RuntimeError>>()?;
             let slowest = times.into_iter().max().unwrap_or_default().as_secs_f64() * 1e6;
             round_us = slowest / (f64::from(stop - done) * self.rounds.len() as f64);

@@ -130,7 +130,7 @@ impl MoeSim {
 
     fn errors_of(&self, memory: &Memory, round: usize, rank: u32) -> Errors {
         let got = memory.read::<u8>(rank, &steps::kept(round as u32)).unwrap_or_default();
-        self.rounds[round].errors(round, rank, &got)
+        self.rounds[round].errors(round, rank, got)
     }
 }
 
