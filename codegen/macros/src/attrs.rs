@@ -142,15 +142,27 @@ pub fn list(names: &[impl AsRef<str>]) -> String {
 
 /// The first paragraph of the doc comments, its lines joined by spaces.
 pub fn first_paragraph(attrs: &[Attribute]) -> String {
+    let text = documentation(attrs);
+    let words = text.lines().map(str::trim).skip_while(|l| l.is_empty()).take_while(|l| !l.is_empty());
+    words.collect::<Vec<_>>().join(" ")
+}
+
+/// What follows the first paragraph, line by line.
+pub fn other_paragraphs(attrs: &[Attribute]) -> String {
+    let text = documentation(attrs);
+    let lines = text.lines().map(|l| l.strip_prefix(' ').unwrap_or(l).trim_end());
+    let rest = lines.skip_while(|l| l.is_empty()).skip_while(|l| !l.is_empty()).skip_while(|l| l.is_empty());
+    rest.collect::<Vec<_>>().join("\n").trim_end().to_owned()
+}
+
+fn documentation(attrs: &[Attribute]) -> String {
     let lines = attrs.iter().filter_map(|attr| {
         let Meta::NameValue(meta) = &attr.meta else { return None };
         let Expr::Lit(lit) = &meta.value else { return None };
         let Lit::Str(text) = &lit.lit else { return None };
         meta.path.is_ident("doc").then(|| text.value())
     });
-    let text = lines.collect::<Vec<_>>().join("\n");
-    let words = text.lines().map(str::trim).skip_while(|l| l.is_empty()).take_while(|l| !l.is_empty());
-    words.collect::<Vec<_>>().join(" ")
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// The result of an expansion, or its errors as code that does not compile.

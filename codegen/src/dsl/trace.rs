@@ -17,6 +17,8 @@ pub struct TraceMeta {
     pub name: String,
     /// First paragraph of its docs.
     pub doc: String,
+    /// The rest of them: what whoever launches it should know.
+    pub usage: String,
     /// Full variant name, an identifier; the entry point's name in emitted source.
     pub variant: String,
     /// Comptime facts worth printing in a banner, in order (`hidden`, `7168`).
@@ -38,6 +40,7 @@ impl TraceMeta {
         TraceMeta {
             name: name.into(),
             doc: String::new(),
+            usage: String::new(),
             variant: name.into(),
             config: vec![],
             ranks,
@@ -208,6 +211,7 @@ impl Trace {
     fn new(id: u32, meta: TraceMeta) -> Trace {
         let mut builder = Builder::new(&meta.name, meta.ranks, meta.warp_size, meta.block_warps, meta.loc);
         builder.kernel.doc = meta.doc;
+        builder.kernel.usage = meta.usage;
         builder.kernel.variant = meta.variant;
         builder.kernel.config = meta.config;
         let prologue = Scope {

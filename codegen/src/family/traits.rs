@@ -120,6 +120,7 @@ pub trait Family: Fields + Legal {
         let meta = TraceMeta {
             name: Self::KERNEL.name.to_owned(),
             doc: Self::KERNEL.doc.to_owned(),
+            usage: Self::KERNEL.usage.to_owned(),
             variant: self.variant_name(),
             config: self.describe(),
             ranks: self.ranks(),

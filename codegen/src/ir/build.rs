@@ -16,6 +16,7 @@ impl Builder {
         let kernel = Kernel {
             name: name.into(),
             doc: String::new(),
+            usage: String::new(),
             variant: name.into(),
             config: vec![],
             ranks,

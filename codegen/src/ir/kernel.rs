@@ -190,6 +190,8 @@ pub struct Kernel {
     pub name: String,
     /// First paragraph of its docs.
     pub doc: String,
+    /// The rest of them, line by line: what whoever launches it should know. Emitted headers say it.
+    pub usage: String,
     /// Full variant name; the entry point's name in emitted source.
     pub variant: String,
     /// Comptime facts worth printing in a banner, in order (`hidden = 7168`).

@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use crate::ir::{Dtype, Kernel, OpKind, Param, ParamId, ParamKind, Place};
 
-use super::names::Names;
+use super::{memory::place_of, names::Names, writer::wrap_words};
 
 /// Member names of the parameters, clear of C++ words and of the members that every kernel has.
 #[derive(Debug)]
@@ -73,56 +73,139 @@ impl ArgsLayout {
     }
 }
 
-/// A member as templates print it.
+/// A member of the argument struct in emitted source.
 #[derive(Debug, Serialize)]
 pub(super) struct FieldText {
     pub declaration: String,
     pub comment: Option<String>,
 }
 
+/// A member of the argument struct in the header: all there is to say stands above it.
+#[derive(Debug, Serialize)]
+pub(super) struct DocumentedText {
+    pub about: Vec<String>,
+    pub declaration: String,
+}
+
+/// A buffer that a host program allocates.
+#[derive(Debug, Serialize)]
+pub(super) struct BufferText {
+    pub name: String,
+    pub kind: &'static str,
+    /// On each rank; 0 for a buffer that the kernel does not use.
+    pub bytes: u64,
+}
+
+/// A member that holds pointers which the kernel follows.
+#[derive(Debug, Serialize)]
+pub(super) struct PointerText {
+    pub name: String,
+    pub count: u32,
+}
+
 /// The language that members are declared in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Language {
+enum Language {
     /// The emitted source.
     Device,
     /// The C header.
     Host,
 }
 
-/// The members of the argument struct as declarations.
-pub(super) fn fields(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<FieldText> {
-    let written = written(kernel);
-    let r = kernel.ranks;
-    let device = language == Language::Device;
-    let mut rows: Vec<(String, String)> = vec![];
-    for (i, p) in kernel.params.iter().enumerate() {
-        let id = ParamId(i as u32);
-        let name = names.of(id);
-        let ty = scalar_type(p.dtype, language);
-        let declaration = match p.kind {
-            ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
-            ParamKind::Local => format!("{ty}* {name};"),
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => format!("{ty}* {name}[{r}];"),
-            ParamKind::EpochWord if device => format!("EpochWord* {name};"),
-            ParamKind::EpochWord => format!("PeerwarpEpochWord* {name};"),
-            ParamKind::Scalar => format!("{ty} {name};"),
-        };
-        rows.push((declaration, comment(p)));
-    }
-    let (status, u64, u32) =
-        if device { ("Status", "u64", "u32") } else { ("PeerwarpStatus", "uint64_t", "uint32_t") };
-    rows.push((format!("{status}* status[{r}];"), "each rank's status".into()));
-    rows.push((
-        format!("{u64} wait_budget_ns;"),
-        "how long a wait may last before the world is aborted".into(),
-    ));
-    rows.push((format!("{u32} rank;"), "this rank".into()));
+/// The members of the argument struct in emitted source.
+pub(super) fn fields(kernel: &Kernel, names: &ArgNames) -> Vec<FieldText> {
+    let params = declarations(kernel, names, Language::Device).into_iter();
+    let mut rows: Vec<_> = params.zip(&kernel.params).map(|(d, p)| (d, shorten(&comment(p)))).collect();
+    rows.push((format!("Status* status[{}];", kernel.ranks), "each rank's status".into()));
+    let budget = "how long a wait may last before the world is aborted";
+    rows.push(("u64 wait_budget_ns;".into(), budget.into()));
+    rows.push(("u32 rank;".into(), "this rank".into()));
     let width = rows.iter().map(|r| r.0.len()).filter(|&n| n < 40).max().unwrap_or(0);
     rows.into_iter()
         .map(|(declaration, comment)| match comment.is_empty() {
             true => FieldText { declaration, comment: None },
             false => FieldText { declaration: format!("{declaration:width$}"), comment: Some(comment) },
         })
+        .collect()
+}
+
+/// The members of the argument struct in the header, with comments of at most `width` columns.
+pub(super) fn documented(kernel: &Kernel, names: &ArgNames, width: usize) -> Vec<DocumentedText> {
+    let used = used(kernel);
+    let about = |(i, p): (usize, &Param)| match comment(p) {
+        text if p.kind == ParamKind::Scalar || used.contains(&ParamId(i as u32)) => text,
+        text => format!("Not used by this variant, may be null. {text}"),
+    };
+    let params = declarations(kernel, names, Language::Host);
+    let mut rows: Vec<_> = params.into_iter().zip(kernel.params.iter().enumerate().map(about)).collect();
+    rows.push((format!("PeerwarpStatus* status[{}];", kernel.ranks), "Each rank's status record.".into()));
+    let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
+    rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
+    rows.push(("uint32_t rank;".into(), "This rank, from 0.".into()));
+    rows.into_iter()
+        .map(|(declaration, about)| {
+            let about = if about.is_empty() { vec![] } else { wrap_words(&about, width) };
+            DocumentedText { about, declaration }
+        })
+        .collect()
+}
+
+/// The parameters as members.
+fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<String> {
+    let written = written(kernel);
+    let ranks = kernel.ranks;
+    let declaration = |(i, p): (usize, &Param)| {
+        let id = ParamId(i as u32);
+        let name = names.of(id);
+        let ty = scalar_type(p.dtype, language);
+        match p.kind {
+            ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
+            ParamKind::Local => format!("{ty}* {name};"),
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+                format!("{ty}* {name}[{ranks}];")
+            }
+            ParamKind::EpochWord if language == Language::Device => format!("EpochWord* {name};"),
+            ParamKind::EpochWord => format!("PeerwarpEpochWord* {name};"),
+            ParamKind::Scalar => format!("{ty} {name};"),
+        }
+    };
+    kernel.params.iter().enumerate().map(declaration).collect()
+}
+
+/// Bytes of a status record.
+const STATUS_BYTES: u64 = 56;
+/// Bytes of an epoch word and its count of blocks.
+const EPOCH_BYTES: u64 = 8;
+
+/// What a host program allocates on each rank.
+pub(super) fn buffers(kernel: &Kernel, names: &ArgNames) -> Vec<BufferText> {
+    let used = used(kernel);
+    let buffer = |(i, p): (usize, &Param)| {
+        let id = ParamId(i as u32);
+        let all = p.len * u64::from(p.dtype.bytes());
+        let (kind, bytes) = match p.kind {
+            ParamKind::Local => ("LOCAL", all),
+            ParamKind::Symmetric => ("SYMMETRIC", all),
+            ParamKind::Flags => ("FLAGS", all),
+            ParamKind::Packets => ("PACKETS", all),
+            ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
+            ParamKind::Scalar => return None,
+        };
+        let bytes = if used.contains(&id) { bytes } else { 0 };
+        Some(BufferText { name: names.of(id).into(), kind, bytes })
+    };
+    let mut all: Vec<_> = kernel.params.iter().enumerate().filter_map(buffer).collect();
+    all.push(BufferText { name: "status".into(), kind: "STATUS", bytes: STATUS_BYTES });
+    all
+}
+
+/// The members whose pointers a launch checks.
+pub(super) fn pointers(kernel: &Kernel, names: &ArgNames) -> Vec<PointerText> {
+    let count = |kind: &str| if matches!(kind, "LOCAL" | "EPOCH") { 1 } else { kernel.ranks };
+    buffers(kernel, names)
+        .into_iter()
+        .filter(|b| b.bytes > 0)
+        .map(|b| PointerText { name: b.name, count: count(b.kind) })
         .collect()
 }
 
@@ -138,12 +221,11 @@ fn comment(p: &Param) -> String {
     };
     // A doc comment is the author's text: no line of it may end a C comment.
     let doc = p.doc.replace("*/", "* /");
-    let text = match (what.is_empty(), doc.is_empty()) {
+    match (what.is_empty(), doc.is_empty()) {
         (_, true) => what,
         (true, false) => doc,
         (false, false) => format!("{what}: {doc}"),
-    };
-    shorten(&text)
+    }
 }
 
 /// Cuts a comment that would make a line too long.
@@ -166,6 +248,32 @@ fn scalar_type(dtype: Dtype, language: Language) -> &'static str {
         (Language::Host, Dtype::U64) => "uint64_t",
         (Language::Host, Dtype::F32) => "float",
     }
+}
+
+/// The parameters that some operation names.
+fn used(kernel: &Kernel) -> HashSet<ParamId> {
+    let mut found = HashSet::new();
+    let regions = kernel.roles.iter().map(|r| &r.body).chain([&kernel.prologue]);
+    for region in regions {
+        kernel.walk(region, &mut |_, op| {
+            let param = match op.kind {
+                OpKind::ScalarParam { param, .. } => Some(param),
+                OpKind::Epoch { word, .. } => Some(word),
+                OpKind::Put { buffer, .. } => Some(buffer),
+                OpKind::SendPackets { packets, .. } => Some(packets),
+                OpKind::TakePackets { packets, .. } => Some(packets),
+                OpKind::Signal { flag, .. } | OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => {
+                    Some(flag)
+                }
+                ref kind => match place_of(kind) {
+                    Some(Place::Param(p)) => Some(p),
+                    _ => None,
+                },
+            };
+            found.extend(param);
+        });
+    }
+    found
 }
 
 /// The local buffers that the kernel writes.

@@ -25,6 +25,7 @@ mod emitter;
 mod error;
 mod expr;
 mod inline;
+mod launch;
 mod layout;
 mod memory;
 mod names;
@@ -68,9 +69,9 @@ pub struct LaunchShape {
 /// An emitted kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
-    /// CUDA C++ or HIP C++.
+    /// CUDA C++ or HIP C++: the kernel and, for the host side of a compilation, its launcher.
     pub text: String,
-    /// A C header with the argument struct and the launch shape.
+    /// A header for C and C++: the argument struct, what to allocate, the launch shape, and what the launcher offers.
     pub abi: String,
     /// What to call the source file.
     pub file_name: String,

@@ -9,15 +9,16 @@ use crate::{
 
 use super::{
     EmitInfo, LaunchShape, PrintError, Source,
-    args::{self, ArgsLayout, Language},
+    args::{self, ArgsLayout},
     banner,
     emitter::{Emitter, Facts},
     inline::Form,
+    launch,
     memory::place_of,
     names::is_identifier,
     ops::{self, type_name},
     prim::{Prim, Used},
-    template::{self, AbiText, ConstantText, KernelText},
+    template::{self, ConstantText, KernelText},
 };
 
 /// Emits a kernel.
@@ -45,10 +46,10 @@ pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<S
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch),
         includes: includes(target, &used),
-        namespace: format!("{}_source", kernel.variant),
+        namespace: namespace(kernel),
         types: texts(&used, target, kernel, true)?,
         args: args_name(kernel),
-        fields: args::fields(kernel, &facts.args, Language::Device),
+        fields: args::fields(kernel, &facts.args),
         ranks: kernel.ranks,
         constants: constants(kernel),
         primitives: texts(&used, target, kernel, false)?,
@@ -57,13 +58,13 @@ pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<S
         entry: kernel.variant.clone(),
         body,
     };
-    let text = template::kernel(target, &context)?;
-    let abi = abi(kernel, target, info, &facts, &launch, &layout)?;
+    let device = template::kernel(target, &context)?;
+    let launcher = launch::launcher(kernel, target, &facts.args, &launch, &layout)?;
     Ok(Source {
-        text,
-        abi,
+        text: format!("{device}\n{launcher}"),
+        abi: launch::header(kernel, target, info, &facts.args, &launch, &layout)?,
         file_name: format!("{}.{}", kernel.variant, target.file_extension()),
-        abi_file_name: format!("{}.h", kernel.variant),
+        abi_file_name: launch::header_name(kernel),
         entry: kernel.variant.clone(),
         launch,
         args: layout,
@@ -337,7 +338,7 @@ fn constants(kernel: &Kernel) -> Vec<ConstantText> {
 }
 
 /// FNV-1a of the variant's name.
-fn kernel_id(kernel: &Kernel) -> String {
+pub(super) fn kernel_id(kernel: &Kernel) -> String {
     let hash = kernel
         .variant
         .bytes()
@@ -345,33 +346,12 @@ fn kernel_id(kernel: &Kernel) -> String {
     format!("{hash:#018x}")
 }
 
-fn args_name(kernel: &Kernel) -> String {
+/// The argument struct's type, on the device and in the header.
+pub(super) fn args_name(kernel: &Kernel) -> String {
     format!("{}_Args", kernel.variant)
 }
 
-fn abi(
-    kernel: &Kernel,
-    target: Target,
-    info: &EmitInfo,
-    facts: &Facts,
-    launch: &LaunchShape,
-    layout: &ArgsLayout,
-) -> Result<String, PrintError> {
-    let prefix = kernel.variant.to_uppercase();
-    template::abi(&AbiText {
-        title: kernel.variant.clone(),
-        target: target.to_string(),
-        command: info.command.clone(),
-        guard: format!("{prefix}_H"),
-        args: args_name(kernel),
-        fields: args::fields(kernel, &facts.args, Language::Host),
-        ranks: kernel.ranks,
-        grid: launch.grid,
-        threads: launch.block_threads,
-        shared: launch.shared_bytes,
-        args_bytes: layout.bytes,
-        kernel_id: kernel_id(kernel),
-        entry: kernel.variant.clone(),
-        prefix,
-    })
+/// The namespace of all that is not an entry.
+pub(super) fn namespace(kernel: &Kernel) -> String {
+    format!("{}_source", kernel.variant)
 }

@@ -9,12 +9,14 @@ use crate::{family::Target, ir::Kernel};
 
 use super::{
     PrintError,
-    args::FieldText,
+    args::{BufferText, DocumentedText, FieldText, PointerText},
     prim::{Context, Prim},
 };
 
 const CUDA_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/kernel.hbs"));
 const HIP_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/kernel.hbs"));
+const CUDA_LAUNCH: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/launch.hbs"));
+const HIP_LAUNCH: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/launch.hbs"));
 const HIP_PRELUDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/prelude.hbs"));
 const ABI: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/abi.h.hbs"));
 
@@ -49,12 +51,15 @@ pub(super) struct KernelText {
 #[derive(Debug, Serialize)]
 pub(super) struct AbiText {
     pub title: String,
+    pub doc: Vec<String>,
+    pub usage: Vec<String>,
     pub target: String,
     pub command: String,
     pub guard: String,
     pub prefix: String,
     pub args: String,
-    pub fields: Vec<FieldText>,
+    pub fields: Vec<DocumentedText>,
+    pub buffers: Vec<BufferText>,
     pub ranks: u32,
     pub grid: u32,
     pub threads: u32,
@@ -62,6 +67,25 @@ pub(super) struct AbiText {
     pub args_bytes: u32,
     pub kernel_id: String,
     pub entry: String,
+    pub compilers: &'static str,
+    pub stream: &'static str,
+    pub error: &'static str,
+}
+
+/// What `launch.hbs` is rendered with.
+#[derive(Debug, Serialize)]
+pub(super) struct LaunchText {
+    pub header: String,
+    pub namespace: String,
+    pub args: String,
+    pub args_bytes: u32,
+    pub entry: String,
+    pub ranks: u32,
+    pub grid: u32,
+    pub threads: u32,
+    pub shared: u32,
+    pub large_shared: bool,
+    pub pointers: Vec<PointerText>,
 }
 
 /// What the templates of primitives that depend on the block's shape are rendered with.
@@ -86,6 +110,8 @@ fn registry() -> Result<&'static Handlebars<'static>, PrintError> {
         let files = [
             ("cuda/kernel", CUDA_KERNEL),
             ("hip/kernel", HIP_KERNEL),
+            ("cuda/launch", CUDA_LAUNCH),
+            ("hip/launch", HIP_LAUNCH),
             ("hip/prelude", HIP_PRELUDE),
             ("abi.h", ABI),
         ];
@@ -120,6 +146,15 @@ pub(super) fn kernel(target: Target, context: &KernelText) -> Result<String, Pri
 /// The C header.
 pub(super) fn abi(context: &AbiText) -> Result<String, PrintError> {
     render("abi.h", "abi.h", context)
+}
+
+/// The launcher, which follows the emitted source.
+pub(super) fn launch(target: Target, context: &LaunchText) -> Result<String, PrintError> {
+    let name = match target {
+        Target::Cuda(_) => "cuda/launch",
+        Target::Hip(_) => "hip/launch",
+    };
+    render(name, name, context)
 }
 
 /// What stands in for `hip/hip_runtime.h` where there is no ROCm.

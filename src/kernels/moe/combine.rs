@@ -49,6 +49,15 @@ pub struct CombineArgs {
 }
 
 /// Brings the experts' outputs back to the tokens' ranks and sums them with the weights.
+///
+/// One round is dispatch, the experts' work, and this combine, on every rank in this order in one stream (or in
+/// streams that keep this order), ranks without tokens too. `y` holds what the experts made of dispatch's rows,
+/// in the same order. `n`, `ids`, `weights`, `n_from`, `pos` and `weight_from` are those of the dispatch of the same
+/// round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than dispatch's;
+/// the status records are the same.
+///
+/// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
+/// followed by the one with `recv`, on the same buffers.
 #[kernel]
 pub fn combine(c: &Combine, a: &CombineArgs) {
     // Of the two launches of a split operation, the second one ends the epoch.

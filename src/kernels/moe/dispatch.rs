@@ -85,6 +85,19 @@ pub struct DispatchArgs {
 }
 
 /// Brings every token to the ranks that own its experts, grouped by expert.
+///
+/// One round is this dispatch, the experts' work on `rows`, and the combine that belongs to it. Every rank
+/// launches round after round in this order in one stream (or in streams that keep this order), ranks without
+/// tokens too, with n = 0: everybody waits for everybody's routing. A dispatch without the combine of the
+/// round before would overwrite rows that are still being read.
+///
+/// After it, the rows of this rank's e-th expert are `expert_rows[e]` rows from row `expert_start[e]` on. Expert
+/// ids are global; a rank's experts are contiguous. Pass `n`, `ids`, `weights`, `n_from`, `pos` and
+/// `weight_from` on to combine, and change none of them before it is done. Where `x` and `rows` are words,
+/// a word is four bytes of a row in the dtype that the variant's name tells.
+///
+/// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
+/// followed by the one with `recv`, on the same buffers.
 #[kernel]
 pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
     dispatch_with(c, a, &stand_in_expert);

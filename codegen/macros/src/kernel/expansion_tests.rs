@@ -23,7 +23,7 @@ expands! {
     branches: "
 /// Adds up rows.
 ///
-/// Not in the emitted source.
+/// For whoever launches it: in the header.
 #[kernel]
 pub fn branches(c: &Config, a: &Args) {
     let n = a.n.get(0);

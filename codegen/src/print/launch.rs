@@ -1,0 +1,113 @@
+//! What a host program in C or C++ is given: the header, and the launcher at the end of the source.
+
+use crate::{family::Target, ir::Kernel};
+
+use super::{
+    EmitInfo, LaunchShape, PrintError,
+    args::{self, ArgNames, ArgsLayout},
+    source::{args_name, kernel_id, namespace},
+    template::{self, AbiText, LaunchText},
+    writer::wrap_words,
+};
+
+/// Columns of text behind ` * `.
+const WIDTH: usize = 104;
+
+/// Where a header's launcher has its names from.
+struct Runtime {
+    compilers: &'static str,
+    stream: &'static str,
+    error: &'static str,
+    /// Dynamic shared memory that a block gets without asking for more.
+    shared_bytes: u32,
+}
+
+impl Runtime {
+    fn of(target: Target) -> Runtime {
+        match target {
+            Target::Cuda(_) => Runtime {
+                compilers: "nvcc",
+                stream: "cudaStream_t",
+                error: "cudaError_t",
+                shared_bytes: 48 << 10,
+            },
+            Target::Hip(_) => Runtime {
+                compilers: "hipcc or clang",
+                stream: "hipStream_t",
+                error: "hipError_t",
+                shared_bytes: 64 << 10,
+            },
+        }
+    }
+}
+
+/// The C header.
+pub(super) fn header(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    names: &ArgNames,
+    launch: &LaunchShape,
+    layout: &ArgsLayout,
+) -> Result<String, PrintError> {
+    let prefix = kernel.variant.to_uppercase();
+    let runtime = Runtime::of(target);
+    template::abi(&AbiText {
+        title: kernel.variant.clone(),
+        doc: if kernel.doc.is_empty() { vec![] } else { wrap_words(&uncommented(&kernel.doc), WIDTH) },
+        usage: kernel.usage.lines().map(uncommented).collect(),
+        target: target.to_string(),
+        command: info.command.clone(),
+        guard: format!("{prefix}_H"),
+        args: args_name(kernel),
+        fields: args::documented(kernel, names, WIDTH),
+        buffers: args::buffers(kernel, names),
+        ranks: kernel.ranks,
+        grid: launch.grid,
+        threads: launch.block_threads,
+        shared: launch.shared_bytes,
+        args_bytes: layout.bytes,
+        kernel_id: kernel_id(kernel),
+        entry: kernel.variant.clone(),
+        compilers: runtime.compilers,
+        stream: runtime.stream,
+        error: runtime.error,
+        prefix,
+    })
+}
+
+/// An author's text inside of a C comment, which it must not end.
+fn uncommented(text: &str) -> String {
+    text.replace("*/", "* /")
+}
+
+/// The launcher.
+pub(super) fn launcher(
+    kernel: &Kernel,
+    target: Target,
+    names: &ArgNames,
+    launch: &LaunchShape,
+    layout: &ArgsLayout,
+) -> Result<String, PrintError> {
+    template::launch(
+        target,
+        &LaunchText {
+            header: header_name(kernel),
+            namespace: namespace(kernel),
+            args: args_name(kernel),
+            args_bytes: layout.bytes,
+            entry: kernel.variant.clone(),
+            ranks: kernel.ranks,
+            grid: launch.grid,
+            threads: launch.block_threads,
+            shared: launch.shared_bytes,
+            large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
+            pointers: args::pointers(kernel, names),
+        },
+    )
+}
+
+/// What the header is called, which the launcher includes.
+pub(super) fn header_name(kernel: &Kernel) -> String {
+    format!("{}.h", kernel.variant)
+}
