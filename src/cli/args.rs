@@ -153,7 +153,8 @@ pub(crate) enum Backend {
     Auto,
     /// The simulator, on the CPU.
     Sim,
-    /// GPUs of this machine, one for each rank.
+    /// GPUs of this machine, one for each rank: all of them in this process, or with torchrun, mpirun or srun one process a
+    /// rank.
     Gpu,
 }
 
