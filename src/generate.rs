@@ -14,17 +14,9 @@ use crate::input::InputError;
 pub const MANIFEST: &str = "manifest.json";
 
 /// Files to be, by path with `/` relative to the folder they go to.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Tree {
-    /// The file that lists the others.
-    manifest: &'static str,
-    files: BTreeMap<String, Vec<u8>>,
-}
-
-impl Default for Tree {
-    fn default() -> Tree {
-        Tree::with_manifest(MANIFEST)
-    }
+    files: BTreeMap<String, String>,
 }
 
 /// How a folder differs from a [`Tree`]; or, after writing, how it did.
@@ -53,29 +45,23 @@ struct OldManifest {
 }
 
 impl Tree {
-    /// No files yet, to be listed in a JSON file of this name, under `files`.
-    pub fn with_manifest(manifest: &'static str) -> Tree {
-        Tree { manifest, files: BTreeMap::new() }
-    }
-
     /// Adds a file. The same file twice is no harm if the contents agree.
-    pub fn insert(&mut self, path: &str, contents: impl Into<Vec<u8>>) -> Result<(), InputError> {
-        let contents = contents.into();
+    pub fn insert(&mut self, path: &str, text: String) -> Result<(), InputError> {
         match self.files.get(path) {
-            Some(other) if *other != contents => {
+            Some(other) if *other != text => {
                 let allowed = "different names for shapes that differ";
                 Err(InputError::conflict("file", path, "another file of that name", allowed))
             }
             _ => {
-                self.files.insert(path.to_owned(), contents);
+                self.files.insert(path.to_owned(), text);
                 Ok(())
             }
         }
     }
 
     /// Paths and contents.
-    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
-        self.files.iter().map(|(p, c)| (p.as_str(), c.as_slice()))
+    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.files.iter().map(|(p, t)| (p.as_str(), t.as_str()))
     }
 
     /// Compares with what is in `dir`. A folder that does not exist is an empty one.
@@ -101,8 +87,8 @@ impl Tree {
         let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let there = parent.ancestors().find(|a| a.exists()).unwrap_or(Path::new("."));
         let stage = stage(there)?;
-        for (path, contents) in &self.files {
-            put(&stage.path().join("new").join(path), contents)?;
+        for (path, text) in &self.files {
+            put(&stage.path().join("new").join(path), text)?;
         }
         fs::create_dir_all(parent)?;
         fs::rename(stage.path().join("new"), dir)?;
@@ -139,9 +125,9 @@ impl Tree {
     /// Files that are missing or not as they should be.
     fn outdated(&self, dir: &Path) -> io::Result<Differences> {
         let mut found = Differences::default();
-        for (path, contents) in &self.files {
+        for (path, text) in &self.files {
             match fs::read(dir.join(path)) {
-                Ok(bytes) if bytes == *contents => {}
+                Ok(bytes) if bytes == text.as_bytes() => {}
                 Ok(_) => found.changed.push(path.clone()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => found.missing.push(path.clone()),
                 // Something stands in the way: a folder where the file goes, or a file where its folder goes.
@@ -154,7 +140,7 @@ impl Tree {
 
     /// Files of an earlier run that this one does not emit.
     fn abandoned(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let old: OldManifest = match fs::read(dir.join(self.manifest)) {
+        let old: OldManifest = match fs::read(dir.join(MANIFEST)) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(_) => OldManifest::default(),
         };
@@ -172,11 +158,11 @@ fn stage(parent: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(".peerwarp-").tempdir_in(parent)
 }
 
-fn put(path: &Path, contents: &[u8]) -> io::Result<()> {
+fn put(path: &Path, text: &str) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::write(path, contents)
+    fs::write(path, text)
 }
 
 /// CUDA and HIP sources in a folder, by path relative to `top`.

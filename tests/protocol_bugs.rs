@@ -134,7 +134,6 @@ const RECORD_SIGNAL: &str = "parcel.signal(&a.rec_flag";
 const RECORD_WAIT: &str = "a.rec_flag.wait_all(";
 const COUNT_PUT: &str = "parcel.put(&a.rec_count";
 const COUNT_LOAD: &str = "a.rec_count.gather(";
-const N_LOAD: &str = "a.rec_n.get(";
 const RETURN_PUT: &str = "parcel.put_f32(&a.returns";
 const RETURN_SIGNAL: &str = "parcel.signal(&a.return_flag";
 const RETURN_WAIT: &str = "a.return_flag.from(owner).wait(back";
@@ -197,11 +196,11 @@ fn bugs() -> Vec<Bug> {
         c("combine keeps its epoch", keep_epoch(), "doubled-signal", "send", RETURN_SIGNAL),
         // Counts off by one, slots out of range.
         d(
-            "a token too many",
-            offset(Site::put("route", "rec_n"), Slot::Value, 1),
+            "row flag out of range",
+            offset(Site::wait("recv", "row_flag"), Slot::Index, 80),
             "out-of-bounds",
             "recv",
-            N_LOAD,
+            ROW_WAIT,
         ),
         d(
             "a row too few",

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use crate::ir::{BinaryOp, OpId, OpKind, Place, ValueId};
 
-use super::{layout::Layouts, program::Program};
+use super::{layout::Layouts, program::Program, reach::Reach};
 
 /// Which lanes touch what.
 #[derive(Clone, Debug, PartialEq)]
@@ -13,8 +13,8 @@ pub(super) enum Lanes {
     First,
     /// Every lane, the same element.
     Every,
-    /// Each lane its share of a tile of `len` elements, `per_lane` consecutive ones a step.
-    Spread { len: u32, per_lane: u32 },
+    /// Each of a group's `lanes` its share of a tile of `len` elements, `per_lane` consecutive ones a step.
+    Spread { len: u32, per_lane: u32, lanes: u32 },
     /// No telling: gathers and scatters.
     Anywhere,
 }
@@ -34,6 +34,21 @@ pub(super) struct Access {
     pub lanes: Lanes,
     /// First element, as a linear form; none where lanes pick for themselves.
     start: Option<Linear>,
+    /// The same, as what it can be in any round of any loop.
+    reach: Option<Reach>,
+}
+
+impl Lanes {
+    /// Whether an element at the same distance from the start is the same lane's for both.
+    fn agree(&self, other: &Lanes) -> bool {
+        match (self, other) {
+            (
+                Lanes::Spread { per_lane, lanes, .. },
+                Lanes::Spread { per_lane: other_per_lane, lanes: other_lanes, .. },
+            ) => (per_lane, lanes) == (other_per_lane, other_lanes),
+            (a, b) => *a == Lanes::First && *b == Lanes::First,
+        }
+    }
 }
 
 /// `sum of coefficient * value, plus a constant`.
@@ -76,11 +91,15 @@ pub(super) enum Age {
 pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> {
     let k = p.kernel;
     let spread = |tile: ValueId| match k.ty(tile).len {
-        Some(len) => Lanes::Spread { len, per_lane: layouts.of(tile).per_lane },
+        Some(len) => {
+            let layout = layouts.of(tile);
+            Lanes::Spread { len, per_lane: layout.per_lane, lanes: layout.lanes }
+        }
         None => Lanes::First,
     };
     let one = |place, write, put, lanes, index: Option<ValueId>| {
-        vec![Access { op, place, write, put, lanes, start: index.map(|i| linear(p, i)) }]
+        let (start, reach) = (index.map(|i| linear(p, i)), index.map(|i| Reach::of(p, i)));
+        vec![Access { op, place, write, put, lanes, start, reach }]
     };
     match k.op(op).kind {
         OpKind::Load { out, place, index, .. } => {
@@ -137,6 +156,11 @@ pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) 
         return false;
     }
     if (earlier.put && later.put) || (earlier.lanes == Lanes::First && later.lanes == Lanes::First) {
+        return false;
+    }
+    if let (Some(a), Some(b)) = (&earlier.reach, &later.reach)
+        && a.never_crosses(b, length(&earlier.lanes), length(&later.lanes), earlier.lanes.agree(&later.lanes))
+    {
         return false;
     }
     let (Some(a), Some(b)) = (&earlier.start, &later.start) else { return true };

@@ -44,8 +44,8 @@ impl<'k> Facts<'k> {
     pub fn new(kernel: &'k Kernel, target: Target) -> Result<Facts<'k>, PrintError> {
         let p = Program::new(kernel);
         let layouts = Layouts::new(&p)?;
-        let barriers = Barriers::new(&p, &layouts);
         let forms = Forms::new(&p, &layouts);
+        let barriers = Barriers::new(&p, &layouts, &forms);
         Ok(Facts {
             layouts,
             barriers,
@@ -252,6 +252,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
             return Ok(());
         }
         if self.takes_tile(id)? {
+            if f.barriers.meets(id) {
+                self.flush()?;
+            }
             return Ok(());
         }
         match &op.kind {

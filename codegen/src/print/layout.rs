@@ -29,6 +29,11 @@ impl Layout {
         self.len.div_ceil(self.lanes * self.per_lane)
     }
 
+    /// Whether a lane holds one element at most.
+    pub fn is_single(self) -> bool {
+        self.per_lane == 1 && self.steps() == 1
+    }
+
     /// Steps in which every lane has elements.
     pub fn full_steps(self) -> u32 {
         self.len / (self.lanes * self.per_lane)

@@ -34,6 +34,7 @@ mod packets;
 mod prim;
 mod program;
 mod protocol;
+mod reach;
 mod source;
 mod steps;
 mod sync;
@@ -41,7 +42,7 @@ mod template;
 mod tiles;
 mod writer;
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::{family::Target, ir::Kernel};
 
@@ -56,7 +57,7 @@ pub struct EmitInfo {
 }
 
 /// How a kernel must be launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct LaunchShape {
     /// Blocks.
     pub grid: u32,

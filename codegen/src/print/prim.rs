@@ -11,6 +11,8 @@ pub(super) enum Context {
     Nothing,
     /// The shape of a block.
     Block,
+    /// What the target can do.
+    Target,
 }
 
 macro_rules! cuda_text {
@@ -82,8 +84,10 @@ prims! {
     Iota = "iota", Nothing, [Vec];
     /// Vector load.
     Load = "load", Nothing, [Vec];
-    /// Vector store.
-    Store = "store", Nothing, [Vec];
+    /// Vector store to global memory.
+    Store = "store", Nothing, [Bits, Vec];
+    /// Vector store to shared memory.
+    StoreShared = "store_shared", Nothing, [Vec];
     /// Shared-memory arrays.
     Shared = "shared", Nothing, [];
     /// Signed arithmetic that wraps.
@@ -133,7 +137,7 @@ prims! {
     /// Atomic disjunction.
     AtomicOr = "atomic_or", Nothing, [];
     /// Flag accesses at system scope.
-    System = "system", Nothing, [];
+    System = "system", Target, [];
     /// Signal one rank.
     Signal = "signal", Nothing, [System];
     /// Signal a set of ranks.
@@ -223,6 +227,7 @@ impl Used {
 /// Every identifier that the primitives define, for names to keep clear of. Tested against the templates.
 pub(super) const DEFINED: &[&str] = &[
     "abs_of",
+    "acquire_system",
     "bits_as",
     "block_in_grid",
     "broadcast",
@@ -248,7 +253,6 @@ pub(super) const DEFINED: &[&str] = &[
     "last_block",
     "least",
     "load",
-    "load_acquire_system",
     "load_relaxed_system",
     "max_of",
     "min_of",
@@ -269,6 +273,8 @@ pub(super) const DEFINED: &[&str] = &[
     "sqrt_of",
     "store",
     "store_release_system",
+    "store_shared",
+    "store_words",
     "stores_done",
     "thread_in_block",
     "to_bf16",

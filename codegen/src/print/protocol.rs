@@ -1,6 +1,6 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{Const, Loc, OpId, OpKind, ParamId, SignalOrder, Target, ValueId};
+use crate::ir::{Const, Loc, OpId, OpKind, ParamId, Place, SignalOrder, Target, ValueId};
 
 use super::{
     PrintError,
@@ -109,14 +109,14 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
-        let layout = self.f.layouts.of(value);
+        let (layout, place) = (self.f.layouts.of(value), Place::Param(buffer));
         self.for_each_rank(loc, set, buffer, |me, base| {
             me.step_loop(Step::new(layout), true, loc, |me, step| match mask {
-                None => me.store_all(base, index, value, None, step),
+                None => me.store_all(base, place, index, value, None, step),
                 // A masked store goes element by element.
-                Some(_) => {
-                    me.each_element(layout.per_lane, |me, _| me.store_all(base, index, value, mask, step))
-                }
+                Some(_) => me.each_element(layout.per_lane, |me, _| {
+                    me.store_all(base, place, index, value, mask, step)
+                }),
             })
         })
     }

@@ -229,6 +229,7 @@ impl Emitter<'_, '_> {
     pub fn store_vector(
         &mut self,
         base: &Expr,
+        place: Place,
         index: ValueId,
         value: ValueId,
         step: &mut Step,
@@ -239,14 +240,18 @@ impl Emitter<'_, '_> {
             let e = self.element(value, step)?;
             return Ok(format!("{} = {};", cell.text, e.plain()));
         }
-        self.used.add(Prim::Store);
+        let (prim, name) = match place {
+            Place::Param(_) => (Prim::Store, "store"),
+            Place::Shared(_) => (Prim::StoreShared, "store_shared"),
+        };
+        self.used.add(prim);
         let arguments = match self.width(index, dtype, step.layout) {
             Some(w) => format!("<{w}>"),
             None => String::new(),
         };
         let address = self.address(base, index, step)?;
         let value = self.vector(value, step)?;
-        Ok(format!("store{arguments}({address}, {value});"))
+        Ok(format!("{name}{arguments}({address}, {value});"))
     }
 
     /// The rank that a put to one rank goes to.
@@ -293,11 +298,11 @@ impl Emitter<'_, '_> {
             }
             OpKind::Store { place, index, value, mask, .. } => {
                 let base = self.base(place);
-                self.store_all(&base, index, value, mask, step)?;
+                self.store_all(&base, place, index, value, mask, step)?;
             }
             OpKind::Put { parcel, buffer, index, value, mask } => {
                 let base = self.put_base(parcel, buffer)?;
-                self.store_all(&base, index, value, mask, step)?;
+                self.store_all(&base, Place::Param(buffer), index, value, mask, step)?;
             }
             OpKind::Scatter { place, index, value, mask } => {
                 let at = self.element(index, step)?;
@@ -314,7 +319,12 @@ impl Emitter<'_, '_> {
                 let partial =
                     partials.iter().find(|p| p.0 == out).expect("declared before the loop").1.clone();
                 let e = self.element(a, step)?;
-                self.accumulate(&partial, reduce, self.ty(a).dtype, &e);
+                let dtype = self.ty(a).dtype;
+                if step.layout.is_single() && dtype != Dtype::F32 {
+                    self.w.line(&format!("{partial} = {};", e.plain()));
+                } else {
+                    self.accumulate(&partial, reduce, dtype, &e);
+                }
             }
             _ => {
                 let out = op.kind.outs()[0];
@@ -344,13 +354,14 @@ impl Emitter<'_, '_> {
     pub fn store_all(
         &mut self,
         base: &Expr,
+        place: Place,
         index: ValueId,
         value: ValueId,
         mask: Option<ValueId>,
         step: &mut Step,
     ) -> Result<(), PrintError> {
         let Some(mask) = mask else {
-            let line = self.store_vector(base, index, value, step)?;
+            let line = self.store_vector(base, place, index, value, step)?;
             self.w.line(&line);
             return Ok(());
         };

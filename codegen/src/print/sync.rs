@@ -3,31 +3,35 @@
 //! A group's lanes touch shared and global memory on their own. Wherever one lane's touch may hit what another lane
 //! touched since the last barrier, and one of the two writes, a barrier goes before the later one. Control flow is
 //! uniform over the group, so a barrier may stand anywhere. Waits and signals have a barrier inside; the end of a split
-//! has one of the whole block.
+//! has one of the whole block. Reductions that all lanes meet for serve as barriers where one is needed after them: the
+//! emitter then writes what came before them before them.
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::ir::{OpId, OpKind, Region};
+use crate::ir::{Dtype, OpId, OpKind, ReduceOp, Region};
 
 use super::{
     effects::{Access, Age, accesses, conflict},
+    inline::{Form, Forms},
     layout::Layouts,
     program::Program,
 };
 
-/// Touches since the last barrier: index into [`Walk::seen`], and how long ago.
-type State = BTreeSet<(usize, Age)>;
+/// Touches since the last barrier: index into [`Walk::seen`], how long ago, and a reduction since then that may serve as
+/// the barrier.
+type State = BTreeSet<(usize, Age, Option<OpId>)>;
 
 /// The operations that need a group barrier before them.
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     before: HashSet<OpId>,
+    meetings: HashSet<OpId>,
 }
 
 impl Barriers {
     /// Finds where barriers are needed.
-    pub fn new(p: &Program, layouts: &Layouts) -> Barriers {
-        let mut walk = Walk { p, layouts, seen: vec![], barriers: Barriers::default(), loops: vec![] };
+    pub fn new(p: &Program, layouts: &Layouts, forms: &Forms) -> Barriers {
+        let mut walk = Walk { p, layouts, forms, seen: vec![], barriers: Barriers::default(), loops: vec![] };
         for role in &p.kernel.roles {
             walk.region(&role.body, State::new());
         }
@@ -37,6 +41,23 @@ impl Barriers {
     /// Whether the current group must meet before `op`.
     pub fn before(&self, op: OpId) -> bool {
         self.before.contains(&op)
+    }
+
+    /// Whether the reduction `op` serves as a barrier: what stands before it must be written before it.
+    pub fn meets(&self, op: OpId) -> bool {
+        self.meetings.contains(&op)
+    }
+}
+
+/// Whether all lanes of the group meet in an operation, so that what each did to memory before is there for every lane
+/// after: `any` and `all` always, other reductions and scans where they hand values from warp to warp.
+fn is_meeting(p: &Program, op: OpId) -> bool {
+    match p.kernel.op(op).kind {
+        OpKind::Reduce { op: ReduceOp::And | ReduceOp::Or, a, .. } if p.kernel.ty(a).dtype == Dtype::Bool => {
+            true
+        }
+        OpKind::Reduce { .. } => p.lanes(op) > p.kernel.warp_size,
+        _ => false,
     }
 }
 
@@ -49,6 +70,7 @@ struct LoopExits {
 struct Walk<'p, 'k> {
     p: &'p Program<'k>,
     layouts: &'p Layouts,
+    forms: &'p Forms,
     seen: Vec<Access>,
     barriers: Barriers,
     loops: Vec<LoopExits>,
@@ -76,10 +98,7 @@ impl Walk<'_, '_> {
             }),
             OpKind::Split { body, .. } => {
                 let inner = self.inside(body);
-                if state.iter().any(|&(i, age)| inner.iter().any(|b| conflict(self.p, &self.seen[i], age, b)))
-                {
-                    self.barriers.before.insert(op);
-                }
+                self.separate(op, state, &inner);
                 self.region(body, State::new());
                 State::new()
             }
@@ -97,23 +116,40 @@ impl Walk<'_, '_> {
             | OpKind::WaitAll { .. }
             | OpKind::TakePackets { .. }
             | OpKind::Signal { .. } => State::new(),
+            OpKind::Reduce { out, .. } if self.forms.of(*out) != Form::Dead && is_meeting(self.p, op) => {
+                state.into_iter().map(|(i, age, met)| (i, age, met.or(Some(op)))).collect()
+            }
             _ => self.touch(op, state),
         }
     }
 
-    fn touch(&mut self, op: OpId, mut state: State) -> State {
-        let mine = accesses(self.p, self.layouts, op);
-        let clash = |&(i, age): &(usize, Age)| mine.iter().any(|m| conflict(self.p, &self.seen[i], age, m));
-        if self.barriers.before(op) || state.iter().any(clash) {
+    /// Sees to it that `op`, which touches `mine`, comes after a barrier if it needs one. What is left of the state are
+    /// the touches since then.
+    fn separate(&mut self, op: OpId, mut state: State, mine: &[Access]) -> State {
+        let clashes = |this: &Self, &(i, age, _): &(usize, Age, Option<OpId>)| {
+            mine.iter().any(|m| conflict(this.p, &this.seen[i], age, m))
+        };
+        let met: Vec<Option<OpId>> = state.iter().filter(|t| clashes(self, t)).map(|t| t.2).collect();
+        if self.barriers.before(op) || met.contains(&None) {
             self.barriers.before.insert(op);
-            state.clear();
+            return State::new();
         }
+        for meeting in met.into_iter().flatten() {
+            self.barriers.meetings.insert(meeting);
+            state.retain(|t| t.2 != Some(meeting));
+        }
+        state
+    }
+
+    fn touch(&mut self, op: OpId, state: State) -> State {
+        let mine = accesses(self.p, self.layouts, op);
+        let mut state = self.separate(op, state, &mine);
         for m in mine {
             let at = self.seen.iter().position(|s| s.op == m.op).unwrap_or_else(|| {
                 self.seen.push(m);
                 self.seen.len() - 1
             });
-            state.insert((at, Age::Now));
+            state.insert((at, Age::Now, None));
         }
         state
     }
@@ -133,7 +169,7 @@ impl Walk<'_, '_> {
             let exits = self.loops.pop().expect("pushed above");
             back.extend(exits.continues);
             let mut next = start.clone();
-            next.extend(back.iter().map(|&(i, age)| (i, older(age, op))));
+            next.extend(back.iter().map(|&(i, age, met)| (i, older(age, op), met)));
             if next == start {
                 let mut out = ended;
                 out.extend(start);

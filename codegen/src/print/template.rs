@@ -97,6 +97,13 @@ struct BlockText {
     threads: u32,
 }
 
+/// What the templates of primitives that depend on the target are rendered with.
+#[derive(Debug, Serialize)]
+struct TargetText {
+    /// Whether there is a fence that acquires only.
+    fence_acquire: bool,
+}
+
 /// What all other primitives' templates are rendered with.
 #[derive(Debug, Serialize)]
 struct NothingText {}
@@ -175,6 +182,13 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<S
                 threads: kernel.block_threads(),
             };
             render(prim.file(), &name, &block)
+        }
+        Context::Target => {
+            let fence_acquire = match target {
+                Target::Cuda(arch) => arch.capability() >= 90,
+                Target::Hip(_) => true,
+            };
+            render(prim.file(), &name, &TargetText { fence_acquire })
         }
     };
     text.map(|t| t.trim_end().to_string())

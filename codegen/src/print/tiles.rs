@@ -371,7 +371,9 @@ impl Emitter<'_, '_> {
     fn declare_partial(&mut self, out: ValueId, op: ReduceOp) -> String {
         let dtype = self.ty(out).dtype;
         let name = self.names.fresh("partial");
-        self.used.add(Prim::of_reduce(op));
+        if !is_vote(op, dtype) {
+            self.used.add(Prim::of_reduce(op));
+        }
         let ty = type_name(dtype);
         let none = match (op, dtype) {
             (ReduceOp::And, Dtype::Bool) => "true".into(),
@@ -384,16 +386,23 @@ impl Emitter<'_, '_> {
     }
 
     fn finish_partial(&mut self, out: ValueId, partial: &str, op: ReduceOp) {
-        self.used.add(Prim::Reduce);
-        self.used.add(Prim::of_reduce(op));
-        let ty = type_name(self.ty(out).dtype);
+        let dtype = self.ty(out).dtype;
+        let ty = type_name(dtype);
         let name = self.declare(out);
-        self.w.line(&format!(
-            "const {ty} {name} = group_reduce<{}>({}, {partial});",
-            combiner(op),
-            self.group.name
-        ));
+        let group = self.group.name;
+        let of_group = if is_vote(op, dtype) {
+            format!("{group}.{}({partial})", if op == ReduceOp::And { "all" } else { "any" })
+        } else {
+            self.used.add(Prim::Reduce);
+            format!("group_reduce<{}>({group}, {partial})", combiner(op))
+        };
+        self.w.line(&format!("const {ty} {name} = {of_group};"));
     }
+}
+
+/// Whether a reduction asks whether something holds in all lanes or in any, which groups answer in one meeting.
+fn is_vote(op: ReduceOp, dtype: Dtype) -> bool {
+    dtype == Dtype::Bool && matches!(op, ReduceOp::And | ReduceOp::Or)
 }
 
 /// The combiner's name in emitted source.

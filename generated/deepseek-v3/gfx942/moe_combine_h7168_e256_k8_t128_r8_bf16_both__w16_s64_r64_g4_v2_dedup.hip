@@ -226,6 +226,8 @@ struct Block {
         sync();  // the votes have been read: the next call may overwrite them
         return every;
     }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
 // N neighbouring warps as a group. The hardware has one barrier a block, so the group meets at a counter in
@@ -267,6 +269,8 @@ struct Warps {
         sync();
         return place[1 + meeting % 2] != meeting;
     }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 
   private:
     u32* const place;  // arrivals so far, and the last meetings of either parity where a warp disagreed
@@ -313,14 +317,8 @@ struct Max {
     static __device__ __forceinline__ T of(const T a, const T b) { return max_of(a, b); }
 };
 
-struct Or {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone.
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -344,9 +342,8 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
     return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-__device__ __forceinline__ u32 load_acquire_system(const u32* const p) {
-    return __hip_atomic_load(p, __ATOMIC_ACQUIRE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
+// Once a relaxed load has seen a flag set: what its rank stored before setting it can be read from here on.
+__device__ __forceinline__ void acquire_system(const u32*) { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, ""); }
 __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
     __hip_atomic_store(p, x, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
 }
@@ -392,6 +389,7 @@ __device__ __forceinline__ void give_up(
     own->index = index;
     own->expected = expected;
     own->seen = seen;
+#pragma unroll 1
     for (u32 turn = 0; turn < ranks; ++turn) {
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
@@ -415,7 +413,7 @@ __device__ __forceinline__ bool poll(
             }
         }
     }
-    load_acquire_system(flag);  // what was stored before the flag was set can be read from here on
+    acquire_system(flag);
     return true;
 }
 
@@ -456,7 +454,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
         u32 partial = Max::none<u32>();
         if (group.lane < 8) {  // combine.rs:76
             const u32 n_from_tile = args.n_from[group.lane];
-            partial = max_of(partial, n_from_tile);
+            partial = n_from_tile;
         }
         const u32 slots = group_reduce<Max>(group, partial);
         for (u32 i = group.number * 64 + block.index; i < slots * 8; i += 256) {  // combine.rs:77
@@ -469,9 +467,9 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                 bool partial_2 = false;
                 if (group.lane < 8) {  // combine.rs:83
                     const i32 pos_tile = args.pos[entry + group.lane];
-                    partial_2 = partial_2 || (pos_tile >= 0);
+                    partial_2 = pos_tile >= 0;
                 }
-                const bool any_of = group_reduce<Or>(group, partial_2);
+                const bool any_of = group.any(partial_2);
                 if (any_of) {  // combine.rs:83
                     const u32 back = value + args.rank;
                     for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
@@ -563,8 +561,9 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
         const u32 n = min_of(n_value, 128u);
         for (u32 i = group.number * 64 + block.index; i < n * 4; i += 256) {  // combine.rs:120
             const u32 token = i / 4;
-            const u32 start = i % 4 * 2048;
-            if (start < 6144) {  // combine.rs:125
+            const u32 piece = i % 4;
+            if (piece < 3) {  // combine.rs:124
+                const u32 start = min_of(piece, 2u) * 2048;
                 Vec<f32, 8> sum;
                 const u32 first = token * 8;
                 u64 mask = 0;
@@ -599,7 +598,6 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                         }
                     }
                 }
-                group.sync();
                 {  // combine.rs:158
                     const u32 at = group.lane * 8;
                     Vec<bf16, 8> as_bf16;
@@ -638,21 +636,20 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                         {role_recv, flag_return_flag, 144})) return false;
                     if (const u32 at = group.lane * 8; at < 1024) {  // combine.rs:145
                         const Vec<bf16, 8> returns_tile =
-                            load<8>(args.returns[args.rank] + (u64(back) * 7168 + u64(start)) + at);
+                            load<8>(args.returns[args.rank] + (u64(back) * 7168 + 6144) + at);
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
                             sum[j] += to_f32(returns_tile[j]);
                         }
                     }
                 }
-                group.sync();
                 if (const u32 at = group.lane * 8; at < 1024) {  // combine.rs:158
                     Vec<bf16, 8> as_bf16;
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         as_bf16[j] = to_bf16(sum[j]);
                     }
-                    store(args.out + (u64(token) * 7168 + u64(start)) + at, as_bf16);
+                    store(args.out + (u64(token) * 7168 + 6144) + at, as_bf16);
                 }
             }
         }

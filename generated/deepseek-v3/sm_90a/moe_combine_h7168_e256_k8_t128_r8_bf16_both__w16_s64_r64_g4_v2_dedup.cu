@@ -136,6 +136,20 @@ __device__ __forceinline__ Vec<T, N> load(const T* const p) {
     return out;
 }
 
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
 __device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
@@ -146,7 +160,11 @@ __device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
         Vec<T, width> part;
 #pragma unroll
         for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
     }
 }
 
@@ -205,6 +223,8 @@ struct Block {
     __device__ __forceinline__ void sync() const { __syncthreads(); }
     // As sync; tells whether `mine` holds in every lane.
     __device__ __forceinline__ bool all(const bool mine) const { return __syncthreads_and(mine) != 0; }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
 // N neighbouring warps as a group, which meets at the named barrier 1 + number (0 is the block's).
@@ -234,6 +254,8 @@ struct Warps {
             : "memory");
         return every != 0;
     }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
 // Another lane's value; all lanes of the warp take part.
@@ -257,14 +279,8 @@ struct Max {
     static __device__ __forceinline__ T of(const T a, const T b) { return max_of(a, b); }
 };
 
-struct Or {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone.
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -290,10 +306,11 @@ __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
     return x;
 }
-__device__ __forceinline__ u32 load_acquire_system(const u32* const p) {
-    u32 x;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-    return x;
+// Once a relaxed load has seen a flag set: what its rank stored before setting it can be read from here on.
+// The two are an acquire pattern. An acquiring load would go to memory a second time, or drop the L1 cache at
+// every poll; fence.acq_rel would wait for this thread's own stores.
+__device__ __forceinline__ void acquire_system(const u32*) {
+    asm volatile("fence.acquire.sys;" ::: "memory");
 }
 __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
@@ -337,6 +354,7 @@ __device__ __forceinline__ void give_up(
     own->index = index;
     own->expected = expected;
     own->seen = seen;
+#pragma unroll 1
     for (u32 turn = 0; turn < ranks; ++turn) {
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
@@ -359,7 +377,7 @@ __device__ __forceinline__ bool poll(
             }
         }
     }
-    load_acquire_system(flag);  // what was stored before the flag was set can be read from here on
+    acquire_system(flag);
     return true;
 }
 
@@ -399,7 +417,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
         u32 partial = Max::none<u32>();
         if (group.lane < 8) {  // combine.rs:76
             const u32 n_from_tile = args.n_from[group.lane];
-            partial = max_of(partial, n_from_tile);
+            partial = n_from_tile;
         }
         const u32 slots = group_reduce<Max>(group, partial);
         for (u32 i = group.number * 64 + block.index; i < slots * 8; i += 256) {  // combine.rs:77
@@ -412,9 +430,9 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                 bool partial_2 = false;
                 if (group.lane < 8) {  // combine.rs:83
                     const i32 pos_tile = args.pos[entry + group.lane];
-                    partial_2 = partial_2 || (pos_tile >= 0);
+                    partial_2 = pos_tile >= 0;
                 }
-                const bool any_of = group_reduce<Or>(group, partial_2);
+                const bool any_of = group.any(partial_2);
                 if (any_of) {  // combine.rs:83
                     const u32 back = value + args.rank;
                     for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
@@ -511,8 +529,9 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
         const u32 n = min_of(n_value, 128u);
         for (u32 i = group.number * 64 + block.index; i < n * 4; i += 256) {  // combine.rs:120
             const u32 token = i / 4;
-            const u32 start = i % 4 * 2048;
-            if (start < 6144) {  // combine.rs:125
+            const u32 piece = i % 4;
+            if (piece < 3) {  // combine.rs:124
+                const u32 start = min_of(piece, 2u) * 2048;
                 Vec<f32, 8> sum[2];
                 const u32 first = token * 8;
                 u64 mask = 0;
@@ -551,7 +570,6 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                         }
                     }
                 }
-                group.sync();
 #pragma unroll
                 for (u32 step = 0; step < 2; ++step) {  // combine.rs:158
                     const u32 at = (step * 128 + group.lane) * 8;
@@ -590,14 +608,13 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                     {  // combine.rs:145
                         const u32 at = group.lane * 8;
                         const Vec<bf16, 8> returns_tile =
-                            load<8>(args.returns[args.rank] + (u64(back) * 7168 + u64(start)) + at);
+                            load<8>(args.returns[args.rank] + (u64(back) * 7168 + 6144) + at);
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
                             sum[j] += to_f32(returns_tile[j]);
                         }
                     }
                 }
-                group.sync();
                 {  // combine.rs:158
                     const u32 at = group.lane * 8;
                     Vec<bf16, 8> as_bf16;
@@ -605,7 +622,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                     for (u32 j = 0; j < 8; ++j) {
                         as_bf16[j] = to_bf16(sum[j]);
                     }
-                    store(args.out + (u64(token) * 7168 + u64(start)) + at, as_bf16);
+                    store(args.out + (u64(token) * 7168 + 6144) + at, as_bf16);
                 }
             }
         }

@@ -157,9 +157,41 @@ __device__ __forceinline__ Vec<T, N> load(const T* const p) {
     return out;
 }
 
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
 __device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
+    }
+}
+
+// Writes N consecutive elements to shared memory, W at a time: p is aligned to W elements.
+template <u32 W = 16, typename T, u32 N>
+__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values) {
     constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
     constexpr u32 width = W < most ? W : most;
 #pragma unroll
@@ -215,6 +247,8 @@ struct Block {
     __device__ __forceinline__ void sync() const { __syncthreads(); }
     // As sync; tells whether `mine` holds in every lane.
     __device__ __forceinline__ bool all(const bool mine) const { return __syncthreads_and(mine) != 0; }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
 // N neighbouring warps as a group, which meets at the named barrier 1 + number (0 is the block's).
@@ -244,6 +278,8 @@ struct Warps {
             : "memory");
         return every != 0;
     }
+    // As sync; tells whether `mine` holds in any lane.
+    __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
 // Another lane's value; all lanes of the warp take part.
@@ -274,14 +310,8 @@ struct Max {
     static __device__ __forceinline__ T of(const T a, const T b) { return max_of(a, b); }
 };
 
-struct Or {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return T(a | b); }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone.
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -350,10 +380,11 @@ __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
     asm volatile("ld.relaxed.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
     return x;
 }
-__device__ __forceinline__ u32 load_acquire_system(const u32* const p) {
-    u32 x;
-    asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(x) : "l"(p) : "memory");
-    return x;
+// Once a relaxed load has seen a flag set: what its rank stored before setting it can be read from here on.
+// The two are an acquire pattern. An acquiring load would go to memory a second time, or drop the L1 cache at
+// every poll; fence.acq_rel would wait for this thread's own stores.
+__device__ __forceinline__ void acquire_system(const u32*) {
+    asm volatile("fence.acquire.sys;" ::: "memory");
 }
 __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
@@ -403,6 +434,7 @@ __device__ __forceinline__ void give_up(
     own->index = index;
     own->expected = expected;
     own->seen = seen;
+#pragma unroll 1
     for (u32 turn = 0; turn < ranks; ++turn) {
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
@@ -425,7 +457,7 @@ __device__ __forceinline__ bool poll(
             }
         }
     }
-    load_acquire_system(flag);  // what was stored before the flag was set can be read from here on
+    acquire_system(flag);
     return true;
 }
 
@@ -659,13 +691,12 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
             value[element] = prefix[element] + rows;
             partial += count[element];
         }
-        store(base + at, value);
+        store_shared(base + at, value);
     }
     const u32 sum = group_reduce<Sum>(block, partial);
     rows += sum;
     const bool holds = block.index == 0;
     if (holds) {  // dispatch.rs:243
-        block.sync();
         if (block.lane < 33) {  // dispatch.rs:245
             const bool holds_2 = block.lane < 32;
             const u32 start = holds_2 ? base[block.lane * 64] : rows;
@@ -686,10 +717,10 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     }
     u32 partial_2 = Max::none<u32>();
     if (block.lane < 8) {  // dispatch.rs:194
-        partial_2 = max_of(partial_2, n_from);
+        partial_2 = n_from;
     }
-    const u32 slots = group_reduce<Max>(block, partial_2);
-    block.sync();
+    const u32 largest = group_reduce<Max>(block, partial_2);
+    const u32 slots = min_of(largest, 128u);
 
     // 4 groups of 4 warps each (dispatch.rs:196)
     const bool arrived = [&]() -> bool {
@@ -706,25 +737,21 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 const u32 entry = slot * 8;
                 const u32 in_record = rec_n_index * 128 + entry - chunk * 128;
                 const u32 from = source * 1024 + entry;
-                bool mine;
                 i32 row;
+                bool partial_3 = false;
                 if (group.lane < 8) {  // dispatch.rs:207
                     const u32 word = args.rec_route[args.rank][in_record + group.lane];
                     const u32 expert = (word & 65535) - first;
-                    mine = expert < 32;
+                    const bool mine = expert < 32;
                     const u32 base_gathered = mine ? base[expert * 64 + record] : 0u;
                     const u32 row_2 = base_gathered + (word >> 16);
                     row = mine ? i32(row_2) : -1;
-                }
-                group.sync();
-                bool partial_3 = false;
-                if (group.lane < 8) {  // dispatch.rs:215
                     args.pos[from + group.lane] = row;
                     const f32 rec_weight_tile = args.rec_weight[args.rank][in_record + group.lane];
                     args.weight_from[from + group.lane] = rec_weight_tile;
-                    partial_3 = partial_3 || mine;
+                    partial_3 = mine;
                 }
-                const bool any_of = group_reduce<Or>(group, partial_3);
+                const bool any_of = group.any(partial_3);
                 if (any_of) {  // dispatch.rs:219
                     const u32 inbox = source * 128 + slot;
                     if (group.lane < 8) {  // dispatch.rs:220
@@ -745,7 +772,6 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     for (u32 k = 0; k < 8; ++k) {  // dispatch.rs:314
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // dispatch.rs:316
-                            group.sync();
 #pragma unroll
                             for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:278
                                 const u32 at = (step * 128 + group.lane) * 4;
@@ -762,7 +788,6 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     for (u32 k = 0; k < 8; ++k) {  // dispatch.rs:314
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // dispatch.rs:316
-                            group.sync();
 #pragma unroll
                             for (u32 step = 0; step < 3; ++step) {  // dispatch.rs:278
                                 const u32 at = (step * 128 + group.lane) * 4;

@@ -116,16 +116,16 @@ fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len
 #[kernel]
 fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
     let n = a.n.get(0).min(c.tokens);
-    let (len, last) = (c.piece_len(), c.last_piece_len());
-    for i in g.strided(n * c.pieces_a_row()) {
-        let token = i / c.pieces_a_row();
-        let start = i % c.pieces_a_row() * len;
+    let (pieces, len, last) = (c.pieces_a_row(), c.piece_len(), c.last_piece_len());
+    for i in g.strided(n * pieces) {
+        let (token, piece) = (i / pieces, i % pieces);
         if last == len {
-            sum_piece(c, a, epoch, token, start, len);
-        } else if start < c.hidden - last {
-            sum_piece(c, a, epoch, token, start, len);
+            sum_piece(c, a, epoch, token, piece * len, len);
+        } else if piece < pieces - 1 {
+            // The bound says to the printer, too, that pieces of one token don't reach into the next one.
+            sum_piece(c, a, epoch, token, piece.min(pieces - 2) * len, len);
         } else {
-            sum_piece(c, a, epoch, token, start, last);
+            sum_piece(c, a, epoch, token, (c.hidden - last).val(), last);
         }
     }
 }

@@ -191,7 +191,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     if b.index() == 0 {
         a.n_from.store(0, n_from);
     }
-    let slots = n_from.max() * c.token_slots();
+    let slots = n_from.max().min(c.tokens) * c.token_slots();
 
     b.split(c.group_warps, |g| {
         let rows = shared::<i32>("rows", c.slot_entries());

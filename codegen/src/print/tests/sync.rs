@@ -2,7 +2,7 @@
 
 use crate::dsl::prelude::*;
 use crate::ir::{Kernel, OpKind, Place};
-use crate::print::{layout::Layouts, memory::place_of, program::Program, sync::Barriers};
+use crate::print::{inline::Forms, layout::Layouts, memory::place_of, program::Program, sync::Barriers};
 
 use super::kernel;
 
@@ -10,7 +10,7 @@ use super::kernel;
 fn barriers(k: &Kernel) -> Vec<String> {
     let p = Program::new(k);
     let layouts = Layouts::new(&p).unwrap();
-    let b = Barriers::new(&p, &layouts);
+    let b = Barriers::new(&p, &layouts, &Forms::new(&p, &layouts));
     let name = |place| match place {
         Place::Param(id) => k.params[id.index()].name.clone(),
         Place::Shared(id) => k.shared[id.index()].name.clone(),
@@ -175,6 +175,80 @@ fn rounds_of_a_loop() {
 }
 
 #[kernel]
+fn rows_of_a_table(b: Group, s: Shared<u32>, x: Ptr<u32>, len: u32, step: u32) {
+    for i in b.strided(8) {
+        x.store(s.get(i).to_u64() * u64::from(step), splat(i, len));
+    }
+}
+
+#[kernel]
+fn pieces_of_rows_of_a_table(b: Group, s: Shared<u32>, x: Ptr<u32>, pieces: u32) {
+    for i in b.strided(8) {
+        let row = s.get(i).to_u64() * 300;
+        for piece in 0..pieces.val() {
+            x.store(row + (piece * 128).to_u64(), splat(i, 128));
+        }
+        x.store(row + 256, splat(i, 44));
+    }
+}
+
+#[test]
+fn rows_from_a_table() {
+    // Equal rows are stored by the same lanes, other rows are apart: wherever the table says.
+    assert!(of(|b, s, x| rows_of_a_table(b, s, x, 100, 100)).is_empty());
+    assert!(of(|b, s, x| rows_of_a_table(b, s, x, 90, 100)).is_empty());
+    assert_eq!(of(|b, s, x| rows_of_a_table(b, s, x, 101, 100)), ["write x"]);
+    // In 32 bits the product may wrap to any multiple of 4, so rows of 100 may overlap.
+    let wraps = |b: Group, s: Shared<u32>, x: Ptr<u32>| x.store(s.get(b.index()) * 100, splat(1u32, 100));
+    let twice = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
+        wraps(b, s, x);
+        x.store(s.get(b.index() + 1) * 100, splat(1u32, 100));
+    };
+    assert_eq!(of(twice), ["write x"]);
+    let power = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
+        x.store(s.get(b.index()) * 128, splat(1u32, 128));
+        x.store(s.get(b.index() + 1) * 128, splat(1u32, 128));
+    };
+    assert!(of(power).is_empty());
+    // Two pieces fit before the last one, which is shorter; a third one reaches into the next row.
+    assert!(of(|b, s, x| pieces_of_rows_of_a_table(b, s, x, 2)).is_empty());
+    assert_eq!(of(|b, s, x| pieces_of_rows_of_a_table(b, s, x, 3)), ["write x", "write x"]);
+    // What is read whole by every lane is not the same lane's.
+    let read_back = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
+        rows_of_a_table(b, s, x, 100, 100);
+        s.set(9, x.get(s.get(3).to_u64() * 100));
+    };
+    assert_eq!(of(read_back), ["read x"]);
+}
+
+#[kernel]
+fn votes_in_rounds(b: Group, s: Shared<u32>, x: Ptr<u32>) {
+    for i in b.strided(8) {
+        if (x.load(i * 32, 32) == 0).any() {
+            s.store(0, splat(i, 32));
+            x.set(4000, s.get(7));
+        }
+    }
+}
+
+#[test]
+fn a_vote_is_a_meeting() {
+    // The next round's store comes after the vote that follows this round's read.
+    assert_eq!(of(votes_in_rounds), ["read s"]);
+    // So is a sum of several warps, but nobody meets for one that nobody looks at.
+    let sum = |read: bool| {
+        move |_: Group, s: Shared<u32>, x: Ptr<u32>| {
+            s.store(0, x.load(0, 512));
+            let total = x.load(512, 32).sum();
+            let value = s.get(5);
+            x.set(1024, if read { value + total } else { value });
+        }
+    };
+    assert!(of(sum(true)).is_empty());
+    assert_eq!(of(sum(false)), ["read s"]);
+}
+
+#[kernel]
 fn around_the_back_edge(b: Group, s: Shared<u32>, x: Ptr<u32>) {
     for i in 0..b.index() {
         x.set(i + 1, s.get(511 - i));
@@ -245,6 +319,8 @@ fn a_split_is_met_when_groups_touch_what_the_block_did() {
     };
     assert_eq!(k(|s, x, g| x.set(g.index() + 1024, s.get(7))), ["split"]);
     assert!(k(|_, x, g| x.set(g.index() + 1024, 7)).is_empty());
+    // The lanes of a group are not those of the block, so the same tile is spread over other threads.
+    assert_eq!(k(|s, x, _| x.store(1024, s.load(0, 512))), ["split"]);
 }
 
 #[test]
