@@ -14,9 +14,17 @@ use crate::input::InputError;
 pub const MANIFEST: &str = "manifest.json";
 
 /// Files to be, by path with `/` relative to the folder they go to.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Tree {
-    files: BTreeMap<String, String>,
+    /// The file that lists the others.
+    manifest: &'static str,
+    files: BTreeMap<String, Vec<u8>>,
+}
+
+impl Default for Tree {
+    fn default() -> Tree {
+        Tree::with_manifest(MANIFEST)
+    }
 }
 
 /// How a folder differs from a [`Tree`]; or, after writing, how it did.
@@ -45,23 +53,29 @@ struct OldManifest {
 }
 
 impl Tree {
+    /// No files yet, to be listed in a JSON file of this name, under `files`.
+    pub fn with_manifest(manifest: &'static str) -> Tree {
+        Tree { manifest, files: BTreeMap::new() }
+    }
+
     /// Adds a file. The same file twice is no harm if the contents agree.
-    pub fn insert(&mut self, path: &str, text: String) -> Result<(), InputError> {
+    pub fn insert(&mut self, path: &str, contents: impl Into<Vec<u8>>) -> Result<(), InputError> {
+        let contents = contents.into();
         match self.files.get(path) {
-            Some(other) if *other != text => {
+            Some(other) if *other != contents => {
                 let allowed = "different names for shapes that differ";
                 Err(InputError::conflict("file", path, "another file of that name", allowed))
             }
             _ => {
-                self.files.insert(path.to_owned(), text);
+                self.files.insert(path.to_owned(), contents);
                 Ok(())
             }
         }
     }
 
     /// Paths and contents.
-    pub fn files(&self) -> impl Iterator<Item = (&str, &str)> {
-        self.files.iter().map(|(p, t)| (p.as_str(), t.as_str()))
+    pub fn files(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.files.iter().map(|(p, c)| (p.as_str(), c.as_slice()))
     }
 
     /// Compares with what is in `dir`. A folder that does not exist is an empty one.
@@ -87,8 +101,8 @@ impl Tree {
         let parent = dir.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
         let there = parent.ancestors().find(|a| a.exists()).unwrap_or(Path::new("."));
         let stage = stage(there)?;
-        for (path, text) in &self.files {
-            put(&stage.path().join("new").join(path), text)?;
+        for (path, contents) in &self.files {
+            put(&stage.path().join("new").join(path), contents)?;
         }
         fs::create_dir_all(parent)?;
         fs::rename(stage.path().join("new"), dir)?;
@@ -125,9 +139,9 @@ impl Tree {
     /// Files that are missing or not as they should be.
     fn outdated(&self, dir: &Path) -> io::Result<Differences> {
         let mut found = Differences::default();
-        for (path, text) in &self.files {
+        for (path, contents) in &self.files {
             match fs::read(dir.join(path)) {
-                Ok(bytes) if bytes == text.as_bytes() => {}
+                Ok(bytes) if bytes == *contents => {}
                 Ok(_) => found.changed.push(path.clone()),
                 Err(e) if e.kind() == io::ErrorKind::NotFound => found.missing.push(path.clone()),
                 // Something stands in the way: a folder where the file goes, or a file where its folder goes.
@@ -140,7 +154,7 @@ impl Tree {
 
     /// Files of an earlier run that this one does not emit.
     fn abandoned(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let old: OldManifest = match fs::read(dir.join(MANIFEST)) {
+        let old: OldManifest = match fs::read(dir.join(self.manifest)) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(_) => OldManifest::default(),
         };
@@ -158,11 +172,11 @@ fn stage(parent: &Path) -> io::Result<TempDir> {
     tempfile::Builder::new().prefix(".peerwarp-").tempdir_in(parent)
 }
 
-fn put(path: &Path, text: &str) -> io::Result<()> {
+fn put(path: &Path, contents: &[u8]) -> io::Result<()> {
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder)?;
     }
-    fs::write(path, text)
+    fs::write(path, contents)
 }
 
 /// CUDA and HIP sources in a folder, by path relative to `top`.

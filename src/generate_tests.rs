@@ -110,8 +110,8 @@ fn a_manifest_cannot_point_outside() {
 #[test]
 fn two_files_of_one_name_must_agree() {
     let mut tree = Tree::default();
-    tree.insert("a", "1".into()).unwrap();
-    tree.insert("a", "1".into()).unwrap();
-    assert_eq!(tree.insert("a", "2".into()).unwrap_err().value, "a");
-    assert_eq!(tree.files().collect::<Vec<_>>(), [("a", "1")]);
+    tree.insert("a", "1").unwrap();
+    tree.insert("a", "1").unwrap();
+    assert_eq!(tree.insert("a", "2").unwrap_err().value, "a");
+    assert_eq!(tree.files().collect::<Vec<_>>(), [("a", &b"1"[..])]);
 }

@@ -16,6 +16,7 @@ pub mod moe;
 pub mod moe_run;
 mod moe_scenario;
 pub mod npy;
+pub mod pack;
 pub mod reference;
 pub mod request;
 pub mod routing;

@@ -4,6 +4,8 @@
 mod bad_input;
 #[path = "cli/generate.rs"]
 mod generate;
+#[path = "cli/pack.rs"]
+mod pack;
 #[path = "cli/run.rs"]
 mod run;
 #[path = "cli/show.rs"]

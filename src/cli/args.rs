@@ -47,6 +47,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// List families, models or variants
     List(ListArgs),
+    /// Compile to cubins and AMD code objects, with a manifest to launch them by
+    Pack(PackArgs),
     /// Show which compilers are found, and install pinned ones
     Toolchain(ToolchainArgs),
     /// Print completions for a shell
@@ -151,7 +153,8 @@ pub(crate) enum Backend {
     Auto,
     /// The simulator, on the CPU.
     Sim,
-    /// GPUs of this machine, one for each rank.
+    /// GPUs of this machine, one for each rank: all of them in this process, or with torchrun, mpirun or srun one process a
+    /// rank.
     Gpu,
 }
 
@@ -169,8 +172,9 @@ pub(crate) struct CheckArgs {
     pub epochs: u32,
 }
 
+/// Which kernels to emit, and what for.
 #[derive(Debug, Args)]
-pub(crate) struct GenerateArgs {
+pub(crate) struct Wanted {
     #[command(flatten)]
     pub selection: Selection,
     /// A TOML file with several shapes; `builtin` is the built-in catalogue
@@ -179,12 +183,36 @@ pub(crate) struct GenerateArgs {
     /// What to emit for, as in `cuda:sm_90a,hip:gfx942` [default: the catalogue's, or cuda:sm_90a]
     #[arg(long, value_name = "TARGET,..", value_delimiter = ',')]
     pub target: Vec<String>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    pub wanted: Wanted,
     /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Write nothing: compare with what is there
     #[arg(long)]
     pub check: bool,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct PackArgs {
+    #[command(flatten)]
+    pub wanted: Wanted,
+    /// Folder to write to; what is there of an earlier run is replaced as a whole or not at all
+    #[arg(long, value_name = "DIR")]
+    pub out: PathBuf,
+    /// Compilers to choose from: nvrtc, nvcc, clang, zig, hipcc [default: the first of these that is found]
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub compiler: Vec<String>,
+    /// Multiprocessors (compute units on AMD) that all blocks must fit on [default: of the target's usual device]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub multiprocessors: Option<u32>,
+    /// Pack kernels that spill registers, too
+    #[arg(long)]
+    pub allow_spills: bool,
 }
 
 #[derive(Debug, Args)]

@@ -1,22 +1,18 @@
 //! `peerwarp generate`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 
-use peerwarp_codegen::family::{CudaArch, Target};
 use serde_json::json;
 
-use crate::catalogue::{self, Catalogue};
-use crate::emit::{self, Job};
+use crate::emit;
 use crate::generate::Differences;
-use crate::input::InputError;
 
 use super::App;
 use super::args::GenerateArgs;
 use super::output::{Done, Failure, Progress, Style};
 
 pub(super) fn generate(app: &App, args: &GenerateArgs, style: Style) -> Result<Done, Failure> {
-    let jobs = jobs(app, args)?;
+    let jobs = args.wanted.jobs(app)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
     let tree = emit::tree(app.program(), &jobs, || progress.tick())?;
     progress.finish();
@@ -33,43 +29,6 @@ pub(super) fn generate(app: &App, args: &GenerateArgs, style: Style) -> Result<D
         "differences": found,
     });
     Ok(Done { text, json, ok })
-}
-
-fn jobs(app: &App, args: &GenerateArgs) -> Result<Vec<Job>, Failure> {
-    let catalogue = match args.catalogue.as_deref() {
-        None => None,
-        Some("builtin") => Some(catalogue::builtin()),
-        Some(path) => Some(catalogue::read(Path::new(path))?),
-    };
-    let targets = targets(args, catalogue.as_ref())?;
-    let mut requests = match &catalogue {
-        Some(_) if args.selection.is_empty() => vec![],
-        _ => args.selection.requests()?,
-    };
-    requests.extend(catalogue.into_iter().flat_map(|c| c.requests));
-    let mut jobs = vec![];
-    for request in &requests {
-        for &target in &targets {
-            let job = |variant| Job { label: request.label.clone(), variant, target };
-            jobs.extend(request.resolve(app.registry())?.into_iter().map(job));
-        }
-    }
-    Ok(jobs)
-}
-
-fn targets(args: &GenerateArgs, catalogue: Option<&Catalogue>) -> Result<Vec<Target>, InputError> {
-    if args.target.is_empty() {
-        let own = catalogue.map_or(&[][..], |c| &c.targets);
-        return Ok(if own.is_empty() { vec![Target::Cuda(CudaArch::Sm90a)] } else { own.to_vec() });
-    }
-    let mut targets = vec![];
-    for text in &args.target {
-        let target = super::target(text)?;
-        if !targets.contains(&target) {
-            targets.push(target);
-        }
-    }
-    Ok(targets)
 }
 
 fn written(found: &Differences, sources: usize, args: &GenerateArgs) -> String {

@@ -16,6 +16,7 @@ mod check;
 mod generate;
 mod list;
 mod output;
+mod pack;
 mod run;
 mod run_gpu;
 mod select;
@@ -162,6 +163,7 @@ impl App {
             Command::Generate(generate) => generate::generate(self, generate, style),
             Command::Show(show) => show::show(self, show),
             Command::List(list) => list::list(self, list, style),
+            Command::Pack(args) => pack::pack(self, args, style),
             Command::Toolchain(args) => toolchain::toolchain(args),
             Command::Completions { shell } => Ok(self.completions(*shell)),
         }

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use crate::emit::EmitError;
 use crate::input::InputError;
+use crate::pack::BuildError;
 use crate::runtime::RuntimeError;
 use crate::scenario::ScenarioError;
 use crate::toolchain::{InstallError, ToolError};
@@ -64,6 +65,17 @@ impl From<ScenarioError> for Failure {
         match error {
             ScenarioError::Input(e) => Failure::Input(e),
             ScenarioError::Kernel(message) => Failure::Kernel(message),
+        }
+    }
+}
+
+impl From<BuildError> for Failure {
+    fn from(error: BuildError) -> Failure {
+        match error {
+            BuildError::Emit(e) => e.into(),
+            BuildError::Input(e) => Failure::Input(e),
+            BuildError::Compiler(e) => Failure::Toolchain(e.to_string()),
+            BuildError::Compile(_) | BuildError::Refused(_) => Failure::Kernel(error.to_string()),
         }
     }
 }

@@ -9,11 +9,11 @@ use serde_json::{Value, json};
 
 use crate::input::InputError;
 use crate::kernels::moe::{Combine, Dispatch, Hook};
-use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun};
+use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
 use crate::moe_scenario;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::Jit;
-use crate::runtime::{RuntimeError, World, WorldOptions, cuda};
+use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 use crate::scenario::{Inputs, ScenarioError};
 
 use super::args::GpuArgs;
@@ -64,18 +64,30 @@ pub(super) fn run(
         tuning = tuning.with_hook(Hook::Expert);
     }
     let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
-    let gpus = cuda::gpus()?;
-    let ranks = problem.shape.ranks;
-    let Some(gpus) = gpus.get(..ranks as usize) else {
-        let found = gpus.len() as u32;
-        return Err(RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks }.into());
-    };
     let progress = Progress::spinner("running on GPUs");
-    let world = Arc::new(World::of_gpus(gpus, &options)?);
+    let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
     let jit = Jit::new(ModuleCache::of_user())?;
     let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &jit)?.run(replays);
     progress.finish();
     Ok(done(&ran?, &inputs, style))
+}
+
+/// The ranks: this process's alone, or those of the processes that were started with it.
+fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<World, Failure> {
+    let Some(launched) = Launched::here()? else {
+        let gpus = cuda::gpus()?;
+        let found = gpus.len() as u32;
+        let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+        return Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &options)?);
+    };
+    if launched.ranks != ranks {
+        let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
+        return Err(
+            InputError::conflict("--ranks", ranks, with, "one process a rank, or a single one").into()
+        );
+    }
+    options.facts.insert("tuning".into(), json!(tuning).to_string());
+    Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }
 
 fn moe_only(variants: &[Variant]) -> Result<(), InputError> {
@@ -118,9 +130,10 @@ fn text(ran: &MoeGpuRun, style: Style) -> String {
         writeln!(text, "{}", style.bold(variant)).expect("string");
     }
     let head = ["rank", "tokens sent", "tokens received", "dispatch us", "combine us", "GPU"];
-    let row = |(rank, gpu): (usize, &String)| {
-        let traffic = &ran.traffic.ranks[rank];
-        let micros = |all: &[f64]| all.get(rank).map_or_else(String::new, |us| format!("{us:.1}"));
+    let row = |(i, gpu): (usize, &String)| {
+        let rank = ran.ranks[i];
+        let traffic = &ran.traffic.ranks[rank as usize];
+        let micros = |all: &[f64]| all.get(i).map_or_else(String::new, |us| format!("{us:.1}"));
         vec![
             rank.to_string(),
             traffic.tokens_sent.to_string(),

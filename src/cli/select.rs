@@ -1,11 +1,17 @@
 //! From the selection on the command line to requests.
 
-use crate::catalogue::shape_settings;
+use std::path::Path;
+
+use peerwarp_codegen::family::{CudaArch, Target};
+
+use crate::catalogue::{self, Catalogue, shape_settings};
+use crate::emit::Job;
 use crate::input::InputError;
 use crate::models::{self, Model};
 use crate::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
 
-use super::args::Selection;
+use super::App;
+use super::args::{Selection, Wanted};
 
 /// What a selection could be, for errors.
 const WAYS: &str = "--model NAME, --hf-config FILE, --hidden H --experts E --topk K, \
@@ -122,6 +128,46 @@ impl Selection {
         let mut all = self.settings.iter().map(|s| pair(s, "--set")).collect::<Result<Vec<_>, _>>()?;
         all.extend(self.dedup.clone().map(|v| ("dedup".to_owned(), v)));
         Ok(all)
+    }
+}
+
+impl Wanted {
+    /// What the selection and the catalogue ask for, once for each target.
+    pub fn jobs(&self, app: &App) -> Result<Vec<Job>, InputError> {
+        let catalogue = match self.catalogue.as_deref() {
+            None => None,
+            Some("builtin") => Some(catalogue::builtin()),
+            Some(path) => Some(catalogue::read(Path::new(path))?),
+        };
+        let targets = self.targets(catalogue.as_ref())?;
+        let mut requests = match &catalogue {
+            Some(_) if self.selection.is_empty() => vec![],
+            _ => self.selection.requests()?,
+        };
+        requests.extend(catalogue.into_iter().flat_map(|c| c.requests));
+        let mut jobs = vec![];
+        for request in &requests {
+            for &target in &targets {
+                let job = |variant| Job { label: request.label.clone(), variant, target };
+                jobs.extend(request.resolve(app.registry())?.into_iter().map(job));
+            }
+        }
+        Ok(jobs)
+    }
+
+    fn targets(&self, catalogue: Option<&Catalogue>) -> Result<Vec<Target>, InputError> {
+        if self.target.is_empty() {
+            let own = catalogue.map_or(&[][..], |c| &c.targets);
+            return Ok(if own.is_empty() { vec![Target::Cuda(CudaArch::Sm90a)] } else { own.to_vec() });
+        }
+        let mut targets = vec![];
+        for text in &self.target {
+            let target = super::target(text)?;
+            if !targets.contains(&target) {
+                targets.push(target);
+            }
+        }
+        Ok(targets)
     }
 }
 

@@ -43,9 +43,11 @@ pub struct MoeGpuRun {
     pub errors: Errors,
     /// What the routing demands.
     pub traffic: Traffic,
-    /// The GPUs of this process's ranks.
+    /// The ranks of this process: what follows is in their order, and errors are theirs.
+    pub ranks: Vec<u32>,
+    /// Their GPUs.
     pub gpus: Vec<String>,
-    /// Time of the last round's dispatch, by rank, in microseconds: from the first block's start to the last one's end,
+    /// Time of the last round's dispatch, in microseconds: from the first block's start to the last one's end,
     /// waiting for other ranks included.
     pub dispatch_us: Vec<f64>,
     /// The same for combine.
@@ -140,6 +142,12 @@ impl MoeGpu {
     /// Runs every round once, with the host looking at every step; then, if `replays` is not 0, all of them as a graph
     /// that often. Problems without the stand-in expert in dispatch use dispatched rows as they are in the latter.
     pub fn run(&mut self, replays: u32) -> Result<MoeGpuRun, GpuRunError> {
+        let ran = self.run_here(replays);
+        // Memory that others may still write to is not given up before they are done.
+        Ok(self.op.world().agree(ran)?)
+    }
+
+    fn run_here(&mut self, replays: u32) -> Result<MoeGpuRun, RuntimeError> {
         let (mut wrong_dispatch, mut errors) = (None, Errors::default());
         let mut times = vec![];
         for number in 0..self.rounds.len() {
@@ -164,6 +172,7 @@ impl MoeGpu {
             wrong_dispatch,
             errors,
             traffic: self.traffic.clone(),
+            ranks: self.places.iter().map(|p| p.rank).collect(),
             gpus: self.op.ranks().iter().map(gpu).collect(),
             dispatch_us: times.iter().map(|t| micros(&t.0)).collect(),
             combine_us: times.iter().map(|t| micros(&t.1)).collect(),
@@ -221,7 +230,7 @@ impl MoeGpu {
     fn times(&self) -> Result<Vec<(Duration, Duration)>, RuntimeError> {
         let of = |place: &Place| {
             let [a, b, c, d] = &place.events;
-            Ok((b.since(a)?, d.since(c)?))
+            Ok::<_, RuntimeError>((b.since(a)?, d.since(c)?))
         };
         self.places.iter().map(of).collect()
     }

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use super::RuntimeError;
-use super::gpu::{DevicePtr, Gpu, RawStream, SharedBlock, Sharing};
+use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
+use super::links::Links;
 
 /// A rank of this process.
 #[derive(Clone, Debug)]
@@ -34,15 +35,43 @@ pub struct Symmetric {
     bytes: u64,
     /// `[member][rank]`.
     bases: Vec<Vec<DevicePtr>>,
+    /// Other processes' memory first: fields are dropped in order.
+    _imported: Vec<Mapping>,
     _own: Vec<Mapping>,
 }
 
 impl Symmetric {
     /// For ranks that are all in this process. Zeroed.
     pub(super) fn local(members: &[Member], bytes: u64, sharing: Sharing) -> Result<Symmetric, RuntimeError> {
-        let own = allocate(members, bytes, sharing)?;
+        let peers: Vec<u32> = members.iter().map(|m| m.gpu.info().ordinal).collect();
+        let own = members.iter().map(|m| allocate(m, bytes, sharing, &peers));
+        let own = own.collect::<Result<Vec<_>, _>>()?;
         let bases: Vec<DevicePtr> = own.iter().map(|m| m.block.ptr).collect();
-        Ok(Symmetric { bytes, bases: vec![bases; members.len()], _own: own })
+        Ok(Symmetric { bytes, bases: vec![bases; members.len()], _imported: vec![], _own: own })
+    }
+
+    /// For a world of several processes, of which this one has one rank. Zeroed, here and on all others.
+    pub(super) fn across(
+        member: &Member,
+        ranks: u32,
+        bytes: u64,
+        sharing: Sharing,
+        links: &mut Links,
+    ) -> Result<Symmetric, RuntimeError> {
+        let exported = allocate(member, bytes, sharing, &[]).and_then(|own| {
+            let handles = (1..ranks).map(|_| member.gpu.export(&own.block));
+            let handles = handles.collect::<Result<Vec<_>, _>>()?;
+            Ok((own, handles))
+        });
+        let (own, handles) = links.agree(exported)?;
+        let taken = links.exchange(&handles, own.block.bytes)?;
+        let mapped = links.agree(import(member, taken))?;
+        let mut bases = vec![own.block.ptr; ranks as usize];
+        for (rank, mapping) in &mapped {
+            bases[*rank as usize] = mapping.block.ptr;
+        }
+        let imported = mapped.into_iter().map(|(_, mapping)| mapping).collect();
+        Ok(Symmetric { bytes, bases: vec![bases], _imported: imported, _own: vec![own] })
     }
 
     /// Its size on each rank, in bytes.
@@ -61,15 +90,21 @@ impl Symmetric {
     }
 }
 
-fn allocate(members: &[Member], bytes: u64, sharing: Sharing) -> Result<Vec<Mapping>, RuntimeError> {
-    let peers: Vec<u32> = members.iter().map(|m| m.gpu.info().ordinal).collect();
-    let mut own = vec![];
-    for member in members {
-        let block = member.gpu.alloc_shared(bytes, sharing, &peers)?;
-        let mapping = Mapping { gpu: Arc::clone(&member.gpu), block };
-        member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)?;
-        member.gpu.synchronize()?;
-        own.push(mapping);
-    }
-    Ok(own)
+fn allocate(member: &Member, bytes: u64, sharing: Sharing, peers: &[u32]) -> Result<Mapping, RuntimeError> {
+    let block = member.gpu.alloc_shared(bytes, sharing, peers)?;
+    let mapping = Mapping { gpu: Arc::clone(&member.gpu), block };
+    member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)?;
+    member.gpu.synchronize()?;
+    Ok(mapping)
+}
+
+fn import(
+    member: &Member,
+    handles: Vec<(u32, u64, ShareHandle)>,
+) -> Result<Vec<(u32, Mapping)>, RuntimeError> {
+    let import = |(rank, bytes, handle)| {
+        let block = member.gpu.import(handle, bytes)?;
+        Ok((rank, Mapping { gpu: Arc::clone(&member.gpu), block }))
+    };
+    handles.into_iter().map(import).collect()
 }

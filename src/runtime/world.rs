@@ -1,5 +1,7 @@
 //! The ranks that run kernels together, and the memory that they share.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -7,11 +9,17 @@ use super::RuntimeError;
 use super::form::FormError;
 use super::gpu::{DevicePtr, Gpu, RawStream, Sharing};
 use super::image::KernelImage;
+use super::launcher::Launched;
+use super::links::Links;
+use super::rendezvous::Card;
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
 
 /// How long a wait may last, unless told otherwise.
 pub const WAIT_BUDGET: Duration = Duration::from_secs(5);
+
+/// How long ranks wait for each other to come together, unless told otherwise.
+pub const FORM_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Bytes from one rank's status to what is written to find out whether ranks reach each other.
 const GREETINGS: u64 = 256;
@@ -23,11 +31,21 @@ pub struct WorldOptions {
     pub wait_budget: Duration,
     /// How memory is shared; the best way that all GPUs have if not given.
     pub sharing: Option<Sharing>,
+    /// How long processes wait for each other whenever they have to come together.
+    pub form_timeout: Duration,
+    /// What has to be the same on all ranks, by name: digests of kernel tables and of configurations, say. Versions, the
+    /// machine and the fields above are compared without being told.
+    pub facts: BTreeMap<String, String>,
 }
 
 impl Default for WorldOptions {
     fn default() -> WorldOptions {
-        WorldOptions { wait_budget: WAIT_BUDGET, sharing: None }
+        WorldOptions {
+            wait_budget: WAIT_BUDGET,
+            sharing: None,
+            form_timeout: FORM_TIMEOUT,
+            facts: BTreeMap::new(),
+        }
     }
 }
 
@@ -40,7 +58,7 @@ struct Cleared {
     alive: Weak<()>,
 }
 
-/// The ranks that run kernels together: all in this process, with a GPU each.
+/// The ranks that run kernels together: all in this process, or each in a process of its own, with a GPU each.
 #[derive(Debug)]
 pub struct World {
     ranks: u32,
@@ -48,6 +66,8 @@ pub struct World {
     sharing: Sharing,
     wait_budget: Duration,
     status: Symmetric,
+    /// To the other processes; none if all ranks are in this one.
+    links: Option<Mutex<Links>>,
     kernels: Mutex<Vec<KernelNames>>,
     cleared: Mutex<Vec<Cleared>>,
     /// The error after which nothing may be launched.
@@ -62,18 +82,45 @@ impl World {
         check_members(&members)?;
         let sharing = sharing(&members, options.sharing)?;
         let ranks = members.len() as u32;
-        let bytes = GREETINGS + 8 * u64::from(ranks);
-        let status = Symmetric::local(&members, bytes, sharing)?;
-        let world = World {
-            ranks,
-            members,
-            sharing,
-            wait_budget: options.wait_budget,
-            status,
-            kernels: Mutex::default(),
-            cleared: Mutex::default(),
-            poisoned: Mutex::default(),
+        let status = Symmetric::local(&members, status_bytes(ranks), sharing)?;
+        World::with(ranks, members, sharing, options, status, None)
+    }
+
+    /// The world that this process was started for, one rank a process. The rank's GPU is that of its number on the
+    /// machine among `gpus`, those that the process sees, or the only one.
+    pub fn of_process(
+        gpus: &[Arc<dyn Gpu>],
+        launched: &Launched,
+        options: &WorldOptions,
+    ) -> Result<World, RuntimeError> {
+        let gpu = own_gpu(gpus, launched.local_rank)?;
+        let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
+        let sharing = sharing(&members, options.sharing)?;
+        let card = Card {
+            rank: launched.rank,
+            ranks: launched.ranks,
+            bus_id: gpu.info().bus_id.clone(),
+            socket: String::new(),
+            facts: facts(options, sharing, gpu.info().target.arch()),
         };
+        let (mut links, cards) = Links::join(launched, card, options.form_timeout)?;
+        links.agree(check_reach(gpus, gpu.as_ref(), &cards))?;
+        let bytes = status_bytes(launched.ranks);
+        let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &mut links)?;
+        World::with(launched.ranks, members, sharing, options, status, Some(Mutex::new(links)))
+    }
+
+    fn with(
+        ranks: u32,
+        members: Vec<Member>,
+        sharing: Sharing,
+        options: &WorldOptions,
+        status: Symmetric,
+        links: Option<Mutex<Links>>,
+    ) -> Result<World, RuntimeError> {
+        let wait_budget = options.wait_budget;
+        let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let world = World { ranks, members, sharing, wait_budget, status, links, kernels, cleared, poisoned };
         world.greet()?;
         Ok(world)
     }
@@ -100,7 +147,27 @@ impl World {
 
     /// Allocates zeroed memory on every rank. All ranks have to do so in the same order, with the same size.
     pub fn allocate(&self, bytes: u64) -> Result<Symmetric, RuntimeError> {
-        Symmetric::local(&self.members, bytes, self.sharing)
+        match &self.links {
+            None => Symmetric::local(&self.members, bytes, self.sharing),
+            Some(links) => {
+                let mut links = lock(links);
+                Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, &mut links)
+            }
+        }
+    }
+
+    /// Waits for all ranks; an error on one of them becomes an error on all of them. All ranks have to call it, within
+    /// [`WorldOptions::form_timeout`].
+    pub fn agree<T>(&self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+        match &self.links {
+            None => result,
+            Some(links) => lock(links).agree(result),
+        }
+    }
+
+    /// A rank whose process is gone, if there is one.
+    pub fn lost(&self) -> Option<u32> {
+        self.links.as_ref().and_then(|links| lock(links).lost())
     }
 
     /// Where the status records of all ranks are, as the member with this index sees them.
@@ -134,7 +201,8 @@ impl World {
         let records: Result<Vec<_>, _> = (0..self.members.len()).map(|m| self.status(m)).collect();
         match Aborted::of(&records?, &lock(&self.kernels)) {
             None => Ok(()),
-            Some(aborted) => {
+            Some(mut aborted) => {
+                aborted.recoverable = self.lost().is_none();
                 lock(&self.poisoned).get_or_insert_with(|| aborted.to_string());
                 Err(RuntimeError::Aborted(Box::new(aborted)))
             }
@@ -152,9 +220,17 @@ impl World {
     }
 
     /// Makes the world usable again after a wait ran out of time: waits until all GPUs are idle, then clears status
-    /// records, flags and epochs. What kernels had not finished is lost.
+    /// records, flags and epochs. What kernels had not finished is lost. All ranks have to do so.
     pub fn reset(&self) -> Result<(), RuntimeError> {
-        self.members.iter().try_for_each(|m| m.gpu.synchronize())?;
+        let idle = self.members.iter().try_for_each(|m| m.gpu.synchronize());
+        self.agree(idle)?;
+        let cleared = self.clear();
+        self.agree(cleared)?;
+        *lock(&self.poisoned) = None;
+        Ok(())
+    }
+
+    fn clear(&self) -> Result<(), RuntimeError> {
         let mut cleared = lock(&self.cleared);
         cleared.retain(|c| c.alive.strong_count() > 0);
         let status = (0..self.members.len())
@@ -162,9 +238,7 @@ impl World {
         for (gpu, ptr, bytes) in status.chain(cleared.iter().map(|c| (&c.gpu, c.ptr, c.bytes))) {
             gpu.fill(ptr, bytes, 0, RawStream::DEFAULT)?;
         }
-        self.members.iter().try_for_each(|m| m.gpu.synchronize())?;
-        *lock(&self.poisoned) = None;
-        Ok(())
+        self.members.iter().try_for_each(|m| m.gpu.synchronize())
     }
 
     fn own_status(&self, member: usize) -> DevicePtr {
@@ -180,20 +254,28 @@ impl World {
 
     /// Has every rank write a word to every other one, and looks whether it arrived.
     fn greet(&self) -> Result<(), RuntimeError> {
-        let word = |from: u32, to: u32| 0x7065_6572_0000_0000 | u64::from(from) << 16 | u64::from(to);
+        self.agree(self.write_greetings())?;
+        self.agree(self.read_greetings())
+    }
+
+    fn write_greetings(&self) -> Result<(), RuntimeError> {
         for (index, member) in self.members.iter().enumerate() {
             for to in 0..self.ranks {
                 let at = self.status.bases(index)[to as usize] + GREETINGS + 8 * u64::from(member.rank);
-                member.gpu.upload(at, &word(member.rank, to).to_ne_bytes())?;
+                member.gpu.upload(at, &greeting(member.rank, to).to_ne_bytes())?;
             }
             member.gpu.synchronize()?;
         }
+        Ok(())
+    }
+
+    fn read_greetings(&self) -> Result<(), RuntimeError> {
         for (index, member) in self.members.iter().enumerate() {
             let mut found = vec![0u64; self.ranks as usize];
             let at = self.status.bases(index)[member.rank as usize] + GREETINGS;
             member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))?;
             for (from, &found) in (0..).zip(&found) {
-                let (to, wrote) = (member.rank, word(from, member.rank));
+                let (to, wrote) = (member.rank, greeting(from, member.rank));
                 if found != wrote {
                     return Err(FormError::Unreachable { from, to, wrote, found }.into());
                 }
@@ -201,6 +283,15 @@ impl World {
         }
         Ok(())
     }
+}
+
+/// The word that a rank writes to another one.
+fn greeting(from: u32, to: u32) -> u64 {
+    0x7065_6572_0000_0000 | u64::from(from) << 16 | u64::from(to)
+}
+
+fn status_bytes(ranks: u32) -> u64 {
+    GREETINGS + 8 * u64::from(ranks)
 }
 
 impl Drop for World {
@@ -248,3 +339,49 @@ fn sharing(members: &[Member], asked: Option<Sharing>) -> Result<Sharing, Runtim
         }
     }
 }
+
+/// The GPU of the rank with this number on its machine.
+fn own_gpu(gpus: &[Arc<dyn Gpu>], local_rank: u32) -> Result<&Arc<dyn Gpu>, RuntimeError> {
+    match gpus {
+        [] => Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 }),
+        // The launcher shows every process a GPU of its own.
+        [only] => Ok(only),
+        all => all.get(local_rank as usize).ok_or_else(|| RuntimeError::TooFewGpus {
+            backend: all[0].info().target.backend(),
+            found: all.len() as u32,
+            needed: local_rank + 1,
+        }),
+    }
+}
+
+/// What has to be the same on all ranks.
+fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<String, String> {
+    // Changes whenever a machine starts: handles can be passed on this one only.
+    let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let own = [
+        ("peerwarp", env!("CARGO_PKG_VERSION").to_owned()),
+        ("machine", machine.trim().to_owned()),
+        ("architecture", arch.to_owned()),
+        ("sharing", format!("{sharing:?}").to_lowercase()),
+        ("wait budget", format!("{:?}", options.wait_budget)),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    options.facts.clone().into_iter().chain(own).collect()
+}
+
+/// Whether a GPU can reach those of the other ranks, as far as this process sees them.
+fn check_reach(gpus: &[Arc<dyn Gpu>], own: &dyn Gpu, cards: &[Card]) -> Result<(), RuntimeError> {
+    for card in cards {
+        let other = gpus.iter().find(|gpu| gpu.info().bus_id == card.bus_id);
+        if let Some(to) = other.map(|gpu| gpu.info().ordinal)
+            && !own.can_access(to)?
+        {
+            return Err(RuntimeError::NoPeerAccess { from: own.info().ordinal, to });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+#[path = "world_tests.rs"]
+mod tests;

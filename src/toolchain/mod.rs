@@ -17,6 +17,7 @@
 
 mod error;
 mod install;
+mod nvrtc;
 mod search;
 mod version;
 
@@ -26,7 +27,9 @@ use peerwarp_codegen::family::{CudaArch, HipArch, Target};
 use serde::{Deserialize, Serialize};
 
 pub use error::{InstallError, ToolError};
+pub(crate) use install::write_lld;
 pub use install::{Installed, Set, Wheel, install, sets};
+pub use nvrtc::{Cubin, Nvrtc, NvrtcError};
 pub use version::Version;
 
 use search::Search;

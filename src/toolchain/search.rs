@@ -151,7 +151,7 @@ fn probe(tool: Tool, path: PathBuf, origin: Origin) -> Result<Found, Failed> {
 
 /// The version of NVRTC in a folder, and the headers that go with it.
 fn nvrtc(folder: &Path) -> Result<(Version, Option<PathBuf>), Failed> {
-    let library = NVRTC.iter().map(|name| folder.join(name)).find(|p| p.exists()).ok_or(Failed::Absent)?;
+    let library = nvrtc_library(folder).ok_or(Failed::Absent)?;
     let version = nvrtc_version(&library).map_err(|e| Failed::Unusable(with_source(&e)))?;
     // In a CUDA tree, and where distributions put them.
     let beside =
@@ -164,6 +164,11 @@ fn nvrtc(folder: &Path) -> Result<(Version, Option<PathBuf>), Failed> {
             "CUDA's headers (cuda_bf16.h) are not in the include folder beside it".into(),
         )),
     }
+}
+
+/// NVRTC's library in a folder.
+pub(super) fn nvrtc_library(folder: &Path) -> Option<PathBuf> {
+    NVRTC.iter().map(|name| folder.join(name)).find(|p| p.exists())
 }
 
 fn nvrtc_version(library: &Path) -> Result<Version, libloading::Error> {

@@ -1,7 +1,8 @@
 //! Runs the command, and makes what it prints the same on every machine.
 
+use std::io::Write;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::{Command, Output, Stdio};
 
 use tempfile::TempDir;
 
@@ -33,13 +34,30 @@ impl Place {
         path
     }
 
+    /// A shell script that can be run. Returns its path.
+    pub fn program(&self, name: &str, text: &str) -> String {
+        let path = self.write(name, "").display().to_string();
+        // Written by another process: were it open here while another test forks, exec would find it busy.
+        let write = ["-c", "cat > \"$0\" && chmod +x \"$0\"", &path];
+        let mut child = Command::new("sh").args(write).stdin(Stdio::piped()).spawn().unwrap();
+        child.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
+        assert!(child.wait().unwrap().success());
+        path
+    }
+
     /// Runs `peerwarp` in this folder.
     pub fn run<S: AsRef<str>>(&self, args: &[S]) -> Ran {
+        self.run_with(args, &[])
+    }
+
+    /// Runs `peerwarp` in this folder with more in the environment.
+    pub fn run_with<S: AsRef<str>>(&self, args: &[S], env: &[(&str, &str)]) -> Ran {
         let Output { status, stdout, stderr } = Command::new(env!("CARGO_BIN_EXE_peerwarp"))
             .args(args.iter().map(AsRef::as_ref))
             .current_dir(self.dir.path())
             .env_remove("NO_COLOR")
             .env("COLUMNS", "100")
+            .envs(env.iter().copied())
             .output()
             .unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap();

@@ -1,7 +1,6 @@
 //! `peerwarp toolchain`, on a machine that has what the test puts there.
 
-use std::io::Write;
-use std::process::{Command, Stdio};
+use std::process::Command;
 
 use super::support::{Place, Ran};
 
@@ -22,20 +21,10 @@ fn run(place: &Place, args: &[&str], env: &[(&str, &str)]) -> Ran {
     Ran { code: out.status.code().unwrap(), stdout: text(out.stdout), stderr: text(out.stderr) }
 }
 
-fn program(place: &Place, name: &str, text: &str) -> String {
-    let path = place.write(name, "").display().to_string();
-    // Written by another process: were it open here while another test forks, exec would find it busy.
-    let write = ["-c", "cat > \"$0\" && chmod +x \"$0\"", &path];
-    let mut child = Command::new("sh").args(write).stdin(Stdio::piped()).spawn().unwrap();
-    child.stdin.take().unwrap().write_all(format!("#!/bin/sh\n{text}\n").as_bytes()).unwrap();
-    assert!(child.wait().unwrap().success());
-    path
-}
-
 #[test]
 fn shows_what_is_found_and_how_to_get_the_rest() {
     let place = Place::new();
-    let zig = program(&place, "bin/zig", "echo 0.17.0");
+    let zig = place.program("bin/zig", "echo 0.17.0");
     let ran = run(&place, &["toolchain"], &[]);
     let lines: Vec<&str> = ran.stdout.lines().collect();
     assert_eq!(ran.code, 0, "{}", ran.report());
@@ -57,7 +46,7 @@ fn shows_what_is_found_and_how_to_get_the_rest() {
 #[test]
 fn the_environment_is_for_a_shell_to_evaluate() {
     let place = Place::new();
-    let zig = program(&place, "it's here/zig", "echo 0.17.0");
+    let zig = place.program("it's here/zig", "echo 0.17.0");
     let ran = run(&place, &["toolchain", "--env"], &[("PEERWARP_ZIG", &zig)]);
     let line = ran.stdout.lines().find(|l| l.contains("ZIG")).expect("zig is found");
     let told =
@@ -84,8 +73,7 @@ fn installs_with_python_or_says_what_is_missing() {
         ran.stderr
     );
 
-    program(
-        &place,
+    place.program(
         "bin/python3",
         "PATH=/usr/bin:/bin\n[ $3 = --version ] && exit 0\n\
          while [ $# -gt 1 ]; do [ $1 = --target ] && into=$2; shift; done\n\

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::ir::{Dtype, Kernel, OpKind, Param, ParamId, ParamKind, Place};
 
@@ -29,7 +29,7 @@ impl ArgNames {
 }
 
 /// One member of the argument struct.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgField {
     /// Its name.
     pub name: String,
@@ -40,7 +40,7 @@ pub struct ArgField {
 }
 
 /// Where a launcher finds the members of the argument struct.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgsLayout {
     /// The parameters in order, then `status`, `wait_budget_ns` and `rank`.
     pub fields: Vec<ArgField>,

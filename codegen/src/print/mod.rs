@@ -42,7 +42,7 @@ mod template;
 mod tiles;
 mod writer;
 
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::{family::Target, ir::Kernel};
 
@@ -57,7 +57,7 @@ pub struct EmitInfo {
 }
 
 /// How a kernel must be launched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct LaunchShape {
     /// Blocks.
     pub grid: u32,

@@ -1,0 +1,69 @@
+//! `peerwarp pack`.
+
+use std::collections::BTreeMap;
+
+use serde_json::json;
+
+use crate::input::InputError;
+use crate::pack::{self, BuildError, Built, Options};
+use crate::toolchain::Tool;
+
+use super::App;
+use super::args::PackArgs;
+use super::output::{Done, Failure, Progress, Style, bytes};
+
+pub(super) fn pack(app: &App, args: &PackArgs, style: Style) -> Result<Done, Failure> {
+    let options = Options {
+        compilers: args.compiler.iter().map(|name| compiler(name)).collect::<Result<_, _>>()?,
+        multiprocessors: args.multiprocessors,
+        allow_spills: args.allow_spills,
+    };
+    let jobs = args.wanted.jobs(app)?;
+    let progress = Progress::new("compiling", jobs.len() as u64);
+    let built = pack::build(app.program(), &jobs, &args.out, &options, || progress.tick());
+    progress.finish();
+    match built {
+        Ok(built) => packed(&built, args),
+        Err(BuildError::Refused(refused)) => {
+            let lines = refused.iter().map(|r| format!("{}: {r}\n", style.bad("refused")));
+            let text = lines.collect::<String>() + "nothing was written\n";
+            Ok(Done { text, json: json!({ "ok": false, "out": args.out, "refused": refused }), ok: false })
+        }
+        Err(e) => Err(e.into()),
+    }
+}
+
+fn packed(built: &Built, args: &PackArgs) -> Result<Done, Failure> {
+    let differences = built.tree.write(&args.out)?;
+    let kernels = &built.manifest.kernels;
+    let size: u64 = kernels.iter().map(|k| k.object.bytes).sum();
+    let mut targets: BTreeMap<_, usize> = BTreeMap::new();
+    for kernel in kernels {
+        *targets.entry(kernel.target).or_default() += 1;
+    }
+    let each: Vec<String> = targets.iter().map(|(t, n)| format!("{n} for {t}")).collect();
+    let text = format!(
+        "{} kernels in {} ({}), {} compiled: {}\n",
+        kernels.len(),
+        args.out.display(),
+        bytes(size),
+        built.compiled,
+        each.join(", "),
+    );
+    let json = json!({
+        "ok": true,
+        "out": args.out,
+        "kernels": kernels.len(),
+        "compiled": built.compiled,
+        "bytes": size,
+        "differences": differences,
+        "manifest": built.manifest,
+    });
+    Ok(Done { text, json, ok: true })
+}
+
+fn compiler(name: &str) -> Result<Tool, InputError> {
+    let all = [Tool::Nvrtc, Tool::Nvcc, Tool::Clang, Tool::Zig, Tool::Hipcc];
+    let found = all.into_iter().find(|t| t.name() == name);
+    found.ok_or_else(|| InputError::unknown("--compiler", name, all.map(Tool::name)))
+}

@@ -1,0 +1,221 @@
+//! How many blocks of a kernel are resident at once. All blocks of a grid must be, because they wait for each other.
+
+use peerwarp_codegen::family::{CudaArch, HipArch, Target};
+use peerwarp_codegen::print::LaunchShape;
+
+use super::manifest::{Residency, Resources};
+
+/// What a multiprocessor has.
+#[derive(Clone, Copy, Debug)]
+struct Multiprocessor {
+    threads: u32,
+    blocks: u32,
+    shared_bytes: u32,
+    /// Shared memory that the system takes of every block.
+    reserved_bytes: u32,
+    /// Shared memory comes in units of so many bytes.
+    shared_unit: u32,
+    registers: Registers,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Registers {
+    /// A file for each of four partitions, of so many registers; a warp gets a multiple of 256.
+    Files(u32),
+    /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of 8.
+    Simds(u32),
+}
+
+/// The device that a target stands for, and its multiprocessors: of those that serving and training use, the smallest
+/// common one.
+pub(super) fn reference(target: Target) -> (&'static str, u32) {
+    match target {
+        Target::Cuda(arch) => match arch {
+            CudaArch::Sm80 => ("A100", 108),
+            CudaArch::Sm86 => ("A40", 84),
+            CudaArch::Sm89 => ("L40S", 142),
+            CudaArch::Sm90 | CudaArch::Sm90a => ("H100 SXM", 132),
+            CudaArch::Sm100 | CudaArch::Sm100a => ("B200", 148),
+            CudaArch::Sm103a => ("B300", 148),
+            CudaArch::Sm120 | CudaArch::Sm120a => ("RTX PRO 6000 Blackwell", 188),
+        },
+        Target::Hip(arch) => match arch {
+            HipArch::Gfx90a => ("MI210", 104),
+            HipArch::Gfx942 => ("MI300X", 304),
+            HipArch::Gfx950 => ("MI355X", 256),
+        },
+    }
+}
+
+fn multiprocessor(target: Target) -> Multiprocessor {
+    const KIB: u32 = 1024;
+    match target {
+        Target::Cuda(arch) => {
+            let (threads, blocks, shared) = match arch.capability() {
+                80 => (2048, 32, 164),
+                86 => (1536, 16, 100),
+                89 => (1536, 24, 100),
+                120 => (1536, 24, 100),
+                _ => (2048, 32, 228),
+            };
+            Multiprocessor {
+                threads,
+                blocks,
+                shared_bytes: shared * KIB,
+                reserved_bytes: KIB,
+                shared_unit: 128,
+                registers: Registers::Files(16 * KIB),
+            }
+        }
+        Target::Hip(arch) => {
+            let (shared, unit) = match arch {
+                HipArch::Gfx90a | HipArch::Gfx942 => (64, 512),
+                HipArch::Gfx950 => (160, 1280),
+            };
+            Multiprocessor {
+                // Eight warps of 64 lanes on each of four SIMDs.
+                threads: 4 * 8 * 64,
+                blocks: 16,
+                shared_bytes: shared * KIB,
+                reserved_bytes: 0,
+                shared_unit: unit,
+                registers: Registers::Simds(512),
+            }
+        }
+    }
+}
+
+/// What limits the number of resident blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limit {
+    Registers,
+    Threads,
+    Shared,
+    Blocks,
+}
+
+/// The blocks that a multiprocessor of the target holds, and what sets that number.
+pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources) -> (u32, Limit) {
+    let m = multiprocessor(target);
+    let warp = target.warp_size();
+    let warps = launch.block_threads.div_ceil(warp).max(1);
+    let by_registers = match m.registers {
+        // The warps of a block are spread over the partitions.
+        Registers::Files(file) => file / (used.registers * warp).next_multiple_of(256).max(256) * 4 / warps,
+        Registers::Simds(lanes) => lanes / used.registers.next_multiple_of(8).max(8) * 4 / warps,
+    };
+    let shared = launch.shared_bytes + used.static_shared_bytes + m.reserved_bytes;
+    let by_shared = m.shared_bytes.checked_div(shared.next_multiple_of(m.shared_unit)).unwrap_or(u32::MAX);
+    let all = [
+        (by_registers, Limit::Registers),
+        (m.threads / (warps * warp), Limit::Threads),
+        (by_shared, Limit::Shared),
+        (m.blocks, Limit::Blocks),
+    ];
+    all.into_iter().min_by_key(|(blocks, _)| *blocks).expect("there are limits")
+}
+
+/// The residency of a kernel on `multiprocessors` of its target, by default those of the reference device. The error is a
+/// sentence that says what is too much.
+pub(super) fn residency(
+    target: Target,
+    launch: &LaunchShape,
+    used: &Resources,
+    multiprocessors: Option<u32>,
+) -> Result<Residency, String> {
+    let (device, own) = reference(target);
+    let (each, limit) = blocks_each(target, launch, used);
+    let device = if multiprocessors.is_some() { "as given" } else { device };
+    let residency = Residency {
+        device: device.into(),
+        multiprocessors: multiprocessors.unwrap_or(own),
+        blocks_each: each,
+    };
+    if residency.blocks() >= launch.grid {
+        return Ok(residency);
+    }
+    let LaunchShape { grid, block_threads, shared_bytes } = *launch;
+    let because = match limit {
+        Limit::Registers => format!("{} registers for each of {block_threads} threads", used.registers),
+        Limit::Threads => format!("{block_threads} threads a block"),
+        Limit::Shared => {
+            format!("{} bytes of shared memory a block", shared_bytes + used.static_shared_bytes)
+        }
+        Limit::Blocks => "the device".into(),
+    };
+    Err(format!(
+        "{grid} blocks wait for each other and must be resident at once, and {} are: {because} leave room for {each} on \
+         each of {} multiprocessors ({})",
+        residency.blocks(),
+        residency.multiprocessors,
+        residency.device,
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn target(text: &str) -> Target {
+        text.parse().unwrap()
+    }
+
+    fn launch(grid: u32, block_threads: u32, shared_bytes: u32) -> LaunchShape {
+        LaunchShape { grid, block_threads, shared_bytes }
+    }
+
+    fn registers(registers: u32) -> Resources {
+        Resources { registers, ..Resources::default() }
+    }
+
+    #[test]
+    fn every_limit_counts() {
+        let each =
+            |t, threads, shared, regs| blocks_each(target(t), &launch(1, threads, shared), &registers(regs));
+        // 63 registers are 64 for the file, which has 65536: 2 x 512 threads.
+        assert_eq!(each("cuda:sm_90a", 512, 0, 63), (2, Limit::Registers));
+        assert_eq!(each("cuda:sm_90a", 512, 0, 65), (1, Limit::Registers));
+        assert_eq!(each("cuda:sm_90a", 512, 0, 32), (4, Limit::Registers));
+        assert_eq!(each("cuda:sm_90a", 1024, 0, 16), (2, Limit::Threads));
+        assert_eq!(each("cuda:sm_86", 1024, 0, 16), (1, Limit::Threads));
+        assert_eq!(each("cuda:sm_90a", 128, 114 << 10, 32), (1, Limit::Shared));
+        assert_eq!(each("cuda:sm_90a", 128, 113 << 10, 32), (2, Limit::Shared));
+        assert_eq!(each("cuda:sm_90a", 32, 0, 16), (32, Limit::Blocks));
+        assert_eq!(each("cuda:sm_90a", 1024, 0, 65), (0, Limit::Registers));
+        // 512 registers a lane: 8 warps of 64 on each SIMD, 4 with 65 to 128.
+        assert_eq!(each("hip:gfx942", 1024, 0, 64), (2, Limit::Registers));
+        assert_eq!(each("hip:gfx942", 1024, 0, 65), (1, Limit::Registers));
+        assert_eq!(each("hip:gfx942", 256, 33 << 10, 32), (1, Limit::Shared));
+        assert_eq!(each("hip:gfx950", 256, 33 << 10, 32), (4, Limit::Shared));
+    }
+
+    #[test]
+    fn static_shared_memory_counts_too() {
+        let used = Resources { static_shared_bytes: 100 << 10, registers: 32, ..Resources::default() };
+        assert_eq!(blocks_each(target("cuda:sm_90a"), &launch(1, 128, 20 << 10), &used), (1, Limit::Shared));
+    }
+
+    #[test]
+    fn a_grid_that_is_too_large_is_told_in_numbers() {
+        let ask = |grid, regs, units| {
+            residency(target("cuda:sm_80"), &launch(grid, 512, 0), &registers(regs), units)
+        };
+        let fits = ask(108, 128, None).unwrap();
+        assert_eq!((fits.blocks(), fits.device.as_str()), (108, "A100"));
+        insta::assert_snapshot!(ask(109, 128, None).unwrap_err(), @"109 blocks wait for each other and must be resident at once, and 108 are: 128 registers for each of 512 threads leave room for 1 on each of 108 multiprocessors (A100)");
+        assert!(ask(109, 128, Some(110)).is_ok());
+        assert!(
+            ask(1, 129, Some(1))
+                .unwrap_err()
+                .contains("leave room for 0 on each of 1 multiprocessors (as given)")
+        );
+    }
+
+    #[test]
+    fn every_target_has_a_device_that_holds_a_small_kernel() {
+        for target in Target::all() {
+            let found = residency(target, &launch(64, 256, 32 << 10), &registers(64), None);
+            assert!(found.is_ok_and(|r| r.multiprocessors >= 64), "{target}");
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What `pack.json` says.
+
+use std::collections::BTreeMap;
+use std::path::{Component, Path};
+
+use peerwarp_codegen::family::Target;
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape};
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+use super::PackError;
+
+/// Name of the manifest in a pack's folder.
+pub const PACK_MANIFEST: &str = "pack.json";
+
+/// The version of the manifest that this crate writes and reads. It changes when a field goes away or changes its
+/// meaning; fields that come are no change.
+pub const SCHEMA: u32 = 1;
+
+/// A pack's manifest.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Manifest {
+    /// Version of the manifest: [`SCHEMA`].
+    pub schema: u32,
+    /// The program that wrote it.
+    pub generator: String,
+    /// The version of Peerwarp in that program.
+    pub version: String,
+    /// Every other file of the pack, by path with `/` relative to its folder.
+    pub files: Vec<String>,
+    /// The compiled kernels, by target and variant.
+    pub kernels: Vec<Entry>,
+}
+
+/// A compiled kernel.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Entry {
+    /// Name of the variant.
+    pub variant: String,
+    /// Family of the variant.
+    pub family: String,
+    /// The shapes that asked for it: names of models, or what the catalogue calls them.
+    pub labels: Vec<String>,
+    /// What it is compiled for.
+    pub target: Target,
+    /// World size.
+    pub ranks: u32,
+    /// Key fields of the configuration.
+    pub key: BTreeMap<String, Value>,
+    /// Tuning fields of the configuration.
+    pub tuning: BTreeMap<String, Value>,
+    /// Name of the kernel in the object.
+    pub entry: String,
+    /// Grid, threads a block, and dynamic shared memory.
+    pub launch: LaunchShape,
+    /// The argument struct.
+    pub args: ArgsLayout,
+    /// What a thread and a block use.
+    pub resources: Resources,
+    /// How many blocks are resident at once on a reference device.
+    pub residency: Residency,
+    /// The object: a cubin, or an AMD code object.
+    pub object: Stored,
+    /// The C header with the argument struct.
+    pub header: Stored,
+    /// SHA-256 of the emitted source.
+    pub source_sha256: String,
+    /// SHA-256 of all that the object was made from: source, includes of our own, compiler, its version and options.
+    pub inputs_sha256: String,
+    /// What compiled it.
+    pub toolchain: Toolchain,
+}
+
+/// A file of the pack.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Stored {
+    /// Path with `/` relative to the pack's folder.
+    pub file: String,
+    /// Size.
+    pub bytes: u64,
+    /// SHA-256, in hexadecimal.
+    pub sha256: String,
+}
+
+/// A compiler, and what it was told.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Toolchain {
+    /// `nvrtc`, `nvcc`, `clang`, `zig` or `hipcc`.
+    pub name: String,
+    /// Its version.
+    pub version: String,
+    /// Options, but for paths.
+    pub options: Vec<String>,
+}
+
+/// What a compiled kernel uses.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Resources {
+    /// 32-bit registers a thread; on AMD vector registers, accumulators included.
+    pub registers: u32,
+    /// AMD: accumulator registers among them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub accumulators: u32,
+    /// AMD: scalar registers a warp.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub scalar_registers: u32,
+    /// Static shared memory a block, in bytes.
+    pub static_shared_bytes: u32,
+    /// Memory of a thread that is no register (stack on NVIDIA, scratch on AMD), in bytes.
+    pub local_bytes: u32,
+    /// NVIDIA: bytes of registers that a thread stores there.
+    pub spill_store_bytes: u32,
+    /// NVIDIA: bytes of registers that a thread loads back.
+    pub spill_load_bytes: u32,
+    /// AMD: vector registers that are spilled.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spilled_registers: u32,
+    /// AMD: scalar registers that are kept in lanes of vector registers; they need no memory.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub spilled_scalar_registers: u32,
+}
+
+#[allow(clippy::trivially_copy_pass_by_ref)] // serde passes references
+fn is_zero(n: &u32) -> bool {
+    *n == 0
+}
+
+/// How many blocks of a kernel are resident at once on a device.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Residency {
+    /// The device that was reckoned with.
+    pub device: String,
+    /// Its multiprocessors (compute units on AMD).
+    pub multiprocessors: u32,
+    /// Blocks that a multiprocessor holds.
+    pub blocks_each: u32,
+}
+
+impl Residency {
+    /// Blocks that the device holds.
+    pub fn blocks(&self) -> u32 {
+        self.multiprocessors.saturating_mul(self.blocks_each)
+    }
+}
+
+/// What is wrong with a manifest.
+#[derive(Debug)]
+pub(super) enum Wrong {
+    Schema(u64),
+    Form(String),
+}
+
+impl Wrong {
+    pub fn at(self, path: &Path) -> PackError {
+        let path = path.to_owned();
+        match self {
+            Wrong::Schema(found) => PackError::Schema { path, found },
+            Wrong::Form(why) => PackError::Manifest { path, why },
+        }
+    }
+}
+
+/// Reads a manifest. One of another version is told by its version, whatever else is in it.
+pub(super) fn read(text: &[u8]) -> Result<Manifest, Wrong> {
+    #[derive(Deserialize)]
+    struct Version {
+        schema: u64,
+    }
+    let form = |e: serde_json::Error| Wrong::Form(e.to_string());
+    let Version { schema } = serde_json::from_slice(text).map_err(form)?;
+    if schema != u64::from(SCHEMA) {
+        return Err(Wrong::Schema(schema));
+    }
+    let manifest: Manifest = serde_json::from_slice(text).map_err(form)?;
+    // It may be anybody's: nothing outside of the pack's folder is read on its behalf.
+    let outside = |file: &&str| !Path::new(file).components().all(|c| matches!(c, Component::Normal(_)));
+    let named = manifest.kernels.iter().flat_map(|k| [k.object.file.as_str(), &k.header.file]);
+    if let Some(file) = named.into_iter().find(outside) {
+        return Err(Wrong::Form(format!("{file} is not in the pack's folder")));
+    }
+    Ok(manifest)
+}

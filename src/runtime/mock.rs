@@ -1,0 +1,292 @@
+//! A GPU for tests: its memory is the process's own, or for shared blocks a file in memory, so that other processes
+//! really reach it. It counts what is alive, and refuses addresses that are not.
+
+use std::collections::BTreeMap;
+use std::ffi::c_void;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use peerwarp_codegen::family::{CudaArch, Target};
+use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
+use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
+
+use super::RuntimeError;
+use super::gpu::{
+    DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
+    ShareHandle, SharedBlock, Sharing,
+};
+
+type Result<T> = std::result::Result<T, RuntimeError>;
+
+/// What a kernel was launched with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Launched {
+    pub gpu: u32,
+    pub config: LaunchConfig,
+    pub args: Vec<u64>,
+}
+
+/// What the GPUs of a test have in common.
+#[derive(Debug, Default)]
+pub(super) struct Machine {
+    /// First byte and size of every allocation and mapping.
+    memory: Mutex<BTreeMap<u64, Region>>,
+    /// Streams, events, modules and graphs that are alive.
+    handles: Mutex<u64>,
+    pub launches: Mutex<Vec<Launched>>,
+    /// Calls that fail, by name and how many of them go well before.
+    failing: Mutex<BTreeMap<&'static str, u32>>,
+}
+
+#[derive(Debug)]
+struct Region {
+    bytes: u64,
+    /// Keeps plain memory alive.
+    _plain: Option<Vec<u64>>,
+    file: Option<OwnedFd>,
+}
+
+impl Machine {
+    /// Everything that has not been freed.
+    pub fn alive(&self) -> u64 {
+        self.memory.lock().unwrap().len() as u64 + *self.handles.lock().unwrap()
+    }
+
+    /// Lets a call fail after it went well `good` times.
+    pub fn fail(&self, call: &'static str, good: u32) {
+        self.failing.lock().unwrap().insert(call, good);
+    }
+
+    fn attempt(&self, call: &'static str) -> Result<()> {
+        let mut failing = self.failing.lock().unwrap();
+        match failing.get_mut(call) {
+            Some(0) => Err(RuntimeError::Driver { call, gpu: None, reason: "told to".into() }),
+            Some(good) => {
+                *good -= 1;
+                Ok(())
+            }
+            None => Ok(()),
+        }
+    }
+
+    fn check(&self, call: &'static str, ptr: u64, bytes: u64) -> Result<()> {
+        let memory = self.memory.lock().unwrap();
+        let region = memory.range(..=ptr).next_back();
+        match region.is_some_and(|(start, region)| ptr + bytes <= start + region.bytes) {
+            true => Ok(()),
+            false => Err(RuntimeError::Driver { call, gpu: None, reason: format!("no memory at {ptr:#x}") }),
+        }
+    }
+
+    fn handle(&self) -> u64 {
+        let mut handles = self.handles.lock().unwrap();
+        *handles += 1;
+        *handles
+    }
+
+    fn drop_handle(&self) -> Result<()> {
+        *self.handles.lock().unwrap() -= 1;
+        Ok(())
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct MockGpu {
+    info: GpuInfo,
+    machine: Arc<Machine>,
+    /// GPUs that it cannot reach.
+    pub unreachable: Vec<u32>,
+    sharing: Vec<Sharing>,
+}
+
+impl MockGpu {
+    pub fn new(machine: &Arc<Machine>, ordinal: u32) -> MockGpu {
+        let info = GpuInfo {
+            ordinal,
+            name: "mock".into(),
+            bus_id: format!("0000:{ordinal:02x}:00.0"),
+            target: Target::Cuda(CudaArch::Sm90a),
+            multiprocessors: 132,
+            memory: 1 << 30,
+            driver: "mock".into(),
+        };
+        MockGpu { info, machine: Arc::clone(machine), unreachable: vec![], sharing: vec![Sharing::Vmm] }
+    }
+
+    /// As many as there are ranks.
+    pub fn all(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+        (0..count).map(|i| Arc::new(MockGpu::new(machine, i)) as Arc<dyn Gpu>).collect()
+    }
+
+    fn map(&self, file: OwnedFd, bytes: u64, imported: bool) -> Result<SharedBlock> {
+        // SAFETY: a new mapping of a file of this size.
+        let ptr = unsafe {
+            let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
+            mmap(std::ptr::null_mut(), bytes as usize, prot, flags, &file, 0).unwrap()
+        };
+        let region = Region { bytes, _plain: None, file: Some(file) };
+        self.machine.memory.lock().unwrap().insert(ptr as u64, region);
+        Ok(SharedBlock { ptr: ptr as u64, bytes, sharing: Sharing::Vmm, imported })
+    }
+}
+
+impl Gpu for MockGpu {
+    fn info(&self) -> &GpuInfo {
+        &self.info
+    }
+
+    fn can_access(&self, peer: u32) -> Result<bool> {
+        Ok(!self.unreachable.contains(&peer))
+    }
+
+    fn synchronize(&self) -> Result<()> {
+        self.machine.attempt("synchronize")
+    }
+
+    fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
+        self.machine.attempt("alloc")?;
+        let plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
+        let ptr = plain.as_ptr() as u64;
+        self.machine.memory.lock().unwrap().insert(ptr, Region { bytes, _plain: Some(plain), file: None });
+        Ok(ptr)
+    }
+
+    fn free(&self, ptr: DevicePtr) -> Result<()> {
+        self.machine.memory.lock().unwrap().remove(&ptr).expect("is freed once");
+        Ok(())
+    }
+
+    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
+        self.machine.check("upload", to, bytes.len() as u64)?;
+        // SAFETY: checked to be memory of this process that is alive.
+        unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
+        Ok(())
+    }
+
+    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+        self.machine.check("download", from, bytes.len() as u64)?;
+        // SAFETY: as above.
+        unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
+        Ok(())
+    }
+
+    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, _: RawStream) -> Result<()> {
+        self.machine.check("fill", to, bytes)?;
+        // SAFETY: as above.
+        unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes as usize) };
+        Ok(())
+    }
+
+    fn sharing(&self) -> &[Sharing] {
+        &self.sharing
+    }
+
+    fn alloc_shared(&self, bytes: u64, _: Sharing, _: &[u32]) -> Result<SharedBlock> {
+        self.machine.attempt("alloc_shared")?;
+        let bytes = bytes.next_multiple_of(4096);
+        let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
+        ftruncate(&file, bytes).unwrap();
+        self.map(file, bytes, false)
+    }
+
+    fn export(&self, block: &SharedBlock) -> Result<ShareHandle> {
+        self.machine.attempt("export")?;
+        let memory = self.machine.memory.lock().unwrap();
+        let file = memory[&block.ptr].file.as_ref().expect("a shared block");
+        Ok(ShareHandle::Fd(file.as_fd().try_clone_to_owned().unwrap()))
+    }
+
+    fn import(&self, handle: ShareHandle, bytes: u64) -> Result<SharedBlock> {
+        self.machine.attempt("import")?;
+        match handle {
+            ShareHandle::Fd(file) => self.map(file, bytes, true),
+            ShareHandle::Ipc(_) => panic!("mocks share files"),
+        }
+    }
+
+    fn free_shared(&self, block: &SharedBlock) -> Result<()> {
+        self.machine.memory.lock().unwrap().remove(&block.ptr).expect("is freed once");
+        // SAFETY: mapped by `map`, and not yet unmapped.
+        unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
+        Ok(())
+    }
+
+    fn load(&self, _: &[u8]) -> Result<RawModule> {
+        self.machine.attempt("load")?;
+        // SAFETY: the mock looks at none of its handles.
+        Ok(unsafe { RawModule::from_raw(self.machine.handle()) })
+    }
+
+    fn unload(&self, _: RawModule) -> Result<()> {
+        self.machine.drop_handle()
+    }
+
+    fn function(&self, module: RawModule, _: &str, _: u32) -> Result<RawFunction> {
+        self.machine.attempt("function")?;
+        // SAFETY: as above.
+        Ok(unsafe { RawFunction::from_raw(module.raw()) })
+    }
+
+    fn blocks_per_multiprocessor(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32> {
+        Ok(1)
+    }
+
+    unsafe fn launch(&self, _: RawFunction, config: &LaunchConfig, args: &[u64], _: RawStream) -> Result<()> {
+        self.machine.attempt("launch")?;
+        let launched = Launched { gpu: self.info.ordinal, config: *config, args: args.to_vec() };
+        self.machine.launches.lock().unwrap().push(launched);
+        Ok(())
+    }
+
+    fn create_stream(&self) -> Result<RawStream> {
+        // SAFETY: as above.
+        Ok(unsafe { RawStream::from_raw(self.machine.handle()) })
+    }
+
+    fn destroy_stream(&self, _: RawStream) -> Result<()> {
+        self.machine.drop_handle()
+    }
+
+    fn stream_done(&self, _: RawStream) -> Result<bool> {
+        Ok(true)
+    }
+
+    fn synchronize_stream(&self, _: RawStream) -> Result<()> {
+        self.machine.attempt("synchronize_stream")
+    }
+
+    fn create_event(&self) -> Result<RawEvent> {
+        // SAFETY: as above.
+        Ok(unsafe { RawEvent::from_raw(self.machine.handle()) })
+    }
+
+    fn destroy_event(&self, _: RawEvent) -> Result<()> {
+        self.machine.drop_handle()
+    }
+
+    fn record(&self, _: RawEvent, _: RawStream) -> Result<()> {
+        Ok(())
+    }
+
+    fn elapsed(&self, _: RawEvent, _: RawEvent) -> Result<Duration> {
+        Ok(Duration::from_micros(1))
+    }
+
+    fn begin_capture(&self, _: RawStream) -> Result<()> {
+        Ok(())
+    }
+
+    fn end_capture(&self, _: RawStream) -> Result<RawGraph> {
+        // SAFETY: as above.
+        Ok(unsafe { RawGraph::from_raw(self.machine.handle()) })
+    }
+
+    fn launch_graph(&self, _: RawGraph, _: RawStream) -> Result<()> {
+        Ok(())
+    }
+
+    fn destroy_graph(&self, _: RawGraph) -> Result<()> {
+        self.machine.drop_handle()
+    }
+}

@@ -1,0 +1,278 @@
+use std::process::{Child, Command};
+use std::thread::spawn;
+
+use super::super::mock::{Machine, MockGpu};
+use super::super::rendezvous::tests::free_address;
+use super::*;
+
+fn options() -> WorldOptions {
+    WorldOptions { form_timeout: Duration::from_secs(20), ..WorldOptions::default() }
+}
+
+fn launched(rank: u32, ranks: u32, address: &str) -> Launched {
+    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address: address.to_owned() }
+}
+
+/// A word that one rank writes to another.
+fn word(from: u32, to: u32) -> u64 {
+    u64::from(from * 100 + to)
+}
+
+/// Has the member write a word to every rank's block.
+fn write_all(world: &World, member: usize, block: &Symmetric) {
+    let Member { rank, gpu } = &world.members()[member];
+    for to in 0..world.ranks() {
+        let at = block.bases(member)[to as usize] + 8 * u64::from(*rank);
+        gpu.upload(at, &word(*rank, to).to_ne_bytes()).unwrap();
+    }
+}
+
+fn read_own(world: &World, member: usize, block: &Symmetric) -> Vec<u64> {
+    let Member { rank, gpu } = &world.members()[member];
+    let mut found = vec![0u64; world.ranks() as usize];
+    gpu.download(block.bases(member)[*rank as usize], bytemuck::cast_slice_mut(&mut found)).unwrap();
+    found
+}
+
+#[test]
+fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
+    let machine = Arc::new(Machine::default());
+    let world = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap();
+    let block = world.allocate(1000).unwrap();
+    assert_eq!((block.bytes(), read_own(&world, 2, &block)), (1000, vec![0; 3]));
+    (0..3).for_each(|m| write_all(&world, m, &block));
+    for to in 0..3 {
+        assert_eq!(
+            read_own(&world, to as usize, &block),
+            (0..3).map(|from| word(from, to)).collect::<Vec<_>>()
+        );
+    }
+    world.check().unwrap();
+    drop((block, world));
+    assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn whatever_fails_nothing_is_left() {
+    for call in ["alloc_shared", "synchronize"] {
+        for good in 0..3 {
+            let machine = Arc::new(Machine::default());
+            machine.fail(call, good);
+            let error = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap_err();
+            assert_eq!(error.to_string(), format!("{call} failed: told to"));
+            assert_eq!(machine.alive(), 0, "{call} after {good}");
+        }
+    }
+}
+
+#[test]
+fn gpus_that_make_no_world_are_named() {
+    let machine = Arc::new(Machine::default());
+    let said = |gpus: Vec<Arc<dyn Gpu>>| World::of_gpus(&gpus, &options()).unwrap_err().to_string();
+    let gpu = |ordinal| Arc::new(MockGpu::new(&machine, ordinal)) as Arc<dyn Gpu>;
+    assert_eq!(said(vec![gpu(0)]), "ranks = 1: 2 to 64, with a GPU each");
+    assert!(said(vec![gpu(0), gpu(1), gpu(0)]).starts_with("GPU of rank 2 = 0: a GPU of its own"));
+    let mut far = MockGpu::new(&machine, 1);
+    far.unreachable = vec![0];
+    let said = said(vec![gpu(0), Arc::new(far)]);
+    assert!(said.starts_with("GPU 1 cannot reach the memory of GPU 0"), "{said}");
+}
+
+#[test]
+fn an_expired_wait_poisons_the_world_until_it_is_reset() {
+    let machine = Arc::new(Machine::default());
+    let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
+    let flags = world.allocate(64).unwrap();
+    let alive = Arc::new(());
+    world.clear_on_reset(0, flags.bases(0)[0], 8, &alive);
+    write_all(&world, 1, &flags);
+    // As a kernel on rank 1 does it.
+    let expired =
+        Status { aborted: 2, claimed: 1, rank: 1, peer: 0, expected: 5, seen: 4, ..Status::default() };
+    let gpu = &world.members()[1].gpu;
+    gpu.upload(world.status_pointers(1)[1], bytemuck::bytes_of(&expired)).unwrap();
+    gpu.upload(world.status_pointers(1)[0], &2u32.to_ne_bytes()).unwrap();
+    match world.check().unwrap_err() {
+        RuntimeError::Aborted(aborted) => {
+            assert_eq!((aborted.rank, aborted.recoverable), (1, true));
+            assert_eq!(aborted.wait.unwrap().peer, 0);
+        }
+        other => panic!("{other}"),
+    }
+    assert!(matches!(world.check(), Err(RuntimeError::Poisoned { .. })));
+    assert!(matches!(world.usable(), Err(RuntimeError::Poisoned { .. })));
+    world.reset().unwrap();
+    world.check().unwrap();
+    assert_eq!(read_own(&world, 0, &flags)[0], 0);
+    // What its owner has given up is not touched.
+    drop(alive);
+    write_all(&world, 0, &flags);
+    world.reset().unwrap();
+    assert_eq!(read_own(&world, 0, &flags)[0], word(0, 0));
+}
+
+#[test]
+fn a_gpu_that_fails_poisons_the_world() {
+    let machine = Arc::new(Machine::default());
+    let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
+    machine.fail("synchronize_stream", 0);
+    assert!(matches!(world.finish(0, RawStream::DEFAULT), Err(RuntimeError::Driver { .. })));
+    let error = world.usable().unwrap_err().to_string();
+    assert!(error.contains("synchronize_stream failed: told to"), "{error}");
+}
+
+#[test]
+fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
+    let machine = Arc::new(Machine::default());
+    let gpus = MockGpu::all(&machine, 2);
+    assert_eq!(own_gpu(&gpus, 1).unwrap().info().ordinal, 1);
+    assert_eq!(own_gpu(&gpus[..1], 1).unwrap().info().ordinal, 0);
+    assert!(matches!(own_gpu(&gpus, 2), Err(RuntimeError::TooFewGpus { found: 2, needed: 3, .. })));
+    assert!(matches!(own_gpu(&[], 0), Err(RuntimeError::TooFewGpus { found: 0, .. })));
+}
+
+/// Forms a world with a thread in place of each process.
+fn threads(
+    ranks: u32,
+    machine: &Arc<Machine>,
+    options: impl Fn(u32) -> WorldOptions,
+) -> Vec<Result<World, RuntimeError>> {
+    let address = free_address();
+    let forming = (0..ranks).map(|rank| {
+        let (gpus, launched) = (MockGpu::all(machine, ranks), launched(rank, ranks, &address));
+        let options = options(rank);
+        spawn(move || World::of_process(&gpus, &launched, &options))
+    });
+    let forming: Vec<_> = forming.collect();
+    forming.into_iter().map(|f| f.join().unwrap()).collect()
+}
+
+#[test]
+fn across_connections_all_ranks_reach_all_memory_and_nothing_is_left() {
+    let machine = Arc::new(Machine::default());
+    let worlds = threads(4, &machine, |_| options());
+    let running = worlds.into_iter().map(|world| {
+        spawn(move || {
+            let world = world.unwrap();
+            let (rank, block) = (world.members()[0].rank, world.allocate(64).unwrap());
+            write_all(&world, 0, &block);
+            world.agree(Ok(())).unwrap();
+            let want: Vec<u64> = (0..4).map(|from| word(from, rank)).collect();
+            assert_eq!(read_own(&world, 0, &block), want);
+            world.reset().unwrap();
+            assert_eq!(world.lost(), None);
+            world.agree(Ok(())).unwrap();
+        })
+    });
+    running.collect::<Vec<_>>().into_iter().for_each(|r| r.join().unwrap());
+    assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn ranks_with_other_kernels_are_named_on_all_ranks() {
+    let machine = Arc::new(Machine::default());
+    let digest = |rank| {
+        let digest = if rank == 1 { "b" } else { "a" };
+        let facts = BTreeMap::from([("digest of moe_dispatch".to_owned(), digest.to_owned())]);
+        WorldOptions { facts, ..options() }
+    };
+    for world in threads(2, &machine, digest) {
+        let said = world.unwrap_err().to_string();
+        assert!(said.starts_with("digest of moe_dispatch of rank 1 is b, and a on rank 0"), "{said}");
+    }
+    assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
+    for (call, good) in [("alloc_shared", 1), ("export", 3), ("import", 2)] {
+        let machine = Arc::new(Machine::default());
+        machine.fail(call, good);
+        let worlds = threads(3, &machine, |_| options());
+        let said = |world: Result<World, RuntimeError>| world.unwrap_err().to_string();
+        for said in worlds.into_iter().map(said) {
+            assert!(said.contains(&format!("{call} failed: told to")), "{said}");
+        }
+        assert_eq!(machine.alive(), 0, "{call}");
+    }
+}
+
+const CHILD: &str = "runtime::world::tests::child";
+
+/// A process of its own that runs [`child`].
+fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", CHILD, "--ignored", "--nocapture"]);
+    for (name, value) in
+        [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank), ("MASTER_PORT", port.into())]
+    {
+        command.env(name, value.to_string());
+    }
+    command.env("MASTER_ADDR", "127.0.0.1").env("PEERWARP_TEST_PART", part);
+    command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
+    command.stdout(std::process::Stdio::null());
+    command.spawn().unwrap()
+}
+
+/// What a process does as one rank. Not a test of its own.
+#[test]
+#[ignore = "run by other tests, in processes of their own"]
+fn child() {
+    let Ok(Some(launched)) = Launched::here() else { return };
+    let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
+    let machine = Arc::new(Machine::default());
+    let gpus = MockGpu::all(&machine, launched.ranks);
+    if part == "dies" {
+        // Killed by itself: no destructor runs.
+        std::process::abort();
+    }
+    let world = World::of_process(&gpus, &launched, &options()).unwrap();
+    if part == "dies later" {
+        std::process::abort();
+    }
+    let block = world.allocate(64).unwrap();
+    write_all(&world, 0, &block);
+    world.agree(Ok(())).unwrap();
+    let want: Vec<u64> = (0..launched.ranks).map(|from| word(from, launched.rank)).collect();
+    assert_eq!(read_own(&world, 0, &block), want);
+    world.agree(Ok(())).unwrap();
+}
+
+fn port(address: &str) -> u16 {
+    address.rsplit_once(':').unwrap().1.parse().unwrap()
+}
+
+#[test]
+fn processes_reach_each_others_memory() {
+    let address = free_address();
+    let children: Vec<Child> = (0..3).map(|rank| process(rank, 3, port(&address), "works")).collect();
+    for mut child in children {
+        assert!(child.wait().unwrap().success());
+    }
+}
+
+#[test]
+fn a_process_that_dies_is_named_to_the_others() {
+    let machine = Arc::new(Machine::default());
+    let gpus = MockGpu::all(&machine, 2);
+    let address = free_address();
+    let mut child = process(1, 2, port(&address), "dies");
+    assert!(!child.wait().unwrap().success());
+    let options = WorldOptions { form_timeout: Duration::from_millis(300), ..options() };
+    match World::of_process(&gpus, &launched(0, 2, &address), &options).unwrap_err() {
+        RuntimeError::Form(FormError::Missing { missing, .. }) => assert_eq!(missing, [1]),
+        other => panic!("{other}"),
+    }
+
+    let address = free_address();
+    let mut child = process(1, 2, port(&address), "dies later");
+    let world = World::of_process(&gpus, &launched(0, 2, &address), &self::options()).unwrap();
+    assert!(!child.wait().unwrap().success());
+    assert_eq!(world.lost(), Some(1));
+    match world.allocate(64).unwrap_err() {
+        RuntimeError::Form(e) => assert_eq!(e, FormError::Lost { rank: 1 }),
+        other => panic!("{other}"),
+    }
+    drop(world);
+    assert_eq!(machine.alive(), 0);
+}
