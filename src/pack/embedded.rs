@@ -1,7 +1,6 @@
 //! Packs inside of a program.
 
 use std::path::Path;
-use std::sync::OnceLock;
 
 use super::{PACK_MANIFEST, Pack, PackError, Stored};
 
@@ -23,37 +22,35 @@ impl Bytes {
     }
 }
 
-/// A pack that `include_pack!` has put into the program, and checked while it was compiled. Objects are not copied.
-#[derive(Debug)]
+/// A pack that `include_pack!` has put into the program: every object is there, and is the one that the manifest means.
+#[derive(Clone, Copy, Debug)]
 pub struct Embedded {
     manifest: &'static str,
     objects: &'static [(&'static str, &'static [u8])],
-    pack: OnceLock<Pack>,
 }
 
 impl Embedded {
-    /// For `include_pack!` only: what it has not checked makes [`Embedded::pack`] panic.
+    /// For `include_pack!`, which checks what it gives.
     #[doc(hidden)]
     pub const fn checked(
         manifest: &'static str,
         objects: &'static [(&'static str, &'static [u8])],
     ) -> Embedded {
-        Embedded { manifest, objects, pack: OnceLock::new() }
+        Embedded { manifest, objects }
     }
 
-    /// The pack. The first call reads the manifest.
-    pub fn pack(&self) -> &Pack {
-        self.pack.get_or_init(|| self.read().expect("include_pack! has checked the pack"))
-    }
-
-    fn read(&self) -> Result<Pack, PackError> {
-        let object = |stored: &Stored| {
+    /// Reads the manifest. Objects stay where they are, in the program.
+    ///
+    /// # Errors
+    /// The manifest was edited by hand into something that is none.
+    pub fn open(&self) -> Result<Pack, PackError> {
+        Pack::read(Path::new(PACK_MANIFEST), self.manifest.as_bytes(), |stored| {
             let found = self.objects.iter().find(|(file, _)| *file == stored.file);
-            let absent = || std::io::Error::new(std::io::ErrorKind::NotFound, "not in the program");
-            let (_, bytes) =
-                found.ok_or_else(|| PackError::Io { path: stored.file.clone().into(), source: absent() })?;
+            let (_, bytes) = found.ok_or_else(|| {
+                let source = std::io::Error::new(std::io::ErrorKind::NotFound, "not in the program");
+                PackError::Io { path: stored.file.clone().into(), source }
+            })?;
             Ok(Bytes::Embedded(bytes))
-        };
-        Pack::read(Path::new(PACK_MANIFEST), self.manifest.as_bytes(), object)
+        })
     }
 }

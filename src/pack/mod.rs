@@ -15,11 +15,15 @@
 //!
 //! or out of the program itself, where `include_pack!` has put and checked it at compile time:
 //!
-//! ```ignore
-//! static PACK: Embedded = peerwarp::include_pack!("kernels"); // relative to the folder of Cargo.toml
+//! ```
+//! use peerwarp::pack::Embedded;
 //!
-//! let target = "cuda:sm_90a".parse()?;
-//! let kernel = PACK.pack().find("moe_dispatch_h7168_..", target).ok_or("not in the pack")?;
+//! static PACK: Embedded = peerwarp::include_pack!("tests/data/pack"); // relative to the folder of Cargo.toml
+//!
+//! let pack = PACK.open()?;
+//! let kernel = pack.find("scale_n8", "cuda:sm_90a".parse()?).ok_or("not in the pack")?;
+//! assert_eq!(kernel.entry.launch.grid, 4);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
 //! What an object needs to be launched is in [`Entry`]: the name of the kernel in it, grid, threads and dynamic shared

@@ -87,7 +87,11 @@ fn embedded_objects_are_not_copied() {
     let text = fs::read_to_string(dir.path().join(PACK_MANIFEST)).unwrap();
     static OBJECT: &[u8] = b"the object";
     static OBJECTS: [(&str, &[u8]); 1] = [("sm_90a/k.cubin", OBJECT)];
-    let embedded = Embedded::checked(text.leak(), &OBJECTS);
-    let kernel = embedded.pack().find(VARIANT, target()).unwrap();
+    let text: &'static str = text.leak();
+    let embedded = Embedded::checked(text, &OBJECTS);
+    let pack = embedded.open().unwrap();
+    let kernel = pack.find(VARIANT, target()).unwrap();
     assert!(std::ptr::eq(kernel.object, OBJECT));
+    let none = Embedded::checked(text, &[]).open();
+    assert!(matches!(none, Err(PackError::Io { path, .. }) if path == Path::new("sm_90a/k.cubin")));
 }

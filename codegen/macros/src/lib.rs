@@ -10,6 +10,7 @@ mod choice;
 mod expansion_tests;
 mod family;
 mod kernel;
+mod pack;
 mod paths;
 mod serial;
 
@@ -50,6 +51,17 @@ pub fn choice(item: TokenStream) -> TokenStream {
 #[proc_macro_derive(KernelArgs, attributes(args, len, dtype))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     derive(item, args::expand)
+}
+
+/// Puts a pack, a folder that `peerwarp pack` wrote, into the program: `include_pack!("kernels")` is a
+/// `peerwarp::pack::Embedded`, which can be the value of a `static`. The path is relative to the folder of `Cargo.toml`.
+///
+/// The pack is checked while the program is compiled: its manifest must be of this version of Peerwarp, and every object
+/// must be the one that the manifest means. The program is compiled again when a file of the pack changes.
+#[proc_macro]
+pub fn include_pack(input: TokenStream) -> TokenStream {
+    let root = std::env::var_os("CARGO_MANIFEST_DIR").map(std::path::PathBuf::from).unwrap_or_default();
+    attrs::or_errors(pack::expand(input.into(), &root, &paths::peerwarp())).into()
 }
 
 fn derive(

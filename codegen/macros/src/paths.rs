@@ -7,14 +7,6 @@ use quote::quote;
 /// The absolute path of the crate `peerwarp_codegen` as the user's crate sees it: through `peerwarp` when it depends on
 /// that, directly otherwise. Inside our own crates `extern crate self as ..` makes the same paths work.
 pub fn codegen() -> TokenStream {
-    let ident = |found: FoundCrate, own: &str| {
-        let name = match found {
-            // Examples, tests and doctests of a crate see it as an extern crate of its own name.
-            FoundCrate::Itself => own.to_string(),
-            FoundCrate::Name(name) => name,
-        };
-        Ident::new(&name, Span::call_site())
-    };
     if let Ok(found) = crate_name("peerwarp") {
         let name = ident(found, "peerwarp");
         return quote!(::#name::codegen);
@@ -24,4 +16,20 @@ pub fn codegen() -> TokenStream {
         |found| ident(found, "peerwarp_codegen"),
     );
     quote!(::#name)
+}
+
+/// The absolute path of the crate `peerwarp` as the user's crate sees it.
+pub fn peerwarp() -> TokenStream {
+    let found = crate_name("peerwarp").unwrap_or(FoundCrate::Itself);
+    let name = ident(found, "peerwarp");
+    quote!(::#name)
+}
+
+fn ident(found: FoundCrate, own: &str) -> Ident {
+    let name = match found {
+        // Examples, tests and doctests of a crate see it as an extern crate of its own name.
+        FoundCrate::Itself => own.to_string(),
+        FoundCrate::Name(name) => name,
+    };
+    Ident::new(&name, Span::call_site())
 }

@@ -1,0 +1,30 @@
+//! What rustc tells the user of `include_pack!` whose pack is not one.
+
+use std::fs;
+use std::path::Path;
+
+/// Puts a pack where the crate looks that trybuild makes of each case.
+fn put(name: &str, manifest: &str, object: Option<&str>) {
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).parent().expect("it is in the target folder");
+    let dir = target.join("tests/trybuild/peerwarp-codegen/packs").join(name);
+    let _ = fs::remove_dir_all(&dir);
+    fs::create_dir_all(dir.join("sm_90a")).expect("the target folder is writable");
+    fs::write(dir.join("pack.json"), manifest).expect("the target folder is writable");
+    if let Some(object) = object {
+        fs::write(dir.join("sm_90a/k.cubin"), object).expect("the target folder is writable");
+    }
+}
+
+#[test]
+fn compile_errors() {
+    const SHA_OF_ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
+    let good = format!(
+        r#"{{"schema": 1, "kernels": [{{"object": {{"file": "sm_90a/k.cubin", "bytes": 3, "sha256": "{SHA_OF_ABC}"}}}}]}}"#
+    );
+    put("truncated_object", &good, Some("ab"));
+    put("foreign_object", &good, Some("xyz"));
+    put("missing_object", &good, None);
+    put("other_schema", &good.replace("\"schema\": 1", "\"schema\": 2"), Some("abc"));
+    put("truncated_manifest", &good[..60], Some("abc"));
+    trybuild::TestCases::new().compile_fail("tests/ui/pack/*.rs");
+}
