@@ -43,9 +43,13 @@ pub fn trace(variant: &dyn DynConfig, warp_size: u32) -> Result<Kernel, EmitErro
 
 /// The source of a variant. `program` is the command that can show it; it stands in the banner.
 pub fn source(program: &str, variant: &dyn DynConfig, target: Target) -> Result<Source, EmitError> {
-    let kernel = trace(variant, target.warp_size())?;
+    printed(program, &trace(variant, target.warp_size())?, target)
+}
+
+/// As [`source`], of a kernel that was traced for the target's warps.
+pub(crate) fn printed(program: &str, kernel: &Kernel, target: Target) -> Result<Source, EmitError> {
     let command = format!("{program} show {} --target {target}", kernel.variant);
-    let mut source = print::emit(&kernel, target, &EmitInfo { command: command.clone() })
+    let mut source = print::emit(kernel, target, &EmitInfo { command: command.clone() })
         .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
     source.abi = source.abi.replace(&command, &format!("{command} --header"));
     Ok(source)

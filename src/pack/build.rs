@@ -187,7 +187,8 @@ fn one(
     options: &Options,
 ) -> Result<Packed, OneError> {
     let target = wanted.target;
-    let source = emit::source(program, wanted.variant, target)?;
+    let kernel = emit::trace(wanted.variant, target.warp_size())?;
+    let source = emit::printed(program, &kernel, target)?;
     let inputs = compiler.inputs(&source);
     let kept = earlier.get(target, &source.entry, &inputs);
     let compiled = kept.is_none();
@@ -212,6 +213,7 @@ fn one(
         ranks: wanted.variant.ranks(),
         key,
         tuning,
+        roles: kernel.roles.iter().map(|role| role.name.clone()).collect(),
         entry: source.entry.clone(),
         launch: source.launch,
         args: source.args.clone(),

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{PACK_MANIFEST, Pack, PackError, Stored};
+use super::{PACK_MANIFEST, Pack, PackError};
 
 /// Where an object's bytes are.
 #[derive(Debug)]

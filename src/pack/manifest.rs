@@ -49,6 +49,8 @@ pub struct Entry {
     pub key: BTreeMap<String, Value>,
     /// Tuning fields of the configuration.
     pub tuning: BTreeMap<String, Value>,
+    /// Names of its roles, in the order of their numbers.
+    pub roles: Vec<String>,
     /// Name of the kernel in the object.
     pub entry: String,
     /// Grid, threads a block, and dynamic shared memory.

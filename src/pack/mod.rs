@@ -33,6 +33,7 @@ mod build;
 mod compile;
 mod embedded;
 mod hash;
+mod images;
 mod limits;
 mod manifest;
 mod usage;

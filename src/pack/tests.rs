@@ -14,7 +14,7 @@ fn written() -> (TempDir, PathBuf) {
         "schema": 1, "generator": "test", "version": "0", "files": ["sm_90a/k.cubin"],
         "kernels": [{
             "variant": VARIANT, "family": "scale", "labels": ["here"], "target": "cuda:sm_90a", "ranks": 2,
-            "key": {"n": 8}, "tuning": {}, "entry": "k",
+            "key": {"n": 8}, "tuning": {}, "roles": ["copy"], "entry": "k",
             "launch": {"grid": 4, "block_threads": 64, "shared_bytes": 16},
             "args": {"bytes": 8, "fields": [{"name": "x", "offset": 0, "bytes": 8}]},
             "resources": {"registers": 8, "static_shared_bytes": 0, "local_bytes": 0, "spill_store_bytes": 0, "spill_load_bytes": 0},

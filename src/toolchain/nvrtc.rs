@@ -82,7 +82,10 @@ impl Nvrtc {
             CString::new(text).map_err(|_| NvrtcError { why, log: String::new() })
         };
         let (name, source) = (text("the name", name)?, text("the source", source)?);
-        let mut all = vec![format!("--include-path={}", self.include.display())];
+        // The headers of the C++ core libraries, which CUDA's include, have a folder of their own in toolkits.
+        let folders = [self.include.clone(), self.include.join("cccl")];
+        let mut all: Vec<String> =
+            folders.iter().map(|f| format!("--include-path={}", f.display())).collect();
         all.extend(options.iter().cloned());
         for option in &all {
             text("an option", option)?;

@@ -1,0 +1,76 @@
+//! The built-in catalogue compiles for every architecture that it is for, without spills and with all blocks resident.
+//!
+//! All of it for one architecture of each kind. For the others every third variant, which is every model and every
+//! number of tokens with one family or the other: compilers take half a second a kernel.
+
+use std::collections::BTreeSet;
+
+use peerwarp::catalogue;
+use peerwarp::cli;
+use peerwarp::codegen::family::{Registry, Target};
+use peerwarp::emit::Job;
+use peerwarp::pack::{self, BuildError, Options, Pack};
+
+const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
+const THIRD: [&str; 4] = ["cuda:sm_80", "cuda:sm_100a", "hip:gfx90a", "hip:gfx950"];
+
+/// Every `step`-th variant of the catalogue, for some targets.
+fn jobs(targets: &[&str], step: usize) -> Vec<Job> {
+    let registry = Registry::new(cli::builtin().iter().map(|e| e.family()));
+    let mut jobs = vec![];
+    for target in targets {
+        let target: Target = target.parse().unwrap();
+        let requests = catalogue::builtin().requests;
+        let variants = requests.iter().flat_map(|r| {
+            let resolved = r.resolve(&registry).unwrap_or_else(|e| panic!("{e}"));
+            resolved.into_iter().map(|variant| Job { label: r.label.clone(), variant, target })
+        });
+        jobs.extend(variants.step_by(step));
+    }
+    jobs
+}
+
+/// Packs jobs, and looks at what comes out. Without compilers the test is skipped, but not in CI.
+fn packs(jobs: &[Job]) {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("pack");
+    let built = match pack::build("peerwarp", jobs, &out, &Options::default(), || ()) {
+        Ok(built) => built,
+        Err(BuildError::Compiler(e)) if std::env::var_os("CI").is_none() => return println!("skipped: {e}"),
+        Err(e) => panic!("{e}"),
+    };
+    let wanted: BTreeSet<(Target, String)> =
+        jobs.iter().map(|j| (j.target, j.variant.variant_name())).collect();
+    assert_eq!(built.compiled, wanted.len());
+    built.tree.write(&out).unwrap();
+
+    let opened = Pack::open(&out).unwrap();
+    let found: BTreeSet<_> = opened.kernels().map(|k| (k.entry.target, k.entry.variant.clone())).collect();
+    assert_eq!(found, wanted);
+    for kernel in opened.kernels() {
+        let (entry, object) = (kernel.entry, kernel.object);
+        let name = format!("{} for {}", entry.variant, entry.target);
+        // An ELF file, of the machine CUDA (190) or AMDGPU (224), that has the entry.
+        let machine = u16::from_le_bytes([object[18], object[19]]);
+        let expected = if entry.target.backend() == "cuda" { 190 } else { 224 };
+        assert_eq!((&object[..4], machine), (&b"\x7fELF"[..], expected), "{name}");
+        let has_entry = object.windows(entry.entry.len()).any(|w| w == entry.entry.as_bytes());
+        assert!(has_entry, "{name}");
+        assert!(entry.resources.registers >= 16, "{name}: {:?}", entry.resources);
+        assert!(entry.residency.blocks() >= entry.launch.grid, "{name}");
+    }
+}
+
+#[test]
+fn all_of_it_for_one_architecture_of_each_kind() {
+    packs(&jobs(&WHOLE, 1));
+}
+
+#[test]
+fn a_third_of_it_for_the_others() {
+    let jobs = jobs(&THIRD, 3);
+    let labels: BTreeSet<&str> = jobs.iter().map(|j| j.label.as_str()).collect();
+    let all: BTreeSet<String> = catalogue::builtin().requests.into_iter().map(|r| r.label).collect();
+    assert_eq!(labels.len(), all.len(), "every model is among them");
+    packs(&jobs);
+}
