@@ -18,6 +18,16 @@ fn the_built_in_one_has_every_model_in_four_buckets() {
 }
 
 #[test]
+fn the_reviewed_one_is_part_of_the_built_in_one() {
+    let (all, part) = (builtin(), reviewed());
+    assert_eq!(part.targets, all.targets);
+    let shape = |r: &Request| (r.label.clone(), r.key.clone());
+    let all: Vec<_> = all.requests.iter().map(shape).collect();
+    let part: Vec<_> = part.requests.iter().map(shape).collect();
+    assert!(part.iter().all(|r| all.contains(r)), "{part:?}");
+}
+
+#[test]
 fn lists_multiply_and_entries_override_defaults() {
     let text = r#"
         [defaults]

@@ -1,14 +1,16 @@
 //! From variants to source files.
 
+use std::collections::{BTreeMap, HashMap};
+
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel};
 use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source};
 use rayon::prelude::*;
 use serde::Serialize;
-use serde_json::json;
 
 use crate::generate::{MANIFEST, Tree};
 use crate::input::InputError;
+use crate::pack::hash::sha256;
 use crate::request::from_family;
 
 /// Why a variant cannot be emitted.
@@ -66,12 +68,24 @@ pub struct Job {
     pub target: Target,
 }
 
+/// What `manifest.json` says. A struct, not a map: maps of JSON change their order with a feature of the library.
+#[derive(Serialize)]
+struct Manifest<'a> {
+    generator: &'a str,
+    version: &'static str,
+    kernels: Vec<Entry>,
+    files: Vec<&'a str>,
+    /// Of each file, in hexadecimal.
+    sha256: BTreeMap<&'a str, String>,
+}
+
 /// A source in the manifest.
 #[derive(Clone, Debug, Serialize)]
 struct Entry {
     file: String,
     header: String,
-    model: String,
+    /// Whose shape it is. The file is in the first one's folder.
+    models: Vec<String>,
     family: &'static str,
     variant: String,
     target: Target,
@@ -82,39 +96,58 @@ struct Entry {
     args: ArgsLayout,
 }
 
-/// Emits all files, on all cores, and a manifest that lists them. `tick` is called after each.
+/// Emits all files, on all cores, and a manifest that lists them. A variant that several models share is emitted once,
+/// into the folder of the first. `tick` is called for each job.
 pub fn tree(program: &str, jobs: &[Job], tick: impl Fn() + Sync) -> Result<Tree, EmitError> {
-    let emit = |job: &Job| {
-        let one = file(program, job);
-        tick();
+    let emit = |shared: &(&Job, Vec<String>)| {
+        let (job, models) = shared;
+        let one = file(program, job, models.clone());
+        models.iter().for_each(|_| tick());
         one
     };
     // All of them first: then the error that is reported does not depend on timing.
-    let emitted: Vec<Result<(Entry, Source), EmitError>> = jobs.par_iter().map(emit).collect();
+    let emitted: Vec<Result<(Entry, Source), EmitError>> = once_each(jobs).par_iter().map(emit).collect();
     let mut tree = Tree::default();
-    let mut entries: Vec<Entry> = vec![];
+    let mut kernels: Vec<Entry> = vec![];
     for one in emitted {
         let (entry, source) = one?;
         tree.insert(&entry.file, source.text)?;
         tree.insert(&entry.header, source.abi)?;
-        entries.push(entry);
+        kernels.push(entry);
     }
-    entries.sort_by(|a, b| a.file.cmp(&b.file));
-    entries.dedup_by(|a, b| a.file == b.file);
-    let files: Vec<&str> = tree.files().map(|f| f.0).collect();
-    let manifest = json!({ "generator": program, "version": env!("CARGO_PKG_VERSION"), "files": files, "kernels": entries });
-    tree.insert(MANIFEST, format!("{manifest:#}\n"))?;
+    kernels.sort_by(|a, b| a.file.cmp(&b.file));
+    let files = tree.files().map(|f| f.0).collect();
+    let sha256 = tree.files().map(|(path, contents)| (path, sha256(contents))).collect();
+    let manifest =
+        Manifest { generator: program, version: env!("CARGO_PKG_VERSION"), kernels, files, sha256 };
+    let text = serde_json::to_string_pretty(&manifest).expect("has strings for keys");
+    tree.insert(MANIFEST, format!("{text}\n"))?;
     Ok(tree)
 }
 
-fn file(program: &str, job: &Job) -> Result<(Entry, Source), EmitError> {
+/// The jobs without repetitions, each with the models that it is for.
+fn once_each(jobs: &[Job]) -> Vec<(&Job, Vec<String>)> {
+    let mut places = HashMap::new();
+    let mut once: Vec<(&Job, Vec<String>)> = vec![];
+    for job in jobs {
+        let place = *places.entry((job.variant.variant_name(), job.target)).or_insert(once.len());
+        match once.get_mut(place) {
+            None => once.push((job, vec![job.label.clone()])),
+            Some((_, models)) if models.contains(&job.label) => {}
+            Some((_, models)) => models.push(job.label.clone()),
+        }
+    }
+    once
+}
+
+fn file(program: &str, job: &Job, models: Vec<String>) -> Result<(Entry, Source), EmitError> {
     let source = source(program, &*job.variant, job.target)?;
     // One folder for an architecture: two of them differ in contents, not in the names of their files.
     let folder = format!("{}/{}", job.label, job.target.arch());
     let entry = Entry {
         file: format!("{folder}/{}", source.file_name),
         header: format!("{folder}/{}", source.abi_file_name),
-        model: job.label.clone(),
+        models,
         family: job.variant.family().name(),
         variant: job.variant.variant_name(),
         target: job.target,

@@ -9,6 +9,7 @@ use serde::{Deserialize, Serialize};
 use tempfile::TempDir;
 
 use crate::input::InputError;
+use crate::pack::hash::sha256;
 
 /// Name of the file that lists what was emitted.
 pub const MANIFEST: &str = "manifest.json";
@@ -34,14 +35,20 @@ pub struct Differences {
     pub missing: Vec<String>,
     /// Files with other contents.
     pub changed: Vec<String>,
-    /// Sources that nothing emits any more, and what an earlier manifest lists besides.
+    /// Those of them that are not as the run wrote them that left the manifest: somebody has edited them since.
+    pub edited: Vec<String>,
+    /// Files of an earlier run that are not emitted any more.
     pub extra: Vec<String>,
+    /// Sources and headers that no run has emitted. An update leaves them alone.
+    pub foreign: Vec<String>,
 }
 
 impl Differences {
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.missing.is_empty() && self.changed.is_empty() && self.extra.is_empty()
+        // What is edited is changed, too.
+        let lists = [&self.missing, &self.changed, &self.extra, &self.foreign];
+        lists.iter().all(|l| l.is_empty())
     }
 }
 
@@ -50,6 +57,9 @@ impl Differences {
 struct OldManifest {
     #[serde(default)]
     files: Vec<String>,
+    /// Of the files' contents, in hexadecimal. Packs keep theirs elsewhere.
+    #[serde(default)]
+    sha256: BTreeMap<String, String>,
 }
 
 impl Tree {
@@ -82,10 +92,10 @@ impl Tree {
     pub fn compare(&self, dir: &Path) -> Result<Differences, InputError> {
         let io = |e: io::Error| InputError::io("--out", dir.display(), &e);
         let mut found = self.outdated(dir).map_err(io)?;
-        let mut extra: BTreeSet<String> = self.abandoned(dir).map_err(io)?.into_iter().collect();
-        let sources = sources(dir, dir).map_err(io)?;
-        extra.extend(sources.into_iter().filter(|s| !self.files.contains_key(s)));
-        found.extra = extra.into_iter().collect();
+        found.extra = self.abandoned(dir).map_err(io)?;
+        let sources: BTreeSet<String> = sources(dir, dir).map_err(io)?.into_iter().collect();
+        let foreign = |s: &String| !self.files.contains_key(s) && !found.extra.contains(s);
+        found.foreign = sources.into_iter().filter(foreign).collect();
         Ok(found)
     }
 
@@ -139,10 +149,16 @@ impl Tree {
     /// Files that are missing or not as they should be.
     fn outdated(&self, dir: &Path) -> io::Result<Differences> {
         let mut found = Differences::default();
+        let old = self.old_manifest(dir);
         for (path, contents) in &self.files {
             match fs::read(dir.join(path)) {
                 Ok(bytes) if bytes == *contents => {}
-                Ok(_) => found.changed.push(path.clone()),
+                Ok(bytes) => {
+                    if old.sha256.get(path).is_some_and(|written| *written != sha256(&bytes)) {
+                        found.edited.push(path.clone());
+                    }
+                    found.changed.push(path.clone());
+                }
                 Err(e) if e.kind() == io::ErrorKind::NotFound => found.missing.push(path.clone()),
                 // Something stands in the way: a folder where the file goes, or a file where its folder goes.
                 Err(e) if e.kind() == io::ErrorKind::NotADirectory => found.missing.push(path.clone()),
@@ -152,12 +168,16 @@ impl Tree {
         Ok(found)
     }
 
-    /// Files of an earlier run that this one does not emit.
-    fn abandoned(&self, dir: &Path) -> io::Result<Vec<String>> {
-        let old: OldManifest = match fs::read(dir.join(self.manifest)) {
+    fn old_manifest(&self, dir: &Path) -> OldManifest {
+        match fs::read(dir.join(self.manifest)) {
             Ok(bytes) => serde_json::from_slice(&bytes).unwrap_or_default(),
             Err(_) => OldManifest::default(),
-        };
+        }
+    }
+
+    /// Files of an earlier run that this one does not emit.
+    fn abandoned(&self, dir: &Path) -> io::Result<Vec<String>> {
+        let old = self.old_manifest(dir);
         // A manifest is a file like any other: it must not make us touch anything outside of the folder.
         let inside = |p: &str| Path::new(p).components().all(|c| matches!(c, Component::Normal(_)));
         let ours = |p: &String| inside(p) && !self.files.contains_key(p) && dir.join(p).is_file();
@@ -179,7 +199,7 @@ fn put(path: &Path, contents: &[u8]) -> io::Result<()> {
     fs::write(path, contents)
 }
 
-/// CUDA and HIP sources in a folder, by path relative to `top`.
+/// CUDA and HIP sources and headers in a folder, by path relative to `top`.
 fn sources(top: &Path, dir: &Path) -> io::Result<Vec<String>> {
     let entries = match fs::read_dir(dir) {
         Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(vec![]),
@@ -190,7 +210,7 @@ fn sources(top: &Path, dir: &Path) -> io::Result<Vec<String>> {
         let path = entry?.path();
         if path.is_dir() {
             found.extend(sources(top, &path)?);
-        } else if path.extension().is_some_and(|e| e == "cu" || e == "hip")
+        } else if path.extension().is_some_and(|e| e == "cu" || e == "hip" || e == "h")
             && let Ok(inner) = path.strip_prefix(top)
         {
             let parts: Vec<_> = inner.components().map(|c| c.as_os_str().to_string_lossy()).collect();

@@ -58,9 +58,39 @@ fn reports_sources_from_elsewhere_but_does_not_remove_them() {
     let tree = tree(&[("m/x.cu", "1")]);
     tree.write(dir.path()).unwrap();
     fs::write(dir.path().join("m/mine.cu"), "").unwrap();
-    assert_eq!(tree.compare(dir.path()).unwrap().extra, ["m/mine.cu"]);
+    fs::write(dir.path().join("m/mine.h"), "").unwrap();
+    fs::write(dir.path().join("m/mine.txt"), "").unwrap();
+    let found = tree.compare(dir.path()).unwrap();
+    assert_eq!(found.foreign, ["m/mine.cu", "m/mine.h"]);
+    assert!(found.extra.is_empty() && !found.is_empty());
     tree.write(dir.path()).unwrap();
     assert!(dir.path().join("m/mine.cu").exists());
+}
+
+#[test]
+fn tells_what_was_edited_from_what_is_stale() {
+    let with_hashes = |text: &str| {
+        let mut tree = Tree::default();
+        let manifest =
+            serde_json::json!({ "files": ["a.cu", "b.cu"], "sha256": { "a.cu": sha256(text.as_bytes()) } });
+        tree.insert(MANIFEST, manifest.to_string()).unwrap();
+        tree.insert("a.cu", text).unwrap();
+        tree.insert("b.cu", text).unwrap();
+        tree
+    };
+    let dir = tempfile::tempdir().unwrap();
+    with_hashes("old").write(dir.path()).unwrap();
+    let new = with_hashes("new");
+    let found = new.compare(dir.path()).unwrap();
+    assert_eq!((found.changed.len(), found.edited.len()), (3, 0));
+    for file in ["a.cu", "b.cu"] {
+        fs::write(dir.path().join(file), "edited").unwrap();
+    }
+    let found = new.compare(dir.path()).unwrap();
+    // Of b.cu nobody knows how it was.
+    assert_eq!((found.changed.len(), found.edited), (3, vec!["a.cu".to_owned()]));
+    fs::write(dir.path().join("a.cu"), "new").unwrap();
+    assert!(new.compare(dir.path()).unwrap().edited.is_empty());
 }
 
 #[test]

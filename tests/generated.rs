@@ -1,18 +1,82 @@
-//! `generated/` is what the sources emit. After a change to a kernel or a printer, write it anew with the command below
-//! without `--check`, and read the difference.
+//! `generated/` is what the sources emit, on any machine. After a change to a kernel or a printer, write it anew with the
+//! command below without `--check`, and read the difference.
 
-use std::process::Command;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+const COMMAND: &str = "generate --catalogue reviewed --out";
+
+fn generated() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("generated")
+}
+
+fn said(out: &Output) -> String {
+    [&out.stdout, &out.stderr].map(|s| String::from_utf8_lossy(s).into_owned()).concat()
+}
+
+fn peerwarp(arguments: &str) -> Command {
+    let mut c = Command::new(env!("CARGO_BIN_EXE_peerwarp"));
+    c.args(arguments.split(' '));
+    c
+}
 
 #[test]
-fn is_as_emitted() {
-    let command =
-        "generate --model deepseek-v3 --tokens 128 --ranks 8 --target cuda:sm_90a,hip:gfx942 --out generated";
-    let ran = Command::new(env!("CARGO_BIN_EXE_peerwarp"))
-        .args(command.split(' '))
-        .arg("--check")
-        .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .output()
-        .expect("the command runs");
-    let said = [ran.stdout, ran.stderr].map(|s| String::from_utf8_lossy(&s).into_owned()).concat();
-    assert!(ran.status.success(), "{said}\nwrite it anew: peerwarp {command}");
+fn is_as_emitted_whatever_the_locale_the_threads_and_the_folder() {
+    let elsewhere = tempfile::tempdir().unwrap();
+    let surroundings =
+        [("C", "1", elsewhere.path()), ("tr_TR.UTF-8", "7", Path::new(env!("CARGO_MANIFEST_DIR")))];
+    for (locale, threads, folder) in surroundings {
+        let ran = peerwarp(COMMAND)
+            .arg(generated())
+            .arg("--check")
+            .envs([("LC_ALL", locale), ("LANG", locale), ("RAYON_NUM_THREADS", threads)])
+            .current_dir(folder)
+            .output()
+            .expect("the command runs");
+        let place = format!("LC_ALL={locale} RAYON_NUM_THREADS={threads}");
+        assert!(ran.status.success(), "{}\n{place}; write it anew: peerwarp {COMMAND} generated", said(&ran));
+    }
+}
+
+/// All files of a folder whose name ends like this.
+fn files(dir: &Path, ends: &[&str]) -> Vec<PathBuf> {
+    let mut found = vec![];
+    for entry in std::fs::read_dir(dir).unwrap() {
+        let path = entry.unwrap().path();
+        match path.extension() {
+            None => found.extend(files(&path, ends)),
+            Some(end) if ends.iter().any(|e| end == *e) => found.push(path),
+            Some(_) => {}
+        }
+    }
+    found.sort();
+    found
+}
+
+#[test]
+fn every_banner_names_the_command_that_prints_the_file() {
+    let all = files(&generated(), &["cu", "hip", "h"]);
+    assert!(all.len() >= 80, "{}", all.len());
+    let print = |file: &PathBuf| {
+        let text = std::fs::read_to_string(file).unwrap();
+        let command = text.lines().find_map(|l| Some(l.split_once("peerwarp show ")?.1)).expect("a command");
+        let ran = peerwarp(&format!("show {command}")).output().expect("the command runs");
+        assert!(ran.status.success(), "{command}: {}", said(&ran));
+        assert!(ran.stdout == text.as_bytes(), "{} is not what its command prints", file.display());
+    };
+    let (some, others) = all.split_at(all.len() / 2);
+    std::thread::scope(|s| {
+        s.spawn(|| some.iter().for_each(print));
+        others.iter().for_each(print);
+    });
+}
+
+/// It is there to be read: a change that makes it much larger should be meant.
+#[test]
+fn is_small_enough_to_review() {
+    let sources = files(&generated(), &["cu", "hip"]);
+    let all = files(&generated(), &["cu", "hip", "h", "json"]);
+    let bytes: u64 = all.iter().map(|f| f.metadata().unwrap().len()).sum();
+    println!("{} sources, {} files, {bytes} bytes", sources.len(), all.len());
+    assert!(sources.len() <= 80 && bytes < 2_500_000, "{} sources, {bytes} bytes", sources.len());
 }

@@ -121,6 +121,9 @@ public:
         for (std::size_t rank = 0; rank < ranks; ++rank) {
             GPU(cudaSetDevice(int(rank)));
             GPU(cudaStreamCreateWithFlags(&streams_[rank], cudaStreamNonBlocking));
+            // The experts' kernel must be loaded too before a kernel waits: its buffers say that there are no rows.
+            GPU(cudaDeviceSynchronize());
+            work(rank);
         }
         // No rank may launch before every rank's flags are zero.
         finish();
@@ -155,12 +158,7 @@ public:
         void* const stream = streams_[rank];
         int code = Dispatch::launch(&d, stream);
         check(code, Dispatch::error(code));
-        if (with_experts) {
-            const auto* const rows = reinterpret_cast<const std::uint16_t*>(d.rows);
-            auto* const y = const_cast<std::uint16_t*>(combine_[rank].y);
-            const std::uint32_t owned = experts / ranks;
-            GPU(run_experts(rows, y, d.expert_start, owned, std::uint32_t(rank) * owned, hidden, stream));
-        }
+        if (with_experts) work(rank);
         code = Combine::launch(&combine_[rank], stream);
         check(code, Combine::error(code));
     }
@@ -206,10 +204,10 @@ public:
             const auto out = fetch<std::uint16_t>(combine_[rank].out, std::size_t(inputs[rank].n) * hidden);
             for (std::size_t i = 0; i < counts.size(); ++i) wrong += counts[i] != want.expert_rows[i];
             for (std::size_t i = 0; i < rows.size(); ++i) wrong += rows[i] != want.rows[i];
-            // Each owner's part and the sum are rounded to bf16, 2^-9 of the magnitude at most, twice.
+            // Each owner's part and then the sum are rounded to bf16: an error of 2^-8 of the magnitude at most, twice.
             for (std::size_t i = 0; i < out.size(); ++i) {
                 const double error = std::fabs(double(widen(out[i])) - want.combined[i]);
-                wrong += !(error <= want.magnitude[i] / 128);
+                wrong += !(error <= want.magnitude[i] * 0.008);
             }
             compared += counts.size() + rows.size() + out.size();
         }
@@ -236,6 +234,9 @@ public:
             for (std::size_t rank = 0; rank < ranks; ++rank) {
                 GPU(cudaSetDevice(int(rank)));
                 GPU(cudaGraphLaunch(graphs[rank], streams_[rank]));
+            }
+            for (std::size_t rank = 0; rank < ranks; ++rank) {
+                GPU(cudaSetDevice(int(rank)));
                 GPU(cudaEventRecord(start[rank], streams_[rank]));
                 GPU(cudaGraphLaunch(graphs[rank], streams_[rank]));
                 GPU(cudaEventRecord(stop[rank], streams_[rank]));
@@ -254,6 +255,15 @@ public:
     }
 
 private:
+    // What this rank's experts do with the rows that dispatch delivered.
+    void work(const std::size_t rank) {
+        const auto& d = dispatch_[rank];
+        const auto* const rows = reinterpret_cast<const std::uint16_t*>(d.rows);
+        auto* const y = const_cast<std::uint16_t*>(combine_[rank].y);
+        const std::uint32_t owned = experts / ranks;
+        GPU(run_experts(rows, y, d.expert_start, owned, std::uint32_t(rank) * owned, hidden, streams_[rank]));
+    }
+
     static void connect() {
         for (int rank = 0; rank < int(ranks); ++rank) {
             GPU(cudaSetDevice(rank));

@@ -177,7 +177,7 @@ pub(crate) struct CheckArgs {
 pub(crate) struct Wanted {
     #[command(flatten)]
     pub selection: Selection,
-    /// A TOML file with several shapes; `builtin` is the built-in catalogue
+    /// A TOML file with several shapes; `builtin` is the built-in catalogue, `reviewed` a small part of it
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<String>,
     /// What to emit for, as in `cuda:sm_90a,hip:gfx942` [default: the catalogue's, or cuda:sm_90a]

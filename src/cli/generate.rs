@@ -50,17 +50,20 @@ fn checked(found: &Differences, sources: usize, args: &GenerateArgs, style: Styl
         return format!("{}: {sources} kernels in {dir} are as emitted\n", style.good("ok"));
     }
     let mut text = String::new();
-    let lists = [("missing", &found.missing), ("changed", &found.changed), ("extra", &found.extra)];
-    for (what, files) in lists {
+    let stale: Vec<_> = found.changed.iter().filter(|f| !found.edited.contains(f)).cloned().collect();
+    let lists = [
+        ("missing", &found.missing, ""),
+        ("stale", &stale, ": not what is emitted now"),
+        ("edited", &found.edited, ": changed by hand since it was emitted"),
+        ("extra", &found.extra, ": not emitted any more"),
+        ("foreign", &found.foreign, ": never emitted, to be removed by hand"),
+    ];
+    for (what, files, why) in lists {
         for file in files {
-            writeln!(text, "{what}: {file}").expect("string");
+            writeln!(text, "{what}: {file}{why}").expect("string");
         }
     }
-    writeln!(
-        text,
-        "{}: {dir} is not as emitted; without --check it is brought up to date",
-        style.bad("stale")
-    )
-    .expect("string");
+    let differ = style.bad("not as emitted");
+    writeln!(text, "{differ}: {dir}; the same command without --check brings it up to date").expect("string");
     text
 }

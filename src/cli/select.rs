@@ -137,6 +137,7 @@ impl Wanted {
         let catalogue = match self.catalogue.as_deref() {
             None => None,
             Some("builtin") => Some(catalogue::builtin()),
+            Some("reviewed") => Some(catalogue::reviewed()),
             Some(path) => Some(catalogue::read(Path::new(path))?),
         };
         let targets = self.targets(catalogue.as_ref())?;

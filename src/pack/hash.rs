@@ -8,6 +8,6 @@ pub(super) fn hex(bytes: &[u8]) -> String {
 }
 
 /// SHA-256 of bytes, in hexadecimal.
-pub(super) fn sha256(bytes: &[u8]) -> String {
+pub(crate) fn sha256(bytes: &[u8]) -> String {
     hex(&Sha256::digest(bytes))
 }

@@ -32,7 +32,7 @@
 mod build;
 mod compile;
 mod embedded;
-mod hash;
+pub(crate) mod hash;
 mod images;
 mod limits;
 mod manifest;

@@ -33,7 +33,7 @@ fn writes_checks_and_repairs() {
     assert_eq!(std::fs::read_to_string(&edited).unwrap(), "// edited", "--check wrote");
     let json = place.say(&format!("{check} --json")).json();
     assert_eq!((&json["ok"], &json["checked"]), (&false.into(), &true.into()));
-    assert_eq!(json["differences"]["extra"][0], "mixtral-8x7b/stray.cu");
+    assert_eq!(json["differences"]["foreign"][0], "mixtral-8x7b/stray.cu");
 
     assert_eq!(place.say(MIXTRAL).stdout, "4 kernels in out: 1 files new, 1 changed\n");
     std::fs::remove_file(place.path("out/mixtral-8x7b/stray.cu")).unwrap();
@@ -91,6 +91,21 @@ fn a_catalogue_has_several_shapes() {
         assert_eq!((&file["target"], &file["entry"]), (&"hip:gfx942".into(), &file["variant"]));
         assert!(file["grid_blocks"].as_u64().unwrap() > 0 && file["block_threads"].as_u64().unwrap() >= 64);
     }
+}
+
+#[test]
+fn a_shape_that_models_share_is_emitted_once() {
+    let place = Place::new();
+    let entry =
+        |name: &str| format!("[[moe]]\nname = \"{name}\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\n");
+    place.write("c.toml", &["one", "two", "one"].map(entry).concat());
+    let ran = place.say("generate --catalogue c.toml --out out");
+    assert_eq!((ran.code, ran.stdout.as_str()), (0, "2 kernels in out: 5 files new, 0 changed\n"));
+    assert_eq!(names(&place.path("out")), ["manifest.json", "one"]);
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    assert_eq!(manifest["kernels"][0]["models"], serde_json::json!(["one", "two"]));
+    assert_eq!(manifest["sha256"].as_object().unwrap().len(), 4);
 }
 
 #[test]

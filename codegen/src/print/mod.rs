@@ -13,6 +13,9 @@
 //! the number of blocks that are done, by which the last one knows that it has to advance the epoch. Both words, all
 //! flags and the status records are zero before the first launch.
 //!
+//! For programs in C and C++ the source ends with a launcher, which the host side of a compilation sees and the device side
+//! does not; it includes the header, so the two files belong side by side.
+//!
 //! All blocks must be resident at once. When a wait expires, the kernel raises `aborted` in every rank's status, leaves
 //! a record in its own, and returns without advancing epochs; all other waits of the world give up when they see it.
 
