@@ -98,7 +98,7 @@ fn a_shape_that_models_share_is_emitted_once() {
     let place = Place::new();
     let entry =
         |name: &str| format!("[[moe]]\nname = \"{name}\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\n");
-    place.write("c.toml", &["one", "two", "one"].map(entry).concat());
+    place.write("c.toml", ["one", "two", "one"].map(entry).concat());
     let ran = place.say("generate --catalogue c.toml --out out");
     assert_eq!((ran.code, ran.stdout.as_str()), (0, "2 kernels in out: 5 files new, 0 changed\n"));
     assert_eq!(names(&place.path("out")), ["manifest.json", "one"]);
