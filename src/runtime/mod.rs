@@ -17,6 +17,7 @@ mod links;
 #[cfg(test)]
 mod mock;
 mod moe;
+mod registry;
 mod rendezvous;
 pub mod status;
 mod symmetric;
@@ -26,6 +27,7 @@ pub use args::{KernelArgs, Slot};
 pub use error::RuntimeError;
 pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE};
-pub use moe::{MoeAllToAll, MoeRank, Routed, Tokens};
+pub use moe::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
+pub use registry::{MoeKey, NoVariant, PackImages, Registry, Selected};
 pub use symmetric::{Member, Symmetric};
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};

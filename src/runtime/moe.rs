@@ -52,6 +52,22 @@ pub struct Routed {
     serial: u64,
 }
 
+/// A dispatch that has sent and not yet received.
+#[derive(Debug)]
+#[must_use = "what other ranks send is to be received"]
+pub struct Sending {
+    tokens: Tokens,
+    serial: u64,
+}
+
+/// A combine that has sent and not yet received.
+#[derive(Debug)]
+#[must_use = "the rows that come back are to be received"]
+pub struct Returning {
+    tokens: Tokens,
+    serial: u64,
+}
+
 /// MoE dispatch and combine for one shape, on the ranks of this process.
 ///
 /// Buffers, modules and argument structs are made when it is constructed. After that no call allocates, waits for a GPU or
@@ -80,12 +96,12 @@ impl MoeAllToAll {
         let combine = tuning.combine_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
         let plan = Plan::new(&dispatch, &combine);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
-        let mut ranks = vec![];
-        for (index, member) in world.members().iter().enumerate() {
-            let made = Making { world, member, index, plan: &plan, shared: &shared, images };
-            ranks.push(made.rank(&dispatch, &combine)?);
-        }
-        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
+        let rank = |(index, member)| {
+            Making { world, member, index, plan: &plan, shared: &shared, images }.rank(&dispatch, &combine)
+        };
+        let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
+        // Nobody launches before everybody can.
+        Ok(MoeAllToAll { ranks: world.agree(ranks)?, world: Arc::clone(world) })
     }
 
     /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
@@ -168,7 +184,7 @@ impl Kernel {
 
 /// What the parts of a rank are made of.
 struct Making<'a> {
-    world: &'a World,
+    world: &'a Arc<World>,
     member: &'a Member,
     index: usize,
     plan: &'a Plan,
@@ -196,6 +212,7 @@ impl Making<'_> {
         Ok(MoeRank {
             rank: self.member.rank,
             gpu: Arc::clone(gpu),
+            world: Arc::clone(self.world),
             dispatch: launches(dispatch, Kernel::Dispatch)?,
             combine: launches(combine, Kernel::Combine)?,
             serial: 0,
@@ -262,21 +279,22 @@ struct Launch {
 }
 
 impl Launch {
-    fn write(&mut self, slot: Option<Slot>, ptr: DevicePtr) {
-        if let Some(slot) = slot {
-            self.args.write(slot, ptr);
-        }
-    }
-
-    fn write_tokens(&mut self, t: &Tokens) {
-        for (slot, ptr) in self.inputs.into_iter().zip([t.x, t.x_scale, t.n, t.ids, t.weights]) {
-            self.write(slot, ptr);
-        }
-    }
-
     /// # Safety
-    /// The pointers written have to be valid for the kernel.
-    unsafe fn run(&self, stream: RawStream) -> Result<(), RuntimeError> {
+    /// The pointers have to be valid for the kernel.
+    unsafe fn run(
+        &mut self,
+        t: &Tokens,
+        y: Option<DevicePtr>,
+        out: Option<DevicePtr>,
+        stream: RawStream,
+    ) -> Result<(), RuntimeError> {
+        let inputs = [t.x, t.x_scale, t.n, t.ids, t.weights].map(Some);
+        let slots = self.inputs.into_iter().chain([self.y, self.out]);
+        for (slot, ptr) in slots.zip(inputs.into_iter().chain([y, out])) {
+            if let (Some(slot), Some(ptr)) = (slot, ptr) {
+                self.args.write(slot, ptr);
+            }
+        }
         // SAFETY: the struct is laid out as the image says, and filled.
         unsafe { self.kernel.launch(self.args.ready()?, stream) }
     }
@@ -287,6 +305,7 @@ impl Launch {
 pub struct MoeRank {
     rank: u32,
     gpu: Arc<dyn Gpu>,
+    world: Arc<World>,
     // Modules go before the memory that their kernels use.
     dispatch: Vec<Launch>,
     combine: Vec<Launch>,
@@ -328,13 +347,47 @@ impl MoeRank {
         tokens: &Tokens,
         stream: RawStream,
     ) -> Result<Routed, RuntimeError> {
+        self.world.usable()?;
         for launch in &mut self.dispatch {
-            launch.write_tokens(tokens);
             // SAFETY: as the caller says.
-            unsafe { launch.run(stream)? };
+            unsafe { launch.run(tokens, None, None, stream)? };
         }
         self.serial += 1;
         Ok(Routed { tokens: *tokens, serial: self.serial })
+    }
+
+    /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for nobody.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::dispatch_raw`].
+    pub unsafe fn dispatch_send_raw(
+        &mut self,
+        tokens: &Tokens,
+        stream: RawStream,
+    ) -> Result<Sending, RuntimeError> {
+        self.world.usable()?;
+        let [send, _] = halves(&mut self.dispatch)?;
+        // SAFETY: as the caller says.
+        unsafe { send.run(tokens, None, None, stream)? };
+        self.serial += 1;
+        Ok(Sending { tokens: *tokens, serial: self.serial })
+    }
+
+    /// The second half: receives what other ranks sent.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::dispatch_raw`].
+    pub unsafe fn dispatch_receive_raw(
+        &mut self,
+        sending: Sending,
+        stream: RawStream,
+    ) -> Result<Routed, RuntimeError> {
+        self.last(sending.serial)?;
+        let [_, receive] = halves(&mut self.dispatch)?;
+        let Sending { tokens, serial } = sending;
+        // SAFETY: as the caller says.
+        unsafe { receive.run(&tokens, None, None, stream)? };
+        Ok(Routed { tokens, serial })
     }
 
     /// Brings the experts' outputs back and sums them with the weights: `y` in the order of dispatch's `rows`, to
@@ -349,17 +402,69 @@ impl MoeRank {
         out: DevicePtr,
         stream: RawStream,
     ) -> Result<(), RuntimeError> {
-        if routed.serial != self.serial {
-            let allowed = format!("that of the last dispatch of rank {}, {}", self.rank, self.serial);
-            return Err(RuntimeError::invalid("routed", routed.serial, allowed));
-        }
+        self.world.usable()?;
+        self.last(routed.serial)?;
         for launch in &mut self.combine {
-            launch.write_tokens(&routed.tokens);
-            launch.write(launch.y, y);
-            launch.write(launch.out, out);
             // SAFETY: as the caller says.
-            unsafe { launch.run(stream)? };
+            unsafe { launch.run(&routed.tokens, Some(y), Some(out), stream)? };
         }
         Ok(())
     }
+
+    /// The first half of [`MoeRank::combine_raw`], for a tuning that is split: sends, and waits for nobody.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::combine_raw`].
+    pub unsafe fn combine_send_raw(
+        &mut self,
+        routed: Routed,
+        y: DevicePtr,
+        stream: RawStream,
+    ) -> Result<Returning, RuntimeError> {
+        self.world.usable()?;
+        self.last(routed.serial)?;
+        let [send, _] = halves(&mut self.combine)?;
+        let Routed { tokens, serial } = routed;
+        // SAFETY: as the caller says.
+        unsafe { send.run(&tokens, Some(y), None, stream)? };
+        Ok(Returning { tokens, serial })
+    }
+
+    /// The second half: sums what comes back.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::combine_raw`].
+    pub unsafe fn combine_receive_raw(
+        &mut self,
+        returning: Returning,
+        out: DevicePtr,
+        stream: RawStream,
+    ) -> Result<(), RuntimeError> {
+        self.last(returning.serial)?;
+        let [_, receive] = halves(&mut self.combine)?;
+        // SAFETY: as the caller says.
+        unsafe { receive.run(&returning.tokens, None, Some(out), stream) }
+    }
+
+    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before.
+    fn last(&self, serial: u64) -> Result<(), RuntimeError> {
+        match serial == self.serial {
+            true => Ok(()),
+            false => {
+                let allowed = format!("that of the last dispatch of rank {}, {}", self.rank, self.serial);
+                Err(RuntimeError::invalid("routed", serial, allowed))
+            }
+        }
+    }
 }
+
+/// The sending and the receiving launch of an operation that is split.
+fn halves(launches: &mut [Launch]) -> Result<&mut [Launch; 2], RuntimeError> {
+    launches.try_into().map_err(|_| {
+        RuntimeError::invalid("split", false, "true in the tuning, for launches that send or receive only")
+    })
+}
+
+#[cfg(test)]
+#[path = "moe_tests.rs"]
+mod tests;
