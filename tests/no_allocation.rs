@@ -47,5 +47,5 @@ fn of_selection() {
     assert_eq!(count(|| assert!(matches!(selected(1), Selected::Covering(_)))), 0);
     assert_eq!(count(|| assert!(matches!(selected(2), Selected::Jit))), 0);
     // That it counts at all.
-    assert!(count(|| drop(Box::new(1))) > 0);
+    assert!(count(|| drop(std::hint::black_box(Box::new(1)))) > 0);
 }

@@ -86,7 +86,10 @@ fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<Wo
             InputError::conflict("--ranks", ranks, with, "one process a rank, or a single one").into()
         );
     }
-    options.facts.insert("tuning".into(), json!(tuning).to_string());
+    let (dispatch, combine) = (tuning.dispatch.variant_name(), tuning.combine.variant_name());
+    options.facts.insert("dispatch variant".into(), dispatch);
+    options.facts.insert("combine variant".into(), combine);
+    options.facts.insert("split launches".into(), tuning.split.to_string());
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }
 

@@ -11,6 +11,7 @@ mod form;
 pub mod gpu;
 pub mod handles;
 mod handover;
+pub mod hip;
 pub mod image;
 mod launcher;
 mod links;

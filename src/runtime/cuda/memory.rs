@@ -16,6 +16,9 @@ type Result<T> = std::result::Result<T, RuntimeError>;
 const FD: sys::CUmemAllocationHandleType =
     sys::CUmemAllocationHandleType_enum::CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR;
 
+/// Bytes of the pages that an IPC handle stands for.
+const IPC_PAGE: u64 = 2 << 20;
+
 /// How a device's memory can be shared.
 pub(super) fn sharing(ordinal: u32, device: sys::CUdevice) -> Result<Vec<Sharing>> {
     use CUdevice_attribute::{
@@ -120,7 +123,9 @@ pub(super) fn create_ipc(gpu: &CudaGpu, bytes: u64, peers: &[u32]) -> Result<Sha
         let peer = CudaGpu::open(peer)?;
         peer.enable_access_to(gpu)?;
     }
-    let ptr = gpu.alloc(bytes.max(1))?;
+    // A handle shares the whole pages that the memory is in: nothing else must be in them.
+    let bytes = bytes.max(1).next_multiple_of(IPC_PAGE);
+    let ptr = gpu.alloc(bytes)?;
     Ok(SharedBlock { ptr, bytes, sharing: Sharing::Ipc, imported: false })
 }
 

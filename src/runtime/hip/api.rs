@@ -1,0 +1,149 @@
+//! The functions of AMD's HIP runtime that are used, found in `libamdhip64` when it is loaded.
+
+use std::ffi::{CStr, c_char, c_void};
+
+use libloading::Library;
+
+use crate::runtime::RuntimeError;
+
+/// An IPC handle: `hipIpcMemHandle_t`.
+pub(super) type IpcHandle = [u8; 64];
+
+/// `hipIpcMemHandle_t` is passed by value.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(super) struct IpcByValue(pub IpcHandle);
+
+macro_rules! api {
+    ($($name:ident($($argument:ident: $ty:ty),*);)*) => {
+        /// HIP's functions, by HIP's names. All but one return an error's number, 0 for success.
+        #[allow(non_snake_case)]
+        #[derive(Clone, Copy)]
+        pub(super) struct Api {
+            $(pub $name: unsafe extern "C" fn($($ty),*) -> i32,)*
+            pub hipGetErrorString: unsafe extern "C" fn(i32) -> *const c_char,
+        }
+
+        impl Api {
+            /// Finds them in a library, which must stay loaded.
+            ///
+            /// # Safety
+            /// The library's functions have to have the signatures of HIP 6 and newer.
+            unsafe fn of(library: &Library) -> Result<Api, libloading::Error> {
+                // SAFETY: as the caller says.
+                unsafe {
+                    Ok(Api {
+                        $($name: *library.get(concat!(stringify!($name), "\0").as_bytes())?,)*
+                        hipGetErrorString: *library.get(b"hipGetErrorString\0")?,
+                    })
+                }
+            }
+        }
+
+        #[cfg(test)]
+        impl Api {
+            /// Functions that only write down that they were called.
+            pub fn fake() -> Api {
+                $(
+                    #[allow(non_snake_case)]
+                    unsafe extern "C" fn $name($(_: $ty),*) -> i32 {
+                        super::tests::called(stringify!($name))
+                    }
+                )*
+                unsafe extern "C" fn words(_: i32) -> *const c_char {
+                    c"told to".as_ptr()
+                }
+                Api { $($name,)* hipGetErrorString: words }
+            }
+        }
+    };
+}
+
+type Ptr = *mut c_void;
+
+api! {
+    hipInit(flags: u32);
+    hipGetDeviceCount(count: *mut i32);
+    hipSetDevice(device: i32);
+    hipGetDevicePropertiesR0600(properties: Ptr, device: i32);
+    hipDeviceGetAttribute(value: *mut i32, attribute: i32, device: i32);
+    hipDeviceGetPCIBusId(text: *mut c_char, length: i32, device: i32);
+    hipDeviceTotalMem(bytes: *mut usize, device: i32);
+    hipDriverGetVersion(version: *mut i32);
+    hipDeviceCanAccessPeer(can: *mut i32, device: i32, peer: i32);
+    hipDeviceEnablePeerAccess(peer: i32, flags: u32);
+    hipDeviceSynchronize();
+    hipMalloc(ptr: *mut Ptr, bytes: usize);
+    hipExtMallocWithFlags(ptr: *mut Ptr, bytes: usize, flags: u32);
+    hipFree(ptr: Ptr);
+    hipMemcpyHtoD(to: Ptr, from: Ptr, bytes: usize);
+    hipMemcpyDtoH(to: Ptr, from: Ptr, bytes: usize);
+    hipMemsetD8Async(to: Ptr, value: u8, count: usize, stream: Ptr);
+    hipIpcGetMemHandle(handle: *mut IpcHandle, ptr: Ptr);
+    hipIpcOpenMemHandle(ptr: *mut Ptr, handle: IpcByValue, flags: u32);
+    hipIpcCloseMemHandle(ptr: Ptr);
+    hipModuleLoadData(module: *mut Ptr, image: *const c_void);
+    hipModuleUnload(module: Ptr);
+    hipModuleGetFunction(function: *mut Ptr, module: Ptr, name: *const c_char);
+    hipModuleOccupancyMaxActiveBlocksPerMultiprocessor(blocks: *mut i32, function: Ptr, threads: i32, shared: usize);
+    hipModuleLaunchKernel(
+        function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
+        stream: Ptr, parameters: *mut Ptr, extra: *mut Ptr
+    );
+    hipModuleLaunchCooperativeKernel(
+        function: Ptr, grid_x: u32, grid_y: u32, grid_z: u32, block_x: u32, block_y: u32, block_z: u32, shared: u32,
+        stream: Ptr, parameters: *mut Ptr
+    );
+    hipStreamCreateWithFlags(stream: *mut Ptr, flags: u32);
+    hipStreamDestroy(stream: Ptr);
+    hipStreamQuery(stream: Ptr);
+    hipStreamSynchronize(stream: Ptr);
+    hipEventCreate(event: *mut Ptr);
+    hipEventDestroy(event: Ptr);
+    hipEventRecord(event: Ptr, stream: Ptr);
+    hipEventElapsedTime(milliseconds: *mut f32, start: Ptr, end: Ptr);
+    hipStreamBeginCapture(stream: Ptr, mode: i32);
+    hipStreamEndCapture(stream: Ptr, graph: *mut Ptr);
+    hipGraphInstantiateWithFlags(ready: *mut Ptr, graph: Ptr, flags: u64);
+    hipGraphLaunch(graph: Ptr, stream: Ptr);
+    hipGraphDestroy(graph: Ptr);
+    hipGraphExecDestroy(graph: Ptr);
+}
+
+/// What to install where HIP is not.
+const INSTALL: &str = "install ROCm 6.0 or newer with the amdgpu driver (in a container: run it with `--device /dev/kfd \
+                       --device /dev/dri`)";
+
+impl Api {
+    /// Loads HIP. It is never unloaded.
+    pub fn load() -> Result<Api, RuntimeError> {
+        let names = ["libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6"];
+        // SAFETY: AMD's library does nothing when it is loaded that could harm.
+        let library = names.iter().find_map(|name| unsafe { Library::new(*name) }.ok());
+        let missing = |what: String| RuntimeError::NotInstalled { what, install: INSTALL.into() };
+        let library = library.ok_or_else(|| missing("HIP (libamdhip64.so)".into()))?;
+        // SAFETY: those are HIP's functions. `hipGetDevicePropertiesR0600` is there since HIP 6 only.
+        let api = unsafe { Api::of(&library) };
+        std::mem::forget(library);
+        api.map_err(|e| missing(format!("a HIP runtime of version 6 or newer ({e})")))
+    }
+
+    /// The result of a call, with HIP's words.
+    pub fn check(&self, call: &'static str, gpu: Option<u32>, result: i32) -> Result<(), RuntimeError> {
+        if result == 0 {
+            return Ok(());
+        }
+        // SAFETY: HIP's words are constants; for a number that it does not know it has words too.
+        let words = unsafe {
+            let words = (self.hipGetErrorString)(result);
+            if words.is_null() { "no words for it".into() } else { CStr::from_ptr(words).to_string_lossy() }
+        };
+        Err(RuntimeError::Driver { call, gpu, reason: format!("{words} (error {result})") })
+    }
+}
+
+impl std::fmt::Debug for Api {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("HIP")
+    }
+}

@@ -1,0 +1,40 @@
+//! AMD GPUs, through HIP, which is loaded when it is first asked for.
+//!
+//! This has not run on hardware: it is compiled, and tested against functions that stand in for HIP's.
+
+mod api;
+mod gpu;
+
+pub use gpu::HipGpu;
+
+use std::sync::Arc;
+
+use super::RuntimeError;
+use super::gpu::Gpu;
+use api::Api;
+
+/// `hipErrorNoDevice`.
+const NO_DEVICE: i32 = 100;
+
+/// All GPUs that HIP shows.
+pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+    gpus_of(Api::load()?)
+}
+
+fn gpus_of(api: Api) -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+    let none = RuntimeError::TooFewGpus { backend: "hip", found: 0, needed: 1 };
+    match unsafe { (api.hipInit)(0) } {
+        NO_DEVICE => return Err(none),
+        result => api.check("hipInit", None, result)?,
+    }
+    let mut count = 0;
+    match unsafe { (api.hipGetDeviceCount)(&mut count) } {
+        NO_DEVICE => return Err(none),
+        result => api.check("hipGetDeviceCount", None, result)?,
+    }
+    (0..count as u32).map(|ordinal| Ok(Arc::new(HipGpu::open(api, ordinal)?) as Arc<dyn Gpu>)).collect()
+}
+
+#[cfg(test)]
+#[path = "tests.rs"]
+mod tests;

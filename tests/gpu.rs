@@ -1,0 +1,320 @@
+//! The runtime on real GPUs: `cargo test --release --test gpu -- --nocapture`. Without two GPUs every test says that it
+//! was skipped.
+//!
+//! Each test prints one line of JSON with what it found.
+
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::{Duration, Instant};
+
+use peerwarp::kernels::moe::Hook;
+use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::moe_run::{MoeGpu, MoeTuning};
+use peerwarp::runtime::cache::ModuleCache;
+use peerwarp::runtime::gpu::{Gpu, Sharing};
+use peerwarp::runtime::handles::{Buffer, Stream};
+use peerwarp::runtime::image::Jit;
+use peerwarp::runtime::status::Aborted;
+use peerwarp::runtime::{Launched, MoeAllToAll, RuntimeError, Tokens, World, WorldOptions, cuda};
+use serde_json::json;
+
+/// Kernels of two tests would wait for each other's GPUs.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// Held by the test that has the GPUs.
+type Alone = MutexGuard<'static, ()>;
+
+const BUDGET: Duration = Duration::from_millis(300);
+
+/// The GPUs, if there are two.
+fn gpus() -> Option<(Alone, Vec<Arc<dyn Gpu>>)> {
+    match cuda::gpus() {
+        Ok(gpus) if gpus.len() >= 2 => Some((ONE_AT_A_TIME.lock().unwrap_or_else(|e| e.into_inner()), gpus)),
+        Ok(gpus) => {
+            eprintln!("skipped: two GPUs are needed, and there is {}", gpus.len());
+            None
+        }
+        Err(why) => {
+            eprintln!("skipped: {why}");
+            None
+        }
+    }
+}
+
+fn options() -> WorldOptions {
+    WorldOptions { wait_budget: BUDGET, form_timeout: Duration::from_secs(30), ..WorldOptions::default() }
+}
+
+fn jit() -> Jit {
+    Jit::new(ModuleCache::of_user()).expect("NVRTC")
+}
+
+fn shape(hidden: u32, tokens: u32, dtype: RowDtype) -> MoeShape {
+    MoeShape { hidden, experts: 16, topk: 4, tokens, ranks: 2, dtype }
+}
+
+fn report(test: &str, found: serde_json::Value) {
+    println!("{}", json!({ "test": test, "found": found }));
+}
+
+/// What a rank that has no tokens passes.
+#[derive(Debug)]
+struct Nothing {
+    stream: Stream,
+    zero: Buffer,
+}
+
+impl Nothing {
+    fn new(gpu: &Arc<dyn Gpu>, shape: &MoeShape) -> Nothing {
+        let bytes = u64::from(shape.tokens) * u64::from(shape.row_bytes().max(shape.topk * 4));
+        let zero = Buffer::new(gpu, bytes).unwrap();
+        zero.write(0, &vec![0u8; bytes as usize]).unwrap();
+        Nothing { stream: Stream::new(gpu).unwrap(), zero }
+    }
+
+    fn tokens(&self) -> Tokens {
+        let zero = self.zero.ptr();
+        Tokens { x: zero, x_scale: zero, n: zero, ids: zero, weights: zero }
+    }
+}
+
+fn aborted(result: Result<(), RuntimeError>) -> Aborted {
+    match result.unwrap_err() {
+        RuntimeError::Aborted(aborted) => *aborted,
+        other => panic!("{other}"),
+    }
+}
+
+/// Runs a problem in a world, and has every bit compared.
+fn every_bit(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, replays: u32, seed: u64) {
+    let problem = MoeProblem::uniform(tuning.dispatch.shape(), n, seed).unwrap();
+    let ran = MoeGpu::new(&problem, tuning, rounds, world, &jit()).unwrap().run(replays).unwrap();
+    assert!(ran.ok, "{ran:?}");
+}
+
+#[test]
+fn every_dtype_and_option_is_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    for sharing in [Sharing::Vmm, Sharing::Ipc] {
+        let options = WorldOptions { sharing: Some(sharing), ..options() };
+        let world = Arc::new(World::of_gpus(&gpus[..2], &options).unwrap());
+        let mut cases = 0;
+        for dtype in [RowDtype::Bf16, RowDtype::Fp16, RowDtype::Fp8] {
+            for (hidden, tokens, n) in
+                [(2880, 37, [37, 0]), (64, 1, [1, 1]), (520, 9, [4, 9]), (1024, 16, [0, 0])]
+            {
+                for (dedup, split, hook) in [
+                    (true, false, Hook::None),
+                    (false, false, Hook::None),
+                    (true, true, Hook::None),
+                    (true, false, Hook::Expert),
+                ] {
+                    let tuning = MoeTuning::defaults(&shape(hidden, tokens, dtype)).unwrap();
+                    let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
+                    let replays = if hook == Hook::Expert { 51 } else { 0 };
+                    every_bit(&world, &tuning, &n, 4, replays, 7);
+                    cases += 1;
+                }
+            }
+        }
+        report("every bit", json!({ "sharing": sharing, "cases": cases }));
+    }
+}
+
+#[test]
+fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shape = shape(512, 24, RowDtype::Bf16);
+    let ids = |of: &dyn Fn(usize) -> i32| vec![(0..24 * 4).map(of).collect(), (0..17 * 4).map(of).collect()];
+    let all = [
+        ids(&|i| if i % 3 == 0 { -1 } else { (i % 16) as i32 }),
+        ids(&|_| 5),
+        ids(&|i| (i % 2 * 9) as i32),
+        ids(&|_| -1),
+    ];
+    for ids in all {
+        for dedup in [true, false] {
+            let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids.clone(), 3), 3).unwrap();
+            let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup);
+            let ran = MoeGpu::new(&problem, &tuning, 3, &world, &jit()).unwrap().run(0).unwrap();
+            assert!(ran.ok, "{ran:?}");
+        }
+    }
+    report("ids", json!({ "cases": 8 }));
+}
+
+#[test]
+fn ranks_may_launch_whenever_they_like() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let options = WorldOptions { wait_budget: Duration::from_secs(5), ..options() };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options).unwrap());
+    let shape = shape(64, 4, RowDtype::Bf16);
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+    let start = Instant::now();
+    std::thread::scope(|scope| {
+        for rank in op.ranks_mut() {
+            scope.spawn(move || {
+                let place = Nothing::new(rank.gpu(), &shape);
+                let y = rank.buffer("rows").unwrap().0;
+                let mut seed = u64::from(rank.rank()) + 1;
+                for _ in 0..2000 {
+                    // SAFETY: there are no tokens, and the buffers live as long as the stream.
+                    unsafe {
+                        let routed = rank.dispatch_raw(&place.tokens(), place.stream.raw()).unwrap();
+                        rank.combine_raw(routed, y, place.zero.ptr(), place.stream.raw()).unwrap();
+                    }
+                    seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+                    let pause = Duration::from_nanos(seed >> 48);
+                    let until = Instant::now() + pause;
+                    while Instant::now() < until {
+                        std::hint::spin_loop();
+                    }
+                }
+                place.stream.synchronize().unwrap();
+            });
+        }
+    });
+    world.check().unwrap();
+    drop(op);
+    every_bit(&world, &tuning, &[3, 4], 3, 101, 1);
+    report("random delays", json!({ "rounds": 2000, "seconds": start.elapsed().as_secs_f64() }));
+}
+
+#[test]
+fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shape = shape(64, 4, RowDtype::Bf16);
+    let tuning = MoeTuning::defaults(&shape).unwrap();
+    let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+    let place = Nothing::new(&gpus[0], &shape);
+    for attempt in 0..2 {
+        let start = Instant::now();
+        // SAFETY: there are no tokens, and the buffers live as long as the stream.
+        let _routed = unsafe { op.ranks_mut()[0].dispatch_raw(&place.tokens(), place.stream.raw()).unwrap() };
+        let aborted = aborted(world.finish(0, place.stream.raw()));
+        let took = start.elapsed();
+        let wait = aborted.wait.clone().unwrap();
+        assert_eq!((aborted.rank, wait.peer, aborted.recoverable), (0, 1, true), "{aborted}");
+        assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "rec_flag"), "{aborted}");
+        assert_eq!((wait.expected, wait.seen), (1, 0), "{aborted}");
+        assert!(wait.kernel.starts_with("moe_dispatch_h64_e16_k4_t4_r2_bf16"), "{aborted}");
+        assert!(took >= BUDGET && took < BUDGET * 4, "{took:?}");
+        // SAFETY: as above.
+        let refused = unsafe { op.ranks_mut()[1].dispatch_raw(&place.tokens(), place.stream.raw()) };
+        assert!(matches!(refused, Err(RuntimeError::Poisoned { .. })));
+        world.reset().unwrap();
+        world.check().unwrap();
+        report(
+            "skipped call",
+            json!({ "attempt": attempt, "error": aborted.to_string(), "seconds": took.as_secs_f64() }),
+        );
+    }
+    drop(op);
+    every_bit(&world, &tuning, &[3, 4], 3, 0, 1);
+}
+
+const CHILD: &str = "child";
+
+/// A process of its own that runs [`child`] as rank 1.
+fn process(address: &str, part: &str) -> Child {
+    let (host, port) = address.rsplit_once(':').unwrap();
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", CHILD, "--ignored", "--nocapture"]).env("PEERWARP_TEST_PART", part);
+    command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
+    command.env("RANK", "1").env("WORLD_SIZE", "2").env("LOCAL_RANK", "1");
+    command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
+    command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap()
+}
+
+fn free_address() -> String {
+    std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+fn rank_0(gpus: &[Arc<dyn Gpu>], address: &str, options: &WorldOptions) -> Arc<World> {
+    let launched =
+        Launched { launcher: "torchrun", rank: 0, ranks: 2, local_rank: 0, address: address.to_owned() };
+    Arc::new(World::of_process(gpus, &launched, options).unwrap())
+}
+
+/// Waits until a child says a word.
+fn hear(child: &mut Child, word: &str) {
+    let out = BufReader::new(child.stdout.as_mut().unwrap());
+    assert!(
+        out.lines().map_while(Result::ok).any(|line| line.contains(word)),
+        "the child did not say {word}"
+    );
+}
+
+/// What another process does as rank 1. Not a test of its own.
+#[test]
+#[ignore = "run by other tests, in processes of their own"]
+fn child() {
+    let Ok(Some(launched)) = Launched::here() else { return };
+    let gpus = cuda::gpus().unwrap();
+    let part = std::env::var("PEERWARP_TEST_PART").unwrap();
+    let sharing = if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm };
+    let world = World::of_process(&gpus, &launched, &WorldOptions { sharing: Some(sharing), ..options() });
+    let world = Arc::new(world.unwrap());
+    let tuning = tuning_of_processes();
+    every_bit(&world, &tuning, &[5, 8], 3, 51, 9);
+    if part == "killed" {
+        let _op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+        println!("ready");
+        // Until it is killed.
+        let _ = std::io::stdin().read_line(&mut String::new());
+    }
+}
+
+fn tuning_of_processes() -> MoeTuning {
+    MoeTuning::defaults(&shape(1024, 8, RowDtype::Bf16)).unwrap().with_hook(Hook::Expert)
+}
+
+#[test]
+fn two_processes_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    for (part, sharing) in [("vmm", Sharing::Vmm), ("ipc", Sharing::Ipc)] {
+        let address = free_address();
+        let mut child = process(&address, part);
+        let world = rank_0(&gpus, &address, &WorldOptions { sharing: Some(sharing), ..options() });
+        every_bit(&world, &tuning_of_processes(), &[5, 8], 3, 51, 9);
+        assert!(child.wait().unwrap().success());
+        report("processes", json!({ "sharing": sharing }));
+    }
+}
+
+#[test]
+fn a_process_that_is_killed_is_named_in_time() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let address = free_address();
+    let mut child = process(&address, "killed");
+    let world = rank_0(&gpus, &address, &WorldOptions { sharing: Some(Sharing::Vmm), ..options() });
+    let tuning = tuning_of_processes();
+    every_bit(&world, &tuning, &[5, 8], 3, 51, 9);
+    let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+    hear(&mut child, "ready");
+    child.kill().unwrap();
+    child.wait().unwrap();
+    let place = Nothing::new(&gpus[0], &tuning.dispatch.shape());
+    let start = Instant::now();
+    // SAFETY: there are no tokens, and the buffers live as long as the stream.
+    let _routed = unsafe { op.ranks_mut()[0].dispatch_raw(&place.tokens(), place.stream.raw()).unwrap() };
+    let aborted = aborted(world.finish(0, place.stream.raw()));
+    let took = start.elapsed();
+    assert_eq!(
+        (aborted.rank, aborted.wait.clone().unwrap().peer, aborted.recoverable),
+        (0, 1, false),
+        "{aborted}"
+    );
+    assert!(took < BUDGET * 4, "{took:?}");
+    assert_eq!(world.lost(), Some(1));
+    let reset = world.reset().unwrap_err().to_string();
+    assert!(reset.contains("rank 1 is gone"), "{reset}");
+    report(
+        "killed process",
+        json!({ "error": aborted.to_string(), "seconds": took.as_secs_f64(), "reset": reset }),
+    );
+}
