@@ -7,7 +7,6 @@ use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
 use super::image::{Images, Jit, KernelImage};
-use crate::emit;
 use crate::kernels::moe::{Combine, Dispatch, Hook, Phase};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
@@ -212,26 +211,12 @@ pub struct PackImages<'a> {
 
 impl Images for PackImages<'_> {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
-        let name = variant.variant_name();
-        let Some(kernel) = self.pack.find(&name, target) else {
-            return match &self.jit {
-                Some(jit) => jit.image(variant, target),
-                None => {
-                    Err(RuntimeError::invalid("variant", name, format!("one that the pack has for {target}")))
-                }
-            };
-        };
-        let traced = emit::trace(variant, target.warp_size())?;
-        let entry = kernel.entry;
-        Ok(KernelImage {
-            variant: name,
-            target,
-            entry: entry.entry.clone(),
-            launch: entry.launch,
-            args: entry.args.clone(),
-            roles: traced.roles.iter().map(|role| role.name.clone()).collect(),
-            module: kernel.object.to_vec(),
-        })
+        match &self.jit {
+            Some(jit) if self.pack.find(&variant.variant_name(), target).is_none() => {
+                jit.image(variant, target)
+            }
+            _ => self.pack.image(variant, target),
+        }
     }
 }
 
