@@ -12,15 +12,21 @@ use peerwarp::emit::Job;
 use peerwarp::pack::{self, BuildError, Options, Pack};
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
-const THIRD: [&str; 4] = ["cuda:sm_80", "cuda:sm_100a", "hip:gfx90a", "hip:gfx950"];
+const THIRD: [&str; 2] = ["cuda:sm_100a", "hip:gfx950"];
+/// An A100 and an MI210 have fewer multiprocessors than the grids that are the defaults have blocks.
+const SMALL: [&str; 2] = ["cuda:sm_80", "hip:gfx90a"];
+const FOR_SMALL: [(&str, &str); 2] = [("moe_dispatch.recv_blocks", "64"), ("moe_combine.recv_blocks", "32")];
 
-/// Every `step`-th variant of the catalogue, for some targets.
-fn jobs(targets: &[&str], step: usize) -> Vec<Job> {
+/// Every `step`-th variant of the catalogue, with some tuning, for some targets.
+fn jobs(targets: &[&str], step: usize, tuning: &[(&str, &str)]) -> Vec<Job> {
     let registry = Registry::new(cli::builtin().iter().map(|e| e.family()));
     let mut jobs = vec![];
     for target in targets {
         let target: Target = target.parse().unwrap();
-        let requests = catalogue::builtin().requests;
+        let mut requests = catalogue::builtin().requests;
+        for request in &mut requests {
+            request.tuning.extend(tuning.iter().map(|(f, v)| ((*f).to_owned(), (*v).to_owned())));
+        }
         let variants = requests.iter().flat_map(|r| {
             let resolved = r.resolve(&registry).unwrap_or_else(|e| panic!("{e}"));
             resolved.into_iter().map(|variant| Job { label: r.label.clone(), variant, target })
@@ -63,12 +69,12 @@ fn packs(jobs: &[Job]) {
 
 #[test]
 fn all_of_it_for_one_architecture_of_each_kind() {
-    packs(&jobs(&WHOLE, 1));
+    packs(&jobs(&WHOLE, 1, &[]));
 }
 
 #[test]
 fn a_third_of_it_for_the_others() {
-    let jobs = jobs(&THIRD, 3);
+    let jobs = [jobs(&THIRD, 3, &[]), jobs(&SMALL, 3, &FOR_SMALL)].into_iter().flatten().collect::<Vec<_>>();
     let labels: BTreeSet<&str> = jobs.iter().map(|j| j.label.as_str()).collect();
     let all: BTreeSet<String> = catalogue::builtin().requests.into_iter().map(|r| r.label).collect();
     assert_eq!(labels.len(), all.len(), "every model is among them");
