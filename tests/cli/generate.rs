@@ -1,5 +1,7 @@
 //! `peerwarp generate`.
 
+use sha2::{Digest, Sha256};
+
 use super::support::{Place, names};
 
 const MIXTRAL: &str = "generate --model mixtral-8x7b --tokens 16 --target cuda:sm_90a,hip:gfx942 --out out";
@@ -50,6 +52,25 @@ fn what_is_no_longer_selected_goes_away() {
         (0, vec!["gpt-oss-20b".into(), "manifest.json".into()])
     );
     assert!(ran.stdout.contains("8 removed"), "{}", ran.stdout);
+}
+
+#[test]
+fn what_an_earlier_run_left_is_stale_or_extra() {
+    let place = Place::new();
+    place.say(MIXTRAL);
+    let fewer = MIXTRAL.replace(",hip:gfx942", "");
+    // As an earlier version would have left it: another text, and its hash in the manifest.
+    let file = format!("mixtral-8x7b/sm_90a/{}", names(&place.path("out/mixtral-8x7b/sm_90a"))[0]);
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let parsed: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let hash: String = Sha256::digest("// older").iter().map(|b| format!("{b:02x}")).collect();
+    place.write("out/manifest.json", manifest.replace(parsed["sha256"][&file].as_str().unwrap(), &hash));
+    place.write(&format!("out/{file}"), "// older");
+    let ran = place.say(&format!("{fewer} --check"));
+    assert_eq!(ran.code, 1);
+    insta::assert_snapshot!(ran.report());
+    assert_eq!(place.say(&fewer).stdout, "2 kernels in out: 0 files new, 2 changed, 4 removed\n");
+    assert_eq!(place.say(&format!("{fewer} --check")).code, 0);
 }
 
 #[test]
