@@ -8,10 +8,12 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
+use cudarc::driver::CudaContext;
 use peerwarp::kernels::moe::Hook;
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeGpu, MoeTuning};
 use peerwarp::runtime::cache::ModuleCache;
+use peerwarp::runtime::cuda::TokenSlices;
 use peerwarp::runtime::gpu::{Gpu, Sharing};
 use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
@@ -181,6 +183,54 @@ fn ranks_may_launch_whenever_they_like() {
     drop(op);
     every_bit(&world, &tuning, &[3, 4], 3, 101, 1);
     report("random delays", json!({ "rounds": 2000, "seconds": start.elapsed().as_secs_f64() }));
+}
+
+#[test]
+fn slices_of_cudarc_are_checked_and_used() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shape = shape(64, 2, RowDtype::Bf16);
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+    let streams: Vec<_> = [0, 1].map(|i| CudaContext::new(i).unwrap().new_stream().unwrap()).into();
+    // Each rank has one token of ones (0x3f80 in bf16), for the first expert of either rank.
+    let held: Vec<_> = streams
+        .iter()
+        .map(|s| {
+            let x = s.clone_htod(&vec![0x3f80u16; 2 * 64]).unwrap();
+            let n = s.clone_htod(&vec![1u32]).unwrap();
+            let ids = s.clone_htod(&vec![0i32, 8, -1, -1, -1, -1, -1, -1]).unwrap();
+            let weights = s.clone_htod(&vec![0.5f32; 8]).unwrap();
+            (x, n, ids, weights)
+        })
+        .collect();
+    let (mut routed, mut out) = (vec![], vec![]);
+    for ((rank, stream), (x, n, ids, weights)) in op.ranks_mut().iter_mut().zip(&streams).zip(&held) {
+        let tokens = TokenSlices { x, x_scale: None, n, ids, weights };
+        let short = stream.clone_htod(&vec![1i32; 7]).unwrap();
+        let said = rank.dispatch(TokenSlices { ids: &short, ..tokens }, stream).unwrap_err().to_string();
+        assert!(said.starts_with("ids = 28 bytes on GPU"), "{said}");
+        routed.push(rank.dispatch(tokens, stream).unwrap());
+    }
+    let said = op.ranks_mut()[0].dispatch(
+        TokenSlices { x: &held[1].0, x_scale: None, n: &held[1].1, ids: &held[1].2, weights: &held[1].3 },
+        &streams[1],
+    );
+    assert!(said.unwrap_err().to_string().starts_with("GPU of the stream = 1"));
+    for ((rank, stream), routed) in op.ranks_mut().iter_mut().zip(&streams).zip(routed) {
+        // An expert that doubles: dispatch multiplied by 1 + rank, which is not looked at here.
+        let y = stream.clone_htod(&vec![0x4000u16; 2 * 2 * 4 * 64]).unwrap();
+        let mut sum = stream.alloc_zeros::<u16>(2 * 64).unwrap();
+        rank.combine(routed, &y, &mut sum).unwrap();
+        out.push(sum);
+    }
+    for (stream, sum) in streams.iter().zip(&out) {
+        let sum = stream.clone_dtoh(sum).unwrap();
+        // 0.5 * 2 from either owner.
+        assert_eq!(sum[..64], [0x4000; 64]);
+    }
+    world.check().unwrap();
+    report("slices", json!({ "ranks": 2 }));
 }
 
 #[test]

@@ -141,6 +141,9 @@ pub(crate) struct GpuArgs {
     /// Then launch all rounds as a graph this many times, without the host in between; the expert runs in dispatch
     #[arg(long, value_name = "N")]
     pub replays: Option<u32>,
+    /// A folder that `pack` wrote: its kernels are run, and none is compiled
+    #[arg(long, value_name = "DIR")]
+    pub pack: Option<PathBuf>,
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,

@@ -1,6 +1,7 @@
 //! `peerwarp run --backend gpu`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,8 +12,9 @@ use crate::input::InputError;
 use crate::kernels::moe::{Combine, Dispatch, Hook};
 use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
 use crate::moe_scenario;
+use crate::pack::Pack;
 use crate::runtime::cache::ModuleCache;
-use crate::runtime::image::Jit;
+use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 use crate::scenario::{Inputs, ScenarioError};
 
@@ -25,6 +27,7 @@ impl GpuArgs {
         let given = [
             ("--rounds", self.rounds.map(|n| n.to_string())),
             ("--replays", self.replays.map(|n| n.to_string())),
+            ("--pack", self.pack.as_ref().map(|p| p.display().to_string())),
             ("--wait-budget", self.wait_budget.map(|n| n.to_string())),
         ];
         match given.into_iter().find_map(|(field, value)| Some((field, value?))) {
@@ -66,10 +69,19 @@ pub(super) fn run(
     let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
     let progress = Progress::spinner("running on GPUs");
     let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
-    let jit = Jit::new(ModuleCache::of_user())?;
-    let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &jit)?.run(replays);
+    let images = images(args.pack.as_deref())?;
+    let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
     progress.finish();
     Ok(done(&ran?, &inputs, style))
+}
+
+/// Where kernels come from: the pack alone, which needs no compiler, or compiled here.
+fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
+    let Some(folder) = pack else { return Ok(Box::new(Jit::new(ModuleCache::of_user())?)) };
+    let readable = "a folder that `pack` wrote";
+    let pack =
+        Pack::open(folder).map_err(|e| InputError::malformed("--pack", folder.display(), e, readable))?;
+    Ok(Box::new(pack))
 }
 
 /// The ranks: this process's alone, or those of the processes that were started with it.
@@ -182,7 +194,7 @@ mod tests {
     use super::*;
 
     fn args(rounds: Option<u32>, wait_budget: Option<f64>) -> GpuArgs {
-        GpuArgs { rounds, replays: None, wait_budget }
+        GpuArgs { rounds, replays: None, pack: None, wait_budget }
     }
 
     #[test]

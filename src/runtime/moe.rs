@@ -14,6 +14,7 @@ use super::handles::{Buffer, LoadedKernel};
 use super::image::{Images, KernelImage};
 use super::symmetric::{Member, Symmetric};
 use super::world::World;
+use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 
 /// Buffers start at multiples of this: a sector of every GPU's memory system.
@@ -97,7 +98,8 @@ impl MoeAllToAll {
         let plan = Plan::new(&dispatch, &combine);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |(index, member)| {
-            Making { world, member, index, plan: &plan, shared: &shared, images }.rank(&dispatch, &combine)
+            Making { world, member, index, plan: &plan, shared: &shared, shape, images }
+                .rank(&dispatch, &combine)
         };
         let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
         // Nobody launches before everybody can.
@@ -189,6 +191,7 @@ struct Making<'a> {
     index: usize,
     plan: &'a Plan,
     shared: &'a Arc<Symmetric>,
+    shape: MoeShape,
     images: &'a dyn Images,
 }
 
@@ -216,6 +219,8 @@ impl Making<'_> {
             dispatch: launches(dispatch, Kernel::Dispatch)?,
             combine: launches(combine, Kernel::Combine)?,
             serial: 0,
+            shape: self.shape,
+            stream: None,
             buffers: self.plan.local.clone(),
             local,
             _alive: alive,
@@ -310,6 +315,9 @@ pub struct MoeRank {
     dispatch: Vec<Launch>,
     combine: Vec<Launch>,
     serial: u64,
+    shape: MoeShape,
+    /// The stream that calls on slices have used.
+    stream: Option<RawStream>,
     buffers: BTreeMap<String, (u64, u64)>,
     local: Buffer,
     _alive: Arc<()>,
@@ -325,6 +333,22 @@ impl MoeRank {
     /// Its GPU.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
         &self.gpu
+    }
+
+    /// The shape that it is for.
+    pub fn shape(&self) -> &MoeShape {
+        &self.shape
+    }
+
+    /// Holds all calls on slices to one stream.
+    pub(super) fn on_stream(&mut self, stream: RawStream) -> Result<(), RuntimeError> {
+        match *self.stream.get_or_insert(stream) == stream {
+            true => Ok(()),
+            false => {
+                let allowed = format!("the one of the earlier calls of rank {}", self.rank);
+                Err(RuntimeError::invalid("stream", format!("{:#x}", stream.raw()), allowed))
+            }
+        }
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,

@@ -3,9 +3,11 @@
 mod gpu;
 mod memory;
 mod nvrtc;
+mod slices;
 
 pub use gpu::CudaGpu;
 pub use nvrtc::Nvrtc;
+pub use slices::{RoutedSlices, TokenSlices};
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;
