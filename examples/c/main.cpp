@@ -149,25 +149,15 @@ public:
         }
     }
 
-    // One rank's part of a round, on its stream.
-    void round(const std::size_t rank, const bool with_experts) {
-        const auto check = [](const int code, const char* const words) {
-            if (code != 0) fail(words);
-        };
-        const auto& d = dispatch_[rank];
-        void* const stream = streams_[rank];
-        int code = Dispatch::launch(&d, stream);
-        check(code, Dispatch::error(code));
-        if (with_experts) work(rank);
-        code = Combine::launch(&combine_[rank], stream);
-        check(code, Combine::error(code));
-    }
-
+    // One thread launches for all ranks: each kernel on every rank before the next one, so that no launch which the
+    // runtime holds up keeps a rank from what the others wait for.
     void rounds(const int count) {
         for (int i = 0; i < count; ++i) {
-            for (std::size_t rank = 0; rank < ranks; ++rank) {
-                GPU(cudaSetDevice(int(rank)));
-                round(rank, true);
+            for (const Step step : {&World::dispatch, &World::work, &World::combine}) {
+                for (std::size_t rank = 0; rank < ranks; ++rank) {
+                    GPU(cudaSetDevice(int(rank)));
+                    (this->*step)(rank);
+                }
             }
         }
         finish();
@@ -222,7 +212,11 @@ public:
             cudaGraph_t graph;
             GPU(cudaSetDevice(int(rank)));
             GPU(cudaStreamBeginCapture(streams_[rank], cudaStreamCaptureModeThreadLocal));
-            for (int i = 0; i < count; ++i) round(rank, with_experts);
+            for (int i = 0; i < count; ++i) {
+                dispatch(rank);
+                if (with_experts) work(rank);
+                combine(rank);
+            }
             GPU(cudaStreamEndCapture(streams_[rank], &graph));
             GPU(cudaGraphInstantiateWithFlags(&graphs[rank], graph, 0));
             GPU(cudaEventCreate(&start[rank]));
@@ -255,6 +249,19 @@ public:
     }
 
 private:
+    // A rank's part of a step, on its stream.
+    using Step = void (World::*)(std::size_t);
+
+    void dispatch(const std::size_t rank) {
+        const int code = Dispatch::launch(&dispatch_[rank], streams_[rank]);
+        if (code != 0) fail(Dispatch::error(code));
+    }
+
+    void combine(const std::size_t rank) {
+        const int code = Combine::launch(&combine_[rank], streams_[rank]);
+        if (code != 0) fail(Combine::error(code));
+    }
+
     // What this rank's experts do with the rows that dispatch delivered.
     void work(const std::size_t rank) {
         const auto& d = dispatch_[rank];
