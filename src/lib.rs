@@ -37,3 +37,8 @@ pub mod prelude {
 #[cfg(doctest)]
 #[doc = include_str!("../docs/guide.md")]
 struct Guide;
+
+/// The code of the page about GPUs, compiled by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("../docs/runtime.md")]
+struct Gpus;
