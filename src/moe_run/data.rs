@@ -10,11 +10,14 @@ use crate::kernels::moe::Hook;
 use crate::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::reference::{self, Entry, Grouped, Tokens};
 
-/// One round of a problem.
+/// One round of a problem: its inputs, and the reference's results.
 #[derive(Clone, Debug)]
-pub(super) struct Round {
+pub struct Round {
+    /// The problem's shape.
     pub shape: MoeShape,
+    /// What dispatch does to rows.
     pub hook: Hook,
+    /// Who sends what where.
     pub routing: Routing,
     /// By rank, what it sends.
     pub tokens: Vec<Tokens>,
@@ -27,6 +30,7 @@ pub(super) struct Round {
 }
 
 impl Round {
+    /// A round of a problem, by its number from 0 on, as kernels of the given tuning have to compute it.
     pub fn new(problem: &MoeProblem, tuning: &MoeTuning, round: u32) -> Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();

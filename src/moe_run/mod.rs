@@ -22,6 +22,7 @@ mod steps;
 mod traffic;
 mod tuning;
 
+pub use data::Round;
 pub use gpu::{GpuRunError, MoeGpu, MoeGpuRun, Replayed};
 pub use result::{Errors, MoeRun};
 pub use sim::MoeSim;

@@ -1,0 +1,216 @@
+//! From emitted sources to a program that runs them: the sources, compiled by a CPU's compiler with its ThreadSanitizer
+//! instrumentation, linked with the runtime in `runtime/` instead of ThreadSanitizer's own.
+
+use std::collections::hash_map::DefaultHasher;
+use std::fs;
+use std::hash::{Hash, Hasher};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use peerwarp_codegen::print::Source;
+use rayon::prelude::*;
+
+use super::rewrite::rewrite;
+
+/// Which prelude a source needs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Language {
+    /// Warps of 32.
+    Cuda,
+    /// Warps of 64.
+    Hip,
+}
+
+impl Language {
+    /// Both.
+    pub const ALL: [Language; 2] = [Language::Cuda, Language::Hip];
+
+    /// A target in the language.
+    pub fn target(self) -> peerwarp_codegen::family::Target {
+        let name = match self {
+            Language::Cuda => "cuda:sm_90a",
+            Language::Hip => "hip:gfx942",
+        };
+        name.parse().expect("these targets exist")
+    }
+}
+
+/// An emitted source as it is to be compiled.
+#[derive(Clone, Debug)]
+pub struct Text {
+    pub language: Language,
+    pub entry: String,
+    pub text: String,
+}
+
+impl Text {
+    pub fn of(source: &Source, language: Language) -> Text {
+        Text { language, entry: source.entry.clone(), text: source.text.clone() }
+    }
+
+    /// The text with one of its parts replaced, which must occur `count` times.
+    #[track_caller]
+    pub fn edited(mut self, from: &str, to: &str, count: usize) -> Text {
+        let found = self.text.matches(from).count();
+        assert_eq!(found, count, "occurrences of `{from}` in {}", self.entry);
+        self.text = self.text.replace(from, to);
+        self
+    }
+}
+
+/// Whether memory accesses are checked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Mode {
+    /// Every access is checked for races, bounds and content that nobody wrote.
+    Checked,
+    /// Nothing but results: several times as fast.
+    Fast,
+}
+
+/// A program with some kernels in it.
+#[derive(Clone, Debug)]
+pub struct Program {
+    pub path: PathBuf,
+    pub mode: Mode,
+}
+
+/// The compiler: the clang that `PEERWARP_CLANG` names, or the system's C++ compiler.
+pub fn compiler() -> &'static str {
+    static FOUND: OnceLock<String> = OnceLock::new();
+    FOUND.get_or_init(|| {
+        std::env::var("PEERWARP_CLANG").ok().filter(|c| !c.is_empty()).unwrap_or_else(|| "c++".into())
+    })
+}
+
+impl Program {
+    /// Compiles and links.
+    ///
+    /// # Panics
+    /// With the compiler's words, when it refuses.
+    pub fn new(texts: &[Text], mode: Mode) -> Program {
+        let mut objects: Vec<PathBuf> = runtime().to_vec();
+        objects.par_extend(texts.par_iter().map(|t| kernel_object(t, mode)));
+        let path = cached(&(&objects, "link"), "program", |out| {
+            let mut link = Command::new(compiler());
+            link.args(["-no-pie", "-o"]).arg(out).args(&objects);
+            link
+        });
+        Program { path, mode }
+    }
+}
+
+const RUNTIME: [&str; 5] = ["order", "fiber", "memory", "machine", "main"];
+
+/// Folder of the runtime's sources.
+fn runtime_dir() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/host/runtime")
+}
+
+/// Text of the runtime's files that a condition holds for.
+fn text_of(wanted: impl Fn(&Path) -> bool) -> String {
+    let mut files = vec![];
+    for dir in [runtime_dir(), runtime_dir().join("cuda"), runtime_dir().join("hip")] {
+        let entries = fs::read_dir(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+        files.extend(entries.map(|e| e.expect("readable").path()).filter(|p| p.is_file() && wanted(p)));
+    }
+    files.sort();
+    files.iter().map(|f| fs::read_to_string(f).unwrap_or_else(|e| panic!("{}: {e}", f.display()))).collect()
+}
+
+/// What the runtime's objects depend on.
+fn runtime_text() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| text_of(|_| true))
+}
+
+/// What kernels include.
+fn prelude_text() -> &'static str {
+    static TEXT: OnceLock<String> = OnceLock::new();
+    TEXT.get_or_init(|| {
+        let own = ["host.h", "floats.h"];
+        text_of(|p| p.parent() != Some(&runtime_dir()) || own.iter().any(|name| p.ends_with(name)))
+    })
+}
+
+fn runtime() -> &'static [PathBuf] {
+    static OBJECTS: OnceLock<Vec<PathBuf>> = OnceLock::new();
+    OBJECTS.get_or_init(|| {
+        let object = |name: &&str| {
+            cached(&(name, runtime_text()), "o", |out| {
+                let mut compile = Command::new(compiler());
+                compile.args([
+                    "-std=c++17",
+                    "-O2",
+                    "-g1",
+                    "-fno-pie",
+                    "-Wall",
+                    "-Wextra",
+                    "-Werror",
+                    "-c",
+                    "-o",
+                ]);
+                compile.arg(out).arg(runtime_dir().join(format!("{name}.cc")));
+                compile
+            })
+        };
+        RUNTIME.par_iter().map(object).collect()
+    })
+}
+
+fn kernel_object(text: &Text, mode: Mode) -> PathBuf {
+    let entry = &text.entry;
+    let source = rewrite(&text.text).unwrap_or_else(|e| panic!("{entry}: {e}"));
+    let source = format!(
+        "{source}\nstatic void run_entry(const void* args) {{ {entry}_source::{entry}(*static_cast<const {entry}_source::Args*>(args)); }}\n\
+         static ::host::Kernel registered(\"{entry}\", run_entry, sizeof({entry}_source::Args));\n"
+    );
+    let dir = runtime_dir();
+    let (prelude, include) = match text.language {
+        Language::Cuda => (dir.join("cuda/cuda_runtime.h"), dir.join("cuda")),
+        Language::Hip => (dir.join("hip/hip_runtime.h"), dir),
+    };
+    cached(&(&source, mode, prelude_text()), "o", |out| {
+        let file = out.with_extension("cc");
+        fs::write(&file, &source).unwrap_or_else(|e| panic!("{}: {e}", file.display()));
+        let mut compile = Command::new(compiler());
+        compile.args([
+            "-x",
+            "c++",
+            "-std=c++17",
+            "-O1",
+            "-g1",
+            "-fno-pie",
+            "-ffp-contract=off",
+            "-fno-strict-aliasing",
+            "-w",
+        ]);
+        if mode == Mode::Checked {
+            compile.arg("-fsanitize=thread");
+        }
+        compile.arg("-I").arg(include).arg("-include").arg(prelude).args(["-c", "-o"]).arg(out).arg(file);
+        compile
+    })
+}
+
+/// A file that a command makes of what the key says, made once for each key and compiler.
+fn cached(key: &impl Hash, extension: &str, command: impl FnOnce(&Path) -> Command) -> PathBuf {
+    static TEMPORARY: AtomicU32 = AtomicU32::new(0);
+    let mut hasher = DefaultHasher::new();
+    (compiler(), key).hash(&mut hasher);
+    let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host");
+    let path = dir.join(format!("{:016x}.{extension}", hasher.finish()));
+    if path.exists() {
+        return path;
+    }
+    fs::create_dir_all(&dir).unwrap_or_else(|e| panic!("{}: {e}", dir.display()));
+    let number = TEMPORARY.fetch_add(1, Ordering::Relaxed);
+    let out = dir.join(format!("{:016x}.{}.{number}", hasher.finish(), std::process::id()));
+    let mut command = command(&out);
+    let made = command.output().unwrap_or_else(|e| panic!("{}: {e}", compiler()));
+    let said = String::from_utf8_lossy(&made.stderr);
+    assert!(made.status.success(), "{command:?}\n{said}");
+    fs::rename(&out, &path).unwrap_or_else(|e| panic!("{}: {e}", path.display()));
+    path
+}

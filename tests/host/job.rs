@@ -1,0 +1,349 @@
+//! What a program is to run: buffers on every rank, and for every rank a list of writes, launches and reads.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+use std::path::Path;
+use std::process::Command;
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use peerwarp_codegen::ir::{Kernel, ParamKind};
+use peerwarp_codegen::print::{LaunchShape, Source};
+
+use super::build::{Language, Mode, Program};
+
+/// Name of the buffer with each rank's status record, and its bytes.
+pub const STATUS: &str = "status";
+const STATUS_BYTES: u64 = 56;
+
+/// A kernel as a program has it.
+#[derive(Clone, Debug)]
+pub struct Emitted {
+    pub kernel: Kernel,
+    pub source: Source,
+}
+
+#[derive(Clone, Debug)]
+struct Buffer {
+    name: String,
+    bytes: u64,
+    /// The byte it is filled with; none when no kernel may read it before it is written.
+    fill: Option<u8>,
+}
+
+/// What a member of the argument struct is; the numbers are those of `runtime/machine.h`.
+#[derive(Clone, Debug)]
+enum Field {
+    Local(usize),
+    Symmetric(usize),
+    Value(Vec<u8>),
+    Rank,
+}
+
+#[derive(Clone, Debug)]
+struct Launch {
+    entry: String,
+    shape: LaunchShape,
+    args_bytes: u32,
+    fields: Vec<(u32, Field)>,
+}
+
+#[derive(Clone, Debug)]
+enum Step {
+    Write(usize, u64, Vec<u8>),
+    Read(usize, Range<u64>),
+    Run(usize),
+}
+
+/// Buffers and programs.
+#[derive(Clone, Debug)]
+pub struct Job {
+    language: Language,
+    ranks: u32,
+    buffers: Vec<Buffer>,
+    launches: Vec<Launch>,
+    programs: Vec<Vec<Step>>,
+}
+
+/// What a run left behind.
+#[derive(Clone, Debug)]
+pub struct Run {
+    pub seed: u64,
+    /// What is wrong, in words.
+    pub findings: Vec<String>,
+    /// By rank, the bytes that its program read, one read after the other.
+    pub read: Vec<Vec<u8>>,
+}
+
+impl Job {
+    pub fn new(language: Language, ranks: u32) -> Job {
+        let programs = vec![vec![]; ranks as usize];
+        let mut job = Job { language, ranks, buffers: vec![], launches: vec![], programs };
+        job.buffer(STATUS, STATUS_BYTES, Some(0));
+        job
+    }
+
+    /// Gives every rank a buffer, filled with a byte or with what no kernel may read.
+    pub fn buffer(&mut self, name: &str, bytes: u64, fill: Option<u8>) {
+        if self.buffers.iter().all(|b| b.name != name) {
+            self.buffers.push(Buffer { name: name.into(), bytes, fill });
+        }
+    }
+
+    /// Gives every rank the buffers of a kernel's parameters; `renamed` says which have another name.
+    pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
+        for p in &kernel.params {
+            let fill = match p.kind {
+                ParamKind::Flags | ParamKind::EpochWord => Some(0),
+                ParamKind::Packets => Some(0xff),
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
+            };
+            let bytes = match p.kind {
+                ParamKind::Scalar => continue,
+                ParamKind::EpochWord => 8 * p.len,
+                _ => u64::from(p.dtype.bytes()) * p.len,
+            };
+            self.buffer(&renamed(&p.name), bytes, fill);
+        }
+    }
+
+    /// Adds a write to a rank's program.
+    pub fn write<T: bytemuck::Pod>(&mut self, rank: u32, name: &str, at: u64, content: &[T]) {
+        let content: &[u8] = bytemuck::cast_slice(content);
+        if !content.is_empty() {
+            let step = Step::Write(self.find(name), at, content.to_vec());
+            self.programs[rank as usize].push(step);
+        }
+    }
+
+    /// Adds a read of bytes to a rank's program.
+    pub fn read(&mut self, rank: u32, name: &str, bytes: Range<u64>) {
+        let step = Step::Read(self.find(name), bytes);
+        self.programs[rank as usize].push(step);
+    }
+
+    /// A launch, to be added to programs: scalar parameters have the bytes that `scalars` gives.
+    pub fn launch(
+        &mut self,
+        emitted: &Emitted,
+        renamed: impl Fn(&str) -> String,
+        scalars: impl Fn(&str) -> Vec<u8>,
+        wait_budget_ns: u64,
+    ) -> usize {
+        let Emitted { kernel, source } = emitted;
+        let (params, rest) = source.args.fields.split_at(kernel.params.len());
+        let mut fields = vec![];
+        for (p, field) in kernel.params.iter().zip(params) {
+            let what = match p.kind {
+                ParamKind::Local | ParamKind::EpochWord => Field::Local(self.find(&renamed(&p.name))),
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+                    Field::Symmetric(self.find(&renamed(&p.name)))
+                }
+                ParamKind::Scalar => Field::Value(scalars(&p.name)),
+            };
+            fields.push((field.offset, what));
+        }
+        let common = [
+            Field::Symmetric(self.find(STATUS)),
+            Field::Value(wait_budget_ns.to_le_bytes().to_vec()),
+            Field::Rank,
+        ];
+        assert_eq!(rest.len(), common.len(), "the argument struct ends in status, budget and rank");
+        fields.extend(rest.iter().map(|f| f.offset).zip(common));
+        self.launches.push(Launch {
+            entry: source.entry.clone(),
+            shape: source.launch,
+            args_bytes: source.args.bytes,
+            fields,
+        });
+        self.launches.len() - 1
+    }
+
+    /// Adds a launch to a rank's program.
+    pub fn run_on(&mut self, rank: u32, launch: usize) {
+        self.programs[rank as usize].push(Step::Run(launch));
+    }
+
+    /// By rank, how many bytes its program reads.
+    pub fn read_bytes(&self) -> Vec<usize> {
+        let bytes = |step: &Step| match step {
+            Step::Read(_, range) => (range.end - range.start) as usize,
+            Step::Write(..) | Step::Run(_) => 0,
+        };
+        self.programs.iter().map(|program| program.iter().map(bytes).sum()).collect()
+    }
+
+    fn find(&self, name: &str) -> usize {
+        self.buffers
+            .iter()
+            .position(|b| b.name == name)
+            .unwrap_or_else(|| panic!("no buffer is called {name}"))
+    }
+
+    /// Runs the job under a schedule for each seed.
+    ///
+    /// # Panics
+    /// When the program does not come to its end.
+    pub fn run(&self, program: &Program, seeds: impl IntoIterator<Item = u64>) -> Vec<Run> {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let dir = Path::new(env!("CARGO_TARGET_TMPDIR")).join("host");
+        let name = |what| dir.join(format!("{}.{number}.{what}", std::process::id()));
+        let (job, result) = (name("job"), name("result"));
+        std::fs::write(&job, self.bytes(program.mode, seeds.into_iter().collect()))
+            .expect("the target folder is writable");
+        let out = Command::new(&program.path).arg(&job).arg(&result).output().expect("the program starts");
+        let said = String::from_utf8_lossy(&out.stderr);
+        assert!(
+            out.status.success(),
+            "{} {} ended with {}: {said}",
+            program.path.display(),
+            job.display(),
+            out.status
+        );
+        let bytes = std::fs::read(&result).expect("the program wrote its result");
+        for file in [job, result] {
+            std::fs::remove_file(file).expect("the target folder is writable");
+        }
+        let mut runs = self.parse(&bytes);
+        name_sites(&program.path, &mut runs);
+        runs
+    }
+
+    fn bytes(&self, mode: Mode, seeds: Vec<u64>) -> Vec<u8> {
+        let hip = self.language == Language::Hip;
+        let mut out = Writer::default();
+        for n in [self.language.target().warp_size(), self.ranks, (mode == Mode::Checked).into(), hip.into()]
+        {
+            out.number(n.into());
+        }
+        out.list(&seeds, |out, seed| out.number(*seed));
+        out.list(&self.buffers, |out, b| {
+            out.bytes(b.name.as_bytes());
+            out.number(b.bytes);
+            out.number(b.fill.map_or(0, |byte| 1 + u64::from(byte)));
+        });
+        out.list(&self.launches, |out, l| {
+            out.bytes(l.entry.as_bytes());
+            for n in [l.shape.grid, l.shape.block_threads, l.shape.shared_bytes, l.args_bytes] {
+                out.number(n.into());
+            }
+            out.list(&l.fields, |out, (offset, field)| {
+                let (kind, buffer, value) = match field {
+                    Field::Local(buffer) => (0, *buffer, &[][..]),
+                    Field::Symmetric(buffer) => (1, *buffer, &[][..]),
+                    Field::Value(value) => (2, 0, &value[..]),
+                    Field::Rank => (3, 0, &[][..]),
+                };
+                out.number(kind);
+                out.number((*offset).into());
+                out.number(buffer as u64);
+                out.bytes(value);
+            });
+        });
+        out.list(&self.programs, |out, program| {
+            out.list(program, |out, step| {
+                let (kind, what, offset, bytes, content) = match step {
+                    Step::Write(buffer, at, content) => (0, *buffer, *at, content.len() as u64, &content[..]),
+                    Step::Read(buffer, range) => (1, *buffer, range.start, range.end - range.start, &[][..]),
+                    Step::Run(launch) => (2, *launch, 0, 0, &[][..]),
+                };
+                if kind != 2 {
+                    let buffer = &self.buffers[what];
+                    assert!(offset + bytes <= buffer.bytes, "{} has {} bytes", buffer.name, buffer.bytes);
+                }
+                for n in [kind, what as u64, offset, bytes] {
+                    out.number(n);
+                }
+                out.bytes(content);
+            });
+        });
+        out.0
+    }
+
+    fn parse(&self, bytes: &[u8]) -> Vec<Run> {
+        let mut input = Reader(bytes);
+        let mut runs = vec![];
+        while !input.0.is_empty() {
+            let (seed, findings) = (input.number(), input.number());
+            let findings =
+                (0..findings).map(|_| String::from_utf8_lossy(input.bytes()).into_owned()).collect();
+            let read = (0..self.ranks).map(|_| input.bytes().to_vec()).collect();
+            runs.push(Run { seed, findings, read });
+        }
+        runs
+    }
+}
+
+/// Numbers and strings as `runtime/main.cc` reads them.
+#[derive(Default)]
+struct Writer(Vec<u8>);
+
+impl Writer {
+    fn number(&mut self, n: u64) {
+        self.0.extend(n.to_le_bytes());
+    }
+
+    fn bytes(&mut self, bytes: &[u8]) {
+        self.number(bytes.len() as u64);
+        self.0.extend(bytes);
+    }
+
+    fn list<T>(&mut self, all: &[T], mut one: impl FnMut(&mut Writer, &T)) {
+        self.number(all.len() as u64);
+        all.iter().for_each(|t| one(self, t));
+    }
+}
+
+struct Reader<'a>(&'a [u8]);
+
+impl<'a> Reader<'a> {
+    fn take(&mut self, bytes: usize) -> &'a [u8] {
+        let (taken, rest) = self.0.split_at(bytes);
+        self.0 = rest;
+        taken
+    }
+
+    fn number(&mut self) -> u64 {
+        u64::from_le_bytes(self.take(8).try_into().expect("eight bytes"))
+    }
+
+    fn bytes(&mut self) -> &'a [u8] {
+        let length = self.number();
+        self.take(length as usize)
+    }
+}
+
+/// Puts functions and lines of the emitted source in the place of addresses, where `addr2line` is installed.
+fn name_sites(program: &Path, runs: &mut [Run]) {
+    let mut sites = BTreeSet::new();
+    for finding in runs.iter().flat_map(|r| &r.findings) {
+        sites.extend(finding.split("<@").skip(1).filter_map(|s| s.split_once('>')).map(|s| s.0.to_owned()));
+    }
+    if sites.is_empty() {
+        return;
+    }
+    let names: BTreeMap<_, _> =
+        sites.into_iter().filter_map(|s| site_name(program, &s).map(|name| (s, name))).collect();
+    for finding in runs.iter_mut().flat_map(|r| &mut r.findings) {
+        for (site, name) in &names {
+            *finding = finding.replace(&format!("<@{site}>"), name);
+        }
+    }
+}
+
+/// `inner:line < caller:line < ..`, of an address after a call.
+fn site_name(program: &Path, site: &str) -> Option<String> {
+    let at = format!("{:x}", u64::from_str_radix(site, 16).ok()? - 1);
+    let out = Command::new("addr2line").args(["-i", "-f", "-C", "-e"]).arg(program).arg(at).output().ok()?;
+    let text = String::from_utf8_lossy(&out.stdout);
+    let lines: Vec<&str> = text.lines().collect();
+    let frames = lines.chunks(2).filter_map(|frame| {
+        let (function, place) = (frame.first()?, frame.get(1)?);
+        let line = place.rsplit_once(':')?.1.split_whitespace().next()?;
+        let function = function.rsplit_once("_source::").map_or(*function, |f| f.1);
+        let function = function.split(['(', '<']).next()?;
+        (!place.contains("/runtime/")).then(|| format!("{function}:{line}"))
+    });
+    let frames: Vec<String> = frames.collect();
+    (!frames.is_empty()).then(|| frames.join(" < "))
+}

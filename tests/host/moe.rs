@@ -1,0 +1,228 @@
+//! MoE problems as jobs: rounds of dispatch, expert and combine on every rank, back to back, and what must come out.
+
+use peerwarp::codegen::family::Family;
+use peerwarp::codegen::print::{EmitInfo, emit};
+use peerwarp::kernels::moe::Hook;
+use peerwarp::moe::MoeProblem;
+use peerwarp::moe_run::{MoeTuning, Round};
+
+use crate::build::{Language, Mode, Program, Text};
+use crate::job::{Emitted, Job, Run};
+
+/// How long a wait may last, in the time of the simulated clock, which stands while anybody can go on.
+pub const WAIT_BUDGET_NS: u64 = 10_000_000;
+
+/// Combine counts its own epochs.
+const COMBINE_EPOCH: &str = "combine_epoch";
+
+/// A problem ready to run in one language.
+#[derive(Clone, Debug)]
+pub struct MoeHost {
+    pub job: Job,
+    /// The emitted sources, dispatch's first.
+    pub texts: Vec<Text>,
+    pub emitted: Vec<Emitted>,
+    /// By rank, what its reads have to read, each with what it is.
+    expected: Vec<Vec<(String, Vec<u8>)>>,
+}
+
+/// What a problem's job is made with.
+#[derive(Clone, Copy, Debug)]
+pub struct Plan {
+    pub language: Language,
+    pub rounds: u32,
+    /// Dispatch and combine begin in the epochs after this one.
+    pub start_after: u32,
+    /// A rank that launches nothing: the others dispatch, and that is all.
+    pub silent: Option<u32>,
+}
+
+impl Plan {
+    pub fn new(language: Language, rounds: u32) -> Plan {
+        Plan { language, rounds, start_after: 0, silent: None }
+    }
+}
+
+fn traced<F: Family>(config: &F, language: Language) -> Emitted {
+    let target = language.target();
+    let name = config.variant_name();
+    let kernel = config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let info = EmitInfo { command: format!("peerwarp show {name} --target {target}") };
+    let source = emit(&kernel, target, &info).unwrap_or_else(|e| panic!("{name}: {e}"));
+    Emitted { kernel, source }
+}
+
+impl MoeHost {
+    pub fn new(problem: &MoeProblem, tuning: &MoeTuning, plan: Plan) -> MoeHost {
+        problem.check().and_then(|()| tuning.check(&problem.shape)).unwrap_or_else(|e| panic!("{e}"));
+        let dispatch =
+            tuning.dispatch_launches().iter().map(|c| traced(c, plan.language)).collect::<Vec<_>>();
+        let combine = tuning.combine_launches().iter().map(|c| traced(c, plan.language)).collect::<Vec<_>>();
+        let hook = tuning.dispatch.hook;
+        let of_combine = move |name: &str| -> String {
+            match name {
+                "epoch" => COMBINE_EPOCH.into(),
+                // With a hook the rows that dispatch yields are the experts' outputs already.
+                "y" if hook != Hook::None => "rows".into(),
+                _ => name.into(),
+            }
+        };
+        let mut job = Job::new(plan.language, problem.shape.ranks);
+        let no_scalars = |name: &str| panic!("no kernel of MoE has a scalar `{name}`");
+        let mut launches = [vec![], vec![]];
+        for e in &dispatch {
+            job.buffers_of(&e.kernel, str::to_owned);
+            launches[0].push(job.launch(e, str::to_owned, no_scalars, WAIT_BUDGET_NS));
+        }
+        for e in &combine {
+            job.buffers_of(&e.kernel, of_combine);
+            launches[1].push(job.launch(e, of_combine, no_scalars, WAIT_BUDGET_NS));
+        }
+        let emitted: Vec<Emitted> = dispatch.into_iter().chain(combine).collect();
+        let texts = emitted.iter().map(|e| Text::of(&e.source, plan.language)).collect();
+        let mut expected = vec![vec![]; problem.shape.ranks as usize];
+        for rank in 0..problem.shape.ranks {
+            for epoch in ["epoch", COMBINE_EPOCH] {
+                job.write(rank, epoch, 0, &[plan.start_after, 0]);
+            }
+        }
+        for round in (0..plan.rounds).map(|i| Round::new(problem, tuning, i)) {
+            for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
+                let expected = &mut expected[rank as usize];
+                add_dispatch(&mut job, &round, rank, &launches[0]);
+                if plan.silent.is_none() {
+                    expect_dispatched(&mut job, &round, rank, expected);
+                    add_combine(&mut job, &round, rank, &launches[1], expected);
+                }
+            }
+        }
+        MoeHost { job, texts, emitted, expected }
+    }
+
+    /// Compiles the sources as they were emitted.
+    pub fn program(&self, mode: Mode) -> Program {
+        Program::new(&self.texts, mode)
+    }
+
+    /// What is wrong about a run: what was found, and the first result of each rank that is not the reference's.
+    pub fn wrong(&self, run: &Run) -> Vec<String> {
+        let mut all = run.findings.clone();
+        for (rank, expected) in self.expected.iter().enumerate() {
+            all.extend(
+                first_wrong(&run.read[rank], expected).map(|w| format!("wrong result: rank {rank}, {w}")),
+            );
+        }
+        all
+    }
+
+    /// Runs it under schedules of several seeds, and panics with everything that is wrong.
+    #[track_caller]
+    pub fn run_clean(&self, program: &Program, seeds: std::ops::Range<u64>) {
+        for run in self.job.run(program, seeds) {
+            let wrong = self.wrong(&run);
+            let names: Vec<&str> = self.texts.iter().map(|t| t.entry.as_str()).collect();
+            assert!(wrong.is_empty(), "{names:?}, seed {}:\n{}", run.seed, wrong.join("\n"));
+        }
+    }
+}
+
+fn first_wrong(read: &[u8], expected: &[(String, Vec<u8>)]) -> Option<String> {
+    let mut rest = read;
+    for (what, want) in expected {
+        let Some((got, after)) = rest.split_at_checked(want.len()) else {
+            return Some(format!("{what} was not reached"));
+        };
+        if let Some(i) = got.iter().zip(want).position(|(g, w)| g != w) {
+            return Some(format!("{what}: byte {i} is {:#04x}, {:#04x} is right", got[i], want[i]));
+        }
+        rest = after;
+    }
+    None
+}
+
+fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
+    let at = rank as usize;
+    let (tokens, ids) = (&round.tokens[at], &round.routing.ids[at]);
+    job.write(rank, "n", 0, &[ids.len() as u32 / round.shape.topk]);
+    job.write(rank, "x", 0, &tokens.rows);
+    job.write(rank, "x_scale", 0, &tokens.scales);
+    job.write(rank, "ids", 0, ids);
+    job.write(rank, "weights", 0, &round.routing.weights[at]);
+    launches.iter().for_each(|&launch| job.run_on(rank, launch));
+}
+
+/// Runs the expert, unless dispatch did, and combine.
+fn add_combine(
+    job: &mut Job,
+    round: &Round,
+    rank: u32,
+    launches: &[usize],
+    expected: &mut Vec<(String, Vec<u8>)>,
+) {
+    if round.hook == Hook::None {
+        for (i, &entry) in round.grouped[rank as usize].rows.iter().enumerate() {
+            let y = round.expert_row(rank, entry);
+            job.write(rank, "y", (i * y.len()) as u64, &y);
+        }
+    }
+    launches.iter().for_each(|&launch| job.run_on(rank, launch));
+    let out = round.out[rank as usize].clone();
+    expect(job, rank, expected, "out", 0, "combined rows".into(), out);
+}
+
+/// Reads all that dispatch yields.
+fn expect_dispatched(job: &mut Job, round: &Round, rank: u32, expected: &mut Vec<(String, Vec<u8>)>) {
+    let grouped = &round.grouped[rank as usize];
+    let shape = &round.shape;
+    let mut rows = grouped.counts.clone();
+    rows.resize(shape.map().at_most() as usize, 0);
+    let mut start = vec![0];
+    start.extend(rows.iter().scan(0, |sum, n| {
+        *sum += n;
+        Some(*sum)
+    }));
+    let words = |w: &[u32]| bytemuck::cast_slice(w).to_vec();
+    expect(job, rank, expected, "expert_rows", 0, "rows of each expert".into(), words(&rows));
+    expect(job, rank, expected, "expert_start", 0, "first row of each expert".into(), words(&start));
+    let n = round.routing.tokens_per_rank(shape.topk);
+    expect(job, rank, expected, "n_from", 0, "tokens of each source".into(), words(&n));
+    let most = u64::from(shape.tokens * shape.topk);
+    for (source, pos) in grouped.pos.iter().enumerate() {
+        let what = format!("rows of the entries of rank {source}");
+        let bytes = bytemuck::cast_slice(pos).to_vec();
+        expect(job, rank, expected, "pos", source as u64 * most * 4, what, bytes);
+    }
+    for (i, &entry) in grouped.rows.iter().enumerate() {
+        let row = round.row(rank, entry);
+        let at = (i * row.len()) as u64;
+        expect(job, rank, expected, "rows", at, format!("row {i}, which is {entry:?}"), row);
+        if shape.scales() > 0 && round.hook == Hook::None {
+            let scales: Vec<u8> = bytemuck::cast_slice(round.scales(entry)).to_vec();
+            let at = (i * scales.len()) as u64;
+            expect(
+                job,
+                rank,
+                expected,
+                "row_scale",
+                at,
+                format!("scales of row {i}, which is {entry:?}"),
+                scales,
+            );
+        }
+    }
+}
+
+fn expect(
+    job: &mut Job,
+    rank: u32,
+    expected: &mut Vec<(String, Vec<u8>)>,
+    buffer: &str,
+    at: u64,
+    what: String,
+    want: Vec<u8>,
+) {
+    if !want.is_empty() {
+        job.read(rank, buffer, at..at + want.len() as u64);
+        expected.push((what, want));
+    }
+}

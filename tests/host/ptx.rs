@@ -1,0 +1,192 @@
+//! Inline assembly as calls of the runtime: PTX instruction by instruction, and the few lines of AMD's assembly. What is
+//! not known here is refused, so that no instruction is silently left out.
+
+/// One `asm volatile` statement.
+#[derive(Debug)]
+pub struct Asm {
+    /// The assembly, its string literals joined.
+    pub template: String,
+    /// The C++ expressions of the operands, outputs first.
+    pub operands: Vec<String>,
+}
+
+/// C++ statements that do what the assembly does.
+pub fn translate(asm: &Asm) -> Result<String, String> {
+    let body = asm.template.trim().trim_start_matches('{').trim_end_matches('}');
+    let mut out = String::from("{");
+    let mut registers = vec![];
+    for instruction in body.split([';', '\n']).map(str::trim).filter(|i| !i.is_empty()) {
+        out += " ";
+        if let Some(names) = instruction.strip_prefix(".reg .pred ") {
+            let names: Vec<&str> = names.split(',').map(str::trim).collect();
+            let declared: Vec<String> = names.iter().map(|n| register(n)).collect();
+            out += &format!("bool {};", declared.join(", "));
+            registers.extend(names);
+        } else {
+            out += &statement(instruction, &asm.operands, &registers)?;
+        }
+    }
+    Ok(out + " }")
+}
+
+/// The variable of a register: the operands' expressions may have one of the register's own name.
+fn register(name: &str) -> String {
+    format!("ptx_{name}")
+}
+
+fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Result<String, String> {
+    let refused = || format!("`{instruction}` is not known to tests/host/ptx.rs");
+    let (opcode, rest) = instruction.split_once(char::is_whitespace).unwrap_or((instruction, ""));
+    let one = |a: &str| if registers.contains(&a) { Ok(register(a)) } else { operand(a, operands) };
+    let args = arguments(rest).into_iter().map(one).collect::<Result<Vec<_>, _>>()?;
+    let args: Vec<&str> = args.iter().map(String::as_str).filter(|a| !a.is_empty()).collect();
+    let parts: Vec<&str> = opcode.split('.').collect();
+    Ok(match (parts.as_slice(), args.as_slice()) {
+        (["setp", compare, "u32"], [to, a, b]) => {
+            let sign = comparison(compare).ok_or_else(refused)?;
+            format!("{to} = unsigned({a}) {sign} unsigned({b});")
+        }
+        (["selp", "u32" | "b32"], [to, a, b, chosen]) => format!("{to} = {chosen} ? {a} : {b};"),
+        (["mov", "u64"], [to, "%globaltimer"]) => format!("{to} = ::host::now_ns();"),
+        (["barrier", "cta", "sync"] | ["bar", "sync"], [number, threads]) => {
+            format!("::host::barrier({number}, {threads}, true);")
+        }
+        (
+            ["barrier", "cta", "red", "and", "pred"] | ["bar", "red", "and", "pred"],
+            [to, number, threads, mine],
+        ) => {
+            format!("{to} = ::host::barrier({number}, {threads}, {mine});")
+        }
+        (
+            ["ld", order @ ("relaxed" | "acquire"), at, "global", "u32" | "b32" | "u64" | "b64"],
+            [to, from],
+        ) => {
+            let from = address(from).ok_or_else(refused)?;
+            let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
+            format!("{to} = ::host::atomic_load({from}, {order}, {scope});")
+        }
+        (
+            ["st", order @ ("relaxed" | "release"), at, "global", "u32" | "b32" | "u64" | "b64"],
+            [to, value],
+        ) => {
+            let to = address(to).ok_or_else(refused)?;
+            let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
+            format!("::host::atomic_store({to}, {value}, {order}, {scope});")
+        }
+        (["fence", order @ ("acquire" | "release" | "acq_rel" | "sc"), at], []) => {
+            format!("::host::fence({}, {});", ordering(order), scope(at).ok_or_else(refused)?)
+        }
+        (["st", "global", "b32"] | ["st", "global", "v2" | "v4", "b32"], [to, value]) => {
+            let to = address(to).ok_or_else(refused)?;
+            let words = vector(value, operands)?;
+            format!("::host::store_words({to}, {words});")
+        }
+        (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
+        _ => return Err(refused()),
+    })
+}
+
+/// The arguments of an instruction: commas in braces are a vector's.
+fn arguments(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    let separates = |c: char| {
+        inside = (inside || c == '{') && c != '}';
+        c == ',' && !inside
+    };
+    text.split(separates).map(str::trim).collect()
+}
+
+/// The elements of a vector, or the one that stands without braces.
+fn vector(text: &str, operands: &[String]) -> Result<String, String> {
+    let elements = text.trim_start_matches('{').trim_end_matches('}').split(',');
+    Ok(elements.map(|e| operand(e.trim(), operands)).collect::<Result<Vec<_>, _>>()?.join(", "))
+}
+
+/// An operand of an instruction; vectors stay as they are. With `%0` and the like replaced.
+fn operand(text: &str, operands: &[String]) -> Result<String, String> {
+    if text.starts_with('{') {
+        return Ok(text.into());
+    }
+    let Some(at) = text.find('%') else { return Ok(text.into()) };
+    let digits: String = text[at + 1..].chars().take_while(char::is_ascii_digit).collect();
+    if digits.is_empty() {
+        return Ok(text.into()); // a special register
+    }
+    let number: usize = digits.parse().map_err(|e| format!("operand %{digits}: {e}"))?;
+    let given = operands.get(number).ok_or_else(|| format!("there is no operand %{number}"))?;
+    Ok(format!("{}({given}){}", &text[..at], &text[at + 1 + digits.len()..]))
+}
+
+/// What stands in the brackets of an address.
+fn address(text: &str) -> Option<&str> {
+    text.strip_prefix('[')?.strip_suffix(']')
+}
+
+fn comparison(name: &str) -> Option<&'static str> {
+    let signs = [("eq", "=="), ("ne", "!="), ("lt", "<"), ("le", "<="), ("gt", ">"), ("ge", ">=")];
+    signs.iter().find(|s| s.0 == name).map(|s| s.1)
+}
+
+fn ordering(name: &str) -> &'static str {
+    match name {
+        "acquire" => "::host::Order::Acquire",
+        "release" => "::host::Order::Release",
+        "acq_rel" | "sc" => "::host::Order::AcqRel",
+        _ => "::host::Order::Relaxed",
+    }
+}
+
+fn scope(name: &str) -> Option<&'static str> {
+    match name {
+        "cta" => Some("::host::Scope::Block"),
+        "gpu" => Some("::host::Scope::Gpu"),
+        "sys" => Some("::host::Scope::System"),
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn said(template: &str, operands: &[&str]) -> String {
+        let operands = operands.iter().map(|o| o.to_string()).collect();
+        translate(&Asm { template: template.into(), operands }).unwrap_or_else(|e| e)
+    }
+
+    #[test]
+    fn instructions_become_calls() {
+        assert_eq!(
+            said("ld.acquire.sys.global.u32 %0, [%1];", &["x", "p"]),
+            "{ (x) = ::host::atomic_load((p), ::host::Order::Acquire, ::host::Scope::System); }"
+        );
+        assert_eq!(
+            said("st.global.v2.b32 [%0], {%1, %2};", &["p", "x", "y"]),
+            "{ ::host::store_words((p), (x), (y)); }"
+        );
+        assert_eq!(
+            said("fence.acquire.sys;", &[]),
+            "{ ::host::fence(::host::Order::Acquire, ::host::Scope::System); }"
+        );
+        assert_eq!(
+            said("st.release.gpu.global.u32 [%0], %1;", &["p + 1", "x"]),
+            "{ ::host::atomic_store((p + 1), (x), ::host::Order::Release, ::host::Scope::Gpu); }"
+        );
+        assert_eq!(
+            said(
+                "{\n\t.reg .pred mine, every;\n\tsetp.ne.u32 mine, %1, 0;\n\tselp.u32 %0, 1, 0, mine;\n\t}",
+                &["o", "mine"]
+            ),
+            "{ bool ptx_mine, ptx_every; ptx_mine = unsigned((mine)) != unsigned(0); (o) = ptx_mine ? 1 : 0; }"
+        );
+    }
+
+    #[test]
+    fn what_is_not_known_is_refused() {
+        assert!(said("ld.global.nc.u32 %0, [%1];", &["x", "p"]).contains("is not known"));
+        assert!(said("ld.acquire.cluster.global.u32 %0, [%1];", &["x", "p"]).contains("is not known"));
+        assert!(said("mov.u64 %0, %clock64;", &["x"]).contains("is not known"));
+        assert!(said("s_waitcnt lgkmcnt(0)", &[]).contains("is not known"));
+        assert!(said("st.release.sys.global.u32 [%0], %1;", &["p"]).contains("no operand %1"));
+    }
+}

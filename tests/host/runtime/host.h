@@ -1,0 +1,135 @@
+// What an emitted kernel meets when it runs on the CPU. The preludes (cuda/cuda_runtime.h, hip/hip_runtime.h) put the
+// names of CUDA and HIP on top of this; order.h says what each operation orders.
+#pragma once
+
+#include <cstdint>
+
+// Inlined, so that an address in it is in the kernel's code and names the kernel's line.
+#define PEERWARP_INLINE inline __attribute__((always_inline))
+
+namespace host {
+
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+// Which threads an atomic or a fence is for, from the narrowest to the widest.
+enum class Scope : unsigned char { Warp, Block, Gpu, System };
+enum class Order : unsigned char { Relaxed, Acquire, Release, AcqRel };
+
+// ---- Where a thread is
+
+struct Index {
+    u32 x;
+};
+Index thread_index();
+Index block_index();
+u32 lane();  // in its warp
+
+// ---- Meetings. All lanes of the warp, or the given number of threads, have to come.
+
+u64 shuffle(u64 bits, u32 from);  // the bits that lane `from` brought
+u64 ballot(bool mine);            // a bit for each lane
+void warp_sync();                 // orders memory among the warp's lanes
+// The barrier of the block with this number: orders memory among those that come, tells whether all said `mine`.
+bool barrier(u32 number, u32 threads, bool mine);
+u32 block_threads();
+
+// AMD: these order nothing by themselves, the fences around them do.
+void wave_barrier();
+void block_barrier();
+// AMD: all stores of this thread have been performed.
+void stores_done();
+
+void fence(Order order, Scope scope);
+
+// ---- Time
+
+u64 now_ns();
+void pause();  // somebody else's turn
+
+// ---- Shared memory
+
+void* dynamic_shared();
+void* static_shared(u32 offset);
+u32 place_shared(u32 bytes, u32 align);  // before main: where a variable is in each block's memory
+
+// A `__shared__` variable: `Tag` is a type of its own for each variable of each instantiation.
+template <typename Tag, typename Array>
+struct SharedPlace {
+    static const u32 offset;
+};
+template <typename Tag, typename Array>
+const u32 SharedPlace<Tag, Array>::offset = place_shared(sizeof(Array), alignof(Array));
+
+template <typename Tag, typename Array>
+Array& shared() {
+    return *static_cast<Array*>(static_shared(SharedPlace<Tag, Array>::offset));
+}
+
+// ---- Atomics
+
+enum class Access : unsigned char { Load, Store, Update };
+// Waits for its turn, checks and orders an atomic access that is then made by the two below.
+void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope);
+void raw_read(void* to, const void* from, u32 bytes);
+void raw_write(void* to, const void* from, u32 bytes);
+
+template <typename T>
+struct Same {
+    using type = T;
+};
+template <typename T>
+using Value = typename Same<T>::type;  // takes no part in deduction
+
+template <typename T>
+PEERWARP_INLINE T atomic_load(const T* p, Order order, Scope scope) {
+    atomic(p, sizeof(T), Access::Load, order, scope);
+    T value;
+    raw_read(&value, p, sizeof(T));
+    return value;
+}
+
+template <typename T>
+PEERWARP_INLINE void atomic_store(T* p, Value<T> value, Order order, Scope scope) {
+    atomic(p, sizeof(T), Access::Store, order, scope);
+    raw_write(p, &value, sizeof(T));
+}
+
+// Replaces the value by what `next` makes of it; returns the old one.
+template <typename T, typename Next>
+PEERWARP_INLINE T atomic_update(T* p, Order order, Scope scope, Next next) {
+    atomic(p, sizeof(T), Access::Update, order, scope);
+    T old;
+    raw_read(&old, p, sizeof(T));
+    const T value = next(old);
+    raw_write(p, &value, sizeof(T));
+    return old;
+}
+
+// ---- Kernels
+
+// Registers an emitted kernel: `run` calls it with the argument struct.
+struct Kernel {
+    Kernel(const char* name, void (*run)(const void*), u32 args_bytes);
+    const char* name;
+    void (*run)(const void*);
+    u32 args_bytes;
+    Kernel* next;
+};
+
+template <typename To, typename From>
+To bits_of(const From& x) {
+    static_assert(sizeof(From) <= sizeof(To), "fits");
+    To out = 0;
+    __builtin_memcpy(&out, &x, sizeof(From));
+    return out;
+}
+
+template <typename To>
+To from_bits(const u64 bits) {
+    To out;
+    __builtin_memcpy(&out, &bits, sizeof(To));
+    return out;
+}
+
+}  // namespace host

@@ -1,0 +1,578 @@
+#include "machine.h"
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+namespace host {
+
+Machine* machine = nullptr;
+Thread* me = nullptr;
+
+static u32 static_shared_bytes = 0;
+static constexpr u64 stall_ns = 1'000'000;
+static constexpr u32 most_stalls = 24;  // more than any wait's budget
+static constexpr u64 most_turns = 4'000'000;  // some ten times what a run takes
+static constexpr u32 named_barriers = 16;
+static constexpr unsigned char poison = 0xf5;  // a NaN, and no index
+
+u32 place_shared(const u32 bytes, const u32 align) {
+    const u32 at = (static_shared_bytes + align - 1) / align * align;
+    static_shared_bytes = at + bytes;
+    return at;
+}
+
+std::string name_of_agent(const u32 agent) {
+    const Actor& a = *actors[agent];
+    std::string name = "rank " + std::to_string(a.rank);
+    if (a.block == ~0u) return "the host of " + name;
+    const auto& t = static_cast<const Thread&>(a);
+    return name + " block " + std::to_string(t.block) + " thread " + std::to_string(t.in_block);
+}
+
+// ---- Set-up
+
+Machine::Machine(Job& job) : job_(job), ranks_(job.ranks) {
+    u32 most = 0;
+    for (const Launch& l : job.launches) most = std::max(most, l.grid * l.threads);
+    agents = job.ranks * (1 + most);
+    if (agents >= 0xfffe) {
+        std::fprintf(stderr, "%u threads are more than can be told apart\n", agents);
+        std::exit(3);
+    }
+    warp_vouches = job.warp_vouches;
+    actors.resize(agents);
+    for (u32 r = 0; r < job.ranks; ++r) {
+        Rank& rank = ranks_[r];
+        actors[r] = &rank.host;
+        for (u32 i = 0; i < most; ++i) {
+            rank.threads.push_back(std::make_unique<Thread>());
+            actors[job.ranks + r * most + i] = rank.threads.back().get();
+        }
+    }
+    place_memory();
+}
+
+void Machine::place_memory() {
+    u32 blocks = 0, shared = 0;
+    for (const Launch& l : job_.launches) {
+        blocks = std::max(blocks, l.grid);
+        shared = std::max(shared, l.shared_bytes);
+    }
+    u64 bytes = 1 << 20;
+    for (const Buffer& b : job_.buffers) bytes += job_.ranks * (b.bytes + 1024);
+    bytes += u64(job_.ranks) * blocks * (static_shared_bytes + shared + 2048);
+    memory.reserve((bytes + 4095) / 4096 * 4096);
+    for (u32 r = 0; r < job_.ranks; ++r) {
+        const std::string of_rank = " of rank " + std::to_string(r);
+        for (Buffer& b : job_.buffers) b.of_rank.push_back(memory.place("`" + b.name + "`" + of_rank, b.bytes));
+        for (u32 i = 0; i < blocks; ++i) {
+            const std::string of_block = " of block " + std::to_string(i) + of_rank;
+            ranks_[r].blocks.push_back(std::make_unique<Block>());
+            Block& block = *ranks_[r].blocks.back();
+            block.index = i;
+            block.dynamic_shared = memory.place("dynamic shared memory" + of_block, shared);
+            block.static_shared = memory.place("shared variables" + of_block, static_shared_bytes);
+        }
+    }
+}
+
+void Machine::begin(const u64 seed) {
+    random_.seed(seed);
+    memory.renew_all();
+    findings.clear();
+    runnable_.clear();
+    ready_.clear();
+    parked_.clear();
+    read_.assign(job_.ranks, {});
+    now_ = turns_ = 0;
+    stalls_ = 0;
+    over_ = false;
+    for (u32 agent = 0; agent < agents; ++agent) {
+        Actor& a = *actors[agent];
+        a.agent = agent;
+        a.time = 1;
+        a.done_time = 0;
+        a.knows = {};
+    }
+    for (u32 r = 0; r < job_.ranks; ++r) {
+        Rank& rank = ranks_[r];
+        rank.host.rank = r;
+        rank.step = 0;
+        rank.running = 0;
+        rank.pace = seed % 2 == 0 ? 1 : 1 + u32(random_() % 64);
+        ready_.push_back(r);
+        for (Buffer& b : job_.buffers) {
+            std::memset(b.of_rank[r], b.fill >= 0 ? b.fill : poison, b.bytes);
+            if (b.fill >= 0) memory.written_before(b.of_rank[r], b.bytes);
+        }
+    }
+}
+
+// ---- Hosts
+
+void Machine::host_step(const u32 r) {
+    Rank& rank = ranks_[r];
+    if (rank.step == job_.programs[r].size()) return;
+    const Step& step = job_.programs[r][rank.step++];
+    char* const at = step.kind == Step::Run ? nullptr : job_.buffers[step.what].of_rank[r] + step.offset;
+    switch (step.kind) {
+        case Step::Write:
+            std::memcpy(at, step.content.data(), step.content.size());
+            if (job_.checks) memory.write(rank.host, at, step.content.size(), 0);
+            break;
+        case Step::Read:
+            if (job_.checks) memory.read(rank.host, at, step.bytes, 0);
+            read_[r].append(at, step.bytes);
+            break;
+        case Step::Run: start(r, job_.launches[step.what]); return;
+    }
+    ready_.push_back(r);
+}
+
+static void run_thread() {
+    const Rank& rank = *reinterpret_cast<Rank*>(me->brings);
+    rank.launch->kernel->run(rank.args.data());
+    machine->end_thread();
+}
+
+void Machine::start(const u32 r, const Launch& launch) {
+    Rank& rank = ranks_[r];
+    rank.launch = &launch;
+    rank.args.assign(launch.kernel->args_bytes, '\0');
+    const auto put = [&](u32 offset, const void* from, std::size_t bytes) { std::memcpy(&rank.args[offset], from, bytes); };
+    for (const Field& f : launch.fields) {
+        switch (f.kind) {
+            case Field::Local: put(f.offset, &job_.buffers[f.buffer].of_rank[r], 8); break;
+            case Field::Symmetric: put(f.offset, job_.buffers[f.buffer].of_rank.data(), 8 * job_.ranks); break;
+            case Field::Value: put(f.offset, f.value.data(), f.value.size()); break;
+            case Field::Rank: put(f.offset, &r, 4); break;
+        }
+    }
+    const Knowledge before = Knowledge::all(rank.host.told().reads);
+    rank.host.tick();
+    rank.running = launch.grid * launch.threads;
+    for (u32 b = 0; b < launch.grid; ++b) {
+        Block& block = *rank.blocks[b];
+        memory.renew(block.dynamic_shared, launch.shared_bytes, poison);
+        memory.renew(block.static_shared, static_shared_bytes, poison);
+        block.threads.clear();
+        block.warps.assign((launch.threads + job_.warp_size - 1) / job_.warp_size, {});
+        for (Barrier& barrier : block.barriers) barrier = {};
+        block.plain = {};
+        for (u32 i = 0; i < launch.threads; ++i) {
+            Thread& t = *rank.threads[b * launch.threads + i];
+            t.rank = r;
+            t.block = b;
+            t.warp = i / job_.warp_size;
+            t.home = &block;
+            t.in_block = i;
+            t.lane = i % job_.warp_size;
+            t.knows = before;
+            t.waits = nullptr;
+            t.meeting = Meeting::None;
+            t.fenced = {};
+            for (Knowledge& seen : t.seen) seen = {};
+            t.polled = nullptr;
+            t.free_polls = 0;
+            t.brings = reinterpret_cast<u64>(&rank);
+            t.fiber.start(run_thread);
+            block.threads.push_back(&t);
+            block.warps[t.warp].lanes.push_back(&t);
+            runnable_.push_back(&t);
+        }
+    }
+}
+
+void Machine::finish(const u32 r) {
+    Rank& rank = ranks_[r];
+    if (job_.checks) {
+        std::vector<const Thread*> all;
+        const u32 count = rank.launch->grid * rank.launch->threads;
+        for (u32 i = 0; i < count; ++i) all.push_back(rank.threads[i].get());
+        rank.host.knows.join(Knowledge::all(Knower::gather(all).reads));
+        for (u32 i = 0; i < count; ++i) rank.threads[i]->tick();
+    }
+    ready_.push_back(r);
+}
+
+// ---- Turns
+
+void Machine::run(const u64 seed) {
+    begin(seed);
+    while (!over_) {
+        if (!ready_.empty() && (runnable_.empty() || random_() % 8 == 0)) {
+            const std::size_t i = random_() % ready_.size();
+            const u32 rank = ready_[i];
+            ready_[i] = ready_.back();
+            ready_.pop_back();
+            host_step(rank);
+            continue;
+        }
+        if (runnable_.empty()) {
+            const auto busy = [](const Rank& rank) { return rank.running != 0; };
+            if (std::none_of(ranks_.begin(), ranks_.end(), busy)) return;
+            if (!stall()) deadlock();
+            continue;
+        }
+        if (turns_ == most_turns) wrong("endless", "after " + std::to_string(most_turns) + " turns", 0);
+        me = pick();
+        ++turns_;
+        ++now_;
+        Fiber::switch_to(scheduler_, me->fiber);
+        me = nullptr;
+    }
+}
+
+Thread* Machine::pick() {
+    std::size_t i = 0;
+    for (int tries = 0; tries < 16; ++tries) {
+        i = random_() % runnable_.size();
+        if (random_() % ranks_[runnable_[i]->rank].pace == 0) break;
+    }
+    Thread* const picked = runnable_[i];
+    runnable_[i] = runnable_.back();
+    runnable_.pop_back();
+    return picked;
+}
+
+void Machine::end_thread() {
+    const u32 rank = me->rank;
+    if (--ranks_[rank].running == 0) finish(rank);
+    Fiber::switch_to(me->fiber, scheduler_);
+    __builtin_unreachable();
+}
+
+void Machine::give_turn() {
+    runnable_.push_back(me);
+    Fiber::switch_to(me->fiber, scheduler_);
+}
+
+void Machine::block(const char* const waits, const Site site) {
+    me->waits = waits;
+    me->site = site;
+    Fiber::switch_to(me->fiber, scheduler_);
+    me->waits = nullptr;
+}
+
+void Machine::wake(Thread* const thread) {
+    if (thread != me) runnable_.push_back(thread);
+}
+
+// Nobody can go on but those that poll: time passes until their waits expire.
+bool Machine::stall() {
+    std::vector<Thread*> polling;
+    for (auto& at : parked_) polling.insert(polling.end(), at.second.begin(), at.second.end());
+    parked_.clear();
+    std::sort(polling.begin(), polling.end(), [](Thread* a, Thread* b) { return a->agent < b->agent; });
+    for (Thread* t : polling) {
+        t->free_polls = 70;
+        runnable_.push_back(t);
+    }
+    now_ += stall_ns;
+    return !polling.empty() && ++stalls_ < most_stalls;
+}
+
+void Machine::deadlock() {
+    std::string text;
+    u32 told = 0;
+    for (const Rank& rank : ranks_) {
+        if (rank.running == 0) continue;
+        for (u32 i = 0; i < rank.launch->grid * rank.launch->threads; ++i) {
+            const Thread& t = *rank.threads[i];
+            if (!t.waits) continue;
+            if (told++ < 8) {
+                text += (text.empty() ? "" : "; ") + name_of_agent(t.agent) + " waits for " + t.waits + " at " +
+                        name_of_site(t.site);
+            }
+        }
+    }
+    wrong("deadlock", text + (told > 8 ? "; and " + std::to_string(told - 8) + " more" : ""), 0);
+}
+
+void Machine::wrong(const char* const kind, const std::string& text, const Site site) {
+    if (findings.is_new(kind, site, 0)) findings.add(kind, text);
+    over_ = true;
+    if (me) Fiber::switch_to(me->fiber, scheduler_);  // for good
+}
+
+// ---- Meetings
+
+u64 Machine::meet(const Meeting meeting, const u64 brings, const u32 asks, const Site site) {
+    me->meeting = meeting;
+    me->brings = brings;
+    me->asks = asks;
+    me->site = site;
+    Warp& warp = me->home->warps[me->warp];
+    if (++warp.arrived == warp.lanes.size()) {
+        complete(warp);
+    } else {
+        block("the other lanes of its warp", site);
+    }
+    return me->takes;
+}
+
+void Machine::complete(Warp& warp) {
+    const Meeting meeting = me->meeting;
+    for (const Thread* t : warp.lanes) {
+        if (t->meeting != meeting || (meeting == Meeting::Fence && t->asks != me->asks)) {
+            wrong("divergence", "lanes of a warp meet at different places: " + name_of_agent(t->agent) + " at " +
+                                    name_of_site(t->site) + ", " + name_of_agent(me->agent) + " at " +
+                                    name_of_site(me->site), me->site);
+        }
+    }
+    u64 votes = 0;
+    for (const Thread* t : warp.lanes) votes |= u64(t->brings != 0) << t->lane;
+    const bool orders = job_.checks && meeting != Meeting::Shuffle && meeting != Meeting::Ballot;
+    if (orders && meeting == Meeting::WaveBarrier) {
+        Knowledge all;
+        for (const Thread* t : warp.lanes) all.join(t->fenced.knows);
+        for (Thread* t : warp.lanes) t->seen[u32(Scope::Warp)].join(all);
+    } else if (orders) {
+        const Knowledge all = Knower::gather(warp.lanes);
+        const auto scope = Scope(me->asks);
+        for (Thread* t : warp.lanes) {
+            if (meeting == Meeting::Sync) {
+                t->knows = all;
+                t->tick();
+                continue;
+            }
+            // A fence is the warp's: what it waits for and passes on is what all lanes did before it.
+            t->knows.vouched = all.vouched;
+            t->fenced = {all.published(scope), scope, t};
+            if (scope >= Scope::Gpu) {
+                t->performed();
+            } else {
+                t->tick();
+            }
+        }
+    }
+    for (Thread* t : warp.lanes) {
+        t->takes = meeting == Meeting::Shuffle ? warp.lanes[t->asks % warp.lanes.size()]->brings : votes;
+        t->meeting = Meeting::None;
+        wake(t);
+    }
+    warp.arrived = 0;
+}
+
+bool Machine::meet_at(const u32 number, const u32 threads, const bool mine, const Site site) {
+    if (number >= named_barriers || threads % job_.warp_size != 0 || threads > me->home->threads.size()) {
+        wrong("barrier", "no barrier has number " + std::to_string(number) + " and " + std::to_string(threads) +
+                             " threads at " + name_of_site(site), site);
+    }
+    Barrier& barrier = me->home->barriers[number];
+    if (!barrier.arrived.empty() && barrier.expected != threads) {
+        wrong("barrier", "threads disagree on how many meet at barrier " + std::to_string(number) + " at " +
+                             name_of_site(site), site);
+    }
+    barrier.expected = threads;
+    barrier.arrived.push_back(me);
+    me->brings = mine;
+    if (barrier.arrived.size() < threads) {
+        block("others at a barrier", site);
+        return me->takes;
+    }
+    bool every = true;
+    for (const Thread* t : barrier.arrived) every = every && t->brings;
+    const Knowledge all = job_.checks ? Knower::gather(barrier.arrived) : Knowledge();
+    for (Thread* t : barrier.arrived) {
+        if (job_.checks) t->knows = all;
+        t->tick();
+        t->takes = every;
+        wake(t);
+    }
+    barrier.arrived.clear();
+    return every;
+}
+
+void Machine::meet_block(const Site site) {
+    Barrier& barrier = me->home->plain;
+    barrier.arrived.push_back(me);
+    if (barrier.arrived.size() < me->home->threads.size()) {
+        block("the other threads of its block", site);
+        return;
+    }
+    Knowledge all;
+    if (job_.checks) {
+        for (const Thread* t : barrier.arrived) {
+            if (t->fenced.by && t->fenced.scope >= Scope::Block) all.join(t->fenced.knows);
+        }
+    }
+    for (Thread* t : barrier.arrived) {
+        t->seen[u32(Scope::Block)].join(all);
+        wake(t);
+    }
+    barrier.arrived.clear();
+}
+
+// ---- Order
+
+void Machine::take_seen(Thread& thread, const Scope scope) {
+    for (u32 s = 0; s <= u32(scope); ++s) {
+        thread.knows.join(thread.seen[s]);
+        thread.seen[s] = {};
+    }
+}
+
+void Machine::fence(const Order order, const Scope scope, const Site site) {
+    if (!job_.checks) return;
+    const bool releases = order == Order::Release || order == Order::AcqRel;
+    if (order == Order::Acquire || order == Order::AcqRel) take_seen(*me, scope);
+    if (!releases) return;
+    if (job_.warp_vouches) {
+        meet(Meeting::Fence, 0, u32(scope), site);
+        return;
+    }
+    me->fenced = {me->told().published(scope), scope, me};
+    me->tick();
+}
+
+void Machine::poll(const void* const p, const u32 bytes, const Site site) {
+    u64 value = 0;
+    std::memcpy(&value, p, bytes);
+    if (me->polled == p && me->polled_value == value) {
+        if (me->free_polls != 0) {
+            --me->free_polls;
+            give_turn();
+        } else {
+            parked_[p].push_back(me);
+            block("a change of what it polls", site);
+        }
+    } else if (random_() % 2 == 0) {
+        give_turn();
+    }
+    value = 0;
+    std::memcpy(&value, p, bytes);
+    me->polled = p;
+    me->polled_value = value;
+}
+
+void Machine::atomic(const void* const p, const u32 bytes, const Access access, const Order order, const Scope scope,
+                     const Site site) {
+    if (access == Access::Load) {
+        poll(p, bytes, site);
+    } else {
+        me->polled = nullptr;
+        if (random_() % 2 == 0) give_turn();
+        const auto waiting = parked_.find(p);
+        if (waiting != parked_.end()) {
+            runnable_.insert(runnable_.end(), waiting->second.begin(), waiting->second.end());
+            parked_.erase(waiting);
+        }
+    }
+    if (!job_.checks || !memory.holds(p)) return;
+    AtomicVar& var = memory.atomic(*me, p, bytes, access, scope, site);
+    const Released before = var.released;
+    const bool mutual = before.by && me->within(scope, *before.by) && me->within(before.scope, *before.by);
+    if (access != Access::Store && mutual) {
+        if (order == Order::Acquire || order == Order::AcqRel) {
+            me->knows.join(before.knows);
+        } else {
+            me->seen[u32(common_scope(*me, *before.by))].join(before.knows);
+        }
+    }
+    if (access == Access::Load) return;
+    Released now;
+    if (order == Order::Release || order == Order::AcqRel) {
+        now = {me->told().published(scope), scope, me};
+        if (job_.warp_vouches && scope >= Scope::Gpu) {
+            me->performed();
+        } else {
+            me->tick();
+        }
+    } else if (me->fenced.by) {
+        now = {me->fenced.knows, std::min(scope, me->fenced.scope), me};
+    }
+    // An update goes on with what those before it released.
+    if (access == Access::Update && mutual) {
+        now.knows.join(before.knows);
+        if (!now.by) {
+            now.by = before.by;
+            now.scope = before.scope;
+        }
+    }
+    var.released = now;
+}
+
+// ---- The names that the preludes use
+
+#define HERE Site(u64(__builtin_return_address(0)))
+
+Index thread_index() { return {me->in_block}; }
+Index block_index() { return {me->home->index}; }
+u32 lane() { return me->lane; }
+u32 block_threads() { return u32(me->home->threads.size()); }
+void* dynamic_shared() { return me->home->dynamic_shared; }
+void* static_shared(const u32 offset) { return me->home->static_shared + offset; }
+u64 now_ns() { return machine->now(); }
+void pause() {}
+
+u64 shuffle(const u64 bits, const u32 from) { return machine->meet(Meeting::Shuffle, bits, from, HERE); }
+u64 ballot(const bool mine) { return machine->meet(Meeting::Ballot, mine, 0, HERE); }
+void warp_sync() { machine->meet(Meeting::Sync, 0, 0, HERE); }
+void wave_barrier() { machine->meet(Meeting::WaveBarrier, 0, 0, HERE); }
+bool barrier(const u32 number, const u32 threads, const bool mine) { return machine->meet_at(number, threads, mine, HERE); }
+void block_barrier() { machine->meet_block(HERE); }
+void stores_done() {
+    if (machine->checks()) me->performed();
+}
+void fence(const Order order, const Scope scope) { machine->fence(order, scope, HERE); }
+void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
+    machine->atomic(p, bytes, access, order, scope, HERE);
+}
+void raw_read(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
+void raw_write(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
+
+}  // namespace host
+
+// ---- What the compiler's instrumentation calls
+
+using host::me;
+using host::memory;
+
+#define ACCESS(name, bytes, kind)                                                      \
+    extern "C" void __tsan_##name(void* p) {                                           \
+        if (memory.holds(p) && me) memory.kind(*me, p, bytes, HERE_IN_KERNEL);         \
+    }
+#define HERE_IN_KERNEL host::Site(host::u64(__builtin_return_address(0)))
+#define ACCESSES(bytes)                   \
+    ACCESS(read##bytes, bytes, read)      \
+    ACCESS(write##bytes, bytes, write)    \
+    ACCESS(unaligned_read##bytes, bytes, read) \
+    ACCESS(unaligned_write##bytes, bytes, write)
+ACCESSES(1)
+ACCESSES(2)
+ACCESSES(4)
+ACCESSES(8)
+ACCESSES(16)
+
+extern "C" {
+void __tsan_init() {}
+void __tsan_func_entry(void*) {}
+void __tsan_func_exit() {}
+void __tsan_vptr_update(void**, void*) {}
+void __tsan_vptr_read(void**) {}
+void __tsan_read_range(void* p, std::size_t bytes) {
+    if (memory.holds(p) && me) memory.read(*me, p, bytes, HERE_IN_KERNEL);
+}
+void __tsan_write_range(void* p, std::size_t bytes) {
+    if (memory.holds(p) && me) memory.write(*me, p, bytes, HERE_IN_KERNEL);
+}
+static void copied(void* to, const void* from, const std::size_t bytes, const host::Site site) {
+    if (!me) return;
+    if (memory.holds(from)) memory.read(*me, from, bytes, site);
+    if (memory.holds(to)) memory.write(*me, to, bytes, site);
+}
+void* __tsan_memcpy(void* to, const void* from, std::size_t bytes) {
+    copied(to, from, bytes, HERE_IN_KERNEL);
+    return std::memcpy(to, from, bytes);
+}
+void* __tsan_memmove(void* to, const void* from, std::size_t bytes) {
+    copied(to, from, bytes, HERE_IN_KERNEL);
+    return std::memmove(to, from, bytes);
+}
+void* __tsan_memset(void* to, int value, std::size_t bytes) {
+    if (memory.holds(to) && me) memory.write(*me, to, bytes, HERE_IN_KERNEL);
+    return std::memset(to, value, bytes);
+}
+}

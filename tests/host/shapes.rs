@@ -1,0 +1,99 @@
+//! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
+
+use peerwarp::kernels::moe::Hook;
+use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::moe_run::MoeTuning;
+
+use crate::build::{Language, Mode};
+use crate::moe::{MoeHost, Plan};
+
+/// Schedules of each case.
+const SEEDS: std::ops::Range<u64> = 0..3;
+
+fn small(shape: &MoeShape) -> MoeTuning {
+    MoeTuning::defaults(shape).unwrap().small()
+}
+
+/// Three rounds in both languages.
+#[track_caller]
+fn run(problem: &MoeProblem, tuning: &MoeTuning) {
+    for language in Language::ALL {
+        run_plan(problem, tuning, Plan::new(language, 3));
+    }
+}
+
+#[track_caller]
+fn run_plan(problem: &MoeProblem, tuning: &MoeTuning, plan: Plan) {
+    let host = MoeHost::new(problem, tuning, plan);
+    host.run_clean(&host.program(Mode::Checked), SEEDS);
+}
+
+/// Three rounds of uniform routing with other numbers of tokens in each, from none to all.
+fn ragged(shape: MoeShape) -> MoeProblem {
+    let counts = |round: u32, rank: u32| (round * 5 + rank * 7 + 3) % (shape.tokens + 1);
+    let round = |round| {
+        let n: Vec<u32> = (0..shape.ranks).map(|rank| counts(round, rank)).collect();
+        Routing::uniform(&shape, &n, round.into())
+    };
+    MoeProblem::with_rounds(shape, (0..3).map(round).collect(), 11).unwrap()
+}
+
+#[test]
+fn bf16_in_groups_of_two_warps() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape);
+    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
+    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
+    (tuning.dispatch.send_blocks, tuning.combine.recv_blocks) = (1, 1);
+    run(&ragged(shape), &tuning);
+}
+
+#[test]
+fn fp8_with_scales() {
+    let shape = MoeShape { hidden: 264, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
+    run(&ragged(shape), &small(&shape));
+}
+
+#[test]
+fn fp8_with_scales_and_a_hook() {
+    let shape = MoeShape { hidden: 136, experts: 5, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Fp8 };
+    run(&ragged(shape), &small(&shape).with_hook(Hook::Expert));
+}
+
+#[test]
+fn fp16_rows_for_every_expert_in_two_phases() {
+    let shape = MoeShape { hidden: 96, experts: 8, topk: 4, tokens: 4, ranks: 2, dtype: RowDtype::Fp16 };
+    run(&ragged(shape), &small(&shape).with_dedup(false).with_split(true).with_hook(Hook::Expert));
+}
+
+#[test]
+fn rows_of_2880_elements_in_pieces() {
+    let shape = MoeShape { hidden: 2880, experts: 6, topk: 2, tokens: 2, ranks: 2, dtype: RowDtype::Fp16 };
+    let mut tuning = small(&shape);
+    (tuning.dispatch.vectors, tuning.combine.vectors) = (2, 2);
+    run(&ragged(shape), &tuning);
+}
+
+#[test]
+fn masked_and_repeated_ids_and_a_rank_without_tokens() {
+    let shape = MoeShape { hidden: 32, experts: 9, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Bf16 };
+    let masked = [[-1, 3, -1], [-1, -1, -1], [9, 0, i32::MAX], [4, i32::MIN, 4]].concat();
+    let repeated = [[5, 5, 5], [5, 1, 5], [8, 8, 0]].concat();
+    let ids = [vec![masked.clone(), vec![], repeated.clone()], vec![vec![], repeated, masked]];
+    let rounds = ids.map(|ids| Routing::with_weights(&shape, ids, 5)).into();
+    let problem = MoeProblem::with_rounds(shape, rounds, 5).unwrap();
+    let mut tuning = small(&shape);
+    tuning.dispatch.chunk = 1;
+    run(&problem, &tuning);
+    run(&problem, &tuning.with_dedup(false));
+}
+
+#[test]
+fn epochs_that_wrap_around() {
+    let shape = MoeShape { hidden: 32, experts: 8, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
+    let problem = MoeProblem::uniform(shape, &[3, 0, 2], 7).unwrap();
+    for language in Language::ALL {
+        let plan = Plan { start_after: u32::MAX - 3, ..Plan::new(language, 6) };
+        run_plan(&problem, &small(&shape), plan);
+    }
+}

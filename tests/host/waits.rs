@@ -1,0 +1,92 @@
+//! Waits that expire: nothing hangs, and the record says who waited for whom, where, and for what.
+
+use peerwarp::codegen::ir::ParamKind;
+use peerwarp::moe::{MoeProblem, MoeShape, RowDtype};
+use peerwarp::moe_run::MoeTuning;
+
+use crate::build::{Language, Mode};
+use crate::job::STATUS;
+use crate::moe::{MoeHost, Plan};
+
+/// The record that a wait leaves, as `templates/*/kernel.hbs` lays it out.
+#[derive(Clone, Copy, Debug, PartialEq, bytemuck::Pod, bytemuck::Zeroable)]
+#[repr(C)]
+struct Status {
+    aborted: u32,
+    claimed: u32,
+    kernel: u64,
+    index: u64,
+    rank: u32,
+    role: u32,
+    block: u32,
+    peer: u32,
+    flag: u32,
+    line: u32,
+    expected: u32,
+    seen: u32,
+}
+
+const SOURCE: &str = include_str!("../../src/kernels/moe/dispatch.rs");
+
+#[test]
+fn a_rank_that_does_not_launch_is_named() {
+    let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
+    let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
+    let tuning = MoeTuning::defaults(&shape).unwrap().small();
+    for language in Language::ALL {
+        let silent = 1;
+        let plan = Plan { silent: Some(silent), start_after: 6, ..Plan::new(language, 1) };
+        let mut host = MoeHost::new(&problem, &tuning, plan);
+        let before: Vec<usize> = host.job.read_bytes();
+        for rank in 0..shape.ranks {
+            host.job.read(rank, STATUS, 0..size_of::<Status>() as u64);
+            host.job.read(rank, "epoch", 0..8);
+        }
+        for run in host.job.run(&host.program(Mode::Fast), 0..8) {
+            for (rank, read) in run.read.iter().enumerate().filter(|(rank, _)| *rank as u32 != silent) {
+                let (status, epoch) = read[before[rank]..].split_at(size_of::<Status>());
+                let status: Status = bytemuck::pod_read_unaligned(status);
+                assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
+                assert_eq!(epoch[..4], 6u32.to_le_bytes(), "the epoch of rank {rank} stays");
+                if status.claimed == 1 {
+                    check(&host, rank as u32, silent, status);
+                }
+            }
+            let claimed = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;
+            assert!(run.read.iter().enumerate().any(|(rank, read)| claimed(read, rank)), "a record is left");
+        }
+    }
+}
+
+/// Checks the record of a wait for a rank's records.
+fn check(host: &MoeHost, rank: u32, silent: u32, status: Status) {
+    let kernel = &host.emitted[0].kernel;
+    let flag = kernel.params.iter().position(|p| p.name == "rec_flag").expect("dispatch has it");
+    assert_eq!(kernel.params[flag].kind, ParamKind::Flags);
+    let line =
+        1 + SOURCE.lines().position(|l| l.contains("a.rec_flag.wait_all(")).expect("dispatch waits") as u32;
+    let role = kernel.roles.iter().position(|r| r.name == "recv").expect("dispatch receives") as u32;
+    let first = kernel.roles[..role as usize].iter().map(|r| r.blocks).sum::<u32>();
+    let blocks = first..first + kernel.roles[role as usize].blocks;
+    assert!(blocks.contains(&status.block), "{status:?}");
+    // One record a rank; epoch 7 has the bank of odd ones.
+    let (peer, index, flag) = (silent, u64::from(3 + silent), flag as u32);
+    let Status { kernel, block, .. } = status;
+    let want = Status {
+        aborted: status.aborted,
+        claimed: 1,
+        kernel,
+        index,
+        rank,
+        role,
+        block,
+        peer,
+        flag,
+        line,
+        expected: 7,
+        seen: 0,
+    };
+    assert_eq!(status, want);
+    let id = format!("kernel_id = {kernel:#018x}ull");
+    assert!(host.texts[0].text.contains(&id), "{id}");
+}
