@@ -1,0 +1,174 @@
+//! Machine code of gfx942.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use peerwarp::codegen::print::hip_prelude;
+use peerwarp::toolchain::Tool;
+
+use super::{Instruction, Plant, avoids, check, folder, output, sources, tool, waits};
+
+/// The instructions of `llvm-objdump -d`, with the ways that branches go.
+fn parse(listing: &str) -> Vec<Instruction> {
+    let mut texts = vec![];
+    let mut places = HashMap::new();
+    for line in listing.lines() {
+        let Some((text, comment)) = line.split_once("//") else { continue };
+        let Some(address) = comment.split(':').next().and_then(|a| i64::from_str_radix(a.trim(), 16).ok())
+        else {
+            continue;
+        };
+        places.insert(address, texts.len());
+        texts.push((address, text.trim().to_string()));
+    }
+    let follow = |(at, (address, text)): (usize, &(i64, String))| {
+        let op = text.split(' ').next().unwrap_or_default();
+        let mut next = if op == "s_branch" || op == "s_endpgm" { vec![] } else { vec![at + 1] };
+        if op == "s_branch" || op.starts_with("s_cbranch") {
+            // A signed 16-bit number of words after the instruction, shown without its sign.
+            let words = text.split_whitespace().nth(1).and_then(|n| n.parse::<u16>().ok());
+            let target = words.map(|w| address + 4 + 4 * i64::from(w as i16));
+            next.extend(target.and_then(|t| places.get(&t)));
+        }
+        Instruction { text: text.clone(), next }
+    };
+    texts.iter().enumerate().map(follow).collect()
+}
+
+fn data_load(text: &str) -> bool {
+    text.contains("load_dwordx4") && !text.starts_with("s_load")
+}
+fn data_store(text: &str) -> bool {
+    text.contains("_store_dwordx4")
+}
+fn flag_store(text: &str) -> bool {
+    text.contains("_store_dword ") && text.ends_with("sc0 sc1")
+}
+fn flag_load(text: &str) -> bool {
+    text.contains("_load_dword ") && text.ends_with("sc0 sc1")
+}
+fn write_back(text: &str) -> bool {
+    text == "buffer_wbl2 sc0 sc1"
+}
+fn invalidate(text: &str) -> bool {
+    text == "buffer_inv sc0 sc1"
+}
+fn stores_done(text: &str) -> bool {
+    text.contains("s_waitcnt vmcnt(0)")
+}
+/// All of a block, or one warp's arrival where some of its warps meet.
+fn meeting(text: &str) -> bool {
+    text.starts_with("s_barrier") || text.starts_with("ds_add_u32")
+}
+
+/// What is wrong with a kernel that waits so often.
+fn complaints(listing: &str, waits: usize) -> Vec<String> {
+    let code = parse(listing);
+    let count = |what: fn(&str) -> bool| code.iter().filter(|i| what(&i.text)).count();
+    let mut said = vec![];
+    let mut expect = |holds: bool, complaint: &str| {
+        if !holds {
+            said.push(complaint.to_string());
+        }
+    };
+    expect(count(data_load) > 0, "load: rows are not loaded 16 bytes at a time");
+    expect(count(data_store) > 0, "store: rows are not stored 16 bytes at a time");
+    expect(
+        count(|t| t.contains("_store_short") || t.contains("_store_byte")) == 0,
+        "store: elements are stored one by one",
+    );
+    expect(count(|t| t.starts_with("scratch_")) == 0, "local memory: something lies in scratch");
+    expect(count(flag_store) > 0, "store_release_system: no flag is stored at system scope");
+    expect(
+        !avoids(&code, data_store, flag_store, write_back),
+        "store_release_system: a flag is stored without writing the cache back after the data",
+    );
+    expect(
+        !avoids(&code, data_store, flag_store, meeting),
+        "signal_rank: a flag is stored before the group has met after its data",
+    );
+    expect(
+        !avoids(&code, data_store, meeting, stores_done)
+            || !avoids(&code, data_store, flag_store, stores_done),
+        "stores_done: a warp meets the others before its stores are done",
+    );
+    expect(
+        !avoids(&code, write_back, flag_store, stores_done),
+        "store_release_system: a flag is stored before the cache was written back",
+    );
+    expect(count(flag_load) >= 2 * waits, "load_relaxed_system: flags are not polled at system scope");
+    expect(count(invalidate) >= waits, "acquire_system: polls leave stale lines in the cache");
+    expect(
+        !avoids(&code, flag_load, data_load, meeting),
+        "wait_flag: data is loaded before the group has met after the poll",
+    );
+    said
+}
+
+fn without(line: &str, what: &str) -> Option<String> {
+    (!line.contains(what)).then(|| line.to_string())
+}
+
+const PLANTS: &[Plant] = &[
+    Plant { primitive: "load", edit: |l| Some(l.replace("load_dwordx4", "load_dwordx2")) },
+    Plant { primitive: "store", edit: |l| Some(l.replace("_store_dwordx4", "_store_short")) },
+    Plant { primitive: "local memory", edit: |l| Some(l.replace("s_endpgm", "scratch_load_dword v0")) },
+    Plant { primitive: "store_release_system", edit: |l| without(l, "buffer_wbl2 sc0 sc1") },
+    Plant {
+        primitive: "store_release_system",
+        edit: |l| Some(l.replace("buffer_wbl2 sc0 sc1", "buffer_wbl2 sc1")),
+    },
+    Plant { primitive: "store_release_system", edit: |l| without(l, "s_waitcnt vmcnt(0)") },
+    Plant {
+        primitive: "load_relaxed_system",
+        edit: |l| Some(if l.contains("_load_dword ") { l.replace("sc0 sc1", "sc1") } else { l.into() }),
+    },
+    Plant { primitive: "acquire_system", edit: |l| Some(l.replace("buffer_inv sc0 sc1", "buffer_inv sc1")) },
+    Plant {
+        primitive: "signal_rank",
+        edit: |l| if l.contains("s_barrier") { None } else { without(l, "ds_add_u32") },
+    },
+    Plant {
+        primitive: "wait_flag",
+        edit: |l| if l.contains("s_barrier") { None } else { without(l, "ds_add_u32") },
+    },
+];
+
+#[test]
+fn gfx942_does_what_the_protocol_relies_on() {
+    let (Some(clang), Some(objdump), Some(readelf)) =
+        (tool(Tool::Clang), tool(Tool::Objdump), tool(Tool::Readelf))
+    else {
+        return;
+    };
+    let dir = folder("amd");
+    std::fs::create_dir_all(dir.join("hip")).expect("the target folder is writable");
+    std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap())
+        .expect("the target folder is writable");
+    for arch in ["gfx90a", "gfx942"] {
+        for source in sources(&format!("hip:{arch}")) {
+            let path = dir.join(&source.file_name);
+            std::fs::write(&path, &source.text).expect("the target folder is writable");
+            let code = path.with_extension(arch);
+            output(
+                Command::new(&clang)
+                    .args(["-x", "hip", &format!("--offload-arch={arch}"), "--cuda-device-only", "-nogpuinc"])
+                    .args(["-nogpulib", "--no-gpu-bundle-output", "-std=c++17", "-O3", "-I"])
+                    .arg(&dir)
+                    .arg("-o")
+                    .arg(&code)
+                    .arg(&path),
+            );
+            let notes = output(Command::new(&readelf).arg("--notes").arg(&code));
+            for wanted in [".private_segment_fixed_size: 0", ".vgpr_spill_count: 0"] {
+                assert!(notes.contains(wanted), "{} for {arch}: no {wanted}\n{notes}", source.entry);
+            }
+            if arch == "gfx942" {
+                let waits = waits(&source);
+                assert!(waits > 0, "{} waits for nothing", source.entry);
+                let listing = output(Command::new(&objdump).args(["-d", "--mcpu=gfx942"]).arg(&code));
+                check(&source.entry, &listing, |text| complaints(text, waits), PLANTS);
+            }
+        }
+    }
+}

@@ -1,0 +1,134 @@
+//! What the protocol relies on, looked up in machine code: the width of row accesses, the scope of flag accesses, fences
+//! before signals and after polls, barriers between a poll and what it lets through. Every complaint names the device
+//! primitive that is wrong, and for each there is an edit of the machine code that must bring it up.
+
+mod amd;
+mod nvidia;
+
+use std::collections::HashSet;
+use std::path::PathBuf;
+use std::process::Command;
+
+use peerwarp::codegen::family::Family;
+use peerwarp::codegen::print::{EmitInfo, Source, emit};
+use peerwarp::kernels::moe::{Combine, Dispatch};
+use peerwarp::toolchain::{Tool, find};
+
+/// An instruction of a listing.
+#[derive(Clone, Debug, PartialEq)]
+struct Instruction {
+    text: String,
+    /// Where it may go on, as places in the listing.
+    next: Vec<usize>,
+}
+
+/// Whether a path leads from an instruction of `from` to one of `to` that passes none of `through`.
+fn avoids(
+    code: &[Instruction],
+    from: impl Fn(&str) -> bool,
+    to: impl Fn(&str) -> bool,
+    through: impl Fn(&str) -> bool,
+) -> bool {
+    let mut seen = HashSet::new();
+    let starts = code.iter().filter(|i| from(&i.text));
+    let mut open: Vec<usize> = starts.flat_map(|i| i.next.iter().copied()).collect();
+    while let Some(at) = open.pop() {
+        if at >= code.len() || !seen.insert(at) || through(&code[at].text) {
+            continue;
+        }
+        if to(&code[at].text) {
+            return true;
+        }
+        open.extend(&code[at].next);
+    }
+    false
+}
+
+/// The path of a tool, or none where the test is to be skipped: never in CI.
+fn tool(tool: Tool) -> Option<PathBuf> {
+    match find(tool) {
+        Ok(found) => Some(found.path),
+        Err(e) if std::env::var_os("CI").is_some() => panic!("{e}"),
+        Err(e) => {
+            println!("skipped: {e}");
+            None
+        }
+    }
+}
+
+/// Runs a command for its output, stderr after stdout.
+#[track_caller]
+fn output(command: &mut Command) -> String {
+    let out = command.output().unwrap_or_else(|e| panic!("{command:?}: {e}"));
+    let said = [&out.stdout, &out.stderr].map(|s| String::from_utf8_lossy(s).into_owned()).concat();
+    assert!(out.status.success(), "{command:?}:\n{said}");
+    said
+}
+
+/// A folder for the files of one test.
+fn folder(name: &str) -> PathBuf {
+    let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("targets").join(name);
+    std::fs::create_dir_all(&dir).expect("the target folder is writable");
+    dir
+}
+
+/// DeepSeek-V3's dispatch, combine of gpt-oss-120b, whose rows end in a partial step, and fp8 rows with scales.
+fn sources(target: &str) -> Vec<Source> {
+    let deepseek = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
+    let gpt_oss = [("hidden", "2880"), ("experts", "128"), ("topk", "4"), ("tokens", "128"), ("ranks", "8")];
+    let both = [("phase", "both")];
+    let raw = [("phase", "both"), ("hook", "raw")];
+    let with = |shape: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)], dtype| {
+        [shape, more, &[("dtype", dtype)]].concat()
+    };
+    vec![
+        source::<Dispatch>(&with(&deepseek, &raw, "bf16"), target),
+        source::<Dispatch>(&with(&deepseek, &raw, "fp8"), target),
+        source::<Combine>(&with(&gpt_oss, &both, "bf16"), target),
+    ]
+}
+
+fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {
+    let target = target.parse().expect("tests name targets that exist");
+    let config = F::from_settings(settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let warp_size = peerwarp::codegen::family::Target::warp_size(target);
+    let kernel = config.trace(warp_size).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let command = format!("peerwarp show {} --target {target}", config.variant_name());
+    emit(&kernel, target, &EmitInfo { command }).unwrap_or_else(|e| panic!("{settings:?}: {e}"))
+}
+
+/// How often a source waits.
+fn waits(source: &Source) -> usize {
+    source.text.matches("if (!wait_flag").count()
+}
+
+/// Checks a listing, and that every edit of it brings up a complaint about the primitive that it breaks.
+#[track_caller]
+fn check(name: &str, listing: &str, complaints: impl Fn(&str) -> Vec<String>, plants: &[Plant]) {
+    let said = complaints(listing);
+    assert!(said.is_empty(), "{name}:\n{}", said.join("\n"));
+    for plant in plants {
+        let edited: Vec<String> = listing.lines().filter_map(plant.edit).collect();
+        let edited = edited.join("\n");
+        assert_ne!(edited, listing.trim_end_matches('\n'), "{name}: {} changes nothing", plant.primitive);
+        let said = complaints(&edited);
+        let named = said.iter().any(|s| s.starts_with(&format!("{}:", plant.primitive)));
+        assert!(named, "{name}: {} was broken, but: {said:?}", plant.primitive);
+    }
+}
+
+/// An edit of each line of a listing, and the primitive that it breaks.
+struct Plant {
+    primitive: &'static str,
+    edit: fn(&str) -> Option<String>,
+}
+
+#[test]
+fn paths_are_followed_around_branches() {
+    let i = |text: &str, next: &[usize]| Instruction { text: text.into(), next: next.to_vec() };
+    let code = [i("put", &[1]), i("branch", &[2, 3]), i("barrier", &[3]), i("signal", &[])];
+    let is = |what: &'static str| move |t: &str| t == what;
+    assert!(avoids(&code, is("put"), is("signal"), is("barrier")), "the branch goes around the barrier");
+    let straight = [i("put", &[1]), i("barrier", &[2]), i("signal", &[])];
+    assert!(!avoids(&straight, is("put"), is("signal"), is("barrier")));
+}

@@ -1,0 +1,184 @@
+//! SASS of sm_90a, and the PTX that it came from.
+
+use std::collections::HashMap;
+use std::process::Command;
+
+use peerwarp::toolchain::Tool;
+
+use super::{Instruction, Plant, avoids, check, folder, output, sources, tool, waits};
+
+/// The instructions of `nvdisasm -c`, with the ways that branches go.
+fn parse(listing: &str) -> Vec<Instruction> {
+    let mut labels = HashMap::new();
+    let mut texts = vec![];
+    for line in listing.lines() {
+        let line = line.trim();
+        if let Some(label) = line.strip_suffix(':').filter(|l| l.starts_with(".L")) {
+            labels.insert(label.to_string(), texts.len());
+        } else if let Some((_, rest)) = line.strip_prefix("/*").and_then(|l| l.split_once("*/")) {
+            texts.push(rest.trim().trim_end_matches(';').trim().to_string());
+        }
+    }
+    let follow = |(at, text): (usize, &String)| {
+        let conditional = text.starts_with('@') || text.contains(".DIV") || text.contains("CALL");
+        let op = text.trim_start_matches(|c| c != ' ').trim();
+        let op = if text.starts_with('@') { op } else { text };
+        let target =
+            text.split_once("`(").and_then(|(_, l)| l.split_once(')')).and_then(|(l, _)| labels.get(l));
+        // What names a label for later (BSSY) goes on; a branch or an exit without a condition does not.
+        let leaves =
+            !conditional && (op.starts_with("BRA") || op.starts_with("EXIT") || op.starts_with("RET"));
+        let mut next = if leaves { vec![] } else { vec![at + 1] };
+        if op.starts_with("BRA") {
+            next.extend(target);
+        }
+        Instruction { text: text.clone(), next }
+    };
+    texts.iter().enumerate().map(follow).collect()
+}
+
+fn data_load(text: &str) -> bool {
+    text.contains("LDG.E.128")
+}
+fn data_store(text: &str) -> bool {
+    text.contains("STG.E.128")
+}
+fn flag_store(text: &str) -> bool {
+    text.contains("STG.E.STRONG.SYS")
+}
+fn flag_load(text: &str) -> bool {
+    text.contains("LDG.E.STRONG.SYS")
+}
+fn system_fence(text: &str) -> bool {
+    text.contains("MEMBAR") && text.contains(".SYS")
+}
+fn barrier(text: &str) -> bool {
+    text.contains("BAR.SYNC") || text.contains("BAR.RED")
+}
+
+/// What is wrong with a kernel that waits so often.
+fn sass_complaints(listing: &str, waits: usize) -> Vec<String> {
+    let code = parse(listing);
+    let count = |what: fn(&str) -> bool| code.iter().filter(|i| what(&i.text)).count();
+    let mut said = vec![];
+    let mut expect = |holds: bool, complaint: &str| {
+        if !holds {
+            said.push(complaint.to_string());
+        }
+    };
+    expect(count(data_load) > 0, "load: rows are not loaded 16 bytes at a time");
+    expect(count(data_store) > 0, "store: rows are not stored 16 bytes at a time");
+    expect(count(|t| t.contains("LDG.E.U16")) == 0, "load: elements are loaded one by one");
+    expect(
+        count(|t| t.contains("STG.E.U16") || t.contains("STG.E.U8")) == 0,
+        "store: elements are stored one by one",
+    );
+    expect(count(|t| t.contains("LDL") || t.contains("STL")) == 0, "local memory: something was spilled");
+    expect(count(flag_store) > 0, "store_release_system: no store at system scope");
+    expect(count(|t| t.contains("STG.E.STRONG.GPU")) == 0, "store_release_system: a store at gpu scope");
+    expect(
+        !avoids(&code, data_store, flag_store, system_fence),
+        "store_release_system: a flag is stored without a system fence after the data",
+    );
+    expect(
+        !avoids(&code, data_store, flag_store, barrier),
+        "signal_rank: a flag is stored before the group has met after its data",
+    );
+    expect(count(flag_load) >= 2 * waits, "load_relaxed_system: flags are not polled at system scope");
+    expect(
+        count(|t| t.contains("LDG.E.STRONG.GPU")) == 0,
+        "load_relaxed_system: a flag is polled at gpu scope",
+    );
+    expect(
+        count(|t| t.contains("CCTL.IVALL")) >= waits,
+        "acquire_system: polls leave stale lines in the cache",
+    );
+    expect(
+        !avoids(&code, flag_load, data_load, barrier),
+        "wait_flag: data is loaded before the group has met after the poll",
+    );
+    said
+}
+
+/// What is wrong with the PTX of a kernel.
+fn ptx_complaints(listing: &str, waits: usize) -> Vec<String> {
+    let count = |what: &str| listing.lines().filter(|l| l.contains(what)).count();
+    let mut said = vec![];
+    let mut expect = |holds: bool, complaint: &str| {
+        if !holds {
+            said.push(complaint.to_string());
+        }
+    };
+    expect(count("st.global.v4.b32") > 0, "store: no vector stores");
+    expect(count("ld.global.v4") > 0, "load: no vector loads");
+    expect(count("st.release.sys.global.u32") > 0, "store_release_system: no release at system scope");
+    expect(count("ld.relaxed.sys.global.u32") >= 2 * waits, "load_relaxed_system: no relaxed polls");
+    expect(count("fence.acquire.sys") >= waits, "acquire_system: polls without an acquiring fence");
+    // From a poll to its fence nothing but flags, status and clock is read.
+    let mut polling = false;
+    for line in listing.lines() {
+        if line.contains("ld.relaxed.sys") {
+            polling = true;
+        } else if line.contains("fence.acquire.sys") {
+            polling = false;
+        } else if polling && line.contains("ld.global.v4") {
+            expect(false, "wait_flag: data is loaded between a poll and its fence");
+        }
+    }
+    said
+}
+
+fn without(line: &str, what: &str) -> Option<String> {
+    (!line.contains(what)).then(|| line.to_string())
+}
+fn instead(line: &str, what: &str, other: &str) -> Option<String> {
+    Some(line.replace(what, other))
+}
+
+const SASS: &[Plant] = &[
+    Plant { primitive: "load", edit: |l| instead(l, "LDG.E.128", "LDG.E.64") },
+    Plant { primitive: "store", edit: |l| instead(l, "STG.E.128", "STG.E.U16") },
+    Plant { primitive: "local memory", edit: |l| instead(l, "EXIT", "STL [R1], R0") },
+    Plant { primitive: "store_release_system", edit: |l| instead(l, "STG.E.STRONG.SYS", "STG.E.STRONG.GPU") },
+    Plant { primitive: "store_release_system", edit: |l| instead(l, "MEMBAR.ALL.SYS", "MEMBAR.ALL.GPU") },
+    Plant { primitive: "signal_rank", edit: |l| without(l, "BAR.SYNC") },
+    Plant { primitive: "load_relaxed_system", edit: |l| instead(l, "LDG.E.STRONG.SYS", "LDG.E.STRONG.GPU") },
+    Plant { primitive: "acquire_system", edit: |l| without(l, "CCTL.IVALL") },
+    Plant { primitive: "wait_flag", edit: |l| without(l, "BAR.RED") },
+];
+
+const PTX: &[Plant] = &[
+    Plant { primitive: "store", edit: |l| instead(l, "st.global.v4.b32", "st.global.u16") },
+    Plant { primitive: "load", edit: |l| instead(l, "ld.global.v4", "ld.global") },
+    Plant { primitive: "store_release_system", edit: |l| instead(l, "st.release.sys", "st.release.gpu") },
+    Plant { primitive: "load_relaxed_system", edit: |l| instead(l, "ld.relaxed.sys", "ld.relaxed.gpu") },
+    Plant { primitive: "acquire_system", edit: |l| without(l, "fence.acquire.sys") },
+    Plant { primitive: "wait_flag", edit: |l| instead(l, "fence.acquire.sys", "ld.global.v4.u32") },
+];
+
+#[test]
+fn sm_90a_does_what_the_protocol_relies_on() {
+    let (Some(nvcc), Some(nvdisasm)) = (tool(Tool::Nvcc), tool(Tool::Nvdisasm)) else { return };
+    let dir = folder("nvidia");
+    for source in sources("cuda:sm_90a") {
+        let path = dir.join(&source.file_name);
+        std::fs::write(&path, &source.text).expect("the target folder is writable");
+        let (cubin, ptx) = (path.with_extension("cubin"), path.with_extension("ptx"));
+        for (how, to) in [("-cubin", &cubin), ("-ptx", &ptx)] {
+            let said = output(
+                Command::new(&nvcc)
+                    .args(["-std=c++17", "-O3", "-arch=sm_90a", "-Xptxas", "-v", how, "-o"])
+                    .arg(to)
+                    .arg(&path),
+            );
+            let spills = said.lines().filter(|l| l.contains("stack frame") && !l.contains(" 0 bytes stack"));
+            assert_eq!(spills.filter(|l| !l.trim().starts_with("0 bytes")).count(), 0, "{said}");
+        }
+        let waits = waits(&source);
+        assert!(waits > 0, "{} waits for nothing", source.entry);
+        let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
+        check(&source.entry, &listing, |text| sass_complaints(text, waits), SASS);
+        let listing = std::fs::read_to_string(&ptx).expect("nvcc wrote it");
+        check(&source.entry, &listing, |text| ptx_complaints(text, waits), PTX);
+    }
+}
