@@ -5,7 +5,7 @@ use std::process::Command;
 
 use peerwarp::toolchain::Tool;
 
-use super::{Instruction, Plant, avoids, check, folder, output, sources, tool, waits};
+use super::{Instruction, Plant, avoids, check, folder, output, places, sources, tool, waits};
 
 /// The instructions of `nvdisasm -c`, with the ways that branches go.
 fn parse(listing: &str) -> Vec<Instruction> {
@@ -52,6 +52,10 @@ fn flag_load(text: &str) -> bool {
 fn system_fence(text: &str) -> bool {
     text.contains("MEMBAR") && text.contains(".SYS")
 }
+/// Where a wait has expired: what follows tells all ranks, whatever the group did before.
+fn gives_up(text: &str) -> bool {
+    text.contains("ATOMG.E.CAS")
+}
 fn barrier(text: &str) -> bool {
     text.contains("BAR.SYNC") || text.contains("BAR.RED")
 }
@@ -77,11 +81,11 @@ fn sass_complaints(listing: &str, waits: usize) -> Vec<String> {
     expect(count(flag_store) > 0, "store_release_system: no store at system scope");
     expect(count(|t| t.contains("STG.E.STRONG.GPU")) == 0, "store_release_system: a store at gpu scope");
     expect(
-        !avoids(&code, data_store, flag_store, system_fence),
+        !avoids(&code, &places(&code, data_store), flag_store, |t| system_fence(t) || gives_up(t)),
         "store_release_system: a flag is stored without a system fence after the data",
     );
     expect(
-        !avoids(&code, data_store, flag_store, barrier),
+        !avoids(&code, &places(&code, data_store), flag_store, |t| barrier(t) || gives_up(t)),
         "signal_rank: a flag is stored before the group has met after its data",
     );
     expect(count(flag_load) >= 2 * waits, "load_relaxed_system: flags are not polled at system scope");
@@ -94,7 +98,7 @@ fn sass_complaints(listing: &str, waits: usize) -> Vec<String> {
         "acquire_system: polls leave stale lines in the cache",
     );
     expect(
-        !avoids(&code, flag_load, data_load, barrier),
+        !avoids(&code, &places(&code, flag_load), data_load, barrier),
         "wait_flag: data is loaded before the group has met after the poll",
     );
     said

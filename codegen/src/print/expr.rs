@@ -101,6 +101,11 @@ impl Expr {
         self.bare.is_some()
     }
 
+    /// Whether this is the literal one.
+    pub fn is_one(&self) -> bool {
+        self.bare.as_deref() == Some("1")
+    }
+
     /// Whether this is the literal zero.
     pub fn is_zero(&self) -> bool {
         self.bare.as_deref() == Some("0")

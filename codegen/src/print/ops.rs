@@ -153,10 +153,13 @@ pub(super) fn binary(
     Ok(Expr::binary(text, prec, a, b))
 }
 
-/// `x + 0` and the like.
+/// `x + 0`, `x * 1` and the like, of integers: a float's literal is never taken for a zero or a one.
 fn identity(op: BinaryOp, a: &Expr, b: &Expr) -> Option<Expr> {
     match op {
         BinaryOp::Add if a.is_zero() => Some(b.clone()),
+        BinaryOp::Mul if a.is_zero() || b.is_one() => Some(a.clone()),
+        BinaryOp::Mul if b.is_zero() || a.is_one() => Some(b.clone()),
+        BinaryOp::Div if b.is_one() => Some(a.clone()),
         BinaryOp::Add | BinaryOp::Sub | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::Or if b.is_zero() => {
             Some(a.clone())
         }
