@@ -407,12 +407,16 @@ __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
 }
 // Once a relaxed load has seen a flag set: what its rank stored before setting it can be read from here on.
 __device__ __forceinline__ void acquire_system(const u32*) { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, ""); }
-__device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
-    __hip_atomic_store(p, x, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
 // A release waits for the stores of its own warp only. Every warp waits for its own before the group meets,
 // so that the one that signals afterwards vouches for all.
 __device__ __forceinline__ void stores_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
+// The fence writes the L2 cache back, which has to be over before the flag goes out: compilers have been seen to
+// leave out the wait of a releasing store when all earlier stores were done.
+__device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
+    stores_done();
+    __hip_atomic_store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
 
 // As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
 // all knock at the same door.

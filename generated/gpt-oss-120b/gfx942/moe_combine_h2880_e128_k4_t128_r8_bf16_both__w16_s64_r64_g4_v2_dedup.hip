@@ -344,12 +344,16 @@ __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
 }
 // Once a relaxed load has seen a flag set: what its rank stored before setting it can be read from here on.
 __device__ __forceinline__ void acquire_system(const u32*) { __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, ""); }
-__device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
-    __hip_atomic_store(p, x, __ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM);
-}
 // A release waits for the stores of its own warp only. Every warp waits for its own before the group meets,
 // so that the one that signals afterwards vouches for all.
 __device__ __forceinline__ void stores_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
+// The fence writes the L2 cache back, which has to be over before the flag goes out: compilers have been seen to
+// leave out the wait of a releasing store when all earlier stores were done.
+__device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
+    stores_done();
+    __hip_atomic_store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
+}
 
 // Every lane's earlier stores to the rank are visible there before its flag is.
 template <typename Group>
@@ -557,7 +561,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
             const u32 token = i / 2;
             const u32 piece = i % 2;
             if (piece < 1) {  // combine.rs:124
-                const u32 start = 0u * 2048u;
+                const u32 start = 0;
                 Vec<f32, 8> sum;
                 const u32 first = token * 4;
                 u64 mask = 0;

@@ -526,7 +526,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
             const u32 token = i / 2;
             const u32 piece = i % 2;
             if (piece < 1) {  // combine.rs:124
-                const u32 start = 0u * 2048u;
+                const u32 start = 0;
                 Vec<f32, 8> sum[2];
                 const u32 first = token * 8;
                 u64 mask = 0;
