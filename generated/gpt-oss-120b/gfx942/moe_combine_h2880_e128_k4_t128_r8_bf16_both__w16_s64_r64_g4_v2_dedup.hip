@@ -347,8 +347,8 @@ __device__ __forceinline__ void acquire_system(const u32*) { __builtin_amdgcn_fe
 // A release waits for the stores of its own warp only. Every warp waits for its own before the group meets,
 // so that the one that signals afterwards vouches for all.
 __device__ __forceinline__ void stores_done() { asm volatile("s_waitcnt vmcnt(0)" ::: "memory"); }
-// The fence writes the L2 cache back, which has to be over before the flag goes out: compilers have been seen to
-// leave out the wait of a releasing store when all earlier stores were done.
+// The fence writes the L2 cache back, which has to be over before the flag goes out: compilers have been seen
+// to leave out the wait of a releasing store when all earlier stores were done.
 __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "");
     stores_done();
