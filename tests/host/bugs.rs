@@ -10,15 +10,25 @@ use crate::moe::{MoeHost, Plan};
 
 const SEEDS: std::ops::Range<u64> = 0..4;
 
-/// Replaces a text that occurs once in one kernel.
+/// How many warps a group has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Groups {
+    OfOneWarp,
+    OfTwoWarps,
+}
+
+/// Replaces all occurrences of a text in one kernel. `WARP` in it stands for the warp size.
 struct Bug {
     name: &'static str,
     language: Language,
+    groups: Groups,
     /// Dispatch or combine.
     kernel: usize,
     from: &'static str,
     to: &'static str,
-    /// A part of what must be said.
+    /// How often `from` occurs.
+    count: usize,
+    /// A part of what must be found; nothing when any race will do, or that nobody wrote what is read.
     caught: &'static str,
 }
 
@@ -27,11 +37,20 @@ const COMBINE: usize = 1;
 
 impl Bug {
     fn new(name: &'static str, kernel: usize, from: &'static str, to: &'static str) -> Bug {
-        Bug { name, language: Language::Cuda, kernel, from, to, caught: "race: " }
+        let (language, groups) = (Language::Cuda, Groups::OfTwoWarps);
+        Bug { name, language, groups, kernel, from, to, count: 1, caught: "" }
     }
 
     fn in_hip(self) -> Bug {
         Bug { language: Language::Hip, ..self }
+    }
+
+    fn in_one_warp(self) -> Bug {
+        Bug { groups: Groups::OfOneWarp, ..self }
+    }
+
+    fn twice(self) -> Bug {
+        Bug { count: 2, ..self }
     }
 
     fn caught_by(self, caught: &'static str) -> Bug {
@@ -39,8 +58,10 @@ impl Bug {
     }
 
     fn plant(&self, texts: &[Text]) -> Vec<Text> {
+        let size = self.language.target().warp_size().to_string();
+        let [from, to] = [self.from, self.to].map(|t| t.replace("WARP", &size));
         let mut texts = texts.to_vec();
-        texts[self.kernel] = texts[self.kernel].clone().edited(self.from, self.to, 1);
+        texts[self.kernel] = texts[self.kernel].clone().edited(&from, &to, self.count);
         texts
     }
 }
@@ -54,13 +75,13 @@ fn problem() -> MoeProblem {
     MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
 }
 
-/// Two groups of two warps a block.
-fn host(language: Language) -> MoeHost {
+fn host(language: Language, groups: Groups) -> MoeHost {
     let problem = problem();
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
+    let warps = if groups == Groups::OfOneWarp { 1 } else { 2 };
     let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
-    (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (4, 2, 1);
-    (combine.warps, combine.group_warps) = (4, 2);
+    (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (2 * warps, warps, 1);
+    (combine.warps, combine.group_warps) = (2 * warps, warps);
     (dispatch.send_blocks, dispatch.recv_blocks) = (1, 2);
     (combine.send_blocks, combine.recv_blocks) = (2, 1);
     MoeHost::new(&problem, &tuning, Plan::new(language, 3))
@@ -76,12 +97,34 @@ fn of_both() -> Vec<Bug> {
             "u32(index / per_rank % ranks), expected, site);\n    }\n    return group.all(arrived);",
             "u32(index / per_rank % ranks), expected, site);\n    }\n    return true;",
         ),
+        Bug::new(
+            "the words of a scan are read while they are written",
+            DISPATCH,
+            "ours[group.lane / WARP] = total;\n        group.sync();",
+            "ours[group.lane / WARP] = total;",
+        ),
+        Bug::new(
+            "counts are put before all are in shared memory",
+            DISPATCH,
+            "block.sync();\n        u32 count_tile;",
+            "u32 count_tile;",
+        ),
+        Bug::new("the epoch stays", DISPATCH, "args.epoch->value = epoch;", "args.epoch->value = epoch - 1;"),
+        Bug::new(
+            "flags of the wrong rank",
+            COMBINE,
+            "args.return_flag[source] + back",
+            "args.return_flag[args.rank] + back",
+        )
+        .caught_by("wrong result: "),
     ]
 }
 
 fn of_cuda() -> Vec<Bug> {
     vec![
+        Bug::new("rows without release", DISPATCH, "st.release.sys", "st.relaxed.sys"),
         Bug::new("returns without release", COMBINE, "st.release.sys", "st.relaxed.sys"),
+        Bug::new("rows without acquire", DISPATCH, "fence.acquire.sys;", ""),
         Bug::new("returns without acquire", COMBINE, "fence.acquire.sys;", ""),
         Bug::new("release at gpu scope", COMBINE, "st.release.sys", "st.release.gpu"),
         Bug::new("acquire at gpu scope", DISPATCH, "fence.acquire.sys", "fence.acquire.gpu"),
@@ -99,18 +142,54 @@ fn of_cuda() -> Vec<Bug> {
             "group.sync();\n    for (u32 turn = group.lane;",
             "for (u32 turn = group.lane;",
         ),
+        Bug::new("two groups meet at one barrier", COMBINE, "\"r\"(1 + number)", "\"r\"(1)").twice(),
+        Bug::new("a group's barrier waits for the block", DISPATCH, "\"r\"(lanes)", "\"r\"(2 * lanes)")
+            .twice()
+            .caught_by("deadlock: "),
+        Bug::new(
+            "the epoch advances while lanes read it",
+            COMBINE,
+            "__syncthreads();  // every lane has read the epoch",
+            "",
+        ),
+        Bug::new(
+            "blocks are counted without a fence",
+            DISPATCH,
+            "__threadfence();\n    if (atomicAdd",
+            "if (atomicAdd",
+        ),
+        Bug::new(
+            "a vote that orders nothing",
+            COMBINE,
+            "__syncwarp();\n        return every;",
+            "return every;",
+        )
+        .in_one_warp(),
     ]
 }
 
 fn of_hip() -> Vec<Bug> {
     let all = vec![
         Bug::new(
+            "rows without release",
+            DISPATCH,
+            "__ATOMIC_RELEASE, __HIP_MEMORY",
+            "__ATOMIC_RELAXED, __HIP_MEMORY",
+        ),
+        Bug::new(
             "returns without release",
             COMBINE,
             "__ATOMIC_RELEASE, __HIP_MEMORY",
             "__ATOMIC_RELAXED, __HIP_MEMORY",
         ),
+        Bug::new("rows without acquire", DISPATCH, "__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"\");", ""),
         Bug::new("returns without acquire", COMBINE, "__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"\");", ""),
+        Bug::new(
+            "release at agent scope",
+            COMBINE,
+            "__ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM",
+            "__ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT",
+        ),
         Bug::new(
             "acquire at agent scope",
             DISPATCH,
@@ -142,6 +221,41 @@ fn of_hip() -> Vec<Bug> {
             "stores_done();\n    group.sync();",
             "group.sync();",
         ),
+        Bug::new(
+            "a group's barrier that releases nothing",
+            COMBINE,
+            "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"workgroup\");\n        ++meetings;",
+            "++meetings;",
+        ),
+        Bug::new(
+            "a group's barrier that acquires nothing",
+            DISPATCH,
+            "s_sleep(1);\n        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"workgroup\");",
+            "s_sleep(1);",
+        ),
+        Bug::new(
+            "a group's barrier that waits for one warp less",
+            COMBINE,
+            "N * meetings",
+            "(N - 1) * meetings",
+        ),
+        Bug::new("a group's counter is not cleared", DISPATCH, "if (lane < 3) place[lane] = 0;", "")
+            .caught_by("uninitialised: "),
+        Bug::new(
+            "the epoch advances while lanes read it",
+            COMBINE,
+            "__builtin_amdgcn_s_barrier();  // every lane has read the epoch",
+            "",
+        )
+        .in_one_warp(),
+        Bug::new("blocks are counted without order", DISPATCH, "__ATOMIC_ACQ_REL", "__ATOMIC_RELAXED"),
+        Bug::new(
+            "a warp's meeting that releases nothing",
+            COMBINE,
+            "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"wavefront\");",
+            "",
+        )
+        .in_one_warp(),
     ];
     all.into_iter().map(Bug::in_hip).collect()
 }
@@ -151,16 +265,24 @@ fn missed(bug: &Bug, host: &MoeHost) -> Option<String> {
     let program = Program::new(&bug.plant(&host.texts), Mode::Checked);
     let runs = host.job.run(&program, SEEDS);
     let wrong: Vec<Vec<String>> = runs.iter().map(|run| host.wrong(run)).collect();
-    let caught = wrong.iter().filter(|w| w.iter().any(|one| one.contains(bug.caught))).count();
+    let found = |one: &String| match bug.caught {
+        "" => one.starts_with("race: ") || one.starts_with("uninitialised: "),
+        part => one.contains(part),
+    };
+    let caught = wrong.iter().filter(|w| w.iter().any(found)).count();
     println!("{:?}, {}: {caught} of {}", bug.language, bug.name, wrong.len());
     (caught < wrong.len())
         .then(|| format!("{:?}, {}: {caught} of {}: {wrong:#?}", bug.language, bug.name, wrong.len()))
 }
 
 fn all_are_caught(language: Language, bugs: Vec<Bug>) {
-    let host = host(language);
-    host.run_clean(&host.program(Mode::Checked), SEEDS);
-    let missed: Vec<String> = bugs.par_iter().filter_map(|bug| missed(bug, &host)).collect();
+    let [one, two] = [Groups::OfOneWarp, Groups::OfTwoWarps].map(|groups| {
+        let host = host(language, groups);
+        host.run_clean(&host.program(Mode::Checked), SEEDS);
+        host
+    });
+    let host_of = |bug: &Bug| if bug.groups == Groups::OfOneWarp { &one } else { &two };
+    let missed: Vec<String> = bugs.par_iter().filter_map(|bug| missed(bug, host_of(bug))).collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }
 

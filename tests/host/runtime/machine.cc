@@ -13,6 +13,7 @@ static u32 static_shared_bytes = 0;
 static constexpr u64 stall_ns = 1'000'000;
 static constexpr u32 most_stalls = 24;  // more than any wait's budget
 static constexpr u64 most_turns = 4'000'000;  // some ten times what a run takes
+static constexpr u64 turns_after_finding = 100'000;
 static constexpr u32 named_barriers = 16;
 static constexpr unsigned char poison = 0xf5;  // a NaN, and no index
 
@@ -85,7 +86,7 @@ void Machine::begin(const u64 seed) {
     ready_.clear();
     parked_.clear();
     read_.assign(job_.ranks, {});
-    now_ = turns_ = 0;
+    now_ = turns_ = last_turn_ = 0;
     stalls_ = 0;
     over_ = false;
     for (u32 agent = 0; agent < agents; ++agent) {
@@ -216,11 +217,14 @@ void Machine::run(const u64 seed) {
             continue;
         }
         if (turns_ == most_turns) wrong("endless", "after " + std::to_string(most_turns) + " turns", 0);
+        if (last_turn_ != 0 && turns_ >= last_turn_) return;
         me = pick();
         ++turns_;
         ++now_;
         Fiber::switch_to(scheduler_, me->fiber);
         me = nullptr;
+        // What follows from something wrong says little more, and may take long.
+        if (last_turn_ == 0 && findings.any()) last_turn_ = turns_ + turns_after_finding;
     }
 }
 
@@ -292,6 +296,10 @@ void Machine::deadlock() {
 
 void Machine::wrong(const char* const kind, const std::string& text, const Site site) {
     if (findings.is_new(kind, site, 0)) findings.add(kind, text);
+    end_run();
+}
+
+void Machine::end_run() {
     over_ = true;
     if (me) Fiber::switch_to(me->fiber, scheduler_);  // for good
 }
@@ -511,6 +519,7 @@ u64 shuffle(const u64 bits, const u32 from) { return machine->meet(Meeting::Shuf
 u64 ballot(const bool mine) { return machine->meet(Meeting::Ballot, mine, 0, HERE); }
 void warp_sync() { machine->meet(Meeting::Sync, 0, 0, HERE); }
 void wave_barrier() { machine->meet(Meeting::WaveBarrier, 0, 0, HERE); }
+void end_run() { machine->end_run(); }
 bool barrier(const u32 number, const u32 threads, const bool mine) { return machine->meet_at(number, threads, mine, HERE); }
 void block_barrier() { machine->meet_block(HERE); }
 void stores_done() {

@@ -131,6 +131,7 @@ class Machine {
     u64 now() const { return now_; }
     bool checks() const { return job_.checks; }
     [[noreturn]] void end_thread();
+    void end_run();
 
   private:
     Job& job_;
@@ -143,6 +144,7 @@ class Machine {
     Fiber scheduler_;
     u64 now_ = 0, turns_ = 0;
     u32 stalls_ = 0;
+    u64 last_turn_ = 0;
     bool over_ = false;
 
     void place_memory();

@@ -145,6 +145,7 @@ bool Memory::fresh(Cell& cell, const u64 at, const u64 bytes, Actor& who, const 
             const char* const what = write ? " writes " : " reads ";
             findings.add("out of bounds", name_of_agent(who.agent) + what + where(at) + " at " + name_of_site(site));
         }
+        end_run();
         return false;
     }
     cell = {};
@@ -182,9 +183,11 @@ void Memory::check(Actor& who, Cell& cell, const u64 at, const u64 bytes, const 
 }
 
 void Memory::unwritten(Actor& who, const u64 at, const Site site) {
-    if (!findings.is_new("uninitialised", site, 0)) return;
-    findings.add("uninitialised",
-                 name_of_agent(who.agent) + " reads " + where(at) + " at " + name_of_site(site) + ", which nobody wrote");
+    if (findings.is_new("uninitialised", site, 0)) {
+        findings.add("uninitialised", name_of_agent(who.agent) + " reads " + where(at) + " at " + name_of_site(site) +
+                                          ", which nobody wrote");
+    }
+    end_run();
 }
 
 void Memory::check_reads(Actor& who, const Cell& cell, const u64 at, const Site site) {

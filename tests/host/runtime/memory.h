@@ -34,6 +34,7 @@ class Findings {
     // Whether it is the first of its kind there, and worth its words.
     bool is_new(const char* kind, Site site, Site other);
     void add(const char* kind, const std::string& text) { list_.push_back(std::string(kind) + ": " + text); }
+    bool any() const { return !list_.empty(); }
     const std::vector<std::string>& list() const { return list_; }
     void clear();
 
@@ -132,6 +133,9 @@ class Memory {
 
 extern Memory memory;
 extern std::vector<Actor*> actors;  // by agent
+
+// Ends the run when a thread has read what means nothing: who knows what it does with it.
+void end_run();
 
 // What an agent is called in findings.
 std::string name_of_agent(u32 agent);
