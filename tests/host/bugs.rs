@@ -170,25 +170,15 @@ fn of_cuda() -> Vec<Bug> {
 
 fn of_hip() -> Vec<Bug> {
     let all = vec![
-        Bug::new(
-            "rows without release",
-            DISPATCH,
-            "__ATOMIC_RELEASE, __HIP_MEMORY",
-            "__ATOMIC_RELAXED, __HIP_MEMORY",
-        ),
-        Bug::new(
-            "returns without release",
-            COMBINE,
-            "__ATOMIC_RELEASE, __HIP_MEMORY",
-            "__ATOMIC_RELAXED, __HIP_MEMORY",
-        ),
+        Bug::new("rows without release", DISPATCH, "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"\");", ""),
+        Bug::new("returns without release", COMBINE, "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"\");", ""),
         Bug::new("rows without acquire", DISPATCH, "__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"\");", ""),
         Bug::new("returns without acquire", COMBINE, "__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"\");", ""),
         Bug::new(
             "release at agent scope",
             COMBINE,
-            "__ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_SYSTEM",
-            "__ATOMIC_RELEASE, __HIP_MEMORY_SCOPE_AGENT",
+            "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"\");",
+            "__builtin_amdgcn_fence(__ATOMIC_RELEASE, \"agent\");",
         ),
         Bug::new(
             "acquire at agent scope",
@@ -197,10 +187,17 @@ fn of_hip() -> Vec<Bug> {
             "__builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"agent\");",
         ),
         Bug::new(
+            "flags are set at agent scope",
+            DISPATCH,
+            "store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM",
+            "store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT",
+        )
+        .caught_by("the scope of one of them"),
+        Bug::new(
             "polls at agent scope",
             COMBINE,
-            "__ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM",
-            "__ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT",
+            "load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM",
+            "load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT",
         )
         .caught_by("the scope of one of them"),
         Bug::new(

@@ -17,16 +17,27 @@ pub fn translate(asm: &Asm) -> Result<String, String> {
     let mut registers = vec![];
     for instruction in body.split([';', '\n']).map(str::trim).filter(|i| !i.is_empty()) {
         out += " ";
-        if let Some(names) = instruction.strip_prefix(".reg .pred ") {
+        if let Some((ty, names)) = registers_of(instruction) {
             let names: Vec<&str> = names.split(',').map(str::trim).collect();
             let declared: Vec<String> = names.iter().map(|n| register(n)).collect();
-            out += &format!("bool {};", declared.join(", "));
+            out += &format!("{ty} {};", declared.join(", "));
             registers.extend(names);
         } else {
             out += &statement(instruction, &asm.operands, &registers)?;
         }
     }
     Ok(out + " }")
+}
+
+/// The C++ type and the names of the registers that an instruction declares.
+fn registers_of(instruction: &str) -> Option<(&'static str, &str)> {
+    let (ty, names) = instruction.strip_prefix(".reg .")?.split_once(' ')?;
+    match ty {
+        "pred" => Some(("bool", names)),
+        "u32" | "b32" => Some(("unsigned", names)),
+        "u64" | "b64" => Some(("unsigned long long", names)),
+        _ => None,
+    }
 }
 
 /// The variable of a register: the operands' expressions may have one of the register's own name.
@@ -179,6 +190,15 @@ mod tests {
             ),
             "{ bool ptx_mine, ptx_every; ptx_mine = unsigned((mine)) != unsigned(0); (o) = ptx_mine ? 1 : 0; }"
         );
+    }
+
+    #[test]
+    fn registers_are_variables() {
+        assert_eq!(
+            said("{\n\t.reg .u32 seen;\n\tld.acquire.sys.global.u32 seen, [%0];\n\t}", &["p"]),
+            "{ unsigned ptx_seen; ptx_seen = ::host::atomic_load((p), ::host::Order::Acquire, ::host::Scope::System); }"
+        );
+        assert!(said(".reg .b128 packet;", &[]).contains("is not known"));
     }
 
     #[test]

@@ -348,11 +348,7 @@ void Machine::complete(Warp& warp) {
             // A fence is the warp's: what it waits for and passes on is what all lanes did before it.
             t->knows.vouched = all.vouched;
             t->fenced = {all.published(scope), scope, t};
-            if (scope >= Scope::Gpu) {
-                t->performed();
-            } else {
-                t->tick();
-            }
+            t->tick();
         }
     }
     for (Thread* t : warp.lanes) {
@@ -427,12 +423,17 @@ void Machine::fence(const Order order, const Scope scope, const Site site) {
     const bool releases = order == Order::Release || order == Order::AcqRel;
     if (order == Order::Acquire || order == Order::AcqRel) take_seen(*me, scope);
     if (!releases) return;
-    if (job_.warp_vouches) {
+    // In the warp and the block all lanes fence together. A wider one is for the lanes that signal.
+    if (job_.warp_vouches && scope <= Scope::Block) {
         meet(Meeting::Fence, 0, u32(scope), site);
         return;
     }
     me->fenced = {me->told().published(scope), scope, me};
-    me->tick();
+    if (job_.warp_vouches) {
+        me->performed();
+    } else {
+        me->tick();
+    }
 }
 
 void Machine::poll(const void* const p, const u32 bytes, const Site site) {
