@@ -419,15 +419,15 @@ void Machine::take_seen(Thread& thread, const Scope scope) {
 }
 
 void Machine::fence(const Order order, const Scope scope, const Site site) {
-    if (!job_.checks) return;
     const bool releases = order == Order::Release || order == Order::AcqRel;
-    if (order == Order::Acquire || order == Order::AcqRel) take_seen(*me, scope);
-    if (!releases) return;
+    const bool acquires = order == Order::Acquire || order == Order::AcqRel;
+    if (job_.checks && acquires) take_seen(*me, scope);
     // In the warp and the block all lanes fence together. A wider one is for the lanes that signal.
-    if (job_.warp_vouches && scope <= Scope::Block) {
+    if (releases && job_.warp_vouches && scope <= Scope::Block) {
         meet(Meeting::Fence, 0, u32(scope), site);
         return;
     }
+    if (!job_.checks || !releases) return;
     me->fenced = {me->told().published(scope), scope, me};
     if (job_.warp_vouches) {
         me->performed();
