@@ -280,9 +280,35 @@ impl Flags {
         per_rank: u32,
         epoch: Epoch,
     ) -> Arrived {
+        self.wait_for(i.index(), count.val().to_raw(), None, per_rank, epoch, Loc::caller())
+    }
+
+    /// As [`Flags::wait_all`] for 64 flags at most, of which only those are waited for whose bit is set in `only`: bit 0 is
+    /// flag `i`.
+    #[track_caller]
+    pub fn wait_some(
+        &self,
+        i: impl IntoIndex,
+        count: u32,
+        only: impl IntoVal<u64>,
+        per_rank: u32,
+        epoch: Epoch,
+    ) -> Arrived {
         let loc = Loc::caller();
+        let (i, only) = (i.index(), only.val().to_raw());
+        self.wait_for(i, host(count, loc).to_raw(), Some(only), per_rank, epoch, loc)
+    }
+
+    fn wait_for(
+        &self,
+        i: Index,
+        count: Raw,
+        only: Option<Raw>,
+        per_rank: u32,
+        epoch: Epoch,
+        loc: Loc,
+    ) -> Arrived {
         require_role(loc, "a wait");
-        let (i, count) = (i.index(), count.val().to_raw());
         attempt(loc, |t| {
             if per_rank == 0 {
                 let help = "`per_rank` is how many flags each rank signals, at least 1";
@@ -294,12 +320,18 @@ impl Flags {
             };
             let index = self.buf.at(t, i, n, loc)?;
             let count = t.use_value(count.trace, count.id, loc)?;
+            let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
+            if only.is_some() && n > 64 {
+                let message = format!("{n} flags of which a mask picks some");
+                return Err(TraceError::new(loc, message, "a mask has 64 bits: wait for at most 64 flags"));
+            }
             let value = epoch_value(t, epoch, loc)?;
             self.arrive(t, loc, |receipt, flag| OpKind::WaitAll {
                 receipt,
                 flag,
                 index,
                 count,
+                only,
                 per_rank,
                 value,
             })

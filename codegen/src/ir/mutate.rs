@@ -79,7 +79,7 @@ pub enum Slot {
     Count,
     /// The rank that a `Wait`, or the first tile of a `TakePackets`, believes it hears from.
     From,
-    /// Which tiles a `TakePackets` takes.
+    /// Which tiles a `TakePackets` takes, or which flags a `WaitAll` waits for.
     Mask,
     /// Where packets, a put or a signal go (that one alone; the rest of its parcel keeps its target).
     Target,

@@ -201,12 +201,13 @@ pub enum OpKind {
     /// `from` (`U32`) is the rank that signals, for the diagnosis.
     Wait { receipt: ReceiptId, flag: ParamId, index: ValueId, from: ValueId, value: ValueId },
     /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
-    /// `(index + i) / per_rank % ranks`.
+    /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set.
     WaitAll {
         receipt: ReceiptId,
         flag: ParamId,
         index: ValueId,
         count: ValueId,
+        only: Option<ValueId>,
         per_rank: u32,
         value: ValueId,
     },

@@ -81,7 +81,11 @@ impl OpKind {
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
             Wait { index, from, value, .. } => vec![*index, *from, *value],
-            WaitAll { index, count, value, .. } => vec![*index, *count, *value],
+            WaitAll { index, count, only, value, .. } => {
+                let mut v = vec![*index, *count, *value];
+                v.extend(only);
+                v
+            }
             SendPackets { index, value, .. } => vec![*index, *value],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![*mask];
@@ -132,7 +136,11 @@ impl OpKind {
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
             Wait { index, from, value, .. } => vec![index, from, value],
-            WaitAll { index, count, value, .. } => vec![index, count, value],
+            WaitAll { index, count, only, value, .. } => {
+                let mut v = vec![index, count, value];
+                v.extend(only);
+                v
+            }
             SendPackets { index, value, .. } => vec![index, value],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![mask];

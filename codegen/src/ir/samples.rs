@@ -255,6 +255,7 @@ fn receive_rows(s: &mut Sample, p: Params, epoch: ValueId) {
         flag: p.end_flag,
         index: zero,
         count: four,
+        only: None,
         per_rank: 1,
         value: epoch,
     };

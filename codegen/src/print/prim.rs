@@ -150,6 +150,8 @@ prims! {
     Wait = "wait", Nothing, [Poll];
     /// Wait for many flags.
     WaitAll = "wait_all", Nothing, [Poll];
+    /// Wait for those of a few flags that a mask picks.
+    WaitSome = "wait_some", Nothing, [Poll];
     /// Packets and their atomic accesses.
     Packet = "packet", Nothing, [];
     /// Send a packet.
@@ -287,6 +289,7 @@ pub(super) const DEFINED: &[&str] = &[
     "trailing_zeros",
     "wait_flag",
     "wait_flags",
+    "wait_some_flags",
     "wrap_abs",
     "wrap_add",
     "wrap_mul",

@@ -243,20 +243,25 @@ impl Emitter<'_, '_> {
     pub fn wait_all(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::WaitAll { flag, index, count, per_rank, value, .. } = op.kind else {
+        let OpKind::WaitAll { flag, index, count, only, per_rank, value, .. } = op.kind else {
             unreachable!("asked for waits only")
         };
-        self.used.add(Prim::WaitAll);
+        self.used.add(if only.is_some() { Prim::WaitSome } else { Prim::WaitAll });
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
         self.w.gap();
         self.w.comment(&format!(
-            "Wait for {} of {name}: what was put before setting them can be read from here on ({})",
+            "Wait for {}{} of {name}: what was put before setting them can be read from here on ({})",
+            if only.is_some() { "some of " } else { "" },
             count.plain(),
             self.place(op.loc)
         ));
+        let (function, only) = match only {
+            Some(mask) => ("wait_some_flags", format!(", {}", self.scalar(mask)?.plain())),
+            None => ("wait_flags", String::new()),
+        };
         self.w.line(&format!(
-            "if (!wait_flags({}, args, {}[args.rank], {}, {}, {per_rank}, {}, {})) return false;",
+            "if (!{function}({}, args, {}[args.rank], {}, {}{only}, {per_rank}, {}, {})) return false;",
             self.group.name,
             self.arg(flag).text,
             index.plain(),

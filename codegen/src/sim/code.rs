@@ -249,6 +249,7 @@ pub(super) enum Insn {
         flag: ParamId,
         index: Reg,
         count: Reg,
+        only: Option<Reg>,
         per_rank: u32,
         value: Reg,
         epoch: Option<ParamId>,

@@ -293,11 +293,17 @@ impl World<'_> {
     }
 
     fn wait_all(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
-        let Insn::WaitAll { receipt, flag, index, count, per_rank, value, epoch } = *insn else {
+        let Insn::WaitAll { receipt, flag, index, count, only, per_rank, value, epoch } = *insn else {
             unreachable!("called for waits on several flags");
         };
         let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
+        let only = only.map(|m| agent.get(m));
+        let chosen = |i: u64| only.is_none_or(|mask| mask >> i.min(63) & 1 != 0);
         while agent.arrived < count {
+            if !chosen(agent.arrived) {
+                agent.arrived += 1;
+                continue;
+            }
             let index = first.saturating_add(agent.arrived);
             let from = index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
             if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
@@ -306,7 +312,8 @@ impl World<'_> {
             agent.arrived += 1;
         }
         agent.arrived = 0;
-        Ok(self.received(agent, receipt, value, epoch, count))
+        let flags = (0..count).filter(|&i| chosen(i)).count() as u64;
+        Ok(self.received(agent, receipt, value, epoch, flags))
     }
 
     /// Notes a satisfied wait.

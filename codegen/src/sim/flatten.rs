@@ -330,11 +330,12 @@ impl Flattener<'_> {
                 value: self.reg(value),
                 epoch: self.facts.epoch_of.get(&value).copied(),
             },
-            OpKind::WaitAll { receipt, flag, index, count, per_rank, value } => Insn::WaitAll {
+            OpKind::WaitAll { receipt, flag, index, count, only, per_rank, value } => Insn::WaitAll {
                 receipt,
                 flag,
                 index: self.reg(index),
                 count: self.reg(count),
+                only: only.map(|m| self.reg(m)),
                 per_rank,
                 value: self.reg(value),
                 epoch: self.facts.epoch_of.get(&value).copied(),

@@ -136,13 +136,14 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 fn sum_piece(c: &Combine, a: &CombineArgs, epoch: Epoch, token: Val<u32>, start: Val<u32>, len: u32) {
     let mut sum = var(splat(0f32, len));
     if c.dedup {
-        let mut left = var(owners(c.map(), &a.ids, token * c.topk, c.topk));
-        while left != 0 {
-            let owner = left.get().trailing_zeros();
-            left &= &left - 1;
-            let back = token * c.ranks + owner;
-            let arrived = a.return_flag.from(owner).wait(back, epoch);
-            sum += a.returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
+        let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+        let first = token * c.ranks;
+        let arrived = a.return_flag.wait_some(first, c.ranks, owners, 1, epoch);
+        // One after the other in the source, so that the loads of all owners can be in flight together.
+        for owner in 0..c.ranks {
+            if owners & bit(owner.val()) != 0 {
+                sum += a.returns.load_f32(&arrived, at(first + owner, c.hidden) + start.to_u64(), len);
+            }
         }
     } else {
         for k in 0..c.topk.val() {

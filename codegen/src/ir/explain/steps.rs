@@ -178,9 +178,10 @@ impl<'k> Teller<'k> {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 Action { ranks: Some(format!("rank `{}`", text(from))), ..wait }
             }
-            OpKind::WaitAll { flag, index, count, value, .. } => {
+            OpKind::WaitAll { flag, index, count, only, value, .. } => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+                let wait = masked(wait, only.as_ref());
                 Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
             }
             OpKind::SendPackets { packets, target, index, value } => {

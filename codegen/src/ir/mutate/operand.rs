@@ -44,7 +44,9 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
         (Slot::From, OpKind::Wait { from, .. }) => Some(from),
         (Slot::From, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.from),
         (Slot::Index, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.index),
-        (Slot::Mask, OpKind::TakePackets { mask, .. }) => Some(mask),
+        (Slot::Mask, OpKind::TakePackets { mask, .. } | OpKind::WaitAll { only: Some(mask), .. }) => {
+            Some(mask)
+        }
         (
             Slot::Index,
             OpKind::Load { index, .. }

@@ -252,7 +252,7 @@ fn masks_of_true_and_waits_for_a_computed_count() {
         let receipt = s.receipt(flag);
         let then = s.region(|s| {
             let (count, per_rank) = (s.binary("", BinaryOp::Mul, me, me), 1);
-            s.op(OpKind::WaitAll { receipt, flag, index: me, count, per_rank, value: me });
+            s.op(OpKind::WaitAll { receipt, flag, index: me, count, only: None, per_rank, value: me });
         });
         s.op(OpKind::If { cond: any, then, otherwise: Region::default(), results: vec![] });
     });

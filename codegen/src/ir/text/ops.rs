@@ -161,11 +161,12 @@ impl Line<'_> {
                 let at = self.element(Place::Param(*flag), *index);
                 format!("^{} = wait {at} == {} from rank {}", receipt.0, v(value), v(from))
             }
-            OpKind::WaitAll { receipt, flag, index, count, per_rank, value } => {
+            OpKind::WaitAll { receipt, flag, index, count, only, per_rank, value } => {
                 let flag = self.param(*flag);
                 let (index, count) = (v(index), v(count));
+                let only = only.as_ref().map_or(String::new(), |m| format!(" of {}", v(m)));
                 format!(
-                    "^{} = wait_all {flag}[{index}; {count}] == {}, {per_rank} a rank",
+                    "^{} = wait_all {flag}[{index}; {count}]{only} == {}, {per_rank} a rank",
                     receipt.0,
                     v(value)
                 )

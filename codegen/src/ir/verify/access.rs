@@ -47,8 +47,11 @@ impl Check<'_, '_, '_> {
                 self.rank(*from);
                 self.elements(Place::Param(*flag), *index, 1);
             }
-            OpKind::WaitAll { flag, index, count, .. } => {
+            OpKind::WaitAll { flag, index, count, only, .. } => {
                 let count = self.facts.int(*count).unwrap_or(0);
+                if only.is_some() && count > 64 {
+                    self.report.add(self.loc, Problem::MaskedFlags { count });
+                }
                 self.elements(Place::Param(*flag), *index, count);
             }
             OpKind::SendPackets { packets, target, index, value } => {

@@ -123,6 +123,8 @@ pub enum Problem {
     BufferDtype { op: &'static str, value: String, buffer: String, dtype: Dtype },
     #[error("`wait_all` with 0 flags a rank")]
     NoFlagsPerRank,
+    #[error("`wait_all` picks among {count} flags by a mask, which has 64 bits")]
+    MaskedFlags { count: i128 },
     #[error(
         "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
     )]

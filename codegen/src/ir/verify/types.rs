@@ -238,9 +238,12 @@ impl Check<'_, '_> {
                 self.flag(*flag, *index, *value);
                 self.operand("source rank", *from, U32);
             }
-            OpKind::WaitAll { flag, index, count, per_rank, value, .. } => {
+            OpKind::WaitAll { flag, index, count, only, per_rank, value, .. } => {
                 self.flag(*flag, *index, *value);
                 self.operand("count", *count, U32);
+                if let Some(only) = only {
+                    self.operand("mask of flags", *only, Type::scalar(Dtype::U64));
+                }
                 if *per_rank == 0 {
                     self.add(Problem::NoFlagsPerRank);
                 }

@@ -132,6 +132,7 @@ fn dispatch() -> Kernel {
                 flag: rec_flag,
                 index: zero,
                 count: all,
+                only: None,
                 per_rank: TOKENS,
                 value: epoch,
             };

@@ -219,6 +219,7 @@ fn receive(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
         flag: p.record_flag,
         index: first,
         count: few,
+        only: None,
         per_rank: 1,
         value: c.epoch,
     });

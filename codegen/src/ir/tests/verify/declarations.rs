@@ -41,7 +41,15 @@ fn ids_out_of_range() {
         (OpKind::Signal { parcel, flag: ParamId(0), index: v, value: v, order: release }, "parcel 99"),
         (OpKind::Wait { receipt, flag: ParamId(0), index: v, from: v, value: v }, "receipt 99"),
         (
-            OpKind::WaitAll { receipt, flag: ParamId(0), index: v, count: v, per_rank: 1, value: v },
+            OpKind::WaitAll {
+                receipt,
+                flag: ParamId(0),
+                index: v,
+                count: v,
+                only: None,
+                per_rank: 1,
+                value: v,
+            },
             "receipt 99",
         ),
     ];

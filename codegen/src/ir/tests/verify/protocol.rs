@@ -103,6 +103,7 @@ fn the_wait_comes_first_on_every_path() {
             flag: p.flag,
             index: zero,
             count: four,
+            only: None,
             per_rank: 1,
             value: p.epoch,
         });
@@ -330,7 +331,15 @@ fn bounds_of_constant_accesses() {
     note(&|s, p| {
         let receipt = s.receipt(p.flag);
         let (index, count) = (s.u32(1), s.u32(4));
-        s.op(OpKind::WaitAll { receipt, flag: p.flag, index, count, per_rank: 1, value: p.epoch });
+        s.op(OpKind::WaitAll {
+            receipt,
+            flag: p.flag,
+            index,
+            count,
+            only: None,
+            per_rank: 1,
+            value: p.epoch,
+        });
     });
     note(&|s, _| {
         let loc = s.loc();

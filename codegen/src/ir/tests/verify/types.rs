@@ -319,7 +319,7 @@ fn put_signal_and_wait_types() {
     let wait_all = |s: &mut Sample, flag: ParamId, [index, count, value]: [Type; 3], per_rank: u32| {
         let (index, count, value) = (of(s, index), of(s, count), of(s, value));
         let receipt = s.receipt(flag);
-        s.op(OpKind::WaitAll { receipt, flag, index, count, per_rank, value });
+        s.op(OpKind::WaitAll { receipt, flag, index, count, only: None, per_rank, value });
     };
     note(&|s, p| wait_all(s, p.inbox, [U32; 3], 1));
     note(&|s, p| wait_all(s, p.flag, [F32, U32, U32], 1));
