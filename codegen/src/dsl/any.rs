@@ -1,12 +1,12 @@
 //! Tiles whose element type a config chooses, moved as they are.
 
-use super::buffer::{Buf, IntoIndex, cast};
+use super::buffer::{Buf, Index, IntoIndex, cast};
 use super::error::TraceError;
 use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
-use super::tile::Tile;
+use super::tile::{Tile, check_len, spread};
 use super::trace::attempt;
-use super::val::{FromRaw, Raw};
+use super::val::{FromRaw, IntoVal, Raw, host};
 use crate::ir::{Dtype, Loc};
 
 /// A tile of a buffer whose element type the config chooses. It can be moved to a buffer of the same type, bit for bit,
@@ -44,7 +44,22 @@ impl AnyTile {
     }
 }
 
+/// As a load, but zeros unless `cond` holds; memory is not touched then.
+fn load_if(buf: &Buf, i: Index, len: u32, cond: Raw, receipt: Option<&Arrived>, loc: Loc) -> AnyTile {
+    check_len(loc, len);
+    let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), buf.dtype, loc);
+    AnyTile { raw: buf.load_masked(i, spread(cond, len, loc), zero, receipt, loc) }
+}
+
 impl AnyPtr {
+    /// The `len` elements from element `i` on, as they are, where `cond` holds; else zeros, and memory is not touched.
+    /// Unlike loads in branches, several of these are in flight together.
+    #[track_caller]
+    pub fn load_if(&self, i: impl IntoIndex, len: u32, cond: impl IntoVal<bool>) -> AnyTile {
+        let (i, cond) = (i.index(), cond.val().to_raw());
+        load_if(&self.buf, i, len, cond, None, Loc::caller())
+    }
+
     /// The `len` elements from element `i` on, as they are.
     #[track_caller]
     pub fn load(&self, i: impl IntoIndex, len: u32) -> AnyTile {
@@ -61,6 +76,19 @@ impl AnyPtr {
 }
 
 impl AnySym {
+    /// As [`AnyPtr::load_if`] from this rank's own instance, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn load_if(
+        &self,
+        receipt: &Arrived,
+        i: impl IntoIndex,
+        len: u32,
+        cond: impl IntoVal<bool>,
+    ) -> AnyTile {
+        let (i, cond) = (i.index(), cond.val().to_raw());
+        load_if(&self.buf, i, len, cond, Some(receipt), Loc::caller())
+    }
+
     /// The `len` elements from element `i` on of this rank's own instance, as they are, covered by the receipt of a wait.
     #[track_caller]
     pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {

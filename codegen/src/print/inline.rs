@@ -76,7 +76,8 @@ impl Forms {
             p.kernel.op(**u).kind.outs().as_slice().first().is_none_or(|o| self.of(*o) != Form::Dead)
                 || !is_pure(&p.kernel.op(**u).kind)
         };
-        let users: Vec<OpId> = p.users(v).iter().filter(live).copied().collect();
+        let reads = |u: &&OpId| !p.needs_no_other(**u, v);
+        let users: Vec<OpId> = p.users(v).iter().filter(live).filter(reads).copied().collect();
         if users.is_empty() && pure {
             return Form::Dead;
         }

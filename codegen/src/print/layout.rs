@@ -181,6 +181,7 @@ impl Layouts {
         }
         let (tile, index) = match *kind {
             OpKind::Load { out, index, .. } => (out, index),
+            OpKind::LoadMasked { out, index, .. } if p.loads_all_or_zero(id) => (out, index),
             OpKind::Store { index, value, mask: None, .. } | OpKind::Put { index, value, mask: None, .. } => {
                 (value, index)
             }

@@ -85,6 +85,35 @@ impl<'k> Program<'k> {
         self.facts.int(v)
     }
 
+    /// Whether an operation loads a whole tile or none of it, and then has zeros: it can be done by vectors.
+    pub fn loads_all_or_zero(&self, op: OpId) -> bool {
+        match self.kernel.op(op).kind {
+            OpKind::LoadMasked { mask, other, .. } => {
+                matches!(self.def(mask), Some(OpKind::Splat { .. })) && self.is_zero(other)
+            }
+            _ => false,
+        }
+    }
+
+    /// Whether `v` is what such a load has where it does not load, which then needs no value.
+    pub fn needs_no_other(&self, op: OpId, v: ValueId) -> bool {
+        let other = match self.kernel.op(op).kind {
+            OpKind::LoadMasked { other, .. } => other,
+            _ => return false,
+        };
+        other == v && self.loads_all_or_zero(op)
+    }
+
+    fn is_zero(&self, v: ValueId) -> bool {
+        match self.def(v) {
+            Some(OpKind::Const { value, .. }) => {
+                matches!(value, Const::F32(0) | Const::U32(0) | Const::I32(0) | Const::U64(0))
+            }
+            Some(OpKind::Splat { a, .. } | OpKind::Cast { a, .. }) => self.is_zero(*a),
+            _ => false,
+        }
+    }
+
     /// The largest power of two known to divide an integer, at most `limit` (a power of two).
     pub fn divisor(&self, v: ValueId, limit: u32) -> u32 {
         self.facts.multiple_of(v).min(limit.into()) as u32

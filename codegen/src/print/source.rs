@@ -4,7 +4,7 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     family::Target,
-    ir::{Kernel, OpId, OpKind, ParamId, Place, Region, Role, SharedId, ValueId},
+    ir::{Kernel, OpId, OpKind, ParamId, ParamKind, Place, Region, Role, SharedId, ValueId},
 };
 
 use super::{
@@ -215,7 +215,17 @@ fn entry_body(
     offsets: &HashMap<SharedId, u32>,
 ) -> Result<String, PrintError> {
     let kernel = facts.p.kernel;
+    let talks = kernel.params.iter().any(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Packets));
+    if talks {
+        used.add(Prim::System);
+    }
     let mut e = Emitter::new(facts, used, offsets);
+    if talks {
+        e.w.comment(
+            "Launches of an aborted world leave at once: what those before them left behind may be anything.",
+        );
+        e.w.line("if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) return;");
+    }
     e.region(&kernel.prologue)?;
     let advances = kernel.prologue.ops.iter().any(|&id| advanced(kernel, id).is_some());
     let alone = kernel.roles.len() == 1;

@@ -285,6 +285,12 @@ impl Emitter<'_, '_> {
                 let e = self.cell(&self.base(place), index, step)?;
                 self.keep_element(out, e, step);
             }
+            OpKind::LoadMasked { out, place, index, mask, .. } if whole => {
+                let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
+                let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
+                let test = self.uniform_test(mask)?;
+                self.keep(out, &ty, &format!("{} ? {e} : {ty}{{}}", test.text), step, false);
+            }
             OpKind::LoadMasked { out, place, index, mask, other, .. } => {
                 let cell = self.cell(&self.base(place), index, step)?;
                 let e = self.masked(mask, cell, other, step)?;
@@ -377,6 +383,14 @@ impl Emitter<'_, '_> {
         match mask {
             Some(m) if !self.always(m) => Ok(format!("if ({}) ", self.element(m, step)?.text)),
             _ => Ok(String::new()),
+        }
+    }
+
+    /// What decides for all elements of a mask at once.
+    fn uniform_test(&mut self, mask: ValueId) -> Result<Expr, PrintError> {
+        match self.f.p.def(mask) {
+            Some(OpKind::Splat { a, .. }) => self.scalar(*a),
+            _ => unreachable!("asked for uniform masks only"),
         }
     }
 

@@ -270,6 +270,7 @@ impl Emitter<'_, '_> {
                 self.f.p.kernel.op(item.op).kind,
                 OpKind::Load { .. } | OpKind::Store { mask: None, .. } | OpKind::Put { mask: None, .. }
             )
+            || item.layout.per_lane > 1 && item.yields.is_none() && self.f.p.loads_all_or_zero(item.op)
     }
 
     fn phases(&self, items: &[Item]) -> Vec<usize> {

@@ -102,14 +102,24 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 #[kernel]
 fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    for k in 0..c.topk.val() {
-        let row = a.pos.get(entry + k);
-        if row >= 0 {
-            let y = a.y.load_f32(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len);
-            sum = y.fma(a.weight_from.get(entry + k), &sum);
+    for some in in_flight(c.topk) {
+        let rows = some.map(|k| {
+            let row = a.pos.get(entry + k);
+            let here = row >= 0;
+            let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
+            (y, here.select(a.weight_from.get(entry + k), 0.0))
+        });
+        for (y, weight) in rows.collect::<Vec<_>>() {
+            sum = y.to_f32().fma(weight, &sum);
         }
     }
     sum.get()
+}
+
+/// 0 to `n`, in portions of as many as have their loads in flight together.
+fn in_flight(n: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
+    const MOST: u32 = 8;
+    (0..n).step_by(MOST as usize).map(move |first| first..n.min(first + MOST))
 }
 
 /// Sums what comes back for every token. Groups share tokens: each takes a piece of a row.
@@ -139,10 +149,13 @@ fn sum_piece(c: &Combine, a: &CombineArgs, epoch: Epoch, token: Val<u32>, start:
         let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
         let first = token * c.ranks;
         let arrived = a.return_flag.wait_some(first, c.ranks, owners, 1, epoch);
-        // One after the other in the source, so that the loads of all owners can be in flight together.
-        for owner in 0..c.ranks {
-            if owners & bit(owner.val()) != 0 {
-                sum += a.returns.load_f32(&arrived, at(first + owner, c.hidden) + start.to_u64(), len);
+        for some in in_flight(c.ranks) {
+            let parts = some.map(|owner| {
+                let there = (owners & bit(owner.val())) != 0;
+                a.returns.load_if(&arrived, at(first + owner, c.hidden) + start.to_u64(), len, there)
+            });
+            for part in parts.collect::<Vec<_>>() {
+                sum += part.to_f32();
             }
         }
     } else {
