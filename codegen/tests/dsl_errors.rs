@@ -150,6 +150,10 @@ fn protocol() {
             let epoch = a.word.begin();
             role("recv", 1, |_| unused(a.flag.wait_all(0, 8, 0, epoch)));
         }),
+        ("more flags than a mask has bits", |a| {
+            let epoch = a.word.begin();
+            role("recv", 1, |_| unused(a.flag.wait_some(0, 65, 0xffu64, 1, epoch)));
+        }),
         ("parcel outside a role", |_| unused(send_to(Peers::all()))),
         ("wait outside a role", |a| {
             let epoch = a.word.begin();

@@ -92,6 +92,19 @@ fn of_both() -> Vec<Bug> {
     vec![
         Bug::new("no barrier after a poll", COMBINE, "return group.all(arrived);", "return true;"),
         Bug::new(
+            "some owners are not waited for",
+            COMBINE,
+            "if (((only >> i) & 1) == 0) continue;",
+            "if (i == 0 || ((only >> i) & 1) == 0) continue;",
+        ),
+        Bug::new(
+            "others than the owners are waited for",
+            COMBINE,
+            "if (((only >> i) & 1) == 0) continue;",
+            "if (((only >> i) & 1) != 0) continue;",
+        )
+        .caught_by("deadlock: "),
+        Bug::new(
             "no barrier after polls side by side",
             DISPATCH,
             "u32(index / per_rank % ranks), expected, site);\n    }\n    return group.all(arrived);",

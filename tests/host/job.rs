@@ -115,6 +115,12 @@ impl Job {
         }
     }
 
+    /// Adds a write before all else in a rank's program.
+    pub fn write_first(&mut self, rank: u32, name: &str, content: &[u8]) {
+        let step = Step::Write(self.find(name), 0, content.to_vec());
+        self.programs[rank as usize].insert(0, step);
+    }
+
     /// Adds a read of bytes to a rank's program.
     pub fn read(&mut self, rank: u32, name: &str, bytes: Range<u64>) {
         let step = Step::Read(self.find(name), bytes);

@@ -58,6 +58,31 @@ fn a_rank_that_does_not_launch_is_named() {
     }
 }
 
+#[test]
+fn launches_of_an_aborted_world_leave_at_once() {
+    let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
+    let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
+    let tuning = MoeTuning::defaults(&shape).unwrap().small();
+    for language in Language::ALL {
+        let mut host = MoeHost::new(&problem, &tuning, Plan::new(language, 1));
+        let before: Vec<usize> = host.job.read_bytes();
+        let aborted = Status { aborted: 1, ..bytemuck::Zeroable::zeroed() };
+        let flags = u64::from(shape.ranks * shape.tokens) * 4;
+        for rank in 0..shape.ranks {
+            host.job.write_first(rank, STATUS, bytemuck::bytes_of(&aborted));
+            for buffer in ["row_flag", "return_flag"] {
+                host.job.read(rank, buffer, 0..flags);
+            }
+        }
+        for run in host.job.run(&host.program(Mode::Fast), 0..4) {
+            for (rank, read) in run.read.iter().enumerate() {
+                let flags = &read[before[rank]..];
+                assert!(flags.iter().all(|&b| b == 0), "{language:?}: rank {rank} signals {flags:?}");
+            }
+        }
+    }
+}
+
 /// Checks the record of a wait for a rank's records.
 fn check(host: &MoeHost, rank: u32, silent: u32, status: Status) {
     let kernel = &host.emitted[0].kernel;

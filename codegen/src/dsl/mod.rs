@@ -50,7 +50,7 @@
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
-//! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], which yield [`Arrived`] |
+//! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!

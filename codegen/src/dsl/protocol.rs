@@ -318,13 +318,13 @@ impl Flags {
                 Some(Const::U32(n)) => n.into(),
                 _ => 0,
             };
-            let index = self.buf.at(t, i, n, loc)?;
-            let count = t.use_value(count.trace, count.id, loc)?;
-            let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             if only.is_some() && n > 64 {
                 let message = format!("{n} flags of which a mask picks some");
                 return Err(TraceError::new(loc, message, "a mask has 64 bits: wait for at most 64 flags"));
             }
+            let index = self.buf.at(t, i, n, loc)?;
+            let count = t.use_value(count.trace, count.id, loc)?;
+            let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             let value = epoch_value(t, epoch, loc)?;
             self.arrive(t, loc, |receipt, flag| OpKind::WaitAll {
                 receipt,

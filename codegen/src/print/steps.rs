@@ -285,7 +285,7 @@ impl Emitter<'_, '_> {
                 let e = self.cell(&self.base(place), index, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::LoadMasked { out, place, index, mask, .. } if whole => {
+            OpKind::LoadMasked { out, place, index, mask, .. } if whole && f.p.loads_all_or_zero(item.op) => {
                 let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 let test = self.uniform_test(mask)?;

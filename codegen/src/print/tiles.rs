@@ -264,13 +264,11 @@ impl Emitter<'_, '_> {
 
     /// Whether an item is one vector access.
     fn is_vector(&self, item: &Item) -> bool {
-        item.layout.per_lane > 1
-            && item.yields.is_none()
-            && matches!(
-                self.f.p.kernel.op(item.op).kind,
-                OpKind::Load { .. } | OpKind::Store { mask: None, .. } | OpKind::Put { mask: None, .. }
-            )
-            || item.layout.per_lane > 1 && item.yields.is_none() && self.f.p.loads_all_or_zero(item.op)
+        let vector = match self.f.p.kernel.op(item.op).kind {
+            OpKind::Load { .. } | OpKind::Store { mask: None, .. } | OpKind::Put { mask: None, .. } => true,
+            _ => self.f.p.loads_all_or_zero(item.op),
+        };
+        vector && item.layout.per_lane > 1 && item.yields.is_none()
     }
 
     fn phases(&self, items: &[Item]) -> Vec<usize> {
