@@ -6,6 +6,7 @@ extern crate self as peerwarp;
 pub use peerwarp_codegen as codegen;
 pub use peerwarp_macros::include_pack;
 
+pub mod bench;
 pub mod catalogue;
 pub mod cli;
 pub mod emit;

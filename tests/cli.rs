@@ -2,6 +2,8 @@
 
 #[path = "cli/bad_input.rs"]
 mod bad_input;
+#[path = "cli/bench.rs"]
+mod bench;
 #[path = "cli/generate.rs"]
 mod generate;
 #[path = "cli/pack.rs"]

@@ -41,6 +41,8 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Check the communication protocol: many seeded schedules on simulated ranks
     Check(CheckArgs),
+    /// Time MoE dispatch and combine on this machine's GPUs, against what its links allow
+    Bench(BenchArgs),
     /// Emit CUDA and HIP source
     Generate(GenerateArgs),
     /// Show a variant: its source, its IR, or what it does in words
@@ -142,6 +144,36 @@ pub(crate) struct GpuArgs {
     #[arg(long, value_name = "N")]
     pub replays: Option<u32>,
     /// A folder that `pack` wrote: its kernels are run, and none is compiled
+    #[arg(long, value_name = "DIR")]
+    pub pack: Option<PathBuf>,
+    /// Seconds after which a wait for another rank ends the run [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_budget: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct BenchArgs {
+    /// `--tokens` and `--dtype` may be lists, as in `1,8,32` and `bf16,fp8`
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// The five shapes of gpu-mode's all-to-all task, each rank with a random number of tokens [default: in fp16]
+    #[arg(long, conflicts_with_all = ["model", "hf_config", "hidden", "experts", "topk", "family", "items"])]
+    pub gpumode: bool,
+    /// Iterations that count
+    #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10000))]
+    pub iterations: u32,
+    /// Rounds of the graph of many rounds
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Write 256 MiB before each iteration, so that no cache holds what it reads
+    #[arg(long)]
+    pub flush_l2: bool,
+    /// Do not run and compare with the reference first
+    #[arg(long)]
+    pub skip_check: bool,
+    /// A folder that `pack` wrote: its kernels are timed
     #[arg(long, value_name = "DIR")]
     pub pack: Option<PathBuf>,
     /// Seconds after which a wait for another rank ends the run [default: 5]

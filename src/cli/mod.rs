@@ -12,6 +12,7 @@
 //! was found (a mismatch, a protocol error, a stale file), 2 when the input cannot be used.
 
 mod args;
+mod bench;
 mod check;
 mod generate;
 mod list;
@@ -160,6 +161,7 @@ impl App {
         match &cli.command {
             Command::Run(run) => run::run(self, run, style),
             Command::Check(check) => check::check(self, check, &check::Replay::new(&self.name, args), style),
+            Command::Bench(args) => bench::bench(self, args, style),
             Command::Generate(generate) => generate::generate(self, generate, style),
             Command::Show(show) => show::show(self, show),
             Command::List(list) => list::list(self, list, style),

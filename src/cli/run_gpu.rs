@@ -40,12 +40,17 @@ impl GpuArgs {
     }
 
     fn wait_budget(&self) -> Result<Duration, InputError> {
-        let default = WorldOptions::default().wait_budget;
-        let Some(seconds) = self.wait_budget else { return Ok(default) };
-        match (0.001..=3600.0).contains(&seconds) {
-            true => Ok(Duration::from_secs_f64(seconds)),
-            false => Err(InputError::not_allowed("--wait-budget", seconds, "0.001 to 3600 seconds")),
-        }
+        wait_budget(self.wait_budget)
+    }
+}
+
+/// `--wait-budget`, or the runtime's own.
+pub(super) fn wait_budget(seconds: Option<f64>) -> Result<Duration, InputError> {
+    let default = WorldOptions::default().wait_budget;
+    let Some(seconds) = seconds else { return Ok(default) };
+    match (0.001..=3600.0).contains(&seconds) {
+        true => Ok(Duration::from_secs_f64(seconds)),
+        false => Err(InputError::not_allowed("--wait-budget", seconds, "0.001 to 3600 seconds")),
     }
 }
 
@@ -59,7 +64,7 @@ pub(super) fn run(
     args: &GpuArgs,
     style: Style,
 ) -> Result<Done, Failure> {
-    moe_only(variants)?;
+    moe_only("--backend gpu", variants)?;
     let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
     let (problem, mut tuning) = moe_scenario::problem(variants, &inputs)?;
     let replays = args.replays.unwrap_or(0);
@@ -76,7 +81,7 @@ pub(super) fn run(
 }
 
 /// Where kernels come from: the pack alone, which needs no compiler, or compiled here.
-fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
+pub(super) fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
     let Some(folder) = pack else { return Ok(Box::new(Jit::new(ModuleCache::of_user())?)) };
     let readable = "a folder that `pack` wrote";
     let pack =
@@ -105,13 +110,13 @@ fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<Wo
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }
 
-fn moe_only(variants: &[Variant]) -> Result<(), InputError> {
+pub(super) fn moe_only(what: &str, variants: &[Variant]) -> Result<(), InputError> {
     let other =
         variants.iter().map(|v| v.family().name()).find(|f| ![Dispatch::NAME, Combine::NAME].contains(f));
     match other {
         None => Ok(()),
         Some(family) => {
-            let allowed = format!("--backend gpu runs {} and {}", Dispatch::NAME, Combine::NAME);
+            let allowed = format!("{what} runs {} and {}", Dispatch::NAME, Combine::NAME);
             Err(InputError::not_allowed("family", family, allowed))
         }
     }

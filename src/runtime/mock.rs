@@ -4,10 +4,12 @@
 use std::collections::BTreeMap;
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peerwarp_codegen::family::{CudaArch, Target};
+use peerwarp_codegen::family::{CudaArch, DynConfig, Target};
+use peerwarp_codegen::print::{self, EmitInfo};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -17,11 +19,32 @@ use super::gpu::{
     ShareHandle, SharedBlock, Sharing,
 };
 
+use super::image::{Images, KernelImage};
+
 type Result<T> = std::result::Result<T, RuntimeError>;
+
+/// Kernels without a module: what the mock launches is looked at, not run.
+pub(crate) struct Uncompiled;
+
+impl Images for Uncompiled {
+    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage> {
+        let kernel = crate::emit::trace(variant, target.warp_size())?;
+        let source = print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
+        Ok(KernelImage {
+            variant: kernel.variant,
+            target,
+            entry: source.entry,
+            launch: source.launch,
+            args: source.args,
+            roles: vec![],
+            module: vec![],
+        })
+    }
+}
 
 /// What a kernel was launched with.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Launched {
+pub(crate) struct Launched {
     pub gpu: u32,
     pub config: LaunchConfig,
     pub args: Vec<u64>,
@@ -29,12 +52,16 @@ pub(super) struct Launched {
 
 /// What the GPUs of a test have in common.
 #[derive(Debug, Default)]
-pub(super) struct Machine {
+pub(crate) struct Machine {
     /// First byte and size of every allocation and mapping.
     memory: Mutex<BTreeMap<u64, Region>>,
     /// Streams, events, modules and graphs that are alive.
     handles: Mutex<u64>,
     pub launches: Mutex<Vec<Launched>>,
+    /// Time between two events, in nanoseconds; 1 us if it is 0.
+    pub gap: AtomicU64,
+    /// Launches of graphs.
+    pub graphs: AtomicU64,
     /// Calls that fail, by name and how many of them go well before.
     failing: Mutex<BTreeMap<&'static str, u32>>,
 }
@@ -92,7 +119,7 @@ impl Machine {
 }
 
 #[derive(Debug)]
-pub(super) struct MockGpu {
+pub(crate) struct MockGpu {
     info: GpuInfo,
     machine: Arc<Machine>,
     /// GPUs that it cannot reach.
@@ -270,7 +297,10 @@ impl Gpu for MockGpu {
     }
 
     fn elapsed(&self, _: RawEvent, _: RawEvent) -> Result<Duration> {
-        Ok(Duration::from_micros(1))
+        Ok(match self.machine.gap.load(Ordering::Relaxed) {
+            0 => Duration::from_micros(1),
+            gap => Duration::from_nanos(gap),
+        })
     }
 
     fn begin_capture(&self, _: RawStream) -> Result<()> {
@@ -283,6 +313,7 @@ impl Gpu for MockGpu {
     }
 
     fn launch_graph(&self, _: RawGraph, _: RawStream) -> Result<()> {
+        self.machine.graphs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 

@@ -16,7 +16,7 @@ pub mod image;
 mod launcher;
 mod links;
 #[cfg(test)]
-mod mock;
+pub(crate) mod mock;
 mod moe;
 mod registry;
 mod rendezvous;

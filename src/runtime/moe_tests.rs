@@ -1,32 +1,11 @@
 use std::time::Duration;
 
 use peerwarp_codegen::family::{CudaArch, Target};
-use peerwarp_codegen::print::EmitInfo;
 
-use super::super::mock::{Launched, Machine, MockGpu};
+use super::super::mock::{Launched, Machine, MockGpu, Uncompiled};
 use super::super::world::WorldOptions;
 use super::*;
 use crate::moe::{MoeShape, RowDtype};
-
-/// Kernels without a module: what the mock launches is looked at, not run.
-struct Uncompiled;
-
-impl Images for Uncompiled {
-    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
-        let kernel = crate::emit::trace(variant, target.warp_size())?;
-        let source =
-            peerwarp_codegen::print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
-        Ok(KernelImage {
-            variant: kernel.variant,
-            target,
-            entry: source.entry,
-            launch: source.launch,
-            args: source.args,
-            roles: vec![],
-            module: vec![],
-        })
-    }
-}
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };

@@ -171,12 +171,12 @@ impl World {
     }
 
     /// Where the status records of all ranks are, as the member with this index sees them.
-    pub(super) fn status_pointers(&self, member: usize) -> Vec<DevicePtr> {
+    pub(crate) fn status_pointers(&self, member: usize) -> Vec<DevicePtr> {
         self.status.pointers(member, 0)
     }
 
     /// Makes the names of a kernel known, for the errors of its waits.
-    pub(super) fn introduce(&self, image: &KernelImage) {
+    pub(crate) fn introduce(&self, image: &KernelImage) {
         lock(&self.kernels).push(KernelNames::of(image));
     }
 

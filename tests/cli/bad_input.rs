@@ -10,6 +10,13 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         &["--model = deepsek-v3", "allowed: deepseek-v3,", "did you mean"],
     ),
     ("nothing selected", "show", &["selection is missing", "--model NAME"]),
+    ("bench of a bad list", "bench --model glm-4.5 --tokens 1,,8", &["tokens = ", "1 to 65536"]),
+    (
+        "gpumode with tokens",
+        "bench --gpumode --ranks 2 --tokens 8",
+        &["--tokens = 8", "contradicts --gpumode"],
+    ),
+    ("bench of nothing", "bench", &["selection is missing"]),
     ("half a shape", "run --hidden 4096 --topk 2", &["--experts is missing", "all of --hidden"]),
     (
         "hidden not a multiple of 8",

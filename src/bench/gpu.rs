@@ -1,0 +1,265 @@
+//! Timing on GPUs.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Family;
+
+use super::inputs::Inputs;
+use super::limit::Limits;
+use super::place::{Place, finish, sample};
+use super::result::{Bench, CaseTimes, Machine, Method, Timing, What};
+use super::stats::Stats;
+use super::wire::{Wire, busiest};
+use crate::moe::{MoeError, MoeProblem};
+use crate::moe_run::{GpuRunError, MoeGpu, MoeTuning};
+use crate::runtime::handles::Graph;
+use crate::runtime::image::Images;
+use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, World};
+
+/// Iterations that do not count: clocks come up, and links and caches are as they will be.
+const WARMUP: u32 = 3;
+
+/// A problem to time, and what with.
+#[derive(Clone, Debug)]
+pub struct Case {
+    /// The problem; the routing of its first round is used.
+    pub problem: MoeProblem,
+    /// The kernels.
+    pub tuning: MoeTuning,
+}
+
+/// How to time.
+#[derive(Clone, Debug)]
+pub struct BenchOptions {
+    /// Iterations that count.
+    pub iterations: u32,
+    /// Rounds of the graph of many.
+    pub rounds: u32,
+    /// Whether to write more than any cache holds before each iteration.
+    pub flush_l2: bool,
+    /// Whether every problem is first run once and compared with the reference.
+    pub check: bool,
+}
+
+/// Why there are no times.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// A problem, or what it is run with.
+    #[error(transparent)]
+    Moe(#[from] MoeError),
+    /// The GPUs.
+    #[error(transparent)]
+    Runtime(#[from] RuntimeError),
+    /// What a kernel computes is not right, so that its times mean nothing.
+    #[error("{variant}: {what}")]
+    Wrong {
+        /// The first kernel of the round.
+        variant: String,
+        /// What is wrong.
+        what: String,
+    },
+}
+
+impl From<GpuRunError> for BenchError {
+    fn from(error: GpuRunError) -> BenchError {
+        match error {
+            GpuRunError::Moe(e) => BenchError::Moe(e),
+            GpuRunError::Runtime(e) => BenchError::Runtime(e),
+        }
+    }
+}
+
+/// Times all cases, one after the other, in a world that has all ranks in this process. `routing` says in words where
+/// the cases' routing comes from, and `each` is called after each case.
+pub fn run(
+    cases: &[Case],
+    options: &BenchOptions,
+    routing: &str,
+    world: &Arc<World>,
+    images: &dyn Images,
+    each: &mut dyn FnMut(),
+) -> Result<Bench, BenchError> {
+    let mut places = Place::all(world, options.flush_l2, images)?;
+    let floor_us = floor(world, &mut places, options)?;
+    let mut times = vec![];
+    for case in cases {
+        times.push(time(case, options, world, &mut places, images)?);
+        each();
+    }
+    let gpu = |m: &crate::runtime::Member| m.gpu.info().name.clone();
+    let members = world.members();
+    Ok(Bench {
+        machine: Machine {
+            gpus: members.iter().map(gpu).collect(),
+            driver: members[0].gpu.info().driver.clone(),
+            sharing: format!("{:?}", world.sharing()).to_lowercase(),
+            peerwarp: env!("CARGO_PKG_VERSION").into(),
+        },
+        method: Method {
+            iterations: options.iterations,
+            rounds: options.rounds,
+            l2_flushed: options.flush_l2,
+            routing: routing.to_owned(),
+            seed: cases.first().map_or(0, |c| c.problem.seed),
+            checked: options.check,
+        },
+        floor_us,
+        cases: times,
+    })
+}
+
+/// The time of a graph of one kernel that does next to nothing.
+fn floor(world: &World, places: &mut [Place], options: &BenchOptions) -> Result<Stats, RuntimeError> {
+    let graphs = places.iter().map(Place::idle_graph).collect::<Result<Vec<_>, _>>()?;
+    let times = iterate(world, places, &[&graphs], options)?;
+    Ok(Stats::of_ranks(&times[0]).0)
+}
+
+/// Takes one case's times.
+fn time(
+    case: &Case,
+    options: &BenchOptions,
+    world: &Arc<World>,
+    places: &mut [Place],
+    images: &dyn Images,
+) -> Result<CaseTimes, BenchError> {
+    case.problem.check()?;
+    case.tuning.check(&case.problem.shape)?;
+    if options.check {
+        check(case, world, images)?;
+    }
+    let (shape, routing) = (case.problem.shape, case.problem.routing(0));
+    let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
+    let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
+    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+    let graphs = graphs(places, op.ranks_mut(), &inputs, options.rounds)?;
+    let timed = measure(world, places, &graphs, options);
+    // Also after an error: nothing may run any more when graphs and inputs go.
+    let ended = finish(world, places);
+    let timed = timed?;
+    ended?;
+
+    let dedup = case.tuning.dispatch.dedup;
+    let (wire, least) = (Wire::of(&shape, routing, dedup), Wire::of(&shape, routing, true));
+    let limits = Limits::of(world.members().iter().map(|m| m.gpu.info().name.as_str()));
+    let timing = |(what, ranks): (What, Times)| {
+        let (us, rank_spread_us) = Stats::of_ranks(&ranks);
+        let bytes = match what {
+            What::Dispatch => busiest(&wire.dispatch),
+            What::Combine => busiest(&wire.combine),
+            What::RoundTrip | What::RoundTripOfMany => wire.busiest_round(),
+        };
+        let limit = limits.map(|l| l.of_operation(what, options.rounds, &least));
+        Timing { what, us, rank_spread_us, gbps: bytes as f64 / us.median / 1e3, limit }
+    };
+    let times = timed.into_iter().map(timing).collect();
+    let dispatch = case.tuning.dispatch_launches();
+    let combine = case.tuning.combine_launches();
+    let variants = dispatch.iter().map(Family::variant_name).chain(combine.iter().map(Family::variant_name));
+    let (variants, tokens_per_rank) = (variants.collect(), routing.tokens_per_rank(shape.topk));
+    Ok(CaseTimes { shape, tokens_per_rank, variants, wire, times })
+}
+
+/// Runs a case once with the host looking at every step.
+fn check(case: &Case, world: &Arc<World>, images: &dyn Images) -> Result<(), BenchError> {
+    let ran = MoeGpu::new(&case.problem, &case.tuning, 1, world, images)?.run(0)?;
+    match ran.wrong_dispatch.or(ran.errors.first_wrong) {
+        None => Ok(()),
+        Some(what) => {
+            Err(BenchError::Wrong { variant: ran.variants.into_iter().next().unwrap_or_default(), what })
+        }
+    }
+}
+
+/// Microseconds, `[rank][iteration]`.
+type Times = Vec<Vec<f64>>;
+
+/// What is launched on each rank, by operation.
+struct Graphs {
+    dispatch: Vec<Graph>,
+    combine: Vec<Graph>,
+    round: Vec<Graph>,
+    rounds: Vec<Graph>,
+}
+
+fn graphs(
+    places: &[Place],
+    ranks: &mut [MoeRank],
+    inputs: &[Inputs],
+    rounds: u32,
+) -> Result<Graphs, RuntimeError> {
+    let mut graphs = Graphs { dispatch: vec![], combine: vec![], round: vec![], rounds: vec![] };
+    for ((place, rank), io) in places.iter().zip(ranks).zip(inputs) {
+        let stream = place.stream();
+        let mut routed = None;
+        // SAFETY: the buffers are of this GPU, as large as the problem demands, and outlive the graphs.
+        graphs.dispatch.push(stream.capture(|| {
+            routed = Some(unsafe { rank.dispatch_raw(&io.tokens(), stream.raw())? });
+            Ok(())
+        })?);
+        graphs.combine.push(stream.capture(|| match routed {
+            // SAFETY: as above.
+            Some(routed) => unsafe { rank.combine_raw(routed, io.y(), io.out(), stream.raw()) },
+            None => Ok(()),
+        })?);
+        let mut of = |rounds| {
+            stream.capture(|| {
+                for _ in 0..rounds {
+                    // SAFETY: as above.
+                    unsafe {
+                        let routed = rank.dispatch_raw(&io.tokens(), stream.raw())?;
+                        rank.combine_raw(routed, io.y(), io.out(), stream.raw())?;
+                    }
+                }
+                Ok(())
+            })
+        };
+        graphs.round.push(of(1)?);
+        graphs.rounds.push(of(rounds)?);
+    }
+    Ok(graphs)
+}
+
+/// Times of each operation.
+fn measure(
+    world: &World,
+    places: &mut [Place],
+    graphs: &Graphs,
+    options: &BenchOptions,
+) -> Result<Vec<(What, Times)>, RuntimeError> {
+    // A combine belongs to the dispatch before it: the two are timed in turn.
+    let [dispatch, combine] = two(iterate(world, places, &[&graphs.dispatch, &graphs.combine], options)?);
+    let round = iterate(world, places, &[&graphs.round], options)?.swap_remove(0);
+    let mut rounds = iterate(world, places, &[&graphs.rounds], options)?.swap_remove(0);
+    let number = f64::from(options.rounds);
+    rounds.iter_mut().flatten().for_each(|us| *us /= number);
+    Ok(What::ALL.into_iter().zip([dispatch, combine, round, rounds]).collect())
+}
+
+fn two<T: Default>(all: Vec<T>) -> [T; 2] {
+    let mut all = all.into_iter();
+    [all.next().unwrap_or_default(), all.next().unwrap_or_default()]
+}
+
+/// Launches `steps` in turn, over and over, each started by all ranks at once: the times of each.
+fn iterate(
+    world: &World,
+    places: &mut [Place],
+    steps: &[&[Graph]],
+    options: &BenchOptions,
+) -> Result<Vec<Times>, RuntimeError> {
+    let mut times = vec![vec![vec![]; places.len()]; steps.len()];
+    for iteration in 0..WARMUP + options.iterations {
+        let taken = sample(world, places, steps)?;
+        if iteration >= WARMUP {
+            for (all, taken) in times.iter_mut().zip(taken) {
+                all.iter_mut().zip(taken).for_each(|(rank, time)| rank.push(time.as_secs_f64() * 1e6));
+            }
+        }
+    }
+    Ok(times)
+}
+
+#[cfg(test)]
+#[path = "gpu_tests.rs"]
+mod tests;

@@ -1,0 +1,93 @@
+use std::sync::atomic::Ordering;
+
+use super::*;
+use crate::moe::{MoeShape, RowDtype};
+use crate::runtime::WorldOptions;
+use crate::runtime::mock::{Machine as Mocked, MockGpu, Uncompiled};
+
+const SHAPE: MoeShape =
+    MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
+
+const OPTIONS: BenchOptions = BenchOptions { iterations: 5, rounds: 3, flush_l2: true, check: false };
+
+fn case() -> Case {
+    let problem = MoeProblem::uniform(SHAPE, &[4, 1], 9).unwrap();
+    Case { problem, tuning: MoeTuning::defaults(&SHAPE).unwrap() }
+}
+
+fn bench(mocked: &Arc<Mocked>, cases: &[Case], options: &BenchOptions) -> Result<Bench, BenchError> {
+    let world = Arc::new(World::of_gpus(&MockGpu::all(mocked, 2), &WorldOptions::default()).unwrap());
+    let mut done = 0;
+    let bench = run(cases, options, "uniform", &world, &Uncompiled, &mut || done += 1);
+    assert!(bench.is_err() || done == cases.len());
+    bench
+}
+
+#[test]
+fn everything_is_timed_and_nothing_is_left() {
+    let mocked = Arc::new(Mocked::default());
+    mocked.gap.store(60_000_000_000, Ordering::Relaxed);
+    let bench = bench(&mocked, &[case(), case()], &OPTIONS).unwrap();
+    assert_eq!(mocked.alive(), 0);
+    assert_eq!((bench.cases.len(), bench.machine.gpus.len()), (2, 2));
+    let minute = 60e6;
+    assert_eq!((bench.floor_us.median, bench.floor_us.p99), (minute, minute));
+    let first = &bench.cases[0];
+    assert_eq!(first.tokens_per_rank, [4, 1]);
+    let times: Vec<_> = first.times.iter().map(|t| (t.what, t.us.median, t.rank_spread_us)).collect();
+    let [d, c, r, m] = What::ALL;
+    assert_eq!(times, [(d, minute, 0.0), (c, minute, 0.0), (r, minute, 0.0), (m, minute / 3.0, 0.0)]);
+    // Of mocks no limit is known.
+    assert_eq!(first.times[0].limit, None);
+    let bytes = busiest(&first.wire.dispatch) as f64;
+    assert!(bytes > 0.0 && (first.times[0].gbps - bytes / minute / 1e3).abs() < 1e-12);
+
+    // The floor, and for each case dispatch with combine, a round, and rounds: on both ranks, the warm-up too.
+    let iterations = u64::from(WARMUP + OPTIONS.iterations);
+    assert_eq!(mocked.graphs.load(Ordering::Relaxed), 2 * iterations * (1 + 2 * (2 + 1 + 1)));
+    // Outside of graphs there are aligning kernels only, one for each graph; captured are the idle kernel, and
+    // dispatch and combine in 1 + 1 + 3 rounds.
+    let launches = mocked.launches.lock().unwrap().len() as u64;
+    assert_eq!(launches, mocked.graphs.load(Ordering::Relaxed) + 2 * (1 + 2 * 2 * (1 + 1 + 3)));
+}
+
+#[test]
+fn a_host_that_is_never_ahead_is_told() {
+    let mocked = Arc::new(Mocked::default());
+    // Nanoseconds: no host is that fast.
+    mocked.gap.store(1, Ordering::Relaxed);
+    let said = bench(&mocked, &[case()], &OPTIONS).unwrap_err().to_string();
+    assert!(said.starts_with("time to launch an iteration = "), "{said}");
+    assert_eq!(mocked.alive(), 0);
+}
+
+#[test]
+fn failures_leave_nothing() {
+    for (call, good) in
+        [("alloc", 9), ("launch", 30), ("synchronize_stream", 20), ("load", 5), ("alloc_shared", 3)]
+    {
+        let mocked = Arc::new(Mocked::default());
+        mocked.gap.store(60_000_000_000, Ordering::Relaxed);
+        mocked.fail(call, good);
+        let said = bench(&mocked, &[case()], &OPTIONS).unwrap_err().to_string();
+        assert_eq!((said, mocked.alive()), (format!("{call} failed: told to"), 0));
+    }
+    let mut wrong = case();
+    wrong.tuning.combine.dedup = false;
+    let said = bench(&Arc::new(Mocked::default()), &[], &OPTIONS).map(|b| b.cases.len());
+    assert!(said.is_err(), "without a sleep there is no floor");
+    let mocked = Arc::new(Mocked::default());
+    mocked.gap.store(60_000_000_000, Ordering::Relaxed);
+    let said = bench(&mocked, &[wrong], &OPTIONS).unwrap_err().to_string();
+    assert!(said.starts_with("combine = moe_combine_"), "{said}");
+}
+
+#[test]
+fn what_is_wrong_is_not_timed() {
+    // Mocks compute nothing, which the comparison sees.
+    let mocked = Arc::new(Mocked::default());
+    mocked.gap.store(60_000_000_000, Ordering::Relaxed);
+    let said = bench(&mocked, &[case()], &BenchOptions { check: true, ..OPTIONS }).unwrap_err();
+    assert!(matches!(said, BenchError::Wrong { .. }), "{said}");
+    assert_eq!(mocked.alive(), 0);
+}

@@ -1,0 +1,22 @@
+//! How long MoE dispatch and combine take on this machine's GPUs, and how far that is from what its links allow.
+//!
+//! What is timed is put on every rank's stream behind a kernel that first keeps the GPU busy, so that the host is done
+//! before anything is measured, and then waits for all GPUs ([`align`]). The time of an iteration is the slowest rank's.
+
+pub mod align;
+mod gpu;
+mod gpumode;
+mod inputs;
+mod limit;
+mod place;
+pub mod report;
+mod result;
+mod stats;
+mod wire;
+
+pub use gpu::{BenchError, BenchOptions, Case, run};
+pub use gpumode::{GpuModeShape, gpumode};
+pub use limit::{H200, Limit, Limits};
+pub use result::{Bench, CaseTimes, Machine, Method, Timing, What};
+pub use stats::Stats;
+pub use wire::{RankBytes, Wire};

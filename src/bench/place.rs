@@ -1,0 +1,219 @@
+//! What the measuring itself has on each rank, and how an iteration is put on all of them.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use peerwarp_codegen::family::{Family, Variant};
+
+use super::align::{Align, AlignKey, Idle, IdleKey};
+use crate::runtime::gpu::{DevicePtr, LaunchConfig};
+use crate::runtime::handles::{Buffer, Event, Graph, LoadedKernel, Stream};
+use crate::runtime::image::Images;
+use crate::runtime::{KernelArgs, RuntimeError, Slot, Symmetric, World};
+
+/// What is written to leave nothing else in a cache: more than any of them holds.
+const FLUSHED: u64 = 256 << 20;
+
+/// Multiplications that keep a GPU busy at first, well under a millisecond, and at most.
+const SPINS: u32 = 1 << 16;
+const MOST_SPINS: u32 = 1 << 27;
+
+/// Bytes of the align kernel's flags: two for each of 64 ranks.
+const FLAGS: u64 = 2 * 64 * 4;
+
+/// Bytes from one of the align kernel's words to the next: kernels' pointers are aligned so.
+const WORD: u64 = 16;
+
+/// Operations of an iteration at most.
+const STEPS: usize = 2;
+
+/// What the measuring itself has on one rank.
+#[derive(Debug)]
+pub(super) struct Place {
+    stream: Stream,
+    /// Before everything.
+    before: Event,
+    /// Before and after each operation.
+    around: [(Event, Event); STEPS],
+    align: Kernel,
+    spins: Slot,
+    idle: Kernel,
+    /// The align kernel's: multiplications, 0 of them, where they start, the epoch.
+    words: Buffer,
+    _idle_words: Buffer,
+    flushed: Option<Buffer>,
+    /// The align kernel's flags and results.
+    _come: Arc<Symmetric>,
+}
+
+/// A loaded kernel with its arguments.
+#[derive(Debug)]
+struct Kernel {
+    kernel: LoadedKernel,
+    args: KernelArgs,
+}
+
+impl Kernel {
+    /// With what every kernel takes; the rest is set by `set`.
+    fn new(
+        world: &World,
+        member: usize,
+        images: &dyn Images,
+        variant: &Variant,
+        set: impl FnOnce(&mut KernelArgs) -> Result<(), RuntimeError>,
+    ) -> Result<Kernel, RuntimeError> {
+        let at = &world.members()[member];
+        let image = images.image(&**variant, at.gpu.info().target)?;
+        world.introduce(&image);
+        let mut args = KernelArgs::new(&image.variant, &image.args);
+        args.set_pointers("status", &world.status_pointers(member))?;
+        args.set_u64("wait_budget_ns", world.wait_budget().as_nanos() as u64)?;
+        args.set_u32("rank", at.rank)?;
+        set(&mut args)?;
+        args.ready()?;
+        let config = LaunchConfig {
+            grid: image.launch.grid,
+            block_threads: image.launch.block_threads,
+            shared_bytes: image.launch.shared_bytes,
+            ..LaunchConfig::default()
+        };
+        Ok(Kernel { kernel: LoadedKernel::new(&at.gpu, &image.module, &image.entry, config)?, args })
+    }
+
+    fn launch(&self, stream: &Stream) -> Result<(), RuntimeError> {
+        // SAFETY: the struct is laid out as the image says, and its buffers live as long as the kernel.
+        unsafe { self.kernel.launch(self.args.ready()?, stream.raw()) }
+    }
+}
+
+impl Place {
+    /// For all ranks of a world: each has its flags.
+    pub fn all(world: &World, flush: bool, images: &dyn Images) -> Result<Vec<Place>, RuntimeError> {
+        let come = Arc::new(world.allocate(2 * FLAGS)?);
+        (0..world.members().len()).map(|m| Place::new(world, m, &come, flush, images)).collect()
+    }
+
+    fn new(
+        world: &World,
+        member: usize,
+        come: &Arc<Symmetric>,
+        flush: bool,
+        images: &dyn Images,
+    ) -> Result<Place, RuntimeError> {
+        let gpu = &world.members()[member].gpu;
+        let ranks = world.ranks();
+        let fits =
+            |e: peerwarp_codegen::family::FamilyError| RuntimeError::invalid("ranks", ranks, e.to_string());
+        let align = Align::with_defaults(&AlignKey { ranks }).map_err(fits)?.into_variant();
+        let idle = Idle::with_defaults(&IdleKey { ranks }).map_err(fits)?;
+        let words = Buffer::new(gpu, 4 * WORD)?;
+        words.write(0, &[0u32; WORD as usize])?;
+        words.write(0, &[SPINS])?;
+        let idle_words = Buffer::new(gpu, u64::from(idle.blocks) * 4)?;
+        let mut spins = None;
+        let align = Kernel::new(world, member, images, &align, |args| {
+            args.set_u64("start", words.ptr() + 2 * WORD)?;
+            args.set_u64("epoch", words.ptr() + 3 * WORD)?;
+            args.set_pointers("come", &come.pointers(member, 0))?;
+            args.set_pointers("came_to", &come.pointers(member, FLAGS))?;
+            spins = Some(args.slot("spins")?);
+            Ok(())
+        })?;
+        let idle = Kernel::new(world, member, images, &idle.into_variant(), |args| {
+            args.set_u64("word", idle_words.ptr())
+        })?;
+        let event = || Event::new(gpu);
+        Ok(Place {
+            stream: Stream::new(gpu)?,
+            before: event()?,
+            around: [(event()?, event()?), (event()?, event()?)],
+            align,
+            spins: spins.expect("was set with the arguments"),
+            idle,
+            words,
+            _idle_words: idle_words,
+            flushed: flush.then(|| Buffer::new(gpu, FLUSHED)).transpose()?,
+            _come: Arc::clone(come),
+        })
+    }
+
+    /// Where everything is launched.
+    pub fn stream(&self) -> &Stream {
+        &self.stream
+    }
+
+    /// A graph of a kernel that does next to nothing.
+    pub fn idle_graph(&self) -> Result<Graph, RuntimeError> {
+        self.stream.capture(|| self.idle.launch(&self.stream))
+    }
+
+    /// Word of the number of multiplications, or one that is 0.
+    fn spins(&self, busy: bool) -> DevicePtr {
+        self.words.ptr() + if busy { 0 } else { WORD }
+    }
+
+    fn launch(&mut self, step: usize, graph: &Graph) -> Result<(), RuntimeError> {
+        let stream = self.stream.raw();
+        if step == 0 {
+            self.before.record(stream)?;
+        }
+        if let Some(flushed) = &self.flushed {
+            flushed.fill(step as u8, stream)?;
+        }
+        let spins = self.spins(step == 0);
+        self.align.args.write(self.spins, spins);
+        self.align.launch(&self.stream)?;
+        let (start, end) = &self.around[step];
+        start.record(stream)?;
+        graph.launch(stream)?;
+        end.record(stream)
+    }
+}
+
+/// Launches `steps`, `[operation][rank]`, in turn, each started by all ranks at once: times `[operation][rank]`.
+///
+/// The first start lies behind the host's last launch, on every rank: the sleep is made longer until it does.
+pub(super) fn sample(
+    world: &World,
+    places: &mut [Place],
+    steps: &[&[Graph]],
+) -> Result<Vec<Vec<Duration>>, RuntimeError> {
+    loop {
+        let begun = Instant::now();
+        for (number, graphs) in steps.iter().enumerate() {
+            for (place, graph) in places.iter_mut().zip(graphs.iter()) {
+                place.launch(number, graph)?;
+            }
+        }
+        let host = begun.elapsed();
+        finish(world, places)?;
+        let behind = |p: &Place| p.around[0].0.since(&p.before);
+        let behind = places.iter().map(behind).collect::<Result<Vec<_>, _>>()?;
+        if behind.iter().all(|slept| *slept > host) {
+            let time = |p: &Place, n: usize| p.around[n].1.since(&p.around[n].0);
+            let of = |n| places.iter().map(|p| time(p, n)).collect::<Result<Vec<_>, _>>();
+            return (0..steps.len()).map(of).collect();
+        }
+        sleep_longer(places, host)?;
+    }
+}
+
+/// Doubles the time for which GPUs are kept busy before anything starts.
+fn sleep_longer(places: &mut [Place], host: Duration) -> Result<(), RuntimeError> {
+    for place in places {
+        let spins: Vec<u32> = place.words.read(0, 1)?;
+        if spins[0] >= MOST_SPINS {
+            let allowed = "less time than GPUs can be kept busy for: is the machine overloaded?";
+            return Err(RuntimeError::invalid("time to launch an iteration", format!("{host:?}"), allowed));
+        }
+        place.words.write(0, &[spins[0] * 2])?;
+    }
+    Ok(())
+}
+
+/// Waits until everything on all ranks has ended.
+pub(super) fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
+    let each = places.iter().enumerate().map(|(member, p)| world.finish(member, p.stream.raw()));
+    // All of them, so that nothing runs any more when the error is handled.
+    each.fold(Ok(()), Result::and)
+}

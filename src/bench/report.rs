@@ -1,0 +1,76 @@
+//! What a result says, in words.
+
+use super::limit::H200;
+use super::result::{Bench, CaseTimes, What};
+use super::wire::busiest;
+
+/// Facts about the machine and the method, by name.
+pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
+    let (machine, method) = (&bench.machine, &bench.method);
+    let yes = |flag: bool, yes: &str, no: &str| if flag { yes } else { no }.to_owned();
+    let cold = "256 MiB are written before each iteration";
+    vec![
+        ("GPUs", gpus(&machine.gpus)),
+        ("driver", format!("{}, memory shared by {}", machine.driver, machine.sharing)),
+        ("peerwarp", machine.peerwarp.clone()),
+        ("routing", format!("{}, seed {}", method.routing, method.seed)),
+        (
+            "times",
+            format!(
+                "us of the slowest rank, {} iterations, graphs behind a sleep and a barrier of all GPUs",
+                method.iterations
+            ),
+        ),
+        ("caches", yes(method.l2_flushed, cold, "not flushed: an iteration reads what the one before read")),
+        (
+            "floor",
+            format!("{:.1} us: a kernel that does nothing, timed in the same way", bench.floor_us.median),
+        ),
+        (
+            "results",
+            yes(method.checked, "right to the bit, in a run before", "not compared with the reference"),
+        ),
+        ("limit", limit(bench)),
+    ]
+}
+
+fn gpus(names: &[String]) -> String {
+    match names.split_first() {
+        Some((first, rest)) if rest.iter().all(|name| name == first) => format!("{} x {first}", names.len()),
+        _ => names.join(", "),
+    }
+}
+
+fn limit(bench: &Bench) -> String {
+    let known = bench.cases.iter().flat_map(|c| &c.times).any(|t| t.limit.is_some());
+    match known {
+        true => format!(
+            "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {}s",
+            H200.hop_us, H200.one_peer_gbps, H200.all_peers_gbps, H200.gpu
+        ),
+        false => "unknown: the links of this machine have not been measured".into(),
+    }
+}
+
+/// What a problem is called.
+pub fn title(case: &CaseTimes) -> String {
+    let shape = &case.shape;
+    let (least, most) = (case.tokens_per_rank.iter().min(), case.tokens_per_rank.iter().max());
+    let tokens = match (least, most) {
+        (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
+        _ => most.copied().unwrap_or(shape.tokens).to_string(),
+    };
+    format!(
+        "{} experts, topk {}, hidden {}, {}, {} ranks, {tokens} tokens a rank",
+        shape.experts, shape.topk, shape.hidden, shape.dtype, shape.ranks
+    )
+}
+
+/// The busiest rank's bytes of an operation.
+pub fn bytes_of(case: &CaseTimes, what: What) -> u64 {
+    match what {
+        What::Dispatch => busiest(&case.wire.dispatch),
+        What::Combine => busiest(&case.wire.combine),
+        What::RoundTrip | What::RoundTripOfMany => case.wire.busiest_round(),
+    }
+}

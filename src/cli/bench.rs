@@ -1,0 +1,167 @@
+//! `peerwarp bench`.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Timing, gpumode, report};
+use crate::input::InputError;
+use crate::moe_scenario;
+use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
+use crate::scenario::{Inputs, ScenarioError};
+
+use super::App;
+use super::args::{BenchArgs, Selection};
+use super::output::{Done, Failure, Progress, Style, bytes, table};
+use super::run::inputs;
+use super::run_gpu::{images, moe_only, wait_budget};
+
+pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
+    let inputs = inputs(&args.inputs, 1)?;
+    let cases = cases(app, args, &inputs)?;
+    if let Some(launched) = Launched::here()? {
+        let with = format!("a process for each rank, as {} started them", launched.launcher);
+        return Err(InputError::conflict("bench", "", with, "one process, which uses all GPUs").into());
+    }
+    let ranks = same_ranks(&cases)?;
+    let gpus = cuda::gpus()?;
+    let found = gpus.len() as u32;
+    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+    let world = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
+    let world = Arc::new(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &world)?);
+    let images = images(args.pack.as_deref())?;
+    let options = BenchOptions {
+        iterations: args.iterations,
+        rounds: args.rounds,
+        flush_l2: args.flush_l2,
+        check: !args.skip_check,
+    };
+    let progress = Progress::new("timing", cases.len() as u64);
+    let routing = inputs.routing.to_string();
+    let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
+    progress.finish();
+    let timed = timed?;
+    Ok(done(&timed, style))
+}
+
+/// Every shape with every dtype and every number of tokens.
+fn cases(app: &App, args: &BenchArgs, inputs: &Inputs) -> Result<Vec<Case>, Failure> {
+    let mut cases = vec![];
+    for (selection, inputs) in selections(args, inputs)? {
+        let mut variants = vec![];
+        for request in selection.requests()? {
+            variants.extend(request.resolve(app.registry())?);
+        }
+        moe_only("bench", &variants)?;
+        let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+        cases.push(Case { problem, tuning });
+    }
+    Ok(cases)
+}
+
+/// Selections of one problem each, with what is particular about their inputs.
+fn selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selection, Inputs)>, InputError> {
+    let all = &args.selection;
+    if args.gpumode {
+        return gpumode_selections(args, inputs);
+    }
+    let list = |given: &Option<String>| -> Vec<Option<String>> {
+        match given {
+            None => vec![None],
+            Some(text) => text.split(',').map(|part| Some(part.trim().to_owned())).collect(),
+        }
+    };
+    let mut selections = vec![];
+    for dtype in list(&all.dtype) {
+        for tokens in list(&all.tokens) {
+            let one = Selection { dtype: dtype.clone(), tokens, ..all.clone() };
+            selections.push((super::run::sized(&one, inputs, None)?, inputs.clone()));
+        }
+    }
+    Ok(selections)
+}
+
+fn gpumode_selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selection, Inputs)>, InputError> {
+    let given = [("--tokens", &args.selection.tokens), ("--tokens-per-rank", &args.inputs.tokens_per_rank)];
+    if let Some((field, value)) = given.into_iter().find_map(|(f, v)| Some((f, v.as_ref()?))) {
+        return Err(InputError::conflict(field, value, "--gpumode, which says how many", "one of them"));
+    }
+    let ranks = match &args.selection.ranks {
+        None => 8,
+        Some(text) => {
+            let allowed = "2 to 64";
+            text.parse().map_err(|_| InputError::not_allowed("ranks", text, allowed))?
+        }
+    };
+    let one = |shape: &bench::GpuModeShape| {
+        let selection = Selection {
+            hidden: Some(shape.hidden_dim.to_string()),
+            experts: Some(shape.num_experts.to_string()),
+            topk: Some(shape.experts_per_token.to_string()),
+            tokens: Some(shape.max_num_tokens.to_string()),
+            dtype: Some(args.selection.dtype.clone().unwrap_or_else(|| "fp16".into())),
+            ..args.selection.clone()
+        };
+        let tokens = Some(shape.tokens(ranks, inputs.seed));
+        (selection, Inputs { tokens_per_rank: tokens, ..inputs.clone() })
+    };
+    Ok(gpumode().iter().map(one).collect())
+}
+
+/// The world size of all cases.
+fn same_ranks(cases: &[Case]) -> Result<u32, InputError> {
+    let ranks = |case: &Case| case.problem.shape.ranks;
+    let first = cases.first().map_or(0, ranks);
+    match cases.iter().map(ranks).find(|r| *r != first) {
+        None => Ok(first),
+        Some(other) => {
+            Err(InputError::conflict("ranks", other, format!("ranks = {first}"), "one world size"))
+        }
+    }
+}
+
+impl From<BenchError> for Failure {
+    fn from(error: BenchError) -> Failure {
+        match error {
+            BenchError::Moe(e) => ScenarioError::from(e).into(),
+            BenchError::Runtime(e) => e.into(),
+            BenchError::Wrong { .. } => Failure::Kernel(error.to_string()),
+        }
+    }
+}
+
+fn done(bench: &Bench, style: Style) -> Done {
+    let mut json = json!({ "ok": true });
+    if let (Value::Object(all), Value::Object(found)) = (&mut json, json!(bench)) {
+        all.extend(found);
+    }
+    Done { text: text(bench, style), json, ok: true }
+}
+
+fn text(bench: &Bench, style: Style) -> String {
+    let mut text = String::new();
+    for (name, value) in report::facts(bench) {
+        writeln!(text, "{name:<12}{value}").expect("string");
+    }
+    for case in &bench.cases {
+        writeln!(text, "\n{}", style.bold(&report::title(case))).expect("string");
+        writeln!(text, "{}", case_table(bench, case)).expect("string");
+    }
+    text
+}
+
+fn case_table(bench: &Bench, case: &CaseTimes) -> String {
+    let head =
+        ["", "median us", "p10", "p90", "p99", "ranks apart", "wire", "GB/s", "limit us", "over limit"];
+    let us = |t: f64| format!("{t:.1}");
+    let ours = |t: &Timing| {
+        let limit = t.limit.map_or_else(|| "unknown".into(), |l| us(l.us));
+        let over = t.over_limit().map_or_else(String::new, |o| format!("{o:.2}x"));
+        let stats = [t.us.median, t.us.p10, t.us.p90, t.us.p99, t.rank_spread_us].map(us);
+        let wire = bytes(report::bytes_of(case, t.what));
+        let first = [t.what.words(bench.method.rounds)];
+        first.into_iter().chain(stats).chain([wire, us(t.gbps), limit, over]).collect::<Vec<_>>()
+    };
+    table(&head, case.times.iter().map(ours))
+}

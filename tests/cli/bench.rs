@@ -1,0 +1,34 @@
+//! `peerwarp bench`, as far as it goes without GPUs.
+
+use super::support::Place;
+
+#[test]
+fn without_gpus_the_error_says_what_is_missing() {
+    let place = Place::new();
+    // Drivers are looked for where the loader looks; a machine that has them is no place for this test.
+    if peerwarp::runtime::cuda::gpus().is_ok() {
+        return eprintln!("skipped: there are GPUs");
+    }
+    for args in
+        ["bench --gpumode --ranks 2", "bench --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2"]
+    {
+        let ran = place.say(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+        assert!(ran.stderr.contains("driver"), "{}", ran.stderr);
+    }
+}
+
+#[test]
+fn a_process_for_each_rank_is_refused() {
+    let torchrun = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("LOCAL_WORLD_SIZE", "2"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    let ran = Place::new().run_with(&["bench", "--model", "glm-4.5", "--ranks", "2"], &torchrun);
+    assert_eq!(ran.code, 2, "{}", ran.report());
+    assert!(ran.stderr.contains("a process for each rank, as torchrun started them"), "{}", ran.stderr);
+}
