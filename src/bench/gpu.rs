@@ -105,6 +105,7 @@ pub fn run(
         },
         floor_us,
         cases: times,
+        peers: vec![],
     })
 }
 

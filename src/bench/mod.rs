@@ -6,9 +6,12 @@
 pub mod align;
 mod gpu;
 mod gpumode;
+mod html;
 mod inputs;
 mod limit;
+mod peers;
 mod place;
+mod plot;
 pub mod report;
 mod result;
 mod stats;
@@ -16,7 +19,9 @@ mod wire;
 
 pub use gpu::{BenchError, BenchOptions, Case, run};
 pub use gpumode::{GpuModeShape, gpumode};
+pub use html::html;
 pub use limit::{H200, Limit, Limits};
+pub use peers::{Peer, PeerTiming, compare};
 pub use result::{Bench, CaseTimes, Machine, Method, Timing, What};
 pub use stats::Stats;
 pub use wire::{RankBytes, Wire};

@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::limit::Limit;
+use super::peers::{Peer, PeerTiming};
 use super::stats::Stats;
 use super::wire::Wire;
 use crate::moe::MoeShape;
@@ -47,6 +48,17 @@ pub struct Bench {
     pub floor_us: Stats,
     /// The problems.
     pub cases: Vec<CaseTimes>,
+    /// Other libraries on the same GPUs, if they were asked for.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub peers: Vec<Peer>,
+}
+
+impl Bench {
+    /// What peers take for an operation of a case, by its number.
+    pub fn peer_times(&self, case: usize, what: What) -> impl Iterator<Item = (&Peer, &PeerTiming)> {
+        let of = move |t: &&PeerTiming| (t.case, t.what) == (case, what);
+        self.peers.iter().filter_map(move |p| Some((p, p.times.iter().find(of)?)))
+    }
 }
 
 /// The machine that was measured.

@@ -170,6 +170,15 @@ pub(crate) struct BenchArgs {
     /// Write 256 MiB before each iteration, so that no cache holds what it reads
     #[arg(long)]
     pub flush_l2: bool,
+    /// Time other libraries on the same GPUs: PyTorch with NCCL and, where installed, DeepEP, pplx-kernels, flashinfer
+    #[arg(long)]
+    pub compare: bool,
+    /// The Python that has them, for --compare
+    #[arg(long, value_name = "PROGRAM", default_value = "python3")]
+    pub python: String,
+    /// Write a report with plots: one file, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
     /// Do not run and compare with the reference first
     #[arg(long)]
     pub skip_check: bool,

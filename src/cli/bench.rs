@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Timing, gpumode, report};
+use crate::bench::{
+    self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Timing, What, gpumode, report,
+};
 use crate::input::InputError;
 use crate::moe_scenario;
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
@@ -41,7 +43,18 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     let routing = inputs.routing.to_string();
     let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
     progress.finish();
-    let timed = timed?;
+    let mut timed = timed?;
+    if args.compare {
+        // Peers get the GPUs to themselves.
+        drop(world);
+        let progress = Progress::spinner("timing peers");
+        bench::compare(&mut timed, &cases, &options, &args.python);
+        progress.finish();
+    }
+    if let Some(path) = &args.html {
+        std::fs::write(path, bench::html(&timed))
+            .map_err(|e| InputError::io("--html", path.display(), &e))?;
+    }
     Ok(done(&timed, style))
 }
 
@@ -144,14 +157,16 @@ fn text(bench: &Bench, style: Style) -> String {
     for (name, value) in report::facts(bench) {
         writeln!(text, "{name:<12}{value}").expect("string");
     }
-    for case in &bench.cases {
+    for (number, case) in bench.cases.iter().enumerate() {
         writeln!(text, "\n{}", style.bold(&report::title(case))).expect("string");
-        writeln!(text, "{}", case_table(bench, case)).expect("string");
+        writeln!(text, "{}", case_table(bench, number, case)).expect("string");
     }
+    let absent = |peer: &Peer| peer.absent.as_ref().map(|why| format!("absent: {}: {why}\n", peer.name));
+    text.extend(bench.peers.iter().filter_map(absent));
     text
 }
 
-fn case_table(bench: &Bench, case: &CaseTimes) -> String {
+fn case_table(bench: &Bench, number: usize, case: &CaseTimes) -> String {
     let head =
         ["", "median us", "p10", "p90", "p99", "ranks apart", "wire", "GB/s", "limit us", "over limit"];
     let us = |t: f64| format!("{t:.1}");
@@ -163,5 +178,20 @@ fn case_table(bench: &Bench, case: &CaseTimes) -> String {
         let first = [t.what.words(bench.method.rounds)];
         first.into_iter().chain(stats).chain([wire, us(t.gbps), limit, over]).collect::<Vec<_>>()
     };
-    table(&head, case.times.iter().map(ours))
+    let mut rows: Vec<Vec<String>> = case.times.iter().map(ours).collect();
+    for what in What::ALL {
+        for (peer, t) in bench.peer_times(number, what) {
+            let name = format!("  {} by {}", what.words(bench.method.rounds), peer.name);
+            let stats = [t.us.median, t.us.p10, t.us.p90, t.us.p99, t.rank_spread_us].map(us);
+            let over = t.over_ours.map_or_else(String::new, |o| format!("{o:.2}x ours"));
+            rows.push(
+                [name]
+                    .into_iter()
+                    .chain(stats)
+                    .chain([String::new(), String::new(), String::new(), over])
+                    .collect(),
+            );
+        }
+    }
+    table(&head, rows)
 }

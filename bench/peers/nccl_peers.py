@@ -1,0 +1,124 @@
+"""Baselines on PyTorch and NCCL alone."""
+
+import torch
+import torch.distributed as dist
+
+
+def version():
+    nccl = ".".join(str(part) for part in torch.cuda.nccl.version())
+    return f"PyTorch {torch.__version__}, NCCL {nccl}"
+
+
+def exchange(received, sent, received_rows, sent_rows):
+    dist.all_to_all_single(received, sent, received_rows, sent_rows)
+
+
+class Sorted:
+    """Dispatch and combine as they are written without a library: entries are sorted by expert, counts are exchanged and
+    read by the host, rows go by all_to_all_single, once for each expert, and are sorted by expert again where they
+    arrive. The host waits for the counts, so that its work is part of the time."""
+
+    NAME = "torch sort + NCCL all_to_all_single"
+    ABOUT = "sort, exchange of counts with a wait of the host, a row for each expert; not a graph"
+    GRAPH = False
+
+    @staticmethod
+    def version():
+        return version()
+
+    def __init__(self, case):
+        self.case = case
+        ranks, experts = case.ranks, case.experts
+        per_rank = [experts // ranks + (rank < experts % ranks) for rank in range(ranks)]
+        self.first = [sum(per_rank[:rank]) for rank in range(ranks)] + [experts]
+        self.experts_of = per_rank
+        self.local = per_rank[case.rank]
+        # Masked entries get an expert after the last one, and are left out.
+        ids = case.ids.reshape(-1).long()
+        self.ids = torch.where((ids < 0) | (ids >= experts), experts, ids)
+        self.rows_in = case.rows_by_entry
+        hidden = case.hidden
+        self.y = case.random((self.rows_in, hidden), case.combined)
+        self.check()
+
+    def dispatch(self):
+        case, experts = self.case, self.case.experts
+        expert, self.order = torch.sort(self.ids, stable=True)
+        counts = torch.bincount(expert, minlength=experts + 1)[:experts]
+        theirs = torch.empty(case.ranks * self.local, dtype=counts.dtype, device="cuda")
+        dist.all_to_all_single(theirs, counts, [self.local] * case.ranks, self.experts_of)
+        theirs = theirs.view(case.ranks, self.local)
+        bounds = torch.tensor(self.first, device="cuda")
+        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])[bounds]
+        both = torch.cat([ends[1:] - ends[:-1], theirs.sum(1)]).tolist()
+        self.sent, self.received = both[: case.ranks], both[case.ranks :]
+        self.order = self.order[: sum(self.sent)]
+        token = torch.div(self.order, case.topk, rounding_mode="floor")
+        rows = self.exchanged(case.x.view(torch.uint8)[token])
+        if case.scales is not None:
+            self.scales = self.exchanged(case.scales[token])
+        # By source, then expert: to by expert, then source.
+        arrived = torch.arange(self.local, device="cuda").repeat(case.ranks)
+        arrived = torch.repeat_interleave(arrived, theirs.reshape(-1), output_size=sum(self.received))
+        self.grouped = torch.argsort(arrived, stable=True)
+        self.rows = rows[self.grouped]
+
+    def exchanged(self, rows):
+        # Bytes as they are: not all that is done here is there for 8-bit floats.
+        rows = rows.contiguous().view(torch.uint8)
+        got = rows.new_empty((sum(self.received), rows.shape[1]))
+        exchange(got, rows, self.received, self.sent)
+        return got
+
+    def combine(self):
+        case = self.case
+        y = torch.empty_like(self.y)
+        y[self.grouped] = self.y
+        back = y.new_empty((sum(self.sent), case.hidden))
+        exchange(back, y, self.sent, self.received)
+        entries = back.new_zeros((self.ids.numel(), case.hidden))
+        entries[self.order] = back
+        weighted = entries.view(-1, case.topk, case.hidden).float() * case.weights.unsqueeze(-1)
+        self.out = weighted.sum(1).to(case.combined)
+
+    def check(self):
+        """With rows as they came, a token is its row times the sum of its weights."""
+        case = self.case
+        if case.scales is not None:
+            return
+        self.dispatch()
+        own, self.y = self.y, self.rows.view(case.combined)
+        self.combine()
+        self.y = own
+        valid = (self.ids.view(-1, case.topk) < case.experts).float()
+        want = case.x.float() * (case.weights * valid).sum(1, keepdim=True)
+        torch.testing.assert_close(self.out.float(), want, rtol=2e-2, atol=2e-2)
+
+
+class Plain:
+    """The bytes of our dispatch and combine, by all_to_all_single with sizes that everybody knows beforehand: no routing,
+    no grouping, no sums."""
+
+    NAME = "NCCL all_to_all_single"
+    ABOUT = "our bytes between all ranks, sizes known beforehand; nothing is routed, grouped or summed"
+    GRAPH = True
+
+    @staticmethod
+    def version():
+        return version()
+
+    def __init__(self, case):
+        self.sent = case.rows[case.rank]
+        self.received = [row[case.rank] for row in case.rows]
+        row = case.x.shape[1] * case.x.element_size() + (0 if case.scales is None else case.scales.shape[1] * 4)
+        back = case.hidden * 2
+        self.x = case.random((sum(self.sent), row), torch.uint8)
+        self.rows = torch.empty((sum(self.received), row), dtype=torch.uint8, device="cuda")
+        self.y = case.random((sum(self.received), back), torch.uint8)
+        self.out = torch.empty((sum(self.sent), back), dtype=torch.uint8, device="cuda")
+
+    def dispatch(self):
+        exchange(self.rows, self.x, self.received, self.sent)
+
+    def combine(self):
+        exchange(self.out, self.y, self.sent, self.received)
