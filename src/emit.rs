@@ -48,11 +48,37 @@ pub fn source(program: &str, variant: &dyn DynConfig, target: Target) -> Result<
     printed(program, &trace(variant, target.warp_size())?, target)
 }
 
+/// As [`source`], with a timeline that has room for `slots` records of each warp.
+pub fn source_with_timeline(
+    program: &str,
+    variant: &dyn DynConfig,
+    target: Target,
+    slots: u32,
+) -> Result<Source, EmitError> {
+    with_options(program, &trace(variant, target.warp_size())?, target, Some(slots))
+}
+
 /// As [`source`], of a kernel that was traced for the target's warps.
 pub(crate) fn printed(program: &str, kernel: &Kernel, target: Target) -> Result<Source, EmitError> {
-    let command = format!("{program} show {} --target {target}", kernel.variant);
-    let mut source = print::emit(kernel, target, &EmitInfo { command: command.clone() })
-        .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
+    with_options(program, kernel, target, None)
+}
+
+/// As [`printed`], with a timeline if `timeline` says how many records of a warp it has room for.
+pub(crate) fn with_options(
+    program: &str,
+    kernel: &Kernel,
+    target: Target,
+    timeline: Option<u32>,
+) -> Result<Source, EmitError> {
+    let option = timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
+    let command = format!("{program} show {} --target {target}{option}", kernel.variant);
+    let info = EmitInfo { command: command.clone() };
+    let emitted = match timeline {
+        None => print::emit(kernel, target, &info),
+        Some(slots) => print::emit_with_timeline(kernel, target, &info, slots),
+    };
+    let mut source =
+        emitted.map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
     source.abi = source.abi.replace(&command, &format!("{command} --header"));
     Ok(source)
 }

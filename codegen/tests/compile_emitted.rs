@@ -26,9 +26,12 @@ fn folder(name: &str) -> PathBuf {
 /// Compiles every fixture for a target, and collects what failed and what spilled.
 fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command) -> Vec<String> {
     let mut complaints = vec![];
-    for (name, make) in printed::ALL {
-        let source = printed::emitted(*make, target).unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
-        let path = dir.join(format!("{}_{}", target.replace(':', "_"), source.file_name));
+    let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
+    let timed = printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams"].contains(name));
+    let timed = timed.map(|(name, make)| (name, "timeline_", printed::emitted_with_timeline(*make, target)));
+    for (name, prefix, source) in plain.chain(timed) {
+        let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
+        let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));
         std::fs::write(&path, &source.text).expect("the target folder is writable");
         std::fs::write(dir.join(&source.abi_file_name), &source.abi).expect("the target folder is writable");
         let out = command(&path, &path.with_extension("bin")).output().expect("the compiler starts");

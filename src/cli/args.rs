@@ -281,6 +281,10 @@ pub(crate) struct ShowArgs {
     /// What to emit for [default: cuda:sm_90a, or hip:gfx942 with --hip]
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
+    /// Source that records a timeline of waits and sends, with room for N records of each warp
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub timeline: Option<u32>,
 }
 
 #[derive(Debug, Args)]

@@ -37,7 +37,7 @@ pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
     let mut json = vec![];
     for request in args.selection.requests()? {
         for variant in request.resolve(app.registry())? {
-            let text = one(app, &*variant, form, target)?;
+            let text = one(app, &*variant, form, target, args.timeline)?;
             json.push(json!({
                 "variant": variant.variant_name(),
                 "family": variant.family().name(),
@@ -51,10 +51,20 @@ pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
     Ok(Done { text: texts.join("\n"), json: json.into(), ok: true })
 }
 
-fn one(app: &App, variant: &dyn DynConfig, form: Form, target: Target) -> Result<String, Failure> {
+fn one(
+    app: &App,
+    variant: &dyn DynConfig,
+    form: Form,
+    target: Target,
+    timeline: Option<u32>,
+) -> Result<String, Failure> {
+    let source = || match timeline {
+        None => emit::source(app.program(), variant, target),
+        Some(slots) => emit::source_with_timeline(app.program(), variant, target, slots),
+    };
     Ok(match form {
-        Form::Source => emit::source(app.program(), variant, target)?.text,
-        Form::Header => emit::source(app.program(), variant, target)?.abi,
+        Form::Source => source()?.text,
+        Form::Header => source()?.abi,
         Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
         Form::Explain => ir::explain(&emit::trace(variant, target.warp_size())?).to_string(),
     })
@@ -74,10 +84,14 @@ fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
         Form::Ir
     } else if args.header {
         Form::Header
-    } else if args.explain || !(args.cuda || args.hip || target.is_some()) {
+    } else if args.explain || !(args.cuda || args.hip || target.is_some() || args.timeline.is_some()) {
         Form::Explain
     } else {
         Form::Source
     };
+    if let (Some(slots), Form::Ir | Form::Explain) = (args.timeline, form) {
+        let with = format!("--{}", form.name());
+        return Err(InputError::conflict("--timeline", slots, with, "--cuda, --hip or --header"));
+    }
     Ok((form, target.unwrap_or(default)))
 }

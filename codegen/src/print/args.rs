@@ -6,7 +6,12 @@ use serde::{Deserialize, Serialize};
 
 use crate::ir::{Dtype, Kernel, OpKind, Param, ParamId, ParamKind, Place};
 
-use super::{memory::place_of, names::Names, writer::wrap_words};
+use super::{
+    memory::place_of,
+    names::Names,
+    timeline::{EVENT_BYTES, Timeline},
+    writer::wrap_words,
+};
 
 /// Member names of the parameters, clear of C++ words and of the members that every kernel has.
 #[derive(Debug)]
@@ -16,9 +21,9 @@ pub(super) struct ArgNames {
 
 impl ArgNames {
     /// Names the parameters of a kernel.
-    pub fn new(kernel: &Kernel) -> ArgNames {
-        let taken = ["rank", "status", "wait_budget_ns"];
-        let mut names = Names::new(taken.iter().map(|s| s.to_string()));
+    pub fn new(kernel: &Kernel, timeline: bool) -> ArgNames {
+        let taken = ["rank", "status", "wait_budget_ns"].into_iter().chain(timeline.then_some("timeline"));
+        let mut names = Names::new(taken.map(str::to_owned));
         ArgNames { names: kernel.params.iter().map(|p| names.fresh(&p.name)).collect() }
     }
 
@@ -42,7 +47,7 @@ pub struct ArgField {
 /// Where a launcher finds the members of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgsLayout {
-    /// The parameters in order, then `status`, `wait_budget_ns` and `rank`.
+    /// The parameters in order, then `status`, `wait_budget_ns` and `rank`, and `timeline` if there is one.
     pub fields: Vec<ArgField>,
     /// Size of the struct.
     pub bytes: u32,
@@ -50,7 +55,7 @@ pub struct ArgsLayout {
 
 impl ArgsLayout {
     /// Lays out the arguments of a kernel as C does.
-    pub(super) fn new(kernel: &Kernel, names: &ArgNames) -> ArgsLayout {
+    pub(super) fn new(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> ArgsLayout {
         let mut fields = vec![];
         let mut end = 0u32;
         let mut add = |name: &str, unit: u32, count: u32| {
@@ -69,6 +74,9 @@ impl ArgsLayout {
         add("status", 8, kernel.ranks);
         add("wait_budget_ns", 8, 1);
         add("rank", 4, 1);
+        if timeline.is_some() {
+            add("timeline", 8, 1);
+        }
         ArgsLayout { fields, bytes: end.next_multiple_of(8) }
     }
 }
@@ -113,13 +121,16 @@ enum Language {
 }
 
 /// The members of the argument struct in emitted source.
-pub(super) fn fields(kernel: &Kernel, names: &ArgNames) -> Vec<FieldText> {
+pub(super) fn fields(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<FieldText> {
     let params = declarations(kernel, names, Language::Device).into_iter();
     let mut rows: Vec<_> = params.zip(&kernel.params).map(|(d, p)| (d, shorten(&comment(p)))).collect();
     rows.push((format!("Status* status[{}];", kernel.ranks), "each rank's status".into()));
     let budget = "how long a wait may last before the world is aborted";
     rows.push(("u64 wait_budget_ns;".into(), budget.into()));
     rows.push(("u32 rank;".into(), "this rank".into()));
+    let records =
+        |t: &Timeline| ("TimelineEvent* timeline;".into(), format!("{} records", t.bytes / EVENT_BYTES));
+    rows.extend(timeline.map(records));
     let width = rows.iter().map(|r| r.0.len()).filter(|&n| n < 40).max().unwrap_or(0);
     rows.into_iter()
         .map(|(declaration, comment)| match comment.is_empty() {
@@ -130,7 +141,12 @@ pub(super) fn fields(kernel: &Kernel, names: &ArgNames) -> Vec<FieldText> {
 }
 
 /// The members of the argument struct in the header, with comments of at most `width` columns.
-pub(super) fn documented(kernel: &Kernel, names: &ArgNames, width: usize) -> Vec<DocumentedText> {
+pub(super) fn documented(
+    kernel: &Kernel,
+    names: &ArgNames,
+    timeline: Option<&Timeline>,
+    width: usize,
+) -> Vec<DocumentedText> {
     let used = used(kernel);
     let about = |(i, p): (usize, &Param)| match comment(p) {
         text if p.kind == ParamKind::Scalar || used.contains(&ParamId(i as u32)) => text,
@@ -142,6 +158,9 @@ pub(super) fn documented(kernel: &Kernel, names: &ArgNames, width: usize) -> Vec
     let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
     rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
     rows.push(("uint32_t rank;".into(), "This rank, from 0.".into()));
+    let records =
+        |_| ("PeerwarpTimelineEvent* timeline;".into(), "Where this rank records its timeline.".into());
+    rows.extend(timeline.map(records));
     rows.into_iter()
         .map(|(declaration, about)| {
             let about = if about.is_empty() { vec![] } else { wrap_words(&about, width) };
@@ -178,7 +197,7 @@ const STATUS_BYTES: u64 = 56;
 const EPOCH_BYTES: u64 = 8;
 
 /// What a host program allocates on each rank.
-pub(super) fn buffers(kernel: &Kernel, names: &ArgNames) -> Vec<BufferText> {
+pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<BufferText> {
     let used = used(kernel);
     let buffer = |(i, p): (usize, &Param)| {
         let id = ParamId(i as u32);
@@ -196,13 +215,14 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames) -> Vec<BufferText> {
     };
     let mut all: Vec<_> = kernel.params.iter().enumerate().filter_map(buffer).collect();
     all.push(BufferText { name: "status".into(), kind: "STATUS", bytes: STATUS_BYTES });
+    all.extend(timeline.map(|t| BufferText { name: "timeline".into(), kind: "TIMELINE", bytes: t.bytes }));
     all
 }
 
 /// The members whose pointers a launch checks.
-pub(super) fn pointers(kernel: &Kernel, names: &ArgNames) -> Vec<PointerText> {
-    let count = |kind: &str| if matches!(kind, "LOCAL" | "EPOCH") { 1 } else { kernel.ranks };
-    buffers(kernel, names)
+pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
+    let count = |kind: &str| if matches!(kind, "LOCAL" | "EPOCH" | "TIMELINE") { 1 } else { kernel.ranks };
+    buffers(kernel, names, timeline)
         .into_iter()
         .filter(|b| b.bytes > 0)
         .map(|b| PointerText { name: b.name, count: count(b.kind) })

@@ -5,13 +5,19 @@ use crate::{
     ir::{Kernel, OpKind, ParamKind, Place, Role},
 };
 
-use super::{EmitInfo, LaunchShape, memory::place_of, writer::wrap_words};
+use super::{EmitInfo, LaunchShape, memory::place_of, timeline::Timeline, writer::wrap_words};
 
 /// Columns of text behind `// `.
 const WIDTH: usize = 106;
 
 /// The lines, without comment marks.
-pub(super) fn lines(kernel: &Kernel, target: Target, info: &EmitInfo, launch: &LaunchShape) -> Vec<String> {
+pub(super) fn lines(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    launch: &LaunchShape,
+    timeline: Option<&Timeline>,
+) -> Vec<String> {
     let mut out = vec![kernel.variant.clone()];
     if !kernel.doc.is_empty() {
         out.push(String::new());
@@ -34,6 +40,12 @@ pub(super) fn lines(kernel: &Kernel, target: Target, info: &EmitInfo, launch: &L
         kernel.ranks, launch.grid, launch.block_threads, launch.shared_bytes
     ));
     out.extend(roles(kernel));
+    if let Some(t) = timeline {
+        out.push(String::new());
+        out.push("Timeline".into());
+        let what = "records when it waits, signals and sends, in time of this GPU's clock";
+        out.extend(indented(&format!("each of {} warps {what}, up to {} times a launch", t.slices, t.slots)));
+    }
     if !kernel.params.is_empty() {
         out.push(String::new());
         out.push("Buffers".into());

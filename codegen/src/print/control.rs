@@ -265,7 +265,9 @@ impl Emitter<'_, '_> {
         let outer = std::mem::replace(&mut self.group, Group { name: "group", lanes: warps * k.warp_size });
         self.names.enter();
         self.declare_shared(body, groups);
+        let began = self.begin_group(body);
         self.region(body)?;
+        self.end_group(id, &began);
         self.names.leave();
         self.group = outer;
         if waits {

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use crate::{
     family::Target,
     ir::{
-        BinaryOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, Place, Region, SharedId, Type, ValueId,
-        VarId,
+        BinaryOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, Region, SharedId, Type,
+        ValueId, VarId,
     },
 };
 
@@ -24,6 +24,7 @@ use super::{
     program::Program,
     sync::Barriers,
     tiles::Item,
+    timeline::Sites,
     writer::Writer,
 };
 
@@ -37,22 +38,26 @@ pub(super) struct Facts<'k> {
     pub target: Target,
     pub args: ArgNames,
     pub own: OwnNames,
+    /// What the kernel records about itself, if it does.
+    pub timeline: Option<Sites>,
 }
 
 impl<'k> Facts<'k> {
     /// Runs the analyses.
-    pub fn new(kernel: &'k Kernel, target: Target) -> Result<Facts<'k>, PrintError> {
+    pub fn new(kernel: &'k Kernel, target: Target, timeline: Option<u32>) -> Result<Facts<'k>, PrintError> {
         let p = Program::new(kernel);
         let layouts = Layouts::new(&p)?;
         let forms = Forms::new(&p, &layouts);
         let barriers = Barriers::new(&p, &layouts, &forms);
+        let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
         Ok(Facts {
             layouts,
             barriers,
             forms,
             target,
-            args: ArgNames::new(kernel),
+            args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
+            timeline,
             p,
         })
     }
@@ -79,6 +84,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub values: HashMap<ValueId, String>,
     pub vars: HashMap<VarId, String>,
     pub shared: HashMap<SharedId, String>,
+    /// With a timeline: the variables that say when parcels were opened.
+    pub opened: HashMap<ParcelId, String>,
     /// First byte of each shared array.
     pub offsets: &'f HashMap<SharedId, u32>,
     /// Tile operations that wait to be written as one loop.
@@ -94,15 +101,18 @@ pub(super) struct Emitter<'f, 'k> {
 impl<'f, 'k> Emitter<'f, 'k> {
     /// An emitter for a function body, one level deep.
     pub fn new(f: &'f Facts<'k>, used: &'f mut Used, offsets: &'f HashMap<SharedId, u32>) -> Emitter<'f, 'k> {
+        let timeline = f.timeline.iter().flat_map(Sites::taken);
+        let taken = super::prim::DEFINED.iter().map(|s| s.to_string()).chain(f.own.all()).chain(timeline);
         Emitter {
             f,
             w: Writer::new(1),
-            names: Names::new(super::prim::DEFINED.iter().map(|s| s.to_string()).chain(f.own.all())),
+            names: Names::new(taken),
             used,
             group: Group { name: "block", lanes: f.p.kernel.block_threads() },
             values: HashMap::new(),
             vars: HashMap::new(),
             shared: HashMap::new(),
+            opened: HashMap::new(),
             offsets,
             pending: vec![],
             loops: vec![],
@@ -244,6 +254,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             }
             self.w.line(&format!("{}.sync();", self.group.name));
         }
+        self.note_put(id);
         let outs = op.kind.outs();
         let unseen = |v: &ValueId| {
             matches!(self.form(*v), Form::Dead | Form::Everywhere | Form::Once | Form::Alias(_))
@@ -273,7 +284,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             OpKind::Break { depth } => self.jump("break", *depth),
             OpKind::Continue { depth } => self.jump("continue", *depth),
             OpKind::Split { warps, body } => self.split(id, *warps, body),
-            _ => self.memory_op(id),
+            _ => self.timed(id, |e| e.memory_op(id)),
         }
     }
 

@@ -70,6 +70,14 @@ pub enum PrintError {
         /// Elements a packet of the first.
         other: u32,
     },
+    /// A timeline without room for records, or with room for too many.
+    #[error("timeline slots = {slots}: a warp has room for 1 to {most} records")]
+    TimelineSlots {
+        /// What was asked for.
+        slots: u32,
+        /// The most there can be.
+        most: u32,
+    },
     /// More shared memory than a block can have.
     #[error(
         "`{kernel}` needs {bytes} bytes of shared memory a block and {target} has {limit}; shrink its shared arrays"

@@ -6,7 +6,8 @@ use super::{
     EmitInfo, LaunchShape, PrintError,
     args::{self, ArgNames, ArgsLayout},
     source::{args_name, kernel_id, namespace},
-    template::{self, AbiText, LaunchText},
+    template::{self, AbiText, LaunchText, TimelineText},
+    timeline::Timeline,
     writer::wrap_words,
 };
 
@@ -41,15 +42,19 @@ impl Runtime {
     }
 }
 
+/// What the header and the launcher are about.
+pub(super) struct Host<'a> {
+    pub kernel: &'a Kernel,
+    pub target: Target,
+    pub names: &'a ArgNames,
+    pub launch: &'a LaunchShape,
+    pub layout: &'a ArgsLayout,
+    pub timeline: Option<&'a Timeline>,
+}
+
 /// The C header.
-pub(super) fn header(
-    kernel: &Kernel,
-    target: Target,
-    info: &EmitInfo,
-    names: &ArgNames,
-    launch: &LaunchShape,
-    layout: &ArgsLayout,
-) -> Result<String, PrintError> {
+pub(super) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError> {
+    let &Host { kernel, target, names, launch, layout, timeline } = host;
     let prefix = kernel.variant.to_uppercase();
     let runtime = Runtime::of(target);
     template::abi(&AbiText {
@@ -60,8 +65,9 @@ pub(super) fn header(
         command: info.command.clone(),
         guard: format!("{prefix}_H"),
         args: args_name(kernel),
-        fields: args::documented(kernel, names, WIDTH),
-        buffers: args::buffers(kernel, names),
+        fields: args::documented(kernel, names, timeline, WIDTH),
+        buffers: args::buffers(kernel, names, timeline),
+        timeline: timeline.map(TimelineText::of),
         ranks: kernel.ranks,
         grid: launch.grid,
         threads: launch.block_threads,
@@ -82,13 +88,8 @@ fn uncommented(text: &str) -> String {
 }
 
 /// The launcher.
-pub(super) fn launcher(
-    kernel: &Kernel,
-    target: Target,
-    names: &ArgNames,
-    launch: &LaunchShape,
-    layout: &ArgsLayout,
-) -> Result<String, PrintError> {
+pub(super) fn launcher(host: &Host) -> Result<String, PrintError> {
+    let &Host { kernel, target, names, launch, layout, timeline } = host;
     template::launch(
         target,
         &LaunchText {
@@ -102,7 +103,7 @@ pub(super) fn launcher(
             threads: launch.block_threads,
             shared: launch.shared_bytes,
             large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
-            pointers: args::pointers(kernel, names),
+            pointers: args::pointers(kernel, names, timeline),
         },
     )
 }

@@ -43,6 +43,7 @@ mod steps;
 mod sync;
 mod template;
 mod tiles;
+mod timeline;
 mod writer;
 
 use serde::{Deserialize, Serialize};
@@ -51,6 +52,7 @@ use crate::{family::Target, ir::Kernel};
 
 pub use args::{ArgField, ArgsLayout};
 pub use error::PrintError;
+pub use timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
 
 /// What the banner of an emitted source says about its making.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -87,11 +89,25 @@ pub struct Source {
     pub launch: LaunchShape,
     /// What to pass.
     pub args: ArgsLayout,
+    /// What it records about itself, if it was emitted by [`emit_with_timeline`].
+    pub timeline: Option<Timeline>,
 }
 
 /// Emits a kernel, which the verifier has accepted, for a target.
 pub fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
-    source::emit(kernel, target, info)
+    source::emit(kernel, target, info, None)
+}
+
+/// As [`emit`], of a kernel that records when its warps wait, signal and send. Its argument struct has one more member,
+/// `timeline`, which points to [`Timeline::bytes`] bytes on each rank; `slots` is how many records a warp has room for, 1 to
+/// 65536.
+pub fn emit_with_timeline(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    slots: u32,
+) -> Result<Source, PrintError> {
+    source::emit(kernel, target, info, Some(slots))
 }
 
 /// Text of a stand-in for `hip/hip_runtime.h`, with which emitted HIP sources compile where there is no ROCm: write it

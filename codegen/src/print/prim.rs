@@ -66,6 +66,8 @@ macro_rules! prims {
 prims! {
     /// Names of the plain types.
     Types = "types", Nothing, [];
+    /// A record of the timeline.
+    TimelineEvent = "timeline_event", Nothing, [Types];
     /// Thread and block index.
     Index = "index", Nothing, [];
     /// Same bits, other type.
@@ -144,6 +146,8 @@ prims! {
     SignalRanks = "signal_ranks", Nothing, [System];
     /// The wall clock.
     Clock = "clock", Nothing, [];
+    /// What records the timeline.
+    Timeline = "timeline", Block, [Index, Clock, TimelineEvent];
     /// Bounded polling, and what happens when it fails.
     Poll = "poll", Nothing, [Index, System, Clock];
     /// Wait for one flag.
@@ -167,7 +171,7 @@ prims! {
 impl Prim {
     /// Whether it defines an element type, which the argument struct may need.
     pub fn is_type(self) -> bool {
-        matches!(self, Prim::Types | Prim::Bits | Prim::Fp16 | Prim::Bf16 | Prim::Fp8)
+        matches!(self, Prim::Types | Prim::TimelineEvent | Prim::Bits | Prim::Fp16 | Prim::Bf16 | Prim::Fp8)
     }
 
     /// The conversions and the type that an element type needs, if any.

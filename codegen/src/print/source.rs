@@ -19,20 +19,28 @@ use super::{
     ops::{self, type_name},
     prim::{Prim, Used},
     template::{self, ConstantText, KernelText},
+    timeline::{self, Sites},
 };
 
 /// Emits a kernel.
-pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
+pub(super) fn emit(
+    kernel: &Kernel,
+    target: Target,
+    info: &EmitInfo,
+    timeline: Option<u32>,
+) -> Result<Source, PrintError> {
     check(kernel, target)?;
-    let facts = Facts::new(kernel, target)?;
+    let facts = Facts::new(kernel, target, timeline)?;
+    let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
     let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
     let launch =
         LaunchShape { grid: kernel.grid_blocks(), block_threads: kernel.block_threads(), shared_bytes };
-    let layout = ArgsLayout::new(kernel, &facts.args);
+    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref());
     check_args(kernel, target, &layout)?;
     let mut used = Used::default();
     used.add(Prim::Types);
     used.add(Prim::Index);
+    timeline::use_types(facts.timeline.as_ref(), &mut used);
     let body = entry_body(&facts, &mut used, &offsets)?;
     let mut roles = vec![];
     let mut first = 0;
@@ -44,14 +52,14 @@ pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<S
         ops::use_dtype(&mut used, p.dtype);
     }
     let context = KernelText {
-        banner: banner::lines(kernel, target, info, &launch),
+        banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
         types: texts(&used, target, kernel, true)?,
         args: args_name(kernel),
-        fields: args::fields(kernel, &facts.args),
+        fields: args::fields(kernel, &facts.args, timeline.as_ref()),
         ranks: kernel.ranks,
-        constants: constants(kernel),
+        constants: constants(kernel, facts.timeline.as_ref()),
         primitives: texts(&used, target, kernel, false)?,
         roles,
         threads: kernel.block_threads(),
@@ -59,15 +67,24 @@ pub(super) fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<S
         body,
     };
     let device = template::kernel(target, &context)?;
-    let launcher = launch::launcher(kernel, target, &facts.args, &launch, &layout)?;
+    let host = launch::Host {
+        kernel,
+        target,
+        names: &facts.args,
+        launch: &launch,
+        layout: &layout,
+        timeline: timeline.as_ref(),
+    };
+    let launcher = launch::launcher(&host)?;
     Ok(Source {
         text: format!("{device}\n{launcher}"),
-        abi: launch::header(kernel, target, info, &facts.args, &launch, &layout)?,
+        abi: launch::header(&host, info)?,
         file_name: format!("{}.{}", kernel.variant, target.file_extension()),
         abi_file_name: launch::header_name(kernel),
         entry: kernel.variant.clone(),
         launch,
         args: layout,
+        timeline,
     })
 }
 
@@ -185,12 +202,14 @@ fn role_text(
     used.add(Prim::Block);
     let mut e = Emitter::new(facts, used, offsets);
     let mut parameters = vec!["const Args& args".to_string()];
+    parameters.extend(facts.timeline.is_some().then(|| "Timeline& timeline".to_string()));
     for v in role_parameters(facts, index) {
         let name = e.declare(v);
         parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
     }
     e.w.line(&format!("const Block block({first_block});"));
     e.declare_shared(&role.body, 1);
+    e.declare_opened(&role.body);
     e.region(&role.body)?;
     if !e.returned {
         e.w.line("return true;");
@@ -220,6 +239,7 @@ fn entry_body(
         used.add(Prim::System);
     }
     let mut e = Emitter::new(facts, used, offsets);
+    e.begin_timeline();
     if talks {
         e.w.comment(
             "Launches of an aborted world leave at once: what those before them left behind may be anything.",
@@ -241,12 +261,14 @@ fn entry_body(
     for (i, role) in kernel.roles.iter().enumerate() {
         let arguments: Vec<String> =
             role_parameters(facts, i).iter().map(|v| format!(", {}", e.values[v])).collect();
-        let call = format!("{done}{}(args{});", function(role), arguments.concat());
+        let timeline = e.timeline_parameter();
+        let call = format!("{done}{}(args{timeline}{});", function(role), arguments.concat());
         first += role.blocks;
         let last = i + 1 == kernel.roles.len();
         match i {
             _ if alone => {
                 e.w.line(&call);
+                e.end_role(i);
                 continue;
             }
             0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
@@ -255,6 +277,7 @@ fn entry_body(
         }
         e.w.deeper();
         e.w.line(&call);
+        e.end_role(i);
         e.w.shallower();
         if last {
             e.w.line("}");
@@ -312,8 +335,15 @@ fn includes(target: Target, used: &Used) -> Vec<&'static str> {
     }
 }
 
+/// The constants that the rest of the source names.
+fn constants(kernel: &Kernel, timeline: Option<&Sites>) -> Vec<ConstantText> {
+    let mut out = wait_constants(kernel);
+    out.extend(timeline.iter().flat_map(|sites| sites.constants()));
+    out
+}
+
 /// What waits say about themselves when they expire.
-fn constants(kernel: &Kernel) -> Vec<ConstantText> {
+fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let mut awaited = BTreeSet::new();
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {

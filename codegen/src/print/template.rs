@@ -11,6 +11,7 @@ use super::{
     PrintError,
     args::{BufferText, DocumentedText, FieldText, PointerText},
     prim::{Context, Prim},
+    timeline::{Timeline, TimelineSite},
 };
 
 const CUDA_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/kernel.hbs"));
@@ -60,6 +61,7 @@ pub(super) struct AbiText {
     pub args: String,
     pub fields: Vec<DocumentedText>,
     pub buffers: Vec<BufferText>,
+    pub timeline: Option<TimelineText>,
     pub ranks: u32,
     pub grid: u32,
     pub threads: u32,
@@ -70,6 +72,35 @@ pub(super) struct AbiText {
     pub compilers: &'static str,
     pub stream: &'static str,
     pub error: &'static str,
+}
+
+/// What the header says about a timeline.
+#[derive(Debug, Serialize)]
+pub(super) struct TimelineText {
+    pub slots: u32,
+    pub slices: u32,
+    pub sites: Vec<SiteText>,
+}
+
+/// A site of it.
+#[derive(Debug, Serialize)]
+pub(super) struct SiteText {
+    pub number: usize,
+    pub what: String,
+}
+
+impl TimelineText {
+    pub fn of(timeline: &Timeline) -> TimelineText {
+        let text = |(number, s): (usize, &TimelineSite)| {
+            let parameter = s.parameter.iter().map(|p| format!(" {p}")).collect::<String>();
+            SiteText {
+                number,
+                what: format!("{}: {}{parameter} ({}:{})", s.role, s.kind.name(), s.file, s.line),
+            }
+        };
+        let sites = timeline.sites.iter().enumerate().map(text).collect();
+        TimelineText { slots: timeline.slots, slices: timeline.slices, sites }
+    }
 }
 
 /// What `launch.hbs` is rendered with.

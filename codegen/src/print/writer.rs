@@ -8,7 +8,7 @@ pub(super) const COLUMNS: usize = 110;
 pub(super) struct Writer {
     text: String,
     indent: usize,
-    /// Whether the last statement opened a block.
+    /// Whether the last statement opened a block, or belongs to what follows.
     begun: bool,
 }
 
@@ -57,6 +57,11 @@ impl Writer {
         if !self.begun && !self.text.is_empty() && !self.text.ends_with("\n\n") {
             self.text.push('\n');
         }
+    }
+
+    /// What follows belongs to the last line: no empty line between them.
+    pub fn close_up(&mut self) {
+        self.begun = true;
     }
 
     /// What follows is one level deeper.

@@ -6,7 +6,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::Kernel;
-use peerwarp_codegen::print::{EmitInfo, PrintError, Source, emit};
+use peerwarp_codegen::print::{EmitInfo, PrintError, Source, emit, emit_with_timeline};
 
 /// A kernel and the name it is known by in tests.
 pub type Fixture = (&'static str, fn(u32) -> Kernel);
@@ -336,4 +336,13 @@ fn pass_on(b: Group, x: Ptr<f32>, inbox: Sym<f32>, flag: Flags, out: Ptr<f32>, e
         let got = flag.from((rank() + 3) % 4).wait(g.index(), epoch);
         out.store(g.index() * 128, inbox.load(&got, g.index() * 128, 128));
     });
+}
+
+/// Emits a fixture for a target, with a timeline.
+pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<Source, PrintError> {
+    let target: Target = target.parse().expect("tests name targets that exist");
+    let kernel = make(target.warp_size());
+    let info =
+        EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
+    emit_with_timeline(&kernel, target, &info, 256)
 }

@@ -1,0 +1,371 @@
+//! The timeline: what a kernel records about itself when it is emitted with one, and the statements that record it.
+//!
+//! Every warp writes to a slice of its own, which only one of its threads does, so that nothing has to be agreed on. The
+//! rest of the printer knows [`Emitter::timed`] and the few functions below it; without a timeline they write nothing.
+
+use std::collections::{HashMap, HashSet};
+
+use serde::{Deserialize, Serialize};
+
+use crate::ir::{Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, Target, ValueId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    names::Names,
+    prim::{Prim, Used},
+    program::Program,
+    template::ConstantText,
+};
+
+/// Bytes of a record.
+pub(super) const EVENT_BYTES: u64 = 32;
+
+/// The most records that a warp can have room for.
+pub(super) const MOST_SLOTS: u32 = 1 << 16;
+
+/// What a record of the timeline is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SiteKind {
+    /// All that a warp did in its role: the first record of each slice.
+    Role,
+    /// All that a group of a split did.
+    Group,
+    /// A parcel, from its first put (and what is loaded for it) to the end of its signal; or packets.
+    Send,
+    /// A signal: the wait for the group's puts to be on their way, and the flag.
+    Signal,
+    /// A wait for flags.
+    Wait,
+    /// A wait for packets, and their taking.
+    Take,
+}
+
+impl SiteKind {
+    /// In one word.
+    pub fn name(self) -> &'static str {
+        match self {
+            SiteKind::Role => "role",
+            SiteKind::Group => "group",
+            SiteKind::Send => "send",
+            SiteKind::Signal => "signal",
+            SiteKind::Wait => "wait",
+            SiteKind::Take => "take",
+        }
+    }
+}
+
+/// What the words `peers` and `index` of a site's records are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum SitePeers {
+    /// There are none: `index` is how many records a warp made, or a group's number in its block.
+    None,
+    /// `peers` is a rank; `index` is that of the flag, or of the first packet's first element.
+    Rank,
+    /// `peers` has a bit for each rank; `index` as above.
+    Set,
+    /// `peers` is a number of flags from `index` on, of which rank `i / per_rank % ranks` sets the i-th.
+    Flags {
+        /// Flags in a row that one rank sets.
+        per_rank: u32,
+    },
+    /// `peers` has a bit for each of the flags from `index` on that are waited for; who sets them as above.
+    Some {
+        /// Flags in a row that one rank sets.
+        per_rank: u32,
+    },
+}
+
+/// A place in the kernel that makes records.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct TimelineSite {
+    /// What happens there.
+    pub kind: SiteKind,
+    /// The role that does it.
+    pub role: String,
+    /// The flags or packets that it is about.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub parameter: Option<String>,
+    /// How to read `peers` and `index`.
+    pub peers: SitePeers,
+    /// The author's file.
+    pub file: String,
+    /// The line in it.
+    pub line: u32,
+}
+
+/// What a kernel with a timeline records, and where.
+///
+/// On each rank there are `slices` slices of `1 + slots` records of 32 bytes: slice `block * warps + warp` is that warp's. Of
+/// its first record `index` is how many records the warp made, of which those that had no room are missing. A record is
+/// `begin_ns: u64, end_ns: u64, peers: u64, index: u32, site: u32`, times by the GPU's own global timer. The host clears all of
+/// it before a launch: a kernel that left early, because the world is aborted, writes nothing.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Timeline {
+    /// Records that a warp has room for.
+    pub slots: u32,
+    /// Warps a block.
+    pub warps: u32,
+    /// Warps of the whole launch.
+    pub slices: u32,
+    /// Bytes on each rank.
+    pub bytes: u64,
+    /// The places that make records, by their numbers.
+    pub sites: Vec<TimelineSite>,
+}
+
+/// The sites of a kernel that is being printed.
+#[derive(Debug)]
+pub(super) struct Sites {
+    pub slots: u32,
+    sites: Vec<TimelineSite>,
+    /// Names of the sites' constants.
+    names: Vec<String>,
+    ops: HashMap<OpId, usize>,
+    /// Of parcels that are put and signalled by one group.
+    parcels: HashMap<ParcelId, usize>,
+    roles: Vec<usize>,
+}
+
+impl Sites {
+    /// Finds everything in a kernel that makes records.
+    pub fn new(p: &Program, slots: u32) -> Result<Sites, PrintError> {
+        let kernel = p.kernel;
+        if !(1..=MOST_SLOTS).contains(&slots) {
+            return Err(PrintError::TimelineSlots { slots, most: MOST_SLOTS });
+        }
+        let (ops, parcels) = (HashMap::new(), HashMap::new());
+        let mut all = Sites { slots, sites: vec![], names: vec![], ops, parcels, roles: vec![] };
+        let mut names = Names::new([]);
+        for role in &kernel.roles {
+            let site = |kind, parameter: Option<ParamId>, peers, loc: Loc| TimelineSite {
+                kind,
+                role: role.name.clone(),
+                parameter: parameter.map(|p| kernel.params[p.index()].name.clone()),
+                peers,
+                file: loc.short_file().into(),
+                line: loc.line,
+            };
+            let whole = all.add(site(SiteKind::Role, None, SitePeers::None, role.loc), &mut names);
+            all.roles.push(whole);
+            kernel.walk(&role.body, &mut |id, op| {
+                let Some((kind, parameter, peers)) = told(kernel, &op.kind) else { return };
+                if let OpKind::Signal { parcel, .. } = op.kind
+                    && !puts(p, parcel).is_empty()
+                    && puts(p, parcel).iter().all(|&put| p.split(put) == p.split(id))
+                {
+                    let sent = all.add(site(SiteKind::Send, parameter, peers, op.loc), &mut names);
+                    all.parcels.insert(parcel, sent);
+                }
+                let number = all.add(site(kind, parameter, peers, op.loc), &mut names);
+                all.ops.insert(id, number);
+            });
+        }
+        Ok(all)
+    }
+
+    /// The number of a site; one that is there already is not added again.
+    fn add(&mut self, site: TimelineSite, names: &mut Names) -> usize {
+        if let Some(at) = self.sites.iter().position(|s| *s == site) {
+            return at;
+        }
+        let mut want = format!("site_{}", site.role);
+        if site.kind != SiteKind::Role {
+            let parameter = site.parameter.iter().map(|p| format!("_{p}")).collect::<String>();
+            want = format!("{want}_{}{parameter}_{}", site.kind.name(), site.line);
+        }
+        self.names.push(names.fresh(&want));
+        self.sites.push(site);
+        self.sites.len() - 1
+    }
+
+    /// What a host program has to know.
+    pub fn layout(&self, kernel: &Kernel) -> Timeline {
+        let slices = kernel.grid_blocks() * kernel.block_warps;
+        let bytes = u64::from(slices) * (1 + u64::from(self.slots)) * EVENT_BYTES;
+        Timeline { slots: self.slots, warps: kernel.block_warps, slices, bytes, sites: self.sites.clone() }
+    }
+
+    /// The constants that emitted source names.
+    pub fn constants(&self) -> Vec<ConstantText> {
+        let number = |name: &str, value: String, comment: String| ConstantText {
+            r#type: "u32",
+            name: name.into(),
+            value,
+            comment: Some(comment),
+        };
+        let mut out = vec![number("timeline_slots", self.slots.to_string(), "records of a warp".into())];
+        for (i, (name, site)) in self.names.iter().zip(&self.sites).enumerate() {
+            let file = site.file.rsplit(['/', '\\']).next().unwrap_or(&site.file);
+            out.push(number(name, i.to_string(), format!("{file}:{}", site.line)));
+        }
+        out
+    }
+
+    /// All names that are taken by it.
+    pub fn taken(&self) -> impl Iterator<Item = String> + '_ {
+        let own = ["timeline", "timeline_slots", "Timeline", "TimelineEvent"].map(str::to_owned);
+        own.into_iter().chain(self.names.iter().cloned())
+    }
+}
+
+/// What an operation records, if it does.
+fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, SitePeers)> {
+    let peers_of = |target: &Target| match target {
+        Target::Rank(_) => SitePeers::Rank,
+        Target::Mask(_) => SitePeers::Set,
+    };
+    Some(match op {
+        OpKind::Split { .. } => (SiteKind::Group, None, SitePeers::None),
+        OpKind::Signal { parcel, flag, .. } => {
+            (SiteKind::Signal, Some(*flag), peers_of(&kernel.parcels[parcel.index()].target))
+        }
+        OpKind::Wait { flag, .. } => (SiteKind::Wait, Some(*flag), SitePeers::Rank),
+        OpKind::WaitAll { flag, only: None, per_rank, .. } => {
+            (SiteKind::Wait, Some(*flag), SitePeers::Flags { per_rank: *per_rank })
+        }
+        OpKind::WaitAll { flag, only: Some(_), per_rank, .. } => {
+            (SiteKind::Wait, Some(*flag), SitePeers::Some { per_rank: *per_rank })
+        }
+        OpKind::SendPackets { packets, target, .. } => (SiteKind::Send, Some(*packets), peers_of(target)),
+        OpKind::TakePackets { packets, .. } => (SiteKind::Take, Some(*packets), SitePeers::Rank),
+        _ => return None,
+    })
+}
+
+/// The puts of a parcel, in program order.
+fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
+    let is_put =
+        |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Put { parcel: of, .. } if of == parcel);
+    p.ops().iter().filter(is_put).copied().collect()
+}
+
+/// The words of a record about an operation: index, then peers.
+fn words(kernel: &Kernel, op: &OpKind) -> (ValueId, ValueId) {
+    let of = |target: &Target| match *target {
+        Target::Rank(v) | Target::Mask(v) => v,
+    };
+    match op {
+        OpKind::Signal { parcel, index, .. } => (*index, of(&kernel.parcels[parcel.index()].target)),
+        OpKind::Wait { index, from, .. } => (*index, *from),
+        OpKind::WaitAll { index, count, only, .. } => (*index, only.unwrap_or(*count)),
+        OpKind::SendPackets { target, index, .. } => (*index, of(target)),
+        OpKind::TakePackets { tiles, .. } => (tiles[0].index, tiles[0].from),
+        _ => unreachable!("asked for what waits or sends"),
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// Writes an operation, and around it what records it.
+    pub fn timed(
+        &mut self,
+        id: OpId,
+        write: impl FnOnce(&mut Self) -> Result<(), PrintError>,
+    ) -> Result<(), PrintError> {
+        let Some(sites) = &self.f.timeline else { return write(self) };
+        let Some(&site) = sites.ops.get(&id) else { return write(self) };
+        self.flush()?;
+        let group = self.group.name;
+        self.w.gap();
+        self.w.line(&format!("timeline.begin({group});"));
+        self.w.close_up();
+        write(self)?;
+        let kind = &self.f.p.kernel.op(id).kind;
+        let (index, peers) = words(self.f.p.kernel, kind);
+        let (index, peers) = (self.scalar(index)?, self.scalar(peers)?);
+        let rest = |site: usize| format!("{}, {}, {}", sites.names[site], index.plain(), peers.plain());
+        self.w.line(&format!("timeline.end({group}, {});", rest(site)));
+        if let OpKind::Signal { parcel, .. } = kind
+            && let Some(opened) = self.opened.get(parcel)
+        {
+            let line = format!("timeline.sent({group}, {opened}, {});", rest(sites.parcels[parcel]));
+            self.w.line(&line);
+        }
+        Ok(())
+    }
+
+    /// Notes when a parcel's first put begins. Whatever waits to be written comes after it, as do its loads.
+    pub fn note_put(&mut self, id: OpId) {
+        let OpKind::Put { parcel, .. } = self.f.p.kernel.op(id).kind else { return };
+        let Some(opened) = self.opened.get(&parcel) else { return };
+        let p = &self.f.p;
+        let earlier = |&put: &OpId| put < id && p.ancestor_beside(id, put).is_some();
+        if !puts(p, parcel).iter().any(earlier) {
+            let line = format!("timeline.open({}, {opened});", self.group.name);
+            self.w.line(&line);
+        }
+    }
+
+    /// Declares when the parcels of a region were opened, those of the groups that run it.
+    pub fn declare_opened(&mut self, region: &Region) {
+        let Some(sites) = &self.f.timeline else { return };
+        let (p, inside) = (&self.f.p, self.group.name != "block");
+        let mut seen = HashSet::new();
+        let mut parcels = vec![];
+        p.kernel.walk(region, &mut |id, op| {
+            if let OpKind::Signal { parcel, flag, .. } = op.kind
+                && sites.parcels.contains_key(&parcel)
+                && p.split(id).is_some() == inside
+                && seen.insert(parcel)
+            {
+                parcels.push((parcel, flag));
+            }
+        });
+        for (parcel, flag) in parcels {
+            let name = self.names.fresh(&format!("{}_opened", p.kernel.params[flag.index()].name));
+            self.w.line_with(&format!("u64 {name} = 0;"), "when the first put was about to begin");
+            self.opened.insert(parcel, name);
+        }
+    }
+
+    /// A group begins: its parcels, and when it began.
+    pub fn begin_group(&mut self, body: &Region) -> String {
+        if self.f.timeline.is_none() {
+            return String::new();
+        }
+        let began = self.names.fresh("began");
+        self.w.line(&format!("u64 {began} = 0;"));
+        self.w.line(&format!("timeline.open({}, {began});", self.group.name));
+        self.declare_opened(body);
+        began
+    }
+
+    /// It ends.
+    pub fn end_group(&mut self, split: OpId, began: &str) {
+        if let Some(sites) = &self.f.timeline {
+            let group = self.group.name;
+            let name = &sites.names[sites.ops[&split]];
+            self.w.line(&format!("timeline.sent({group}, {began}, {name}, {group}.number, 0);"));
+        }
+    }
+
+    /// What a role has to be given, between its other parameters.
+    pub fn timeline_parameter(&self) -> &'static str {
+        if self.f.timeline.is_some() { ", timeline" } else { "" }
+    }
+
+    /// The kernel begins.
+    pub fn begin_timeline(&mut self) {
+        if self.f.timeline.is_some() {
+            self.used.add(Prim::Timeline);
+            self.w.line("Timeline timeline(args);");
+        }
+    }
+
+    /// A role has ended.
+    pub fn end_role(&mut self, role: usize) {
+        if let Some(sites) = &self.f.timeline {
+            let line = format!("timeline.close({});", sites.names[sites.roles[role]]);
+            self.w.line(&line);
+        }
+    }
+}
+
+/// What the argument struct needs to be declared.
+pub(super) fn use_types(sites: Option<&Sites>, used: &mut Used) {
+    if sites.is_some() {
+        used.add(Prim::TimelineEvent);
+    }
+}
