@@ -25,6 +25,7 @@ pub mod routing;
 pub mod runtime;
 pub mod scenario;
 pub mod toolchain;
+pub mod trace;
 
 /// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
 pub mod prelude {

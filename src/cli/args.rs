@@ -49,6 +49,8 @@ pub(crate) enum Command {
     Show(ShowArgs),
     /// List families, models or variants
     List(ListArgs),
+    /// Record what every warp does when, on this machine's GPUs, for Perfetto
+    Trace(TraceArgs),
     /// Compile to cubins and AMD code objects, with a manifest to launch them by
     Pack(PackArgs),
     /// Show which compilers are found, and install pinned ones
@@ -285,6 +287,32 @@ pub(crate) struct ShowArgs {
     #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "256")]
     #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub timeline: Option<u32>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TraceArgs {
+    #[command(flatten)]
+    pub selection: Selection,
+    #[command(flatten)]
+    pub inputs: InputArgs,
+    /// File to write: Chrome's trace-event JSON, to be opened at <https://ui.perfetto.dev>
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Rounds of dispatch and combine to record, each the last of --warmup that are launched at once
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub rounds: u32,
+    /// Rounds that are launched at once, the last of which is recorded
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub warmup: u32,
+    /// How many of the recorded rounds the file has
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub keep: u32,
+    /// Records that a warp has room for
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub slots: u32,
+    /// Seconds after which a wait for another rank ends the run [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_budget: Option<f64>,
 }
 
 #[derive(Debug, Args)]

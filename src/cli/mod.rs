@@ -23,6 +23,7 @@ mod run_gpu;
 mod select;
 mod show;
 mod toolchain;
+mod trace;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -165,6 +166,7 @@ impl App {
             Command::Generate(generate) => generate::generate(self, generate, style),
             Command::Show(show) => show::show(self, show),
             Command::List(list) => list::list(self, list, style),
+            Command::Trace(args) => trace::trace(self, args, style),
             Command::Pack(args) => pack::pack(self, args, style),
             Command::Toolchain(args) => toolchain::toolchain(args),
             Command::Completions { shell } => Ok(self.completions(*shell)),

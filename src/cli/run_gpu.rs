@@ -90,7 +90,7 @@ pub(super) fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
 }
 
 /// The ranks: this process's alone, or those of the processes that were started with it.
-fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<World, Failure> {
+pub(super) fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<World, Failure> {
     let Some(launched) = Launched::here()? else {
         let gpus = cuda::gpus()?;
         let found = gpus.len() as u32;

@@ -1,3 +1,4 @@
 //! The kernels that Peerwarp ships, written in its DSL.
 
+pub mod clock;
 pub mod moe;

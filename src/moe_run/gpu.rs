@@ -15,6 +15,7 @@ use crate::moe::{MoeError, MoeProblem, MoeShape};
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, Tokens, World};
+use crate::trace::Recording;
 
 /// Why a problem cannot be run on GPUs.
 #[derive(Debug, thiserror::Error)]
@@ -273,10 +274,32 @@ impl MoeGpu {
         Ok(Replayed { replays: done, rounds: self.rounds.len() as u32, errors, round_us })
     }
 
+    /// Launches all rounds as a graph, `times` times without the host in between, and waits. Then reads what the last
+    /// launches recorded, kernel by kernel and rank by rank: nothing unless images have a timeline. Inputs are those that
+    /// [`MoeGpu::run`] has loaded, which comes first.
+    pub fn record(&mut self, times: u32) -> Result<Vec<Recording>, GpuRunError> {
+        let graphs = self.capture()?;
+        for _ in 0..times {
+            for (place, graph) in self.places.iter().zip(&graphs) {
+                graph.launch(place.stream.raw())?;
+            }
+        }
+        finish(self.op.world(), &self.places)?;
+        let by_rank = self.op.ranks().iter().map(MoeRank::recordings).collect::<Result<Vec<_>, _>>()?;
+        let kernels = by_rank.first().map_or(0, Vec::len);
+        let of_kernel = |k: usize| by_rank.iter().map(move |all| all[k].clone());
+        Ok((0..kernels).flat_map(of_kernel).collect())
+    }
+
     /// All rounds of each rank as a graph.
     fn capture(&mut self) -> Result<Vec<Graph>, RuntimeError> {
+        let hook = self.rounds[0].hook;
         let capture = |(place, rank): (&Place, &mut MoeRank)| {
-            let y = rank.buffer("rows")?.0;
+            let y = match hook {
+                // What the last round that the host looked at left there.
+                Hook::None => place.y.ptr(),
+                Hook::Expert | Hook::Custom => rank.buffer("rows")?.0,
+            };
             place.stream.capture(|| {
                 for io in &place.rounds {
                     let stream = place.stream.raw();

@@ -20,6 +20,7 @@ impl Images for Pack {
             launch: entry.launch,
             args: entry.args.clone(),
             roles: entry.roles.clone(),
+            timeline: None,
             module: kernel.object.to_vec(),
         })
     }

@@ -17,6 +17,12 @@ pub enum RuntimeError {
         /// What to install, or which variable names the place where it is.
         install: String,
     },
+    /// What a kernel recorded cannot be read.
+    #[error(transparent)]
+    Timeline(#[from] crate::trace::TimelineError),
+    /// The clocks of GPUs cannot be compared.
+    #[error(transparent)]
+    Clock(#[from] crate::trace::clock::ClockError),
     /// A compiler is missing or cannot be used.
     #[error(transparent)]
     Tool(#[from] crate::toolchain::ToolError),

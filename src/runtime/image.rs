@@ -1,12 +1,12 @@
 //! Compiled kernels, and how they come to be at run time.
 
 use peerwarp_codegen::family::{DynConfig, Target};
-use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, LaunchShape};
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
 
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
-use crate::emit::{self, EmitError};
+use crate::emit;
 
 /// A compiled kernel, and what is needed to launch it.
 #[derive(Clone, Debug)]
@@ -23,6 +23,8 @@ pub struct KernelImage {
     pub args: ArgsLayout,
     /// Names of its roles in the order of their numbers, for messages; empty if they are not known.
     pub roles: Vec<String>,
+    /// What it records about itself, if it was emitted with a timeline.
+    pub timeline: Option<Timeline>,
     /// The compiled module.
     pub module: Vec<u8>,
 }
@@ -38,12 +40,20 @@ pub trait Images {
 pub struct Jit {
     nvrtc: Nvrtc,
     cache: ModuleCache,
+    timeline: Option<u32>,
 }
 
 impl Jit {
     /// With NVRTC as it is found on this machine, and modules kept in `cache`.
     pub fn new(cache: ModuleCache) -> Result<Jit, RuntimeError> {
-        Ok(Jit { nvrtc: Nvrtc::find()?, cache })
+        Ok(Jit { nvrtc: Nvrtc::find()?, cache, timeline: None })
+    }
+
+    /// The same for kernels that record a timeline, with room for `slots` records of each warp.
+    #[must_use]
+    pub fn with_timeline(mut self, slots: u32) -> Jit {
+        self.timeline = Some(slots);
+        self
     }
 
     /// As [`Images::image`], and what the cache did for it.
@@ -58,9 +68,7 @@ impl Jit {
         };
         let kernel = emit::trace(variant, target.warp_size())?;
         // The program's name stands in the banner only, and must not make a difference to the cache.
-        let command = format!("peerwarp show {} --target {target}", kernel.variant);
-        let source = print::emit(&kernel, target, &EmitInfo { command })
-            .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
+        let source = emit::with_options("peerwarp", &kernel, target, self.timeline)?;
         let arch = target.arch();
         let (options, toolchain) = (self.nvrtc.options(arch), self.nvrtc.identity());
         let of = Ingredients { source: &source.text, options: &options, toolchain: &toolchain, arch };
@@ -68,7 +76,8 @@ impl Jit {
         let (module, cached) = self.cache.get(&of, build)?;
         let roles = kernel.roles.iter().map(|role| role.name.clone()).collect();
         let (variant, entry, launch, args) = (kernel.variant, source.entry, source.launch, source.args);
-        Ok((KernelImage { variant, target, entry, launch, args, roles, module }, cached))
+        let timeline = source.timeline;
+        Ok((KernelImage { variant, target, entry, launch, args, roles, timeline, module }, cached))
     }
 }
 

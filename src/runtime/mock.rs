@@ -37,6 +37,7 @@ impl Images for Uncompiled {
             launch: source.launch,
             args: source.args,
             roles: vec![],
+            timeline: source.timeline,
             module: vec![],
         })
     }

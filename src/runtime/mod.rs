@@ -5,6 +5,7 @@
 
 mod args;
 pub mod cache;
+mod clocks;
 pub mod cuda;
 mod error;
 mod form;
@@ -22,9 +23,11 @@ mod registry;
 mod rendezvous;
 pub mod status;
 mod symmetric;
+mod timeline;
 mod world;
 
 pub use args::{KernelArgs, Slot};
+pub use clocks::Clocks;
 pub use error::RuntimeError;
 pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE};

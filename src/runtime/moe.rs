@@ -13,9 +13,11 @@ use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream};
 use super::handles::{Buffer, LoadedKernel};
 use super::image::{Images, KernelImage};
 use super::symmetric::{Member, Symmetric};
+use super::timeline::Recorder;
 use super::world::World;
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
+use crate::trace::Recording;
 
 /// Buffers start at multiples of this: a sector of every GPU's memory system.
 const ALIGN: u64 = 256;
@@ -175,6 +177,16 @@ enum Kernel {
 }
 
 impl Kernel {
+    /// What its launches are called when there are so many.
+    fn phases(self, launches: usize) -> &'static [&'static str] {
+        match (self, launches) {
+            (Kernel::Dispatch, 1) => &["dispatch"],
+            (Kernel::Dispatch, _) => &["dispatch send", "dispatch recv"],
+            (Kernel::Combine, 1) => &["combine"],
+            (Kernel::Combine, _) => &["combine send", "combine recv"],
+        }
+    }
+
     /// The buffer that a parameter is. Kernels share those of the same name, except that each has an epoch of its own.
     fn buffer(self, p: &ParamSpec) -> String {
         match (self, p.kind) {
@@ -209,8 +221,13 @@ impl Making<'_> {
             let (ptr, bytes) = at.expect("what is zeroed is in the plan");
             self.world.clear_on_reset(self.index, ptr, bytes, &alive);
         }
-        let launches = |variants: &[Variant], kernel| {
-            variants.iter().map(|v| self.launch(&**v, kernel, &local)).collect::<Result<Vec<_>, _>>()
+        let launches = |variants: &[Variant], kernel: Kernel| {
+            let phases = kernel.phases(variants.len()).iter();
+            variants
+                .iter()
+                .zip(phases)
+                .map(|(v, label)| self.launch(&**v, kernel, label, &local))
+                .collect::<Result<Vec<_>, _>>()
         };
         Ok(MoeRank {
             rank: self.member.rank,
@@ -232,6 +249,7 @@ impl Making<'_> {
         &self,
         variant: &dyn DynConfig,
         kernel: Kernel,
+        label: &str,
         local: &Buffer,
     ) -> Result<Launch, RuntimeError> {
         let image = self.images.image(variant, self.member.gpu.info().target)?;
@@ -252,16 +270,18 @@ impl Making<'_> {
         args.set_pointers("status", &self.world.status_pointers(self.index))?;
         args.set_u64("wait_budget_ns", self.world.wait_budget().as_nanos() as u64)?;
         args.set_u32("rank", self.member.rank)?;
+        let recorder = Recorder::new(&self.member.gpu, &image, label, self.member.rank, &mut args)?;
         args.ready()?;
         let kernel = load(&self.member.gpu, &image)?;
         let slot = |name: &str| slots.get(name).copied();
         let inputs = INPUTS.map(slot);
         let [y, out] = OUTPUTS.map(slot);
-        Ok(Launch { kernel, args, inputs, y, out })
+        Ok(Launch { kernel, args, inputs, y, out, recorder })
     }
 }
 
-fn load(gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
+/// Loads a kernel whose blocks wait for each other.
+pub(super) fn load(gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
     let config = LaunchConfig {
         grid: image.launch.grid,
         block_threads: image.launch.block_threads,
@@ -281,6 +301,7 @@ struct Launch {
     inputs: [Option<Slot>; 5],
     y: Option<Slot>,
     out: Option<Slot>,
+    recorder: Option<Recorder>,
 }
 
 impl Launch {
@@ -338,6 +359,13 @@ impl MoeRank {
     /// The shape that it is for.
     pub fn shape(&self) -> &MoeShape {
         &self.shape
+    }
+
+    /// What the last launch of each kernel recorded: dispatch, then combine. Empty unless images have a timeline. The
+    /// launches have to have ended.
+    pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
+        let launches = self.dispatch.iter().chain(&self.combine);
+        launches.filter_map(|l| l.recorder.as_ref()).map(Recorder::read).collect()
     }
 
     /// Holds all calls on slices to one stream.

@@ -15,6 +15,11 @@ use super::build::{Language, Mode, Program};
 pub const STATUS: &str = "status";
 const STATUS_BYTES: u64 = 56;
 
+/// Name of the buffer that a kernel's timeline is recorded in.
+pub fn timeline_of(entry: &str) -> String {
+    format!("timeline_of_{entry}")
+}
+
 /// A kernel as a program has it.
 #[derive(Clone, Debug)]
 pub struct Emitted {
@@ -148,12 +153,17 @@ impl Job {
             };
             fields.push((field.offset, what));
         }
-        let common = [
+        let mut common = vec![
             Field::Symmetric(self.find(STATUS)),
             Field::Value(wait_budget_ns.to_le_bytes().to_vec()),
             Field::Rank,
         ];
-        assert_eq!(rest.len(), common.len(), "the argument struct ends in status, budget and rank");
+        if let Some(timeline) = &source.timeline {
+            let name = timeline_of(&source.entry);
+            self.buffer(&name, timeline.bytes, Some(0));
+            common.push(Field::Local(self.find(&name)));
+        }
+        assert_eq!(rest.len(), common.len(), "the argument struct ends in status, budget, rank and timeline");
         fields.extend(rest.iter().map(|f| f.offset).zip(common));
         self.launches.push(Launch {
             entry: source.entry.clone(),

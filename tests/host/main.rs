@@ -9,4 +9,5 @@ mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod timeline;
 mod waits;

@@ -1,7 +1,7 @@
 //! MoE problems as jobs: rounds of dispatch, expert and combine on every rank, back to back, and what must come out.
 
 use peerwarp::codegen::family::Family;
-use peerwarp::codegen::print::{EmitInfo, emit};
+use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
 use peerwarp::kernels::moe::Hook;
 use peerwarp::moe::MoeProblem;
 use peerwarp::moe_run::{MoeTuning, Round};
@@ -35,29 +35,35 @@ pub struct Plan {
     pub start_after: u32,
     /// A rank that launches nothing: the others dispatch, and that is all.
     pub silent: Option<u32>,
+    /// Records that each warp has room for, with a timeline.
+    pub timeline: Option<u32>,
 }
 
 impl Plan {
     pub fn new(language: Language, rounds: u32) -> Plan {
-        Plan { language, rounds, start_after: 0, silent: None }
+        Plan { language, rounds, start_after: 0, silent: None, timeline: None }
     }
 }
 
-fn traced<F: Family>(config: &F, language: Language) -> Emitted {
+pub fn traced<F: Family>(config: &F, language: Language, timeline: Option<u32>) -> Emitted {
     let target = language.target();
     let name = config.variant_name();
     let kernel = config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{name}: {e}"));
     let info = EmitInfo { command: format!("peerwarp show {name} --target {target}") };
-    let source = emit(&kernel, target, &info).unwrap_or_else(|e| panic!("{name}: {e}"));
-    Emitted { kernel, source }
+    let source = match timeline {
+        None => emit(&kernel, target, &info),
+        Some(slots) => emit_with_timeline(&kernel, target, &info, slots),
+    };
+    Emitted { kernel, source: source.unwrap_or_else(|e| panic!("{name}: {e}")) }
 }
 
 impl MoeHost {
     pub fn new(problem: &MoeProblem, tuning: &MoeTuning, plan: Plan) -> MoeHost {
         problem.check().and_then(|()| tuning.check(&problem.shape)).unwrap_or_else(|e| panic!("{e}"));
-        let dispatch =
-            tuning.dispatch_launches().iter().map(|c| traced(c, plan.language)).collect::<Vec<_>>();
-        let combine = tuning.combine_launches().iter().map(|c| traced(c, plan.language)).collect::<Vec<_>>();
+        let (language, timeline) = (plan.language, plan.timeline);
+        let dispatch = tuning.dispatch_launches().into_iter().map(|c| traced(&c, language, timeline));
+        let combine = tuning.combine_launches().into_iter().map(|c| traced(&c, language, timeline));
+        let (dispatch, combine) = (dispatch.collect::<Vec<_>>(), combine.collect::<Vec<_>>());
         let hook = tuning.dispatch.hook;
         let of_combine = move |name: &str| -> String {
             match name {

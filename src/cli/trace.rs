@@ -1,0 +1,191 @@
+//! `peerwarp trace`.
+
+use std::fmt::Write as _;
+use std::path::Path;
+use std::sync::Arc;
+
+use serde_json::json;
+
+use crate::input::InputError;
+use crate::moe::MoeProblem;
+use crate::moe_run::{MoeGpu, MoeTuning};
+use crate::moe_scenario;
+use crate::runtime::cache::ModuleCache;
+use crate::runtime::image::Jit;
+use crate::runtime::{Clocks, Launched, World, WorldOptions};
+use crate::trace::clock::{ClockLine, ClockOffset};
+use crate::trace::{KernelRow, SiteRow, Summary, Trace, chrome};
+
+use super::App;
+use super::args::TraceArgs;
+use super::output::{Done, Failure, Progress, Style, table};
+use super::run::{inputs, selected, sized};
+use super::run_gpu::{moe_only, wait_budget, world};
+
+pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
+    let inputs = inputs(&args.inputs, args.warmup)?;
+    let (variants, _) = selected(app, &sized(&args.selection, &inputs, None)?)?;
+    moe_only("trace", &variants)?;
+    if args.keep > args.rounds {
+        let allowed = format!("at most --rounds, {}", args.rounds);
+        return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
+    }
+    let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+    let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
+    if let Some(launched) = Launched::here()? {
+        let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
+        return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
+    }
+    let progress = Progress::spinner("tracing on GPUs");
+    let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
+    let recorded = record(&problem, &tuning, &world, args)?;
+    progress.finish();
+    if let Some(path) = &args.out {
+        write(path, &recorded, args.keep as usize)?;
+    }
+    Ok(done(&recorded, args, style))
+}
+
+/// Rounds on one clock.
+struct Recorded {
+    variants: Vec<String>,
+    /// Whether the results of the rounds that warm up are right.
+    ok: bool,
+    clocks: Vec<ClockLine>,
+    traces: Vec<Trace>,
+}
+
+fn record(
+    problem: &MoeProblem,
+    tuning: &MoeTuning,
+    world: &Arc<World>,
+    args: &TraceArgs,
+) -> Result<Recorded, Failure> {
+    let jit = Jit::new(ModuleCache::of_user())?;
+    let mut clocks = Clocks::new(world, &jit.clone().with_timeline(Clocks::slots(world.ranks())))?;
+    let mut moe = MoeGpu::new(problem, tuning, args.warmup, world, &jit.with_timeline(args.slots))?;
+    let ran = moe.run(0)?;
+    let before = clocks.measure()?;
+    let rounds = (0..args.rounds).map(|_| moe.record(1)).collect::<Result<Vec<_>, _>>()?;
+    let after = clocks.measure()?;
+    let clocks: Vec<ClockLine> =
+        before.into_iter().zip(after).map(|(before, after)| ClockLine { before, after }).collect();
+    let traces = rounds.into_iter().map(|recordings| Trace::new(recordings, &clocks)).collect();
+    Ok(Recorded { variants: ran.variants, ok: ran.ok, clocks, traces })
+}
+
+fn write(path: &Path, recorded: &Recorded, keep: usize) -> Result<(), InputError> {
+    let kept = &recorded.traces[recorded.traces.len() - keep..];
+    let text = serde_json::to_vec(&chrome::file(kept, &recorded.clocks)).expect("has strings for keys");
+    std::fs::write(path, text).map_err(|e| InputError::io("--out", path.display(), &e))
+}
+
+fn done(recorded: &Recorded, args: &TraceArgs, style: Style) -> Done {
+    let summary = Summary::of(&recorded.traces);
+    let json = json!({
+        "ok": recorded.ok,
+        "variants": recorded.variants,
+        "rounds": args.rounds,
+        "clocks": recorded.clocks,
+        "summary": summary,
+        "out": args.out,
+    });
+    let mut text = String::new();
+    for variant in &recorded.variants {
+        writeln!(text, "{}", style.bold(variant)).expect("string");
+    }
+    let clocks = clocks(&recorded.clocks);
+    writeln!(text, "\nclocks, against that of rank 0\n{clocks}").expect("string");
+    write!(text, "{}", report(&summary)).expect("string");
+    if let Some(path) = &args.out {
+        writeln!(text, "\nwrote {}: open it at https://ui.perfetto.dev", path.display()).expect("string");
+    }
+    if !recorded.ok {
+        writeln!(text, "\n{}: the results are not right", style.bad("mismatch")).expect("string");
+    }
+    Done { text, json, ok: recorded.ok }
+}
+
+fn clocks(lines: &[ClockLine]) -> String {
+    let head = ["rank", "ahead before ns", "+-", "ahead after ns", "+-", "round trip ns", "step ns"];
+    let row = |line: &ClockLine| {
+        let of = |o: &ClockOffset| [o.offset_ns.to_string(), o.error_ns.to_string()];
+        let trip = line.before.round_trip_ns.min(line.after.round_trip_ns);
+        let step = line.before.resolution_ns.min(line.after.resolution_ns);
+        let mut row = vec![line.before.rank.to_string()];
+        row.extend(of(&line.before));
+        row.extend(of(&line.after));
+        row.extend([trip, step].map(|n| n.to_string()));
+        row
+    };
+    table(&head, lines.iter().map(row))
+}
+
+fn micros(us: f64) -> String {
+    if us.is_nan() { "-".into() } else { format!("{us:.2}") }
+}
+
+/// The summary for people.
+fn report(summary: &Summary) -> String {
+    let rounds = match summary.rounds {
+        1 => "one round".into(),
+        n => format!("medians of {n} rounds"),
+    };
+    let mut text = format!("{rounds}; microseconds from the first warp's start on the rank\n\n");
+    let head =
+        ["launch", "rank", "late by", "last start", "first send", "last send", "last wait", "end", "tail"];
+    let row = |k: &KernelRow| {
+        let times = [
+            k.skew_us,
+            k.last_start_us,
+            k.first_send_us,
+            k.last_send_us,
+            k.last_wait_us,
+            k.end_us,
+            k.tail_us,
+        ];
+        let mut row = vec![k.kernel.clone(), k.rank.to_string()];
+        row.extend(times.map(micros));
+        row
+    };
+    writeln!(text, "{}", table(&head, summary.kernels.iter().map(row))).expect("string");
+    let head = [
+        "launch",
+        "rank",
+        "role",
+        "what",
+        "line",
+        "count",
+        "warps",
+        "total",
+        "mean",
+        "longest",
+        "first begin",
+        "last end",
+    ];
+    let row = |s: &SiteRow| {
+        let what = if s.parameter.is_empty() { s.what.into() } else { format!("{} {}", s.what, s.parameter) };
+        let mut row = vec![s.kernel.clone(), s.rank.to_string(), s.role.clone(), what, s.line.to_string()];
+        row.extend([s.count, s.warps].map(|n| n.to_string()));
+        let times = [s.total_us, s.mean_us, s.longest_us, s.first_begin_us, s.last_end_us];
+        row.extend(times.map(micros));
+        row
+    };
+    write!(text, "{}", table(&head, summary.sites.iter().map(row))).expect("string");
+    if summary.dropped > 0 {
+        writeln!(text, "\n{} records had no room: more of them have with --slots", summary.dropped)
+            .expect("string");
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::trace::tests::sample;
+
+    #[test]
+    fn the_report_says_where_the_time_went() {
+        insta::assert_snapshot!(report(&Summary::of(&[sample()])));
+    }
+}
