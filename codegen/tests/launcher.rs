@@ -82,7 +82,9 @@ fn strict(command: &mut Command) -> &mut Command {
 fn headers_are_c89_and_cpp98() {
     for target in ["cuda:sm_90a", "hip:gfx942"] {
         let printed = printed::ALL.iter().map(|(_, make)| printed::emitted(*make, target).unwrap());
-        for source in printed.chain([sample(target, 4)]) {
+        let timed = printed::ALL.iter().filter(|f| f.0 == "mail");
+        let timed = timed.map(|(_, make)| printed::emitted_with_timeline(*make, target).unwrap());
+        for source in printed.chain([sample(target, 4)]).chain(timed) {
             let dir = folder(&format!("header_{}", target.replace(':', "_")), &source);
             let twice = dir.join("twice.c");
             let include = format!("#include \"{}\"\n", source.abi_file_name);
@@ -173,6 +175,11 @@ fn every_hip_source_compiles_with_the_headers_of_rocm() {
         let source = printed::emitted(*make, "hip:gfx942").unwrap_or_else(|e| panic!("{name}: {e}"));
         let dir = folder("rocm", &source);
         run(hip(&clang, &rocm).arg(dir.join(&source.file_name)));
+        if *name == "mail" {
+            let timed = printed::emitted_with_timeline(*make, "hip:gfx942").unwrap();
+            let dir = folder("rocm_timeline", &timed);
+            run(hip(&clang, &rocm).arg(dir.join(&timed.file_name)));
+        }
     }
 }
 
