@@ -30,7 +30,9 @@ class Sorted:
         self.case = case
         ranks, experts = case.ranks, case.experts
         per_rank = [experts // ranks + (rank < experts % ranks) for rank in range(ranks)]
-        self.first = [sum(per_rank[:rank]) for rank in range(ranks)] + [experts]
+        # First expert of each rank, and after the last one the end.
+        first = [sum(per_rank[:rank]) for rank in range(ranks)] + [experts]
+        self.bounds = torch.tensor(first, device="cuda")
         self.experts_of = per_rank
         self.local = per_rank[case.rank]
         # Masked entries get an expert after the last one, and are left out.
@@ -48,8 +50,7 @@ class Sorted:
         theirs = torch.empty(case.ranks * self.local, dtype=counts.dtype, device="cuda")
         dist.all_to_all_single(theirs, counts, [self.local] * case.ranks, self.experts_of)
         theirs = theirs.view(case.ranks, self.local)
-        bounds = torch.tensor(self.first, device="cuda")
-        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])[bounds]
+        ends = torch.cat([counts.new_zeros(1), counts.cumsum(0)])[self.bounds]
         both = torch.cat([ends[1:] - ends[:-1], theirs.sum(1)]).tolist()
         self.sent, self.received = both[: case.ranks], both[case.ranks :]
         self.order = self.order[: sum(self.sent)]

@@ -24,19 +24,20 @@ class Timer:
 
     def __init__(self, iterations, flush_l2):
         self.iterations = iterations
-        words = symmetric_memory.empty(1, dtype=torch.int32, device="cuda")
+        here = torch.device("cuda", torch.cuda.current_device())
+        words = symmetric_memory.empty(1, dtype=torch.int32, device=here)
         self.handle = symmetric_memory.rendezvous(words, dist.group.WORLD)
         self.flushed = torch.empty(FLUSHED_BYTES, dtype=torch.uint8, device="cuda") if flush_l2 else None
 
     def times(self, steps):
-        """Runs `steps` in turn, over and over: microseconds `[step][iteration]` of this rank, and before how many
-        iterations the host had not launched everything."""
+        """Runs `steps` in turn, over and over. For each step this rank's microseconds by iteration, and how many of them
+        began before the host had launched the step: those have the host's part in them."""
         times = [[] for _ in steps]
-        behind = 0
+        behind = [0] * len(steps)
         for iteration in range(WARMUP + self.iterations):
             before = torch.cuda.Event(enable_timing=True)
             around = [(torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)) for _ in steps]
-            begun = time.perf_counter()
+            begun, launched_ms = time.perf_counter(), []
             before.record()
             for number, step in enumerate(steps):
                 if self.flushed is not None:
@@ -46,14 +47,14 @@ class Timer:
                 around[number][0].record()
                 step()
                 around[number][1].record()
-            host_ms = (time.perf_counter() - begun) * 1e3
+                launched_ms.append((time.perf_counter() - begun) * 1e3)
             torch.cuda.synchronize()
             if iteration < WARMUP:
                 continue
-            behind += before.elapsed_time(around[0][0]) < host_ms
-            for all_times, (start, end) in zip(times, around):
-                all_times.append(start.elapsed_time(end) * 1e3)
-        return times, behind
+            for number, (start, end) in enumerate(around):
+                behind[number] += before.elapsed_time(start) < launched_ms[number]
+                times[number].append(start.elapsed_time(end) * 1e3)
+        return list(zip(times, behind))
 
 
 def graph_of(step, rounds=1):
@@ -93,11 +94,8 @@ def time_peer(timer, peer, rounds):
         one, several = graph_of(round_trip).replay, graph_of(round_trip, rounds).replay
     else:
         pair, one, several = [peer.dispatch, peer.combine], round_trip, many
-    found = []
-    (dispatch, combine), behind = timer.times(pair)
-    found += [("dispatch", behind, dispatch), ("combine", behind, combine)]
-    (alone,), behind = timer.times([one])
-    found.append(("round_trip", behind, alone))
-    (together,), behind = timer.times([several])
-    found.append(("round_trip_of_many", behind, [us / rounds for us in together]))
-    return [(what, peer.GRAPH, behind, us) for what, behind, us in found]
+    dispatch, combine = timer.times(pair)
+    (alone,), (together,) = timer.times([one]), timer.times([several])
+    of_many = [us / rounds for us in together[0]], together[1]
+    found = [("dispatch", dispatch), ("combine", combine), ("round_trip", alone), ("round_trip_of_many", of_many)]
+    return [(what, peer.GRAPH, behind, us) for what, (us, behind) in found]

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::plot::{Bars, LinePlot, Series};
-use super::report::{bytes_of, facts, title};
+use super::report::{bytes_of, facts, short_title, title};
 use super::result::{Bench, CaseTimes, What};
 use crate::moe::MoeShape;
 
@@ -132,7 +132,7 @@ fn series(bench: &Bench, numbers: &[usize], what: What) -> Vec<Series> {
 
 /// Medians over the limit, a bar for each case; none where no limit is known.
 fn distance(bench: &Bench, what: What) -> Option<Bars> {
-    let bar = |case: &CaseTimes| Some((title(case), case.time(what)?.over_limit()?));
+    let bar = |case: &CaseTimes| Some((short_title(case), case.time(what)?.over_limit()?));
     let bars: Vec<(String, f64)> = bench.cases.iter().filter_map(bar).collect();
     (!bars.is_empty()).then(|| Bars::new(what.words(bench.method.rounds), &bars))
 }

@@ -139,7 +139,7 @@ impl Scale {
 
 /// Width of the longest bar, and where bars begin.
 const LONGEST: f64 = 420.0;
-const BEGIN: f64 = 400.0;
+const BEGIN: f64 = 260.0;
 /// From one bar to the next.
 const STEP: f64 = 20.0;
 
@@ -149,7 +149,8 @@ pub(super) struct Bars {
     title: String,
     width: f64,
     height: f64,
-    /// Where bars begin and where the limit is.
+    /// Where names end, bars begin, and the limit is.
+    name_at: f64,
     begin: f64,
     limit_at: String,
     bars: Vec<Bar>,
@@ -182,6 +183,7 @@ impl Bars {
             title,
             width: BEGIN + LONGEST + 60.0,
             height: 8.0 + values.len() as f64 * STEP,
+            name_at: BEGIN - 8.0,
             begin: BEGIN,
             limit_at: format!("{:.1}", BEGIN + length(1.0)),
             bars: values.iter().enumerate().map(bar).collect(),
@@ -206,6 +208,6 @@ mod tests {
     fn bars_begin_at_nothing_and_the_longest_fits() {
         let bars = Bars::new("t".into(), &[("a".into(), 2.0), ("b".into(), 4.0)]);
         assert_eq!((bars.bars[0].length.as_str(), bars.bars[1].length.as_str()), ("210.0", "420.0"));
-        assert_eq!(bars.limit_at, "505.0");
+        assert_eq!(bars.limit_at, "365.0");
     }
 }

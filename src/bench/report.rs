@@ -55,15 +55,30 @@ fn limit(bench: &Bench) -> String {
 /// What a problem is called.
 pub fn title(case: &CaseTimes) -> String {
     let shape = &case.shape;
-    let (least, most) = (case.tokens_per_rank.iter().min(), case.tokens_per_rank.iter().max());
-    let tokens = match (least, most) {
-        (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
-        _ => most.copied().unwrap_or(shape.tokens).to_string(),
-    };
     format!(
-        "{} experts, topk {}, hidden {}, {}, {} ranks, {tokens} tokens a rank",
-        shape.experts, shape.topk, shape.hidden, shape.dtype, shape.ranks
+        "{} experts, topk {}, hidden {}, {}, {} ranks, {} tokens a rank",
+        shape.experts,
+        shape.topk,
+        shape.hidden,
+        shape.dtype,
+        shape.ranks,
+        tokens(case)
     )
+}
+
+/// The same where there is little room.
+pub fn short_title(case: &CaseTimes) -> String {
+    let shape = &case.shape;
+    format!("h{} e{} k{} {}, {} tokens", shape.hidden, shape.experts, shape.topk, shape.dtype, tokens(case))
+}
+
+/// Of a rank: one number, or the least and the most.
+fn tokens(case: &CaseTimes) -> String {
+    let (least, most) = (case.tokens_per_rank.iter().min(), case.tokens_per_rank.iter().max());
+    match (least, most) {
+        (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
+        _ => most.copied().unwrap_or(case.shape.tokens).to_string(),
+    }
 }
 
 /// The busiest rank's bytes of an operation.

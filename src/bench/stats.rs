@@ -41,7 +41,8 @@ fn quantile(sorted: &[f64], part: f64) -> f64 {
     let Some(last) = sorted.len().checked_sub(1) else { return 0.0 };
     let at = part * last as f64;
     let (below, above) = (sorted[at.floor() as usize], sorted[at.ceil() as usize]);
-    below + (above - below) * at.fract()
+    // To a nanosecond: events tell no more.
+    ((below + (above - below) * at.fract()) * 1e3).round() / 1e3
 }
 
 #[cfg(test)]

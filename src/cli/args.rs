@@ -184,9 +184,6 @@ pub(crate) struct BenchArgs {
     /// Do not run and compare with the reference first
     #[arg(long)]
     pub skip_check: bool,
-    /// A folder that `pack` wrote: its kernels are timed
-    #[arg(long, value_name = "DIR")]
-    pub pack: Option<PathBuf>,
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,

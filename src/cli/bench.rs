@@ -5,9 +5,7 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::bench::{
-    self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Timing, What, gpumode, report,
-};
+use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report};
 use crate::input::InputError;
 use crate::moe_scenario;
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
@@ -32,7 +30,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
     let world = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     let world = Arc::new(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &world)?);
-    let images = images(args.pack.as_deref())?;
+    let images = images(None)?;
     let options = BenchOptions {
         iterations: args.iterations,
         rounds: args.rounds,
@@ -159,39 +157,48 @@ fn text(bench: &Bench, style: Style) -> String {
     }
     for (number, case) in bench.cases.iter().enumerate() {
         writeln!(text, "\n{}", style.bold(&report::title(case))).expect("string");
-        writeln!(text, "{}", case_table(bench, number, case)).expect("string");
+        write!(text, "{}", case_table(bench, number, case)).expect("string");
     }
     let absent = |peer: &Peer| peer.absent.as_ref().map(|why| format!("absent: {}: {why}\n", peer.name));
     text.extend(bench.peers.iter().filter_map(absent));
     text
 }
 
+/// Ours and, below each operation, what peers take for it.
 fn case_table(bench: &Bench, number: usize, case: &CaseTimes) -> String {
-    let head =
-        ["", "median us", "p10", "p90", "p99", "ranks apart", "wire", "GB/s", "limit us", "over limit"];
+    let head = ["us", "median", "p10", "p90", "p99", "ranks apart", "wire", "GB/s", "limit", "distance"];
     let us = |t: f64| format!("{t:.1}");
-    let ours = |t: &Timing| {
+    let stats = |s: &Stats, spread: f64| [s.median, s.p10, s.p90, s.p99, spread].map(us);
+    let mut rows: Vec<Vec<String>> = vec![];
+    for t in &case.times {
         let limit = t.limit.map_or_else(|| "unknown".into(), |l| us(l.us));
-        let over = t.over_limit().map_or_else(String::new, |o| format!("{o:.2}x"));
-        let stats = [t.us.median, t.us.p10, t.us.p90, t.us.p99, t.rank_spread_us].map(us);
+        let over = t.over_limit().map_or_else(String::new, |o| format!("{o:.2}x the limit"));
         let wire = bytes(report::bytes_of(case, t.what));
-        let first = [t.what.words(bench.method.rounds)];
-        first.into_iter().chain(stats).chain([wire, us(t.gbps), limit, over]).collect::<Vec<_>>()
-    };
-    let mut rows: Vec<Vec<String>> = case.times.iter().map(ours).collect();
-    for what in What::ALL {
-        for (peer, t) in bench.peer_times(number, what) {
-            let name = format!("  {} by {}", what.words(bench.method.rounds), peer.name);
-            let stats = [t.us.median, t.us.p10, t.us.p90, t.us.p99, t.rank_spread_us].map(us);
-            let over = t.over_ours.map_or_else(String::new, |o| format!("{o:.2}x ours"));
-            rows.push(
-                [name]
-                    .into_iter()
-                    .chain(stats)
-                    .chain([String::new(), String::new(), String::new(), over])
-                    .collect(),
-            );
+        let mut row = vec![t.what.words(bench.method.rounds)];
+        row.extend(stats(&t.us, t.rank_spread_us));
+        row.extend([wire, us(t.gbps), limit, over]);
+        rows.push(row);
+        for (peer, t) in bench.peer_times(number, t.what) {
+            let mut row = vec![format!("  {}", peer.name)];
+            row.extend(stats(&t.us, t.rank_spread_us));
+            row.extend([String::new(), String::new(), String::new()]);
+            row.push(t.over_ours.map_or_else(String::new, |o| format!("{o:.2}x ours")));
+            rows.push(row);
         }
     }
     table(&head, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cli::args::When;
+
+    #[test]
+    fn text_has_every_time_with_its_limit_and_peers_below() {
+        let made_up = include_str!("../bench/testdata/result.json");
+        let bench: Bench = serde_json::from_str(made_up).unwrap();
+        insta::assert_snapshot!(text(&bench, Style::stdout(When::Never)));
+        assert_eq!(done(&bench, Style::stdout(When::Never)).json["ok"], true);
+    }
 }
