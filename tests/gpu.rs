@@ -18,7 +18,9 @@ use peerwarp::runtime::gpu::{Gpu, Sharing};
 use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
 use peerwarp::runtime::status::Aborted;
-use peerwarp::runtime::{Launched, MoeAllToAll, RuntimeError, Tokens, World, WorldOptions, cuda};
+use peerwarp::runtime::{Clocks, Launched, MoeAllToAll, RuntimeError, Tokens, World, WorldOptions, cuda};
+use peerwarp::trace::clock::ClockLine;
+use peerwarp::trace::{Trace, matches};
 use serde_json::json;
 
 /// Kernels of two tests would wait for each other's GPUs.
@@ -122,6 +124,42 @@ fn every_dtype_and_option_is_right_to_the_bit() {
         }
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
+}
+
+#[test]
+fn timelines_are_whole_and_in_order() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shape = shape(1024, 16, RowDtype::Bf16);
+    let problem = MoeProblem::uniform(shape, &[16, 5], 3).unwrap();
+    let mut clocks = Clocks::new(&world, &jit().with_timeline(Clocks::slots(2))).unwrap();
+    let mut found = vec![];
+    for split in [false, true] {
+        let tuning = MoeTuning::defaults(&shape).unwrap().with_split(split);
+        let mut moe = MoeGpu::new(&problem, &tuning, 3, &world, &jit().with_timeline(256)).unwrap();
+        assert!(moe.run(0).unwrap().ok);
+        let before = clocks.measure().unwrap();
+        let rounds: Vec<_> = (0..20).map(|_| moe.record(2).unwrap()).collect();
+        let lines = before.into_iter().zip(clocks.measure().unwrap());
+        let lines: Vec<_> = lines.map(|(before, after)| ClockLine { before, after }).collect();
+        let error = lines.iter().map(ClockLine::error_ns).max().unwrap() as i64;
+        let mut waits = 0;
+        for recordings in rounds {
+            let trace = Trace::new(recordings, &lines);
+            assert_eq!(trace.dropped(), 0);
+            for m in matches(&trace) {
+                let peers = m.wait.peers(m.waiting.site(m.wait.site), 2);
+                assert_eq!(m.signals.len(), peers.len(), "{:?}", m.wait);
+                let late = |s: &i64| s - m.wait.end_ns > error;
+                let begins = m.signals.iter().map(|s| s.2.begin_ns);
+                assert_eq!(begins.filter(late).count(), 0, "{m:?}, clocks to {error} ns");
+                waits += 1;
+            }
+        }
+        assert!(waits > 0);
+        found.push(json!({ "split": split, "waits": waits, "clocks": lines }));
+    }
+    report("timelines", json!(found));
 }
 
 #[test]

@@ -30,6 +30,13 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
+    if let Some(out) = &args.out {
+        let folder = out.parent().filter(|p| !p.as_os_str().is_empty());
+        if folder.is_some_and(|p| !p.is_dir()) {
+            let allowed = "a file in a folder that is there";
+            return Err(InputError::not_allowed("--out", out.display(), allowed).into());
+        }
+    }
     let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {

@@ -149,7 +149,7 @@ fn warp(timeline: &Timeline, slice: &[Raw], number: u32) -> Result<Warp, String>
     let (block, warp) = (number / timeline.warps, number % timeline.warps);
     let wrong = |what: &str| Err(format!("block {block}, warp {warp}: {what}"));
     let head = slice[0];
-    if head.begin_ns == 0 && head.end_ns == 0 {
+    if head.end_ns == 0 {
         return wrong("it has not ended, or has left because the world is aborted");
     }
     let of_kind = |site: u32, role: bool| {

@@ -16,6 +16,18 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         "bench --gpumode --ranks 2 --tokens 8",
         &["--tokens = 8", "contradicts --gpumode"],
     ),
+    (
+        "more rounds kept than recorded",
+        "trace --model glm-4.5 --ranks 2 --rounds 2 --keep 3",
+        &["--keep = 3", "at most --rounds, 2"],
+    ),
+    (
+        "a trace to nowhere",
+        "trace --model glm-4.5 --ranks 2 --out no/such/folder/trace.json",
+        &["--out = no/such/folder/trace.json", "a folder that is there"],
+    ),
+    ("timeline without room", "show --model glm-4.5 --cuda --timeline 0", &["0", "1..=65536"]),
+    ("timeline of IR", "show --model glm-4.5 --ir --timeline", &["--timeline = 256", "contradicts --ir"]),
     ("bench of nothing", "bench", &["selection is missing"]),
     ("half a shape", "run --hidden 4096 --topk 2", &["--experts is missing", "all of --hidden"]),
     (

@@ -19,6 +19,12 @@ fn shows_every_form_of_a_selection() {
     assert!(shown("--hip") != shown("--hip --target hip:gfx90a"));
     assert!(shown("--ir") != shown("--ir --target hip:gfx942"), "the warp size shows in the IR");
     assert!(shown("--set send_blocks=64 --ir") != shown("--ir"));
+    let timed = shown("--timeline 99");
+    assert!(
+        timed.contains("timeline_slots = 99;") && timed.contains("--target cuda:sm_90a --timeline 99"),
+        "{timed}"
+    );
+    assert!(shown("--header --timeline").contains("PeerwarpTimelineEvent* timeline;"));
     insta::assert_snapshot!(shown("--explain"));
 }
 

@@ -173,20 +173,20 @@ fn what_has_no_room_is_counted_and_written_nowhere() {
 #[test]
 fn planted_bugs_are_found() {
     let edits = [
-        ("if (count <= timeline_slots) slice", "slice", 1),
-        ("slice[count] =", "slice[count - 1] =", 64),
-        ("begun = now_ns();", "begun = 0;", 64),
-        ("opened == 0) opened = now_ns()", "opened == 0) opened = 0", 64),
-        ("* (1 + timeline_slots)", "* timeline_slots", 64),
-        ("if (group.lane == 0) record(begun", "record(begun", 64),
-        ("{started, now_ns(), 0, count, site}", "{started, now_ns(), 0, count - 1, site}", 64),
-        ("if (thread_in_block() % {w} == 0) slice[0]", "slice[0]", 64),
+        ("if (count < timeline_slots) {", "{", 1, 1),
+        ("slice[1 + count]", "slice[count]", 64, 2),
+        ("begin_at(now_ns());", ";", 64, 1),
+        ("opened == 0) opened = now_ns()", "opened == 0) opened = 0", 64, 1),
+        ("* (1 + timeline_slots)", "* timeline_slots", 64, 1),
+        ("if (group.lane == 0) finish(", "finish(", 64, 1),
+        ("slice->index = count;", "slice->index = count - 1;", 64, 1),
+        ("if (thread_in_block() % {w} != 0) return;", "", 64, 1),
     ];
-    for ((from, to, slots), language) in edits.into_iter().zip(Language::ALL.into_iter().cycle()) {
+    for ((from, to, slots, times), language) in edits.into_iter().zip(Language::ALL.into_iter().cycle()) {
         let host = host(language, slots, false);
         let from = from.replace("{w}", &language.target().warp_size().to_string());
         let mut texts = host.texts.clone();
-        texts[0] = texts[0].clone().edited(&from, to, 1);
+        texts[0] = texts[0].clone().edited(&from, to, times);
         for found in run(host, &texts, Mode::Checked) {
             let said = found.err().unwrap_or_else(|| panic!("{language:?}: `{to}` was not found"));
             // With one record a warp, that some are missing is no bug.
