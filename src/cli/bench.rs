@@ -1,6 +1,9 @@
 //! `peerwarp bench`.
 
 use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -20,16 +23,7 @@ use super::run_gpu::{images, moe_only, wait_budget};
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
     let cases = cases(app, args, &inputs)?;
-    if let Some(launched) = Launched::here()? {
-        let with = format!("a process for each rank, as {} started them", launched.launcher);
-        return Err(InputError::conflict("bench", "", with, "one process, which uses all GPUs").into());
-    }
-    let ranks = same_ranks(&cases)?;
-    let gpus = cuda::gpus()?;
-    let found = gpus.len() as u32;
-    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
-    let world = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
-    let world = Arc::new(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &world)?);
+    let world = world(args, same_ranks(&cases)?)?;
     let images = images(None)?;
     let options = BenchOptions {
         iterations: args.iterations,
@@ -37,6 +31,9 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         flush_l2: args.flush_l2,
         check: !args.skip_check,
     };
+    // Before the work, which takes long.
+    let cannot = |path: &PathBuf, e| InputError::io("--html", path.display(), &e);
+    let html = args.html.as_ref().map(|path| File::create(path).map_err(|e| cannot(path, e))).transpose()?;
     let progress = Progress::new("timing", cases.len() as u64);
     let routing = inputs.routing.to_string();
     let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
@@ -49,11 +46,23 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         bench::compare(&mut timed, &cases, &options, &args.python);
         progress.finish();
     }
-    if let Some(path) = &args.html {
-        std::fs::write(path, bench::html(&timed))
-            .map_err(|e| InputError::io("--html", path.display(), &e))?;
+    if let (Some(mut file), Some(path)) = (html, &args.html) {
+        file.write_all(bench::html(&timed).as_bytes()).map_err(|e| cannot(path, e))?;
     }
     Ok(done(&timed, style))
+}
+
+/// All ranks in this process.
+fn world(args: &BenchArgs, ranks: u32) -> Result<Arc<World>, Failure> {
+    if let Some(launched) = Launched::here()? {
+        let with = format!("a process for each rank, as {} started them", launched.launcher);
+        return Err(InputError::conflict("ranks", ranks, with, "one process, which uses all GPUs").into());
+    }
+    let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
+    let gpus = cuda::gpus()?;
+    let found = gpus.len() as u32;
+    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+    Ok(Arc::new(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &options)?))
 }
 
 /// Every shape with every dtype and every number of tokens.
