@@ -14,7 +14,7 @@ use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::Jit;
 use crate::runtime::{Clocks, Launched, World, WorldOptions};
 use crate::trace::clock::{ClockLine, ClockOffset};
-use crate::trace::{KernelRow, SiteRow, Summary, Trace, chrome};
+use crate::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
 
 use super::App;
 use super::args::TraceArgs;
@@ -156,6 +156,14 @@ fn report(summary: &Summary) -> String {
         row
     };
     writeln!(text, "{}", table(&head, summary.kernels.iter().map(row))).expect("string");
+    let head = ["launch", "rank", "for", "waits", "had to", "arrival", "there before"];
+    let row = |f: &FlagRow| {
+        let mut row = vec![f.kernel.clone(), f.rank.to_string(), f.parameter.clone()];
+        row.extend([f.waits, f.waited].map(|n| n.to_string()));
+        row.extend([f.arrival_us, f.unseen_us].map(micros));
+        row
+    };
+    writeln!(text, "{}", table(&head, summary.flags.iter().map(row))).expect("string");
     let head = [
         "launch",
         "rank",

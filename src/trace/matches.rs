@@ -1,12 +1,12 @@
-//! Which signal a wait was for.
+//! Which signals or packets a wait was for.
 
 use std::collections::HashMap;
 
-use peerwarp_codegen::print::SiteKind;
+use peerwarp_codegen::print::{SiteKind, TimelineSite};
 
 use super::{Event, Recording, Trace, Warp};
 
-/// A wait and the signals that ended it.
+/// A wait and the signals that ended it; or a take, and the sending of the first tile's packets.
 #[derive(Clone, Debug)]
 pub struct Match<'t> {
     /// The recording of the rank that waited.
@@ -15,7 +15,7 @@ pub struct Match<'t> {
     pub warp: &'t Warp,
     /// The wait.
     pub wait: &'t Event,
-    /// Each signal that was waited for: the recording of the rank that sent it, the warp, and the signal.
+    /// Each signal or sending that was waited for: the recording of the rank that did it, the warp, and the event.
     pub signals: Vec<(&'t Recording, &'t Warp, &'t Event)>,
 }
 
@@ -26,7 +26,7 @@ impl<'t> Match<'t> {
     }
 }
 
-/// Finds the signals of every wait for flags. Signals that had no room in the timeline are not among them.
+/// Finds what every wait and take was for. What had no room in the timeline is not among it.
 pub fn matches(trace: &Trace) -> Vec<Match<'_>> {
     let ranks = trace.ranks();
     // By parameter, flag, sender and receiver.
@@ -34,7 +34,7 @@ pub fn matches(trace: &Trace) -> Vec<Match<'_>> {
     for recording in &trace.recordings {
         for (warp, event) in recording.events() {
             let site = recording.site(event.site);
-            if let (SiteKind::Signal, Some(parameter)) = (site.kind, site.parameter.as_deref()) {
+            if let (true, Some(parameter)) = (ends_waits(recording, site), site.parameter.as_deref()) {
                 for (to, flag) in event.peers(site, ranks) {
                     signals.insert((parameter, flag, recording.rank, to), (recording, warp, event));
                 }
@@ -45,11 +45,22 @@ pub fn matches(trace: &Trace) -> Vec<Match<'_>> {
     for waiting in &trace.recordings {
         for (warp, wait) in waiting.events() {
             let site = waiting.site(wait.site);
-            let (SiteKind::Wait, Some(parameter)) = (site.kind, site.parameter.as_deref()) else { continue };
+            let waits = matches!(site.kind, SiteKind::Wait | SiteKind::Take);
+            let (true, Some(parameter)) = (waits, site.parameter.as_deref()) else { continue };
             let peers = wait.peers(site, ranks).into_iter();
             let found = peers.filter_map(|(from, flag)| signals.get(&(parameter, flag, from, waiting.rank)));
             all.push(Match { waiting, warp, wait, signals: found.copied().collect() });
         }
     }
     all
+}
+
+/// Whether waits end by what a site does: signals, and the sending of packets, which have none.
+fn ends_waits(recording: &Recording, site: &TimelineSite) -> bool {
+    let signals = |s: &TimelineSite| s.kind == SiteKind::Signal && s.parameter == site.parameter;
+    match site.kind {
+        SiteKind::Signal => true,
+        SiteKind::Send => !recording.timeline.sites.iter().any(signals),
+        _ => false,
+    }
 }

@@ -14,7 +14,7 @@ use clock::ClockLine;
 
 pub use matches::{Match, matches};
 pub use recording::{Event, Recording, TimelineError, Warp};
-pub use summary::{KernelRow, SiteRow, Summary};
+pub use summary::{FlagRow, KernelRow, SiteRow, Summary};
 
 /// One round of launches on all ranks, on the clock of rank 0.
 #[derive(Clone, Debug)]

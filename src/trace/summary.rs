@@ -2,10 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use peerwarp_codegen::print::SiteKind;
+use peerwarp_codegen::print::{SiteKind, TimelineSite};
 use serde::Serialize;
 
-use super::{Recording, Trace};
+use super::{Recording, Trace, matches};
 
 /// One launch on one rank. Microseconds from the rank's first warp's begin unless said otherwise; medians over rounds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -61,6 +61,26 @@ pub struct SiteRow {
     pub last_end_us: f64,
 }
 
+/// The waits of a rank for flags or packets of one parameter: whether they were there when they were looked at. What is between
+/// ranks is known to what their clocks are. Microseconds; medians over rounds of medians over waits.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct FlagRow {
+    /// What the launch that waits is called.
+    pub kernel: String,
+    /// The rank that waits.
+    pub rank: u32,
+    /// The flags or packets.
+    pub parameter: String,
+    /// Waits whose signals are known.
+    pub waits: f64,
+    /// Those of them that began before their last signal had ended.
+    pub waited: f64,
+    /// Of those: from the last signal's begin to the wait's end.
+    pub arrival_us: f64,
+    /// Of the others: from the last signal's end to the wait's begin.
+    pub unseen_us: f64,
+}
+
 /// Where the time of some rounds went.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Summary {
@@ -70,6 +90,8 @@ pub struct Summary {
     pub dropped: u64,
     /// Launches in order, rank by rank.
     pub kernels: Vec<KernelRow>,
+    /// What waits were for, launch by launch and rank by rank.
+    pub flags: Vec<FlagRow>,
     /// What roles did, launch by launch and rank by rank, in the order of the source.
     pub sites: Vec<SiteRow>,
 }
@@ -79,6 +101,7 @@ impl Summary {
     pub fn of(traces: &[Trace]) -> Summary {
         let mut kernels = Medians::default();
         let mut sites = Medians::default();
+        let mut flags = Medians::default();
         for trace in traces {
             for (i, recording) in trace.recordings.iter().enumerate() {
                 kernels.add((i, 0), kernel(trace, recording));
@@ -86,9 +109,12 @@ impl Summary {
                     sites.add((i, site), values);
                 }
             }
+            for (key, values) in by_parameter(trace) {
+                flags.add(key, values);
+            }
         }
         let Some(first) = traces.first() else {
-            return Summary { rounds: 0, dropped: 0, kernels: vec![], sites: vec![] };
+            return Summary { rounds: 0, dropped: 0, kernels: vec![], flags: vec![], sites: vec![] };
         };
         let kernel_row = |((i, _), v): ((usize, u32), [f64; 7])| {
             let r = &first.recordings[i];
@@ -105,6 +131,12 @@ impl Summary {
                 end_us,
                 tail_us,
             }
+        };
+        let flag_row = |((i, number), v): ((usize, u32), [f64; 4])| {
+            let r = &first.recordings[i];
+            let [waits, waited, arrival_us, unseen_us] = v;
+            let parameter = r.site(number).parameter.clone().unwrap_or_default();
+            FlagRow { kernel: r.label.clone(), rank: r.rank, parameter, waits, waited, arrival_us, unseen_us }
         };
         let site_row = |((i, number), v): ((usize, u32), [f64; 7])| {
             let r = &first.recordings[i];
@@ -130,6 +162,7 @@ impl Summary {
             rounds: traces.len(),
             dropped: traces.iter().map(Trace::dropped).sum(),
             kernels: kernels.rows().map(kernel_row).collect(),
+            flags: flags.rows().map(flag_row).collect(),
             sites: sites.rows().map(site_row).collect(),
         }
     }
@@ -137,26 +170,28 @@ impl Summary {
 
 /// Values of rounds, by what they are of.
 #[derive(Default)]
-struct Medians(BTreeMap<(usize, u32), Vec<[f64; 7]>>);
+struct Medians<const N: usize>(BTreeMap<(usize, u32), Vec<[f64; N]>>);
 
-impl Medians {
-    fn add(&mut self, key: (usize, u32), values: [f64; 7]) {
+impl<const N: usize> Medians<N> {
+    fn add(&mut self, key: (usize, u32), values: [f64; N]) {
         self.0.entry(key).or_default().push(values);
     }
 
-    fn rows(self) -> impl Iterator<Item = ((usize, u32), [f64; 7])> {
+    fn rows(self) -> impl Iterator<Item = ((usize, u32), [f64; N])> {
         self.0.into_iter().map(|(key, rounds)| {
-            let column = |c: usize| {
-                let mut all: Vec<f64> = rounds.iter().map(|r| r[c]).filter(|v| !v.is_nan()).collect();
-                all.sort_by(f64::total_cmp);
-                match all.len() {
-                    0 => f64::NAN,
-                    n if n % 2 == 1 => all[n / 2],
-                    n => (all[n / 2 - 1] + all[n / 2]) / 2.0,
-                }
-            };
+            let column = |c: usize| median(rounds.iter().map(|r| r[c]).filter(|v| !v.is_nan()).collect());
             (key, std::array::from_fn(column))
         })
+    }
+}
+
+/// Of nothing, not a number.
+fn median(mut all: Vec<f64>) -> f64 {
+    all.sort_by(f64::total_cmp);
+    match all.len() {
+        0 => f64::NAN,
+        n if n % 2 == 1 => all[n / 2],
+        n => (all[n / 2 - 1] + all[n / 2]) / 2.0,
     }
 }
 
@@ -218,4 +253,29 @@ fn by_site(recording: &Recording) -> BTreeMap<u32, [f64; 7]> {
         ]
     };
     all.into_iter().map(|(site, spans)| (site, columns(spans))).collect()
+}
+
+/// The columns of each [`FlagRow`], by recording and the first site that waits for the parameter.
+fn by_parameter(trace: &Trace) -> BTreeMap<(usize, u32), [f64; 4]> {
+    // Of each: arrivals of what was waited for, and how long the rest had been there.
+    let mut all: BTreeMap<(usize, u32), (Vec<f64>, Vec<f64>)> = BTreeMap::new();
+    for found in matches(trace) {
+        let Some((_, _, signal)) = found.last() else { continue };
+        let recording = trace.recordings.iter().position(|r| std::ptr::eq(r, found.waiting));
+        let parameter = &found.waiting.site(found.wait.site).parameter;
+        let waits =
+            |s: &TimelineSite| matches!(s.kind, SiteKind::Wait | SiteKind::Take) && s.parameter == *parameter;
+        let first = found.waiting.timeline.sites.iter().position(waits);
+        let (Some(i), Some(first)) = (recording, first) else { continue };
+        let (arrivals, unseen) = all.entry((i, first as u32)).or_default();
+        match signal.end_ns > found.wait.begin_ns {
+            true => arrivals.push(micros(found.wait.end_ns - signal.begin_ns)),
+            false => unseen.push(micros(found.wait.begin_ns - signal.end_ns)),
+        }
+    }
+    let columns = |(arrivals, unseen): (Vec<f64>, Vec<f64>)| {
+        let (waited, others) = (arrivals.len() as f64, unseen.len() as f64);
+        [waited + others, waited, median(arrivals), median(unseen)]
+    };
+    all.into_iter().map(|(key, waits)| (key, columns(waits))).collect()
 }

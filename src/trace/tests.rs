@@ -91,6 +91,35 @@ fn waits_meet_their_signals() {
 }
 
 #[test]
+fn takes_meet_the_packets_that_were_sent() {
+    let mut trace = sample();
+    for recording in &mut trace.recordings {
+        recording.timeline.sites[4].kind = SiteKind::Take;
+        recording.timeline.sites[4].peers = SitePeers::Rank;
+        recording.timeline.sites[3].parameter = Some("another".into());
+        let rank = recording.rank;
+        let take = recording.warps[1].events.iter_mut().find(|e| e.site == 4).unwrap();
+        (take.peers, take.index) = (u64::from(1 - rank), 1 - rank);
+    }
+    let found = matches(&trace);
+    let kinds = found.iter().flat_map(|m| &m.signals).map(|(r, _, e)| (r.rank, r.site(e.site).kind));
+    assert_eq!(kinds.collect::<Vec<_>>(), [(1, SiteKind::Send), (0, SiteKind::Send)]);
+}
+
+#[test]
+fn waits_that_had_to_are_told_from_those_that_had_not() {
+    let early = recording(0, 20_000, 22_400);
+    let mut late = recording(1, 20_700 + AHEAD, 21_900 + AHEAD);
+    late.warps[1].events[0].begin_ns += 1_000;
+    let flags = Summary::of(&[Trace::new(vec![early, late], &clocks())]).flags;
+    let rows: Vec<_> = flags.iter().map(|f| (f.rank, f.waits, f.waited)).collect();
+    assert_eq!(rows, [(0, 1.0, 1.0), (1, 1.0, 0.0)]);
+    // The last signal is rank 1's, from 21200 to 21500; the waits are from 20060 to 22400 and from 21760 on.
+    assert_eq!((flags[0].arrival_us, flags[1].unseen_us), (1.2, 0.26));
+    assert!(flags[0].unseen_us.is_nan() && flags[1].arrival_us.is_nan());
+}
+
+#[test]
 fn perfetto_gets_processes_threads_slices_and_arrows() {
     let (traces, clocks) = ([sample()], clocks());
     let file = chrome::file(&traces, &clocks);
