@@ -6,8 +6,6 @@ import torch
 import torch.distributed as dist
 from pplx_kernels import AllToAll
 
-SCALE_BLOCK = 128
-
 
 class Pplx:
     NAME = "pplx-kernels"

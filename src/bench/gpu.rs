@@ -9,7 +9,7 @@ use super::limit::Limits;
 use super::place::{Place, finish, sample};
 use super::result::{Bench, CaseTimes, Machine, Method, Timing, What};
 use super::stats::Stats;
-use super::wire::{Wire, busiest};
+use super::wire::Wire;
 use crate::moe::{MoeError, MoeProblem};
 use crate::moe_run::{GpuRunError, MoeGpu, MoeTuning};
 use crate::runtime::handles::Graph;
@@ -145,11 +145,7 @@ fn time(
     let limits = Limits::of(world.members().iter().map(|m| m.gpu.info().name.as_str()));
     let timing = |(what, ranks): (What, Times)| {
         let (us, rank_spread_us) = Stats::of_ranks(&ranks);
-        let bytes = match what {
-            What::Dispatch => busiest(&wire.dispatch),
-            What::Combine => busiest(&wire.combine),
-            What::RoundTrip | What::RoundTripOfMany => wire.busiest_round(),
-        };
+        let bytes = wire.busiest(what);
         let limit = limits.map(|l| l.of_operation(what, options.rounds, &least));
         Timing { what, us, rank_spread_us, gbps: bytes as f64 / us.median / 1e3, limit }
     };

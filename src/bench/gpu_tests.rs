@@ -39,7 +39,7 @@ fn everything_is_timed_and_nothing_is_left() {
     assert_eq!(times, [(d, minute, 0.0), (c, minute, 0.0), (r, minute, 0.0), (m, minute / 3.0, 0.0)]);
     // Of mocks no limit is known.
     assert_eq!(first.times[0].limit, None);
-    let bytes = busiest(&first.wire.dispatch) as f64;
+    let bytes = first.wire.busiest(d) as f64;
     assert!(bytes > 0.0 && (first.times[0].gbps - bytes / minute / 1e3).abs() < 1e-12);
 
     // The floor, and for each case dispatch with combine, a round, and rounds: on both ranks, the warm-up too.

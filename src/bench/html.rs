@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 
 use super::plot::{Bars, LinePlot, Series};
-use super::report::{bytes_of, facts, short_title, title};
+use super::report::{facts, short_title, title};
 use super::result::{Bench, CaseTimes, What};
 use crate::moe::MoeShape;
 
@@ -147,7 +147,7 @@ fn case_table(bench: &Bench, number: usize, case: &CaseTimes) -> CaseTable {
                 what: words.clone(),
                 by: "peerwarp".into(),
                 us: [t.us.median, t.us.p10, t.us.p90, t.us.p99, t.rank_spread_us].map(us),
-                bytes: bytes_of(case, what).to_string(),
+                bytes: case.wire.busiest(what).to_string(),
                 gbps: us(t.gbps),
                 limit: t.limit.map_or_else(|| "unknown".into(), |l| us(l.us)),
                 distance: t.over_limit().map_or_else(String::new, |o| format!("{o:.2}x the limit")),

@@ -3,7 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use super::result::What;
-use super::wire::{Wire, busiest};
+use super::wire::Wire;
 
 /// What the parts of a machine take. Times in microseconds, bandwidths in GB/s of one GPU in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -78,15 +78,15 @@ impl Limits {
     /// more than that; `rounds` is how many of them a graph has.
     pub fn of_operation(&self, what: What, rounds: u32, wire: &Wire) -> Limit {
         let ranks = wire.dispatch.len() as u32;
-        let (routings, hops, bytes) = match what {
-            What::Dispatch => (1.0, 1.0, busiest(&wire.dispatch)),
-            What::Combine => (0.0, 1.0, busiest(&wire.combine)),
-            What::RoundTrip | What::RoundTripOfMany => (1.0, 2.0, wire.busiest_round()),
+        let (routings, hops) = match what {
+            What::Dispatch => (1.0, 1.0),
+            What::Combine => (0.0, 1.0),
+            What::RoundTrip | What::RoundTripOfMany => (1.0, 2.0),
         };
         let nodes = if what == What::RoundTripOfMany { rounds.max(1) } else { 1 };
         let node_us = (self.first_node_us + self.next_node_us * f64::from(nodes - 1)) / f64::from(nodes);
         let (routing_us, hops_us) = (routings * self.routing_us, hops * self.hop_us);
-        let (wire_us, tail_us) = (self.wire_us(ranks, bytes), self.tail_us);
+        let (wire_us, tail_us) = (self.wire_us(ranks, wire.busiest(what)), self.tail_us);
         let us = node_us + routing_us + hops_us + wire_us + tail_us;
         Limit { us, node_us, routing_us, hops_us, wire_us, tail_us }
     }

@@ -1,8 +1,7 @@
 //! What a result says, in words.
 
 use super::limit::H200;
-use super::result::{Bench, CaseTimes, What};
-use super::wire::busiest;
+use super::result::{Bench, CaseTimes};
 
 /// Facts about the machine and the method, by name.
 pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
@@ -78,14 +77,5 @@ fn tokens(case: &CaseTimes) -> String {
     match (least, most) {
         (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
         _ => most.copied().unwrap_or(case.shape.tokens).to_string(),
-    }
-}
-
-/// The busiest rank's bytes of an operation.
-pub fn bytes_of(case: &CaseTimes, what: What) -> u64 {
-    match what {
-        What::Dispatch => busiest(&case.wire.dispatch),
-        What::Combine => busiest(&case.wire.combine),
-        What::RoundTrip | What::RoundTripOfMany => case.wire.busiest_round(),
     }
 }

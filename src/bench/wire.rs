@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::result::What;
 use crate::moe::{MoeShape, Routing};
 
 /// Bytes that leave a rank, and those that come to it from others.
@@ -54,16 +55,16 @@ impl Wire {
         }
     }
 
-    /// The busiest rank's bytes of a round: both operations, whose transfers may overlap.
-    pub fn busiest_round(&self) -> u64 {
-        let both = self.dispatch.iter().zip(&self.combine).map(|(d, c)| (*d + *c).busier());
-        both.max().unwrap_or(0)
+    /// The busiest rank's bytes, in the direction that has more of them. The two transfers of a round trip may overlap.
+    pub fn busiest(&self, what: What) -> u64 {
+        let round = || self.dispatch.iter().zip(&self.combine).map(|(d, c)| *d + *c).collect();
+        let ranks = match what {
+            What::Dispatch => self.dispatch.clone(),
+            What::Combine => self.combine.clone(),
+            What::RoundTrip | What::RoundTripOfMany => round(),
+        };
+        ranks.iter().map(|rank: &RankBytes| rank.busier()).max().unwrap_or(0)
     }
-}
-
-/// The bytes of the busiest rank.
-pub fn busiest(ranks: &[RankBytes]) -> u64 {
-    ranks.iter().map(|r| r.busier()).max().unwrap_or(0)
 }
 
 /// Rows of dispatch, `[from][to]`; the diagonal is what stays.
@@ -114,11 +115,12 @@ mod tests {
         // Two scales a row, and combine in bf16.
         assert_eq!(wire.dispatch, [RankBytes { out: 264, into: 264 }; 2]);
         assert_eq!(wire.combine, [RankBytes { out: 512, into: 512 }; 2]);
-        assert_eq!(wire.busiest_round(), 776);
+        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [264, 512, 776, 776]);
         let one_way = Routing { ids: vec![vec![2, 3, -1, 2, -1, -1], vec![]], weights: vec![] };
         let wire = Wire::of(&SHAPE, &one_way, false);
         assert_eq!(wire.dispatch[0], RankBytes { out: 3 * 264, into: 0 });
         assert_eq!(wire.combine[1], RankBytes { out: 3 * 512, into: 0 });
-        assert_eq!((busiest(&wire.combine), wire.busiest_round()), (1536, 1536));
+        // All of it from rank 0, and all of it back: at once.
+        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [792, 1536, 1536, 1536]);
     }
 }

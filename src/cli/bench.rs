@@ -182,7 +182,7 @@ fn case_table(bench: &Bench, number: usize, case: &CaseTimes) -> String {
     for t in &case.times {
         let limit = t.limit.map_or_else(|| "unknown".into(), |l| us(l.us));
         let over = t.over_limit().map_or_else(String::new, |o| format!("{o:.2}x the limit"));
-        let wire = bytes(report::bytes_of(case, t.what));
+        let wire = bytes(case.wire.busiest(t.what));
         let mut row = vec![t.what.words(bench.method.rounds)];
         row.extend(stats(&t.us, t.rank_spread_us));
         row.extend([wire, us(t.gbps), limit, over]);
