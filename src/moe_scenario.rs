@@ -127,7 +127,7 @@ fn combine_for(d: &Dispatch) -> Result<Combine, ScenarioError> {
     let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
     let (dtype, phase) = (dtype.into(), Phase::Both);
     let combine = Combine::with_defaults(&CombineKey { hidden, experts, topk, tokens, ranks, dtype, phase })?;
-    Ok(Combine { dedup: d.dedup, ..combine })
+    Ok(Combine { dedup: d.dedup, protocol: d.protocol, ..combine })
 }
 
 fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {
@@ -138,7 +138,7 @@ fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {
     };
     let (hook, phase) = (Hook::None, Phase::Both);
     let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, phase };
-    Ok(Dispatch { dedup: c.dedup, ..Dispatch::with_defaults(&key)? })
+    Ok(Dispatch { dedup: c.dedup, protocol: c.protocol, ..Dispatch::with_defaults(&key)? })
 }
 
 /// Routing of one round. If sizes may vary, they do so from round to round too.

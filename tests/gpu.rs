@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 use peerwarp::codegen::print::SiteKind;
-use peerwarp::kernels::moe::Hook;
+use peerwarp::kernels::moe::{Hook, Protocol};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeGpu, MoeTuning};
 use peerwarp::runtime::cache::ModuleCache;
@@ -109,14 +109,23 @@ fn every_dtype_and_option_is_right_to_the_bit() {
             for (hidden, tokens, n) in
                 [(2880, 37, [37, 0]), (64, 1, [1, 1]), (520, 9, [4, 9]), (1024, 16, [0, 0])]
             {
-                for (dedup, split, hook) in [
-                    (true, false, Hook::None),
-                    (false, false, Hook::None),
-                    (true, true, Hook::None),
-                    (true, false, Hook::Expert),
+                for (dedup, split, hook, protocol) in [
+                    (true, false, Hook::None, Protocol::Flags),
+                    (false, false, Hook::None, Protocol::Flags),
+                    (true, true, Hook::None, Protocol::Flags),
+                    (true, false, Hook::Expert, Protocol::Flags),
+                    (true, false, Hook::None, Protocol::Packets),
+                    (false, true, Hook::None, Protocol::Packets),
+                    (true, false, Hook::Expert, Protocol::Packets),
                 ] {
-                    let tuning = MoeTuning::defaults(&shape(hidden, tokens, dtype)).unwrap();
+                    let shape = shape(hidden, tokens, dtype);
+                    let tuning = MoeTuning::defaults(&shape).unwrap();
                     let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
+                    let tuning = tuning.with_protocol(protocol);
+                    // Rows of 520 bytes are no whole number of packets.
+                    if tuning.check(&shape).is_err() {
+                        continue;
+                    }
                     let replays = if hook == Hook::Expert { 51 } else { 0 };
                     every_bit(&world, &tuning, &n, 4, replays, 7);
                     cases += 1;

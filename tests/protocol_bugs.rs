@@ -1,15 +1,17 @@
 //! Protocol bugs, planted one at a time in the shipped kernels: the checker must find each and name its kind, the role
 //! and the line. The kernels as they are must be clean and right under every schedule that is tried.
 
-use peerwarp::codegen::ir::mutate::{Condition, Mutation, Operand, Site, Slot, mutate};
+use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
+use peerwarp::kernels::moe::Protocol;
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 use rayon::prelude::*;
 
-const DISPATCH: (&str, &str) = ("dispatch", include_str!("../src/kernels/moe/dispatch.rs"));
-const COMBINE: (&str, &str) = ("combine", include_str!("../src/kernels/moe/combine.rs"));
+const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
+const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
+const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
 /// repeated and own experts.
@@ -22,24 +24,45 @@ fn problem() -> MoeProblem {
 }
 
 /// A record for each token, and two blocks of two groups for each role.
-fn tuning(problem: &MoeProblem) -> MoeTuning {
+fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
     tuning.dispatch.chunk = 1;
-    tuning
+    tuning.with_protocol(protocol)
+}
+
+/// What stands on one line of a source.
+#[derive(Clone, Copy)]
+struct Line {
+    file: &'static str,
+    source: &'static str,
+    text: &'static str,
+}
+
+const fn dispatch(text: &'static str) -> Line {
+    Line { file: "dispatch", source: DISPATCH, text }
+}
+
+const fn inbox(text: &'static str) -> Line {
+    Line { file: "inbox", source: INBOX, text }
+}
+
+const fn combine(text: &'static str) -> Line {
+    Line { file: "combine", source: COMBINE, text }
 }
 
 /// A bug, and how it must be named.
 struct Bug {
     name: &'static str,
-    /// The kernel it is planted in, and the source that has the line.
-    kernel: (&'static str, &'static str),
+    /// The kernel it is planted in.
+    kernel: &'static str,
+    protocol: Protocol,
     plant: Plant,
     /// Kind of a finding.
     kind: &'static str,
     /// Role of one of its parties,
     role: &'static str,
-    /// and what stands on that party's line.
-    line: &'static str,
+    /// and that party's line.
+    line: Line,
 }
 
 enum Plant {
@@ -50,7 +73,7 @@ enum Plant {
 
 impl Bug {
     fn plant(&self, kernel: &mut Kernel) {
-        if kernel.name != self.kernel.0 {
+        if kernel.name != self.kernel {
             return;
         }
         match &self.plant {
@@ -68,15 +91,16 @@ impl Bug {
 
     /// Number of the only line of the source that has the text.
     fn line(&self) -> u32 {
-        let mut lines = self.kernel.1.lines().zip(1..).filter(|(line, _)| line.contains(self.line));
-        let found = lines.next().unwrap_or_else(|| panic!("no line has `{}`", self.line));
-        assert!(lines.next().is_none(), "two lines have `{}`", self.line);
+        let Line { source, text, .. } = self.line;
+        let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
+        let found = lines.next().unwrap_or_else(|| panic!("no line has `{text}`"));
+        assert!(lines.next().is_none(), "two lines have `{text}`");
         found.1
     }
 
     fn is_named_by(&self, findings: &Findings) -> bool {
         let line = self.line();
-        let file = format!("src/kernels/moe/{}.rs", self.kernel.0);
+        let file = format!("src/kernels/moe/{}.rs", self.line.file);
         let here = |p: &Party| {
             p.role.as_deref() == Some(self.role)
                 && p.loc.is_some_and(|l| l.line == line && l.short_file() == file)
@@ -125,24 +149,29 @@ fn one_bank() -> Plant {
     Plant::Mutation(Mutation::ReplaceValue { name: "bank".into(), nth: None, with })
 }
 
-const ROW_PUT: &str = "row.put_any(&a.inbox";
-const ROW_SIGNAL: &str = "row.signal(&a.row_flag";
-const ROW_WAIT: &str = "a.row_flag.from(source).wait(";
-const ROW_LOAD: &str = "let x = a.inbox.load(arrived";
-const ROW_STORE: &str = "a.rows.store(";
-const RECORD_SIGNAL: &str = "parcel.signal(&a.rec_flag";
-const RECORD_WAIT: &str = "a.rec_flag.wait_all(";
-const COUNT_PUT: &str = "parcel.put(&a.rec_count";
-const COUNT_LOAD: &str = "a.rec_count.gather(";
-const RETURN_PUT: &str = "parcel.put_f32(&a.returns";
-const RETURN_SIGNAL: &str = "parcel.signal(&a.return_flag";
-const RETURN_WAIT: &str = "a.return_flag.from(owner).wait(back";
-const RETURN_LOAD: &str = "sum += a.returns.load_f32(";
+const ROW_PUT: Line = inbox("parcel.put_any(&inbox, first");
+const ROW_SIGNAL: Line = dispatch("parcel.signal(&flag, inbox.row");
+const ROW_WAIT: Line = dispatch("flag.from(source).wait(");
+const ROW_LOAD: Line = inbox("=> inbox.load(arrived, first");
+const ROW_SEND: Line = inbox("packets.send(Peers::mask(to), first, x)");
+const ROW_TAKE: Line = inbox("packets.take(first");
+const ROW_STORE: Line = dispatch("a.rows.store(");
+const RECORD_SIGNAL: Line = dispatch("parcel.signal(&a.rec_flag");
+const RECORD_WAIT: Line = dispatch("a.rec_flag.wait_all(");
+const COUNT_PUT: Line = dispatch("parcel.put(&a.rec_count");
+const COUNT_LOAD: Line = dispatch("a.rec_count.gather(");
+const RETURN_PUT: Line = combine("parcel.put_f32(&returns");
+const RETURN_SIGNAL: Line = combine("parcel.signal(&flag, back");
+const RETURN_WAIT: Line = combine("flag.wait_some(first");
+const RETURN_LOAD: Line = combine("returns.load_if(arrived");
+const RETURN_SEND: Line = combine("packets.send_f32(Peers::rank(source)");
+const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
 
-fn bugs() -> Vec<Bug> {
-    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, plant, kind, role, line };
-    let d = |name, plant, kind, role, line| bug(DISPATCH, name, plant, kind, role, line);
-    let c = |name, plant, kind, role, line| bug(COMBINE, name, plant, kind, role, line);
+fn bugs_with_flags() -> Vec<Bug> {
+    let protocol = Protocol::Flags;
+    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
+    let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
     let row_signal = || Site::signal("send", "row_flag");
     let row_wait = || Site::wait("recv", "row_flag");
     let rec_wait = || Site::wait("recv", "rec_flag");
@@ -246,13 +275,57 @@ fn bugs() -> Vec<Bug> {
     ]
 }
 
+fn bugs_with_packets() -> Vec<Bug> {
+    let protocol = Protocol::Packets;
+    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
+    let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
+    let (row_send, row_take) = (
+        || Site::new("send", Access::Send, "inbox_packets"),
+        || Site::new("recv", Access::Take, "inbox_packets"),
+    );
+    let return_send = || Site::new("send", Access::Send, "return_packets");
+    let return_take = || Site::new("recv", Access::Take, "return_packets");
+    vec![
+        d("rows are not sent", leave_out(row_send()), "deadlock", "recv", ROW_TAKE),
+        c("returns are not sent", leave_out(return_send()), "deadlock", "recv", RETURN_TAKE),
+        d("rows to all", replace(row_send(), Slot::Target, 7), "untaken-packet", "send", ROW_SEND),
+        c("returns to rank 0", replace(return_send(), Slot::Target, 0), "lost-packet", "send", RETURN_SEND),
+        d("rows from the wrong rank", replace(row_take(), Slot::From, 0), "wrong-sender", "recv", ROW_TAKE),
+        d("all rows to slot 0", replace(row_send(), Slot::Index, 0), "lost-packet", "send", ROW_SEND),
+        c(
+            "all returns to slot 0",
+            replace(return_send(), Slot::Index, 0),
+            "lost-packet",
+            "send",
+            RETURN_SEND,
+        ),
+        c(
+            "nobody takes what comes back",
+            replace(return_take(), Slot::Mask, 0),
+            "lost-packet",
+            "send",
+            RETURN_SEND,
+        ),
+        c(
+            "all owners are waited for",
+            replace(return_take(), Slot::Mask, 7),
+            "deadlock",
+            "recv",
+            RETURN_TAKE,
+        ),
+        d("rows out of range", offset(row_send(), Slot::Index, 800), "out-of-bounds", "send", ROW_SEND),
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", RECORD_SIGNAL),
+    ]
+}
+
 #[test]
 fn every_planted_bug_is_found_and_named() {
     let problem = problem();
     let mut missed = vec![];
-    for bug in bugs() {
+    for bug in bugs_with_flags().into_iter().chain(bugs_with_packets()) {
         let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
-        let sim = MoeSim::with_edited(&problem, &tuning(&problem), 3, edit).unwrap();
+        let sim = MoeSim::with_edited(&problem, &tuning(&problem, bug.protocol), 3, edit).unwrap();
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
             let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).findings);
@@ -274,8 +347,9 @@ fn every_planted_bug_is_found_and_named() {
 #[test]
 fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let problem = problem();
-    let plain = tuning(&problem).with_dedup(false).with_split(true);
-    for tuning in [tuning(&problem), plain] {
+    let plain = tuning(&problem, Protocol::Flags).with_dedup(false).with_split(true);
+    let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
+    for tuning in [flags, packets, plain] {
         let sim = MoeSim::new(&problem, &tuning, 3).unwrap();
         (0..1000u64).into_par_iter().for_each(|seed| {
             let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };

@@ -224,3 +224,25 @@ fn the_kernel_computes_what_it_says() {
         }
     }
 }
+
+#[derive(KernelArgs)]
+#[args(config = bool)]
+struct SometimesArgs {
+    x: Ptr<u32>,
+    #[len(|scaled| if *scaled { 4 } else { 0 })]
+    scale: Option<Ptr<u32>>,
+    y: Ptr<u32>,
+}
+
+#[test]
+fn optional_parameters_are_there_when_they_have_a_length() {
+    for scaled in [true, false] {
+        let kernel = trace_args::<SometimesArgs>(TraceMeta::new("test", 2, 32, 1), &scaled, |scaled, a| {
+            assert_eq!(a.scale.is_some(), *scaled);
+            role("r", 1, |_| a.y.set(0, a.scale.map_or(a.x.get(0), |s| s.get(3) * a.x.get(0))));
+        });
+        let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
+        let names: Vec<&str> = kernel.params.iter().map(|p| p.name.as_str()).collect();
+        assert_eq!(names, if scaled { vec!["x", "scale", "y"] } else { vec!["x", "y"] });
+    }
+}

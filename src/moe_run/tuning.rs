@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::Family;
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase};
+use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol};
 use crate::moe::{MoeError, MoeShape};
 
 /// The configurations of a dispatch and a combine that fit each other, and how they are launched.
@@ -38,6 +38,14 @@ impl MoeTuning {
     pub fn with_dedup(mut self, dedup: bool) -> MoeTuning {
         self.dispatch.dedup = dedup;
         self.combine.dedup = dedup;
+        self
+    }
+
+    /// The same with rows that travel in a certain way, there and back.
+    #[must_use]
+    pub fn with_protocol(mut self, protocol: Protocol) -> MoeTuning {
+        self.dispatch.protocol = protocol;
+        self.combine.protocol = protocol;
         self
     }
 
@@ -90,6 +98,12 @@ impl MoeTuning {
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
             let allowed = format!("must be for {shape:?}, in one phase, with dedup as dispatch has it");
+            return Err(MoeError::invalid("combine", name, allowed));
+        }
+        if self.combine.protocol == Protocol::Packets && self.dispatch.protocol == Protocol::Flags {
+            let name = self.combine.variant_name();
+            // A return that came with a flag is what says that the row's slot at its owner is free again.
+            let allowed = "must be for rows that come back with flags, as dispatch sends them with flags";
             return Err(MoeError::invalid("combine", name, allowed));
         }
         self.dispatch_launches().iter().try_for_each(Family::check)?;

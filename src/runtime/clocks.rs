@@ -7,7 +7,6 @@ use peerwarp_codegen::ir::ParamKind;
 
 use super::RuntimeError;
 use super::args::KernelArgs;
-use super::gpu::RawStream;
 use super::handles::{Buffer, LoadedKernel, Stream};
 use super::image::Images;
 use super::moe::load;
@@ -103,10 +102,8 @@ impl Place {
         let image = images.image(variant, member.gpu.info().target)?;
         world.introduce(&image);
         let epoch = Buffer::new(&member.gpu, 8)?;
-        epoch.fill(0, RawStream::DEFAULT)?;
-        member.gpu.synchronize()?;
-        world.clear_on_reset(index, epoch.ptr(), epoch.bytes(), alive);
-        world.clear_on_reset(index, shared.bases(index)[member.rank as usize], shared.bytes(), alive);
+        world.clear(index, (epoch.ptr(), epoch.bytes()), 0, alive)?;
+        world.clear(index, (shared.bases(index)[member.rank as usize], shared.bytes()), 0, alive)?;
         let mut args = KernelArgs::new(&image.variant, &image.args);
         for (name, at) in symmetric {
             args.set_pointers(name, &shared.pointers(index, *at))?;

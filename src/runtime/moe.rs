@@ -133,8 +133,8 @@ struct Plan {
     /// First byte and size of each buffer of this rank alone, by name.
     local: BTreeMap<String, (u64, u64)>,
     local_bytes: u64,
-    /// Names of what has to be zero before the first launch.
-    zeroed: Vec<String>,
+    /// What has to hold one byte everywhere before the first launch: its name, and the byte.
+    cleared: Vec<(String, u8)>,
 }
 
 impl Plan {
@@ -155,7 +155,9 @@ impl Plan {
             _ => p.len * u64::from(p.dtype.bytes()),
         };
         let (all, end) = match p.kind {
-            ParamKind::Symmetric | ParamKind::Flags => (&mut self.symmetric, &mut self.symmetric_bytes),
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+                (&mut self.symmetric, &mut self.symmetric_bytes)
+            }
             _ if INPUTS.contains(&name.as_str()) || OUTPUTS.contains(&name.as_str()) => return,
             _ => (&mut self.local, &mut self.local_bytes),
         };
@@ -164,8 +166,11 @@ impl Plan {
         }
         all.insert(name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
-        if matches!(p.kind, ParamKind::Flags | ParamKind::EpochWord) {
-            self.zeroed.push(name);
+        match p.kind {
+            ParamKind::Flags | ParamKind::EpochWord => self.cleared.push((name, 0)),
+            // No packet has arrived.
+            ParamKind::Packets => self.cleared.push((name, 0xff)),
+            _ => {}
         }
     }
 }
@@ -215,11 +220,11 @@ impl Making<'_> {
         gpu.synchronize()?;
         let alive = Arc::new(());
         let own = self.shared.bases(self.index)[self.member.rank as usize];
-        for name in &self.plan.zeroed {
+        for (name, value) in &self.plan.cleared {
             let at = self.plan.symmetric.get(name).map(|&(at, bytes)| (own + at, bytes));
             let at = at.or_else(|| self.plan.local.get(name).map(|&(at, bytes)| (local.ptr() + at, bytes)));
-            let (ptr, bytes) = at.expect("what is zeroed is in the plan");
-            self.world.clear_on_reset(self.index, ptr, bytes, &alive);
+            let memory = at.expect("what is cleared is in the plan");
+            self.world.clear(self.index, memory, *value, &alive)?;
         }
         let launches = |variants: &[Variant], kernel: Kernel| {
             let phases = kernel.phases(variants.len()).iter();

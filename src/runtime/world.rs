@@ -49,12 +49,13 @@ impl Default for WorldOptions {
     }
 }
 
-/// Memory that has to be zero before the first launch: cleared again by [`World::reset`].
+/// Memory whose bytes have to be of a certain value before the first launch: made so again by [`World::reset`].
 #[derive(Debug)]
 struct Cleared {
     gpu: Arc<dyn Gpu>,
     ptr: DevicePtr,
     bytes: u64,
+    value: u8,
     alive: Weak<()>,
 }
 
@@ -180,10 +181,19 @@ impl World {
         lock(&self.kernels).push(KernelNames::of(image));
     }
 
-    /// Has memory of a member cleared by [`World::reset`], as long as `owner` is alive.
-    pub(super) fn clear_on_reset(&self, member: usize, ptr: DevicePtr, bytes: u64, owner: &Arc<()>) {
+    /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner` is alive.
+    pub(super) fn clear(
+        &self,
+        member: usize,
+        (ptr, bytes): (DevicePtr, u64),
+        value: u8,
+        owner: &Arc<()>,
+    ) -> Result<(), RuntimeError> {
         let gpu = Arc::clone(&self.members[member].gpu);
-        lock(&self.cleared).push(Cleared { gpu, ptr, bytes, alive: Arc::downgrade(owner) });
+        gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
+        gpu.synchronize()?;
+        lock(&self.cleared).push(Cleared { gpu, ptr, bytes, value, alive: Arc::downgrade(owner) });
+        Ok(())
     }
 
     /// Whether kernels may be launched: an error tells of an earlier one that was not followed by a [`World::reset`].
@@ -224,19 +234,20 @@ impl World {
     pub fn reset(&self) -> Result<(), RuntimeError> {
         let idle = self.members.iter().try_for_each(|m| m.gpu.synchronize());
         self.agree(idle)?;
-        let cleared = self.clear();
+        let cleared = self.clear_all();
         self.agree(cleared)?;
         *lock(&self.poisoned) = None;
         Ok(())
     }
 
-    fn clear(&self) -> Result<(), RuntimeError> {
+    fn clear_all(&self) -> Result<(), RuntimeError> {
         let mut cleared = lock(&self.cleared);
         cleared.retain(|c| c.alive.strong_count() > 0);
         let status = (0..self.members.len())
-            .map(|m| (&self.members[m].gpu, self.own_status(m), size_of::<Status>() as u64));
-        for (gpu, ptr, bytes) in status.chain(cleared.iter().map(|c| (&c.gpu, c.ptr, c.bytes))) {
-            gpu.fill(ptr, bytes, 0, RawStream::DEFAULT)?;
+            .map(|m| (&self.members[m].gpu, self.own_status(m), size_of::<Status>() as u64, 0));
+        let cleared = cleared.iter().map(|c| (&c.gpu, c.ptr, c.bytes, c.value));
+        for (gpu, ptr, bytes, value) in status.chain(cleared) {
+            gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
         }
         self.members.iter().try_for_each(|m| m.gpu.synchronize())
     }

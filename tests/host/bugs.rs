@@ -1,6 +1,7 @@
 //! Printer bugs, planted one at a time in the emitted text: each must be caught. What they are planted in is clean over
 //! the same seeds.
 
+use peerwarp::kernels::moe::Protocol;
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 use rayon::prelude::*;
@@ -22,6 +23,7 @@ struct Bug {
     name: &'static str,
     language: Language,
     groups: Groups,
+    protocol: Protocol,
     /// Dispatch or combine.
     kernel: usize,
     from: &'static str,
@@ -38,7 +40,7 @@ const COMBINE: usize = 1;
 impl Bug {
     fn new(name: &'static str, kernel: usize, from: &'static str, to: &'static str) -> Bug {
         let (language, groups) = (Language::Cuda, Groups::OfTwoWarps);
-        Bug { name, language, groups, kernel, from, to, count: 1, caught: "" }
+        Bug { name, language, groups, protocol: Protocol::Flags, kernel, from, to, count: 1, caught: "" }
     }
 
     fn in_hip(self) -> Bug {
@@ -47,6 +49,10 @@ impl Bug {
 
     fn in_one_warp(self) -> Bug {
         Bug { groups: Groups::OfOneWarp, ..self }
+    }
+
+    fn with_packets(self) -> Bug {
+        Bug { protocol: Protocol::Packets, ..self }
     }
 
     fn twice(self) -> Bug {
@@ -75,9 +81,9 @@ fn problem() -> MoeProblem {
     MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
 }
 
-fn host(language: Language, groups: Groups) -> MoeHost {
+fn host(language: Language, groups: Groups, protocol: Protocol) -> MoeHost {
     let problem = problem();
-    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
+    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small().with_protocol(protocol);
     let warps = if groups == Groups::OfOneWarp { 1 } else { 2 };
     let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
     (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (2 * warps, warps, 1);
@@ -102,8 +108,7 @@ fn of_both() -> Vec<Bug> {
             COMBINE,
             "if (((only >> i) & 1) == 0) continue;",
             "if (((only >> i) & 1) != 0) continue;",
-        )
-        .caught_by("deadlock: "),
+        ),
         Bug::new(
             "no barrier after polls side by side",
             DISPATCH,
@@ -129,6 +134,24 @@ fn of_both() -> Vec<Bug> {
             "args.return_flag[source] + back",
             "args.return_flag[args.rank] + back",
         )
+        .caught_by("wrong result: "),
+        Bug::new(
+            "packets are not emptied",
+            COMBINE,
+            "if (all && mine(i, step)) store_packet(place(i, step), no_packet());",
+            "",
+        )
+        .with_packets()
+        .caught_by("wrong result: "),
+        Bug::new("taken without a barrier", DISPATCH, "return group.all(all);", "return true;")
+            .with_packets(),
+        Bug::new(
+            "a missing packet is taken for one that came",
+            COMBINE,
+            "all = all && (!mine(i, step) || has_arrived(taken[i][step]));",
+            "all = all && (!mine(i, step) || i > 0 || has_arrived(taken[i][step]));",
+        )
+        .with_packets()
         .caught_by("wrong result: "),
     ]
 }
@@ -286,12 +309,20 @@ fn missed(bug: &Bug, host: &MoeHost) -> Option<String> {
 }
 
 fn all_are_caught(language: Language, bugs: Vec<Bug>) {
-    let [one, two] = [Groups::OfOneWarp, Groups::OfTwoWarps].map(|groups| {
-        let host = host(language, groups);
+    let kinds = [
+        (Groups::OfOneWarp, Protocol::Flags),
+        (Groups::OfTwoWarps, Protocol::Flags),
+        (Groups::OfTwoWarps, Protocol::Packets),
+    ];
+    let hosts = kinds.map(|(groups, protocol)| {
+        let host = host(language, groups, protocol);
         host.run_clean(&host.program(Mode::Checked), SEEDS);
         host
     });
-    let host_of = |bug: &Bug| if bug.groups == Groups::OfOneWarp { &one } else { &two };
+    let host_of = |bug: &Bug| {
+        let kind = kinds.iter().position(|&k| k == (bug.groups, bug.protocol));
+        &hosts[kind.expect("every bug's kind is there")]
+    };
     let missed: Vec<String> = bugs.par_iter().filter_map(|bug| missed(bug, host_of(bug))).collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
 }

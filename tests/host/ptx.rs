@@ -36,6 +36,7 @@ fn registers_of(instruction: &str) -> Option<(&'static str, &str)> {
         "pred" => Some(("bool", names)),
         "u32" | "b32" => Some(("unsigned", names)),
         "u64" | "b64" => Some(("unsigned long long", names)),
+        "b128" => Some(("::host::u128", names)),
         _ => None,
     }
 }
@@ -58,6 +59,19 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             format!("{to} = unsigned({a}) {sign} unsigned({b});")
         }
         (["selp", "u32" | "b32"], [to, a, b, chosen]) => format!("{to} = {chosen} ? {a} : {b};"),
+        (["mov", size @ ("b64" | "b128")], [to, from]) if to.starts_with('{') || from.starts_with('{') => {
+            halves(size, to, from, operands, registers)?
+        }
+        (["ld", "relaxed", at, "global", "b128"], [to, from]) => {
+            let (from, at) = (address(from).ok_or_else(refused)?, scope(at).ok_or_else(refused)?);
+            let from = format!("static_cast<const ::host::u128*>({from})");
+            format!("{to} = ::host::atomic_load({from}, ::host::Order::Relaxed, {at});")
+        }
+        (["st", "relaxed", at, "global", "b128"], [to, value]) => {
+            let (to, at) = (address(to).ok_or_else(refused)?, scope(at).ok_or_else(refused)?);
+            let to = format!("static_cast<::host::u128*>({to})");
+            format!("::host::atomic_store({to}, {value}, ::host::Order::Relaxed, {at});")
+        }
         (["mov", "u64"], [to, "%globaltimer"]) => format!("{to} = ::host::now_ns();"),
         (["barrier", "cta", "sync"] | ["bar", "sync"], [number, threads]) => {
             format!("::host::barrier({number}, {threads}, true);")
@@ -95,6 +109,36 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
         _ => return Err(refused()),
     })
+}
+
+/// Puts two halves together, or takes them apart.
+fn halves(
+    size: &str,
+    to: &str,
+    from: &str,
+    operands: &[String],
+    registers: &[&str],
+) -> Result<String, String> {
+    let (whole, half, bits) = match size {
+        "b64" => ("::host::u64", "::host::u32", 32),
+        _ => ("::host::u128", "::host::u64", 64),
+    };
+    let one = |a: &str| if registers.contains(&a) { Ok(register(a)) } else { operand(a, operands) };
+    let pair = |text: &str| {
+        let inner = text.strip_prefix('{')?.strip_suffix('}')?;
+        inner.split_once(',').map(|(low, high)| (low.trim().to_owned(), high.trim().to_owned()))
+    };
+    match (pair(to), pair(from)) {
+        (None, Some((low, high))) => Ok(format!(
+            "{to} = {whole}({half}({})) | {whole}({half}({})) << {bits};",
+            one(&low)?,
+            one(&high)?
+        )),
+        (Some((low, high)), None) => {
+            Ok(format!("{} = {half}({from}); {} = {half}({from} >> {bits});", one(&low)?, one(&high)?))
+        }
+        _ => Err(format!("`mov.{size} {to}, {from}` is not known to tests/host/ptx.rs")),
+    }
 }
 
 /// The arguments of an instruction: commas in braces are a vector's.
@@ -198,7 +242,19 @@ mod tests {
             said("{\n\t.reg .u32 seen;\n\tld.acquire.sys.global.u32 seen, [%0];\n\t}", &["p"]),
             "{ unsigned ptx_seen; ptx_seen = ::host::atomic_load((p), ::host::Order::Acquire, ::host::Scope::System); }"
         );
-        assert!(said(".reg .b128 packet;", &[]).contains("is not known"));
+        let loaded = said(
+            "{\n\t.reg .b64 low, high;\n\t.reg .b128 packet;\n\tld.relaxed.sys.global.b128 packet, [%2];\n\t\
+             mov.b128 {low, high}, packet;\n\tmov.b64 {%0, %1}, low;\n\t}",
+            &["x", "y", "p"],
+        );
+        assert_eq!(
+            loaded,
+            "{ unsigned long long ptx_low, ptx_high; ::host::u128 ptx_packet; ptx_packet = \
+             ::host::atomic_load(static_cast<const ::host::u128*>((p)), ::host::Order::Relaxed, \
+             ::host::Scope::System); ptx_low = ::host::u64(ptx_packet); ptx_high = \
+             ::host::u64(ptx_packet >> 64); (x) = ::host::u32(ptx_low); (y) = ::host::u32(ptx_low >> 32); }"
+        );
+        assert!(said(".reg .b256 packets;", &[]).contains("is not known"));
     }
 
     #[test]

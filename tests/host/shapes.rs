@@ -1,6 +1,6 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::kernels::moe::Hook;
+use peerwarp::kernels::moe::{Hook, Protocol};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 
@@ -89,12 +89,31 @@ fn masked_and_repeated_ids_and_a_rank_without_tokens() {
 }
 
 #[test]
+fn rows_as_packets() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape).with_protocol(Protocol::Packets);
+    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
+    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
+    run(&ragged(shape), &tuning);
+    run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
+}
+
+#[test]
+fn fp8_rows_with_scales_as_packets() {
+    let shape = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
+    let tuning = small(&shape).with_protocol(Protocol::Packets);
+    run(&ragged(shape), &tuning);
+    run(&ragged(shape), &tuning.with_hook(Hook::Expert));
+}
+
+#[test]
 fn epochs_that_wrap_around() {
     let shape = MoeShape { hidden: 32, experts: 8, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[3, 0, 2], 7).unwrap();
     for language in Language::ALL {
         let plan = Plan { start_after: u32::MAX - 3, ..Plan::new(language, 6) };
         run_plan(&problem, &small(&shape), plan);
+        run_plan(&problem, &small(&shape).with_protocol(Protocol::Packets), plan);
     }
 }
 

@@ -7,7 +7,7 @@ use peerwarp::codegen::dsl::{Binder, KernelArgs, ParamSpec};
 use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::Dtype;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
-use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Phase, dispatch_with};
+use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Phase, Protocol, dispatch_with};
 use peerwarp::moe::{Routing, RowDtype};
 use peerwarp::reference::{self, Tokens};
 
@@ -41,6 +41,7 @@ impl ReluDispatch {
             vectors: 1,
             chunk: 2,
             dedup: self.dedup,
+            protocol: if self.dedup { Protocol::Packets } else { Protocol::Flags },
         }
     }
 }

@@ -40,7 +40,7 @@ fn every_reason_is_given() {
 #[test]
 fn limits_are_reached_but_not_passed() {
     dispatch(|c| c.chunk = 128).unwrap();
-    dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 96)).unwrap();
+    dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 80)).unwrap();
     combine(|c| (c.send_blocks, c.recv_blocks) = (64, 64)).unwrap();
     // A launch that only sends need not be resident together with blocks that receive.
     let phase = peerwarp::kernels::moe::Phase::Send;

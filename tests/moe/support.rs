@@ -1,6 +1,7 @@
 //! What the tests of MoE kernels share.
 
 use peerwarp::codegen::sim::{Options, Strategy};
+use peerwarp::kernels::moe::Protocol;
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{Errors, MoeSim, MoeTuning};
 
@@ -14,10 +15,22 @@ pub fn small(shape: &MoeShape) -> MoeTuning {
     MoeTuning::defaults(shape).unwrap().small()
 }
 
-/// The four ways to run: deduplicated or plain, one launch an operation or two.
-pub fn modes(tuning: &MoeTuning) -> [MoeTuning; 4] {
-    [(true, false), (true, true), (false, false), (false, true)]
-        .map(|(dedup, split)| tuning.clone().with_dedup(dedup).with_split(split))
+/// The ways to run: deduplicated or plain, one launch an operation or two, and rows with flags or, where a row is a whole
+/// number of them, as packets.
+pub fn modes(tuning: &MoeTuning) -> Vec<MoeTuning> {
+    use Protocol::{Flags, Packets};
+    let modes = [
+        (true, false, Flags),
+        (true, true, Flags),
+        (false, false, Flags),
+        (false, true, Flags),
+        (true, false, Packets),
+        (true, true, Packets),
+        (false, false, Packets),
+    ];
+    let tuned =
+        |(dedup, split, protocol)| tuning.clone().with_dedup(dedup).with_split(split).with_protocol(protocol);
+    modes.map(tuned).into_iter().filter(|t| t.check(&t.dispatch.shape()).is_ok()).collect()
 }
 
 /// Runs rounds of a problem under a schedule of each kind; all must be clean and right in every bit.
@@ -39,7 +52,7 @@ pub fn run_sim(sim: &MoeSim, seed: u64) -> Errors {
     errors
 }
 
-/// Runs three rounds with the given ids in all four modes.
+/// Runs three rounds with the given ids in all modes.
 pub fn run_ids(shape: &MoeShape, ids: Vec<Vec<i32>>) {
     let problem = MoeProblem::new(*shape, Routing::with_weights(shape, ids, 5), 5).unwrap();
     for tuning in modes(&small(shape)) {

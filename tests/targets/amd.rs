@@ -6,7 +6,9 @@ use std::process::Command;
 use peerwarp::codegen::print::hip_prelude;
 use peerwarp::toolchain::Tool;
 
-use super::{Instruction, Plant, avoids, check, folder, output, places, sources, tool, waits};
+use super::{
+    Instruction, Plant, avoids, check, folder, output, packet_sources, places, sources, tool, waits,
+};
 
 /// The instructions of `llvm-objdump -d`, with the ways that branches go.
 fn parse(listing: &str) -> Vec<Instruction> {
@@ -34,9 +36,11 @@ fn parse(listing: &str) -> Vec<Instruction> {
             let words = text.split_whitespace().nth(1).and_then(|n| n.parse::<u16>().ok());
             let target = words.map(|w| address + 4 + 4 * i64::from(w as i16));
             let target = target.and_then(|t| places.get(&t)).copied();
-            // A wave without lanes in a branch skips it. Its lane that arrives at a meeting is never missing.
+            // A wave without lanes in a branch skips it. Its lane that arrives at a meeting is never missing, and no lane
+            // that skips a write-back signals afterwards: where two signals share their store, it is for those that didn't.
             let skips = |to: &usize| to.checked_sub(at).and(texts.get(at..*to)).unwrap_or_default();
-            let arrives = |to: &usize| op == "s_cbranch_execz" && skips(to).iter().any(|(_, t)| meeting(t));
+            let there = |t: &str| meeting(t) || write_back(t);
+            let arrives = |to: &usize| op == "s_cbranch_execz" && skips(to).iter().any(|(_, t)| there(t));
             next.extend(target.filter(|to| !arrives(to)));
             let around = texts.get(at + 1).is_some_and(|(_, t)| t.starts_with("s_branch"));
             let into = |to: usize| to > at && texts[at..].iter().take(to + 12 - at).any(|(_, t)| meeting(t));
@@ -118,12 +122,32 @@ fn complaints(listing: &str, waits: usize) -> Vec<String> {
     );
     expect(count(flag_load) >= 2 * waits, "load_relaxed_system: flags are not polled at system scope");
     expect(count(invalidate) >= waits, "acquire_system: polls leave stale lines in the cache");
+    // The first one is no poll: it looks at the world's status when the kernel starts.
+    let polls = places(&code, flag_load).split_off(1.min(count(flag_load)));
     expect(
-        !avoids(&code, &places(&code, flag_load), data_load, meeting),
+        !avoids(&code, &polls, data_load, meeting),
         "wait_flag: data is loaded before the group has met after the poll",
     );
     said
 }
+
+/// What is wrong with a kernel whose rows are packets, of two halves each.
+fn packet_complaints(listing: &str) -> Vec<String> {
+    let code = parse(listing);
+    let count = |op: &str| code.iter().filter(|i| i.text.contains(op) && i.text.ends_with("sc0 sc1")).count();
+    let expectations = [
+        (count("_store_dwordx2 ") > 0, "store_packet: no halves of packets are stored at system scope"),
+        (count("_load_dwordx2 ") > 0, "load_packet: no halves of packets are loaded at system scope"),
+        (!code.iter().any(|i| i.text.starts_with("scratch_")), "local memory: something lies in scratch"),
+    ];
+    expectations.into_iter().filter(|e| !e.0).map(|e| e.1.to_string()).collect()
+}
+
+const PACKETS: &[Plant] = &[
+    Plant { primitive: "store_packet", edit: |l| Some(l.replace("_store_dwordx2 ", "_store_dword ")) },
+    Plant { primitive: "load_packet", edit: |l| Some(l.replace("sc0 sc1", "sc1")) },
+    Plant { primitive: "local memory", edit: |l| Some(l.replace("s_endpgm", "scratch_load_dword v0")) },
+];
 
 /// An instruction that does nothing in the place of another one, so that branches to it stay right.
 fn without(line: &str, what: &str) -> Option<String> {
@@ -163,7 +187,10 @@ fn gfx942_does_what_the_protocol_relies_on() {
     std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap())
         .expect("the target folder is writable");
     for arch in ["gfx90a", "gfx942"] {
-        for source in sources(&format!("hip:{arch}")) {
+        let target = format!("hip:{arch}");
+        let (flags, packets) = (sources(&target), packet_sources(&target));
+        let all = flags.iter().map(|s| (s, false)).chain(packets.iter().map(|s| (s, true)));
+        for (source, packets) in all {
             let path = dir.join(&source.file_name);
             std::fs::write(&path, &source.text).expect("the target folder is writable");
             let code = path.with_extension(arch);
@@ -181,9 +208,13 @@ fn gfx942_does_what_the_protocol_relies_on() {
                 assert!(notes.contains(wanted), "{} for {arch}: no {wanted}\n{notes}", source.entry);
             }
             if arch == "gfx942" {
-                let waits = waits(&source);
-                assert!(waits > 0, "{} waits for nothing", source.entry);
+                let waits = waits(source);
                 let listing = output(Command::new(&objdump).args(["-d", "--mcpu=gfx942"]).arg(&code));
+                if packets {
+                    check(&source.entry, &listing, packet_complaints, PACKETS);
+                    continue;
+                }
+                assert!(waits > 0, "{} waits for nothing", source.entry);
                 check(&source.entry, &listing, |text| complaints(text, waits), PLANTS);
             }
         }

@@ -93,6 +93,14 @@ fn sources(target: &str) -> Vec<Source> {
     ]
 }
 
+/// DeepSeek-V3's dispatch and combine with rows as packets.
+fn packet_sources(target: &str) -> Vec<Source> {
+    let shape = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
+    let both = [&shape[..], &[("phase", "both"), ("dtype", "bf16"), ("protocol", "packets")]].concat();
+    let raw = [&both[..], &[("hook", "raw")]].concat();
+    vec![source::<Dispatch>(&raw, target), source::<Combine>(&both, target)]
+}
+
 fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {
     let target = target.parse().expect("tests name targets that exist");
     let config = F::from_settings(settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
@@ -104,7 +112,7 @@ fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {
 
 /// How often a source waits.
 fn waits(source: &Source) -> usize {
-    source.text.matches("if (!wait_flag").count()
+    source.text.matches("if (!wait_").count()
 }
 
 /// Checks a listing, and that every edit of it brings up a complaint about the primitive that it breaks.

@@ -3,7 +3,8 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::{
-    Attribute, Data, DeriveInput, Expr, Field, Fields, Meta, Path, Type, ext::IdentExt, spanned::Spanned,
+    Attribute, Data, DeriveInput, Expr, Field, Fields, GenericArgument, Meta, Path, PathArguments, Type,
+    ext::IdentExt, spanned::Spanned,
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
@@ -27,16 +28,24 @@ pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenSt
     errors.finish()?;
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
-    let next = fields.iter().map(|f| {
-        let ty = &f.ty;
-        quote_spanned!(ty.span()=> binder.next::<#ty>())
+    let next = fields.iter().map(|f| match optional(&f.ty) {
+        Some(ty) => {
+            let name = f.ident.as_ref().map(|i| i.unraw().to_string());
+            quote_spanned!(ty.span()=> binder.next_if_declared::<#ty>(#name))
+        }
+        None => {
+            let ty = &f.ty;
+            quote_spanned!(ty.span()=> binder.next::<#ty>())
+        }
     });
     Ok(quote! {
         #[automatically_derived]
         impl #codegen::dsl::KernelArgs for #ident {
             type Config = #config;
             fn params(config: &#config) -> ::std::vec::Vec<#codegen::dsl::ParamSpec> {
-                ::std::vec![#(#specs),*]
+                let mut params = ::std::vec![];
+                #(#specs)*
+                params
             }
             fn bind(binder: &mut #codegen::dsl::Binder) -> Self {
                 #ident { #(#names: #next,)* }
@@ -61,9 +70,10 @@ fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
     None
 }
 
-/// The expression that makes a field's `ParamSpec`.
+/// The statement that adds a field's `ParamSpec` to `params`, if it is there.
 fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), &field.ty);
+    let optional = optional(&field.ty);
+    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), optional.unwrap_or(&field.ty));
     let len = chosen(field, "len", &quote!(u64), config, errors);
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);
@@ -86,13 +96,43 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     if let (Some((at, _)), "Val" | "EpochWord") = (&len, kind) {
         errors.at(at.span(), format!("`{kind}` is one value and has no length"));
     }
+    if let (Some(_), None) = (optional, &len) {
+        let advice = "an optional parameter is there if its length is not 0: `#[len(|c| ..)]` says which";
+        errors.at(ty.span(), advice);
+    }
     let len = len.map_or_else(|| quote!(1), |(_, len)| len);
     let doc = first_paragraph(&field.attrs);
     let param_spec = quote_spanned!(ty.span()=> #codegen::dsl::ParamSpec);
-    Some(match dtype {
+    let spec = |len| match &dtype {
         None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)),
         Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)),
+    };
+    Some(match optional {
+        None => {
+            let spec = spec(len);
+            quote!(params.push(#spec);)
+        }
+        Some(_) => {
+            let spec = spec(quote!(len));
+            quote!({
+                let len: u64 = #len;
+                if len > 0 {
+                    params.push(#spec);
+                }
+            })
+        }
     })
+}
+
+/// `T` of `Option<T>`.
+fn optional(ty: &Type) -> Option<&Type> {
+    let Type::Path(path) = ty else { return None };
+    let last = path.path.segments.last().filter(|s| s.ident == "Option")?;
+    let PathArguments::AngleBracketed(generics) = &last.arguments else { return None };
+    match generics.args.first()? {
+        GenericArgument::Type(ty) => Some(ty),
+        _ => None,
+    }
 }
 
 /// The expression of `#[len(..)]` or `#[dtype(..)]`, a closure over the configuration or a constant.

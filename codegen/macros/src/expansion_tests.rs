@@ -38,6 +38,9 @@ fn kernel_args() {
             #[len(|c| u64::from(c.hidden) * 64)]
             #[dtype(|c| c.dtype)]
             pub rows: AnyPtr,
+            /// Only with scales.
+            #[len(|c| c.scales.into())]
+            pub scale: Option<Ptr<f32>>,
             #[len(64)]
             pub done: Flags,
             pub by: Val<f32>,

@@ -32,6 +32,8 @@ impl ParamSpec {
 }
 
 /// A struct of kernel parameters; implemented by `#[derive(KernelArgs)]`.
+///
+/// A field of type `Option<T>` is a parameter of configs for which its `#[len(..)]` is not 0, and `None` for the others.
 pub trait KernelArgs: Sized {
     /// The config that decides lengths and element types.
     type Config: ?Sized;
@@ -128,6 +130,14 @@ impl Binder {
         };
         self.next += 1;
         A::bind(Bound { param, trace: self.trace, len: p.len, dtype: p.dtype })
+    }
+
+    /// The handle of the next declared parameter if it has this name: of one that the config leaves out, none.
+    pub fn next_if_declared<A: Arg>(&mut self, name: &str) -> Option<A> {
+        let next = ParamId(self.next);
+        let found =
+            with(self.loc, |t| t.builder.kernel.params.get(next.index()).is_some_and(|p| p.name == name));
+        found.then(|| self.next())
     }
 
     /// Declares a parameter and returns its handle.

@@ -265,6 +265,7 @@ pub(super) const DEFINED: &[&str] = &[
     "most",
     "mul_rn",
     "next_epoch",
+    "no_packet",
     "now_ns",
     "once",
     "poll",

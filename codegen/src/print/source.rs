@@ -240,13 +240,19 @@ fn entry_body(
     }
     let mut e = Emitter::new(facts, used, offsets);
     e.begin_timeline();
-    if talks {
-        e.w.comment(
-            "Launches of an aborted world leave at once: what those before them left behind may be anything.",
-        );
-        e.w.line("if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) return;");
+    let aborted = talks.then(|| e.names.fresh("aborted"));
+    if let Some(aborted) = &aborted {
+        e.w.line(&format!(
+            "const bool {aborted} = load_relaxed_system(&args.status[args.rank]->aborted) != 0;"
+        ));
     }
     e.region(&kernel.prologue)?;
+    if let Some(aborted) = &aborted {
+        // Only now, so that the loads of the prologue don't wait for this one.
+        e.w.line(&format!(
+            "if ({aborted}) return;  // what launches before this one left behind may be anything"
+        ));
+    }
     let advances = kernel.prologue.ops.iter().any(|&id| advanced(kernel, id).is_some());
     let alone = kernel.roles.len() == 1;
     let done = match (advances, alone) {

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Combine, Phase};
+use super::config::{Combine, Phase, Protocol};
 use super::device::{at, expert, owner, owners};
 use super::pieces::each_piece;
 
@@ -37,13 +37,18 @@ pub struct CombineArgs {
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,
 
-    /// Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
-    #[len(|c| u64::from(c.tokens * c.returns()) * u64::from(c.hidden))]
+    /// Rows as they come back with flags, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
+    #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
-    pub returns: AnySym,
+    pub returns: Option<AnySym>,
     /// A row has come back, `[token][owner]` or `[token][k]`.
-    #[len(|c| u64::from(c.tokens * c.returns()))]
-    pub return_flag: Flags,
+    #[len(|c| c.return_rows(Protocol::Flags))]
+    pub return_flag: Option<Flags>,
+    /// Rows as they come back as packets, in the same order. One bank is enough: everybody has heard in dispatch, from
+    /// everybody, that the combine before has taken its packets.
+    #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub return_packets: Option<AnyPackets>,
     /// Counts combines.
     pub epoch: EpochWord,
 }
@@ -82,17 +87,31 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
             let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
             if (a.pos.load(entry, c.slot_entries()) >= 0).any() {
                 let back = if c.dedup { slot * c.ranks + rank() } else { slot };
-                let mut parcel = send_to(Peers::rank(source));
+                let mut parcel = a.returns.map(|_| send_to(Peers::rank(source)));
                 each_piece(c.hidden, c.piece_len(), |start, len| {
                     let to = at(back, c.hidden) + start.to_u64();
                     if c.dedup {
-                        parcel.put_f32(&a.returns, to, owned_sum(c, a, entry, start, len));
+                        let sum = owned_sum(c, a, entry, start, len);
+                        if let Some(packets) = a.return_packets {
+                            packets.send_f32(Peers::rank(source), to, sum);
+                        }
+                        if let (Some(returns), Some(parcel)) = (a.returns, &mut parcel) {
+                            parcel.put_f32(&returns, to, sum);
+                        }
                     } else {
                         let row = a.pos.get(entry).cast::<u32>();
-                        parcel.put_any(&a.returns, to, a.y.load(at(row, c.hidden) + start.to_u64(), len));
+                        let y = a.y.load(at(row, c.hidden) + start.to_u64(), len);
+                        if let Some(packets) = a.return_packets {
+                            packets.send(Peers::rank(source), to, y);
+                        }
+                        if let (Some(returns), Some(parcel)) = (a.returns, &mut parcel) {
+                            parcel.put_any(&returns, to, y);
+                        }
                     }
                 });
-                parcel.signal(&a.return_flag, back, epoch);
+                if let (Some(parcel), Some(flag)) = (parcel, a.return_flag) {
+                    parcel.signal(&flag, back, epoch);
+                }
             }
         }
     }
@@ -102,8 +121,10 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 #[kernel]
 fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    for some in in_flight(c.topk) {
-        let rows = some.map(|k| {
+    // A loop of the device, as all rows at once would not fit the registers.
+    each_piece(c.topk, tiles_in_flight(c.vectors).min(c.topk), |first, count| {
+        let rows = (0..count).map(|i| {
+            let k = first + i;
             let row = a.pos.get(entry + k);
             let here = row >= 0;
             let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
@@ -112,14 +133,13 @@ fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len
         for (y, weight) in rows.collect::<Vec<_>>() {
             sum = y.to_f32().fma(weight, &sum);
         }
-    }
+    });
     sum.get()
 }
 
-/// 0 to `n`, in portions of as many as have their loads in flight together.
-fn in_flight(n: u32) -> impl Iterator<Item = std::ops::Range<u32>> {
-    const MOST: u32 = 8;
-    (0..n).step_by(MOST as usize).map(move |first| first..n.min(first + MOST))
+/// How many tiles have their loads in flight together: 8 vectors of 16 bytes for each lane.
+fn tiles_in_flight(vectors: u32) -> u32 {
+    (8 / vectors).max(1)
 }
 
 /// Sums what comes back for every token. Groups share tokens: each takes a piece of a row.
@@ -144,30 +164,97 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 /// ranks, or the entries' rows with their weights in the order of k.
 #[kernel]
 fn sum_piece(c: &Combine, a: &CombineArgs, epoch: Epoch, token: Val<u32>, start: Val<u32>, len: u32) {
+    let sum = match (c.dedup, a.return_packets) {
+        (true, _) => sum_of_owners(c, a, epoch, token, start, len),
+        (false, Some(packets)) => sum_of_packets(c, a, packets, token, start, len),
+        (false, None) => sum_of_entries(c, a, epoch, token, start, len),
+    };
+    a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+}
+
+#[kernel]
+fn sum_of_owners(
+    c: &Combine,
+    a: &CombineArgs,
+    epoch: Epoch,
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+    let first = token * c.ranks;
+    let arrived = a.return_flag.map(|flag| flag.wait_some(first, c.ranks, owners, 1, epoch));
     let mut sum = var(splat(0f32, len));
-    if c.dedup {
-        let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-        let first = token * c.ranks;
-        let arrived = a.return_flag.wait_some(first, c.ranks, owners, 1, epoch);
-        for some in in_flight(c.ranks) {
-            let parts = some.map(|owner| {
-                let there = (owners & bit(owner.val())) != 0;
-                a.returns.load_if(&arrived, at(first + owner, c.hidden) + start.to_u64(), len, there)
-            });
-            for part in parts.collect::<Vec<_>>() {
-                sum += part.to_f32();
+    each_piece(c.ranks, tiles_in_flight(c.vectors).min(c.ranks), |owner, count| {
+        let some = (0..count).map(|i| owner + i);
+        let place = |owner: Val<u32>| at(first + owner, c.hidden) + start.to_u64();
+        let there = |owner: Val<u32>| (owners & bit(owner)) != 0;
+        let parts: Vec<AnyTile> = match (a.returns, &arrived, a.return_packets) {
+            (Some(returns), Some(arrived), _) => {
+                some.map(|owner| returns.load_if(arrived, place(owner), len, there(owner))).collect()
             }
+            (_, _, Some(packets)) => {
+                let tiles = some.map(|owner| (place(owner), owner));
+                packets.take_each(tiles, len, owners >> owner.to_u64())
+            }
+            _ => unreachable!("rows come back with flags or as packets"),
+        };
+        for part in parts {
+            sum += part.to_f32();
         }
-    } else {
-        for k in 0..c.topk.val() {
-            let back = token * c.topk + k;
+    });
+    sum.get()
+}
+
+#[kernel]
+fn sum_of_packets(
+    c: &Combine,
+    a: &CombineArgs,
+    packets: AnyPackets,
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let first = token * c.topk;
+    let mut sum = var(splat(0f32, len));
+    each_piece(c.topk, tiles_in_flight(c.vectors).min(c.topk), |k, count| {
+        let mut there = 0u64.val();
+        let (mut tiles, mut weights) = (vec![], vec![]);
+        for i in 0..count {
+            let back = first + k + i;
             let expert = expert(a.ids.get(back));
-            if expert < c.experts {
-                let arrived = a.return_flag.from(owner(c.map(), expert)).wait(back, epoch);
-                let y = a.returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
+            let valid = expert < c.experts;
+            there = there | valid.select(1u64 << i, 0u64);
+            tiles.push((at(back, c.hidden) + start.to_u64(), owner(c.map(), expert)));
+            weights.push(valid.select(a.weights.get(back), 0.0));
+        }
+        for (y, weight) in packets.take_each(tiles, len, there).into_iter().zip(weights) {
+            sum = y.to_f32().fma(weight, &sum);
+        }
+    });
+    sum.get()
+}
+
+#[kernel]
+fn sum_of_entries(
+    c: &Combine,
+    a: &CombineArgs,
+    epoch: Epoch,
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    for k in 0..c.topk.val() {
+        let back = token * c.topk + k;
+        let expert = expert(a.ids.get(back));
+        if expert < c.experts {
+            if let (Some(flag), Some(returns)) = (a.return_flag, a.returns) {
+                let arrived = flag.from(owner(c.map(), expert)).wait(back, epoch);
+                let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
                 sum = y.fma(a.weights.get(back), &sum);
             }
         }
     }
-    a.out.store_f32(at(token, c.hidden) + start.to_u64(), &sum);
+    sum.get()
 }

@@ -1,7 +1,7 @@
 //! Configurations of dispatch and combine: what comes from the problem, what tuning chooses, which points are legal.
 
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
-use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::combine::CombineArgs;
 use super::dispatch::DispatchArgs;
@@ -43,6 +43,23 @@ impl Phase {
     }
 }
 
+/// How rows travel.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Protocol {
+    /// 16-byte stores, then a flag for the row that is released after them: three trips until a row is there.
+    Flags,
+    /// Packets, which are there after one trip. Each is looked at until it has arrived and is emptied again.
+    Packets,
+}
+
+fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
+    let legal = protocol == Protocol::Flags || row_bytes.is_multiple_of(PACKET_BYTES);
+    Illegal::unless(legal, "protocol", protocol.name(), || {
+        format!("flags for rows of {row_bytes} bytes: packets carry {PACKET_BYTES}")
+    })
+}
+
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, serde)]
@@ -78,7 +95,7 @@ pub struct Dispatch {
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.tokens.next_power_of_two().clamp(8, 32))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
     pub recv_blocks: u32,
     /// Warps that move a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * key.dtype.dispatched().bytes(), key.tokens))]
@@ -92,11 +109,14 @@ pub struct Dispatch {
     /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
     #[tune(default = true)]
     pub dedup: bool,
+    /// How rows travel.
+    #[tune(default = Protocol::Flags)]
+    pub protocol: Protocol,
 }
 
 /// Blocks for a number of (source, token) slots to receive.
 fn recv_blocks(slots: u32) -> u32 {
-    if slots > 512 { 96 } else { slots.next_power_of_two().clamp(8, 64) }
+    if slots > 512 { 80 } else { slots.next_power_of_two().clamp(8, 64) }
 }
 
 /// Warps that move a row of `bytes` together: a lane has one to four vectors, and few tokens are spread over more.
@@ -154,7 +174,7 @@ impl Dispatch {
 
     /// Blocks that make records.
     pub fn route_blocks(&self) -> u32 {
-        self.chunks().min(4)
+        self.chunks().min(8)
     }
 
     /// Type in which rows move: words, unless the receiver has to look into them.
@@ -181,6 +201,25 @@ impl Dispatch {
     /// Scales of a row.
     pub fn scales(&self) -> u32 {
         self.shape().scales()
+    }
+
+    /// Elements of a row's scales as they travel: whole packets, where they are packets.
+    pub fn sent_scales(&self) -> u32 {
+        match self.protocol {
+            Protocol::Flags => self.scales(),
+            Protocol::Packets => self.scales().next_multiple_of(PACKET_BYTES / 4),
+        }
+    }
+
+    /// Rows that can be on their way to a rank, if they travel by this protocol: none if not.
+    pub(super) fn inbox_rows(&self, protocol: Protocol) -> u64 {
+        let rows = u64::from(self.ranks * self.slots());
+        match (self.protocol == protocol, protocol) {
+            (false, _) => 0,
+            (true, Protocol::Flags) => rows,
+            // In two banks: a packet is not overtaken by the next launch's.
+            (true, Protocol::Packets) => 2 * rows,
+        }
     }
 
     /// Whether the scales come out with the rows.
@@ -211,7 +250,11 @@ impl Dispatch {
 
     /// Bytes of shared memory a block declares at most.
     fn shared_bytes(&self) -> u64 {
-        let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
+        let counts = if self.phase.sends() {
+            u64::from(self.experts) + 3 + u64::from(self.record_entries())
+        } else {
+            0
+        };
         let groups = u64::from(self.warps / self.group_warps);
         let bases = u64::from(self.map().at_most()) * u64::from(self.records());
         // Three more words each: arrays are rounded up to 16 bytes.
@@ -238,6 +281,7 @@ impl Dispatch {
     pub fn fits(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
+        protocol_of(self.protocol, self.shape().row_bytes())?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
             format!("at most {most}, which holds all {} tokens", self.tokens)
@@ -303,6 +347,11 @@ impl From<RowDtype> for CombineDtype {
     }
 }
 
+/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets.
+fn warps_of_combine(tokens: u32, topk: u32) -> u32 {
+    if tokens <= 64 || topk > 8 { 8 } else { 16 }
+}
+
 /// Configuration of [`combine`](super::combine()).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
@@ -329,7 +378,7 @@ pub struct Combine {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key.tokens, key.topk))]
     pub warps: u32,
     /// Blocks that send.
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks).next_power_of_two().clamp(8, 64))]
@@ -346,6 +395,9 @@ pub struct Combine {
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
     #[tune(default = true)]
     pub dedup: bool,
+    /// How rows come back: as packets only if they went out as packets.
+    #[tune(default = Protocol::Flags)]
+    pub protocol: Protocol,
 }
 
 impl Combine {
@@ -367,6 +419,11 @@ impl Combine {
     /// Rows that may come back for a token: one from every owner, or one for every entry.
     pub fn returns(&self) -> u32 {
         if self.dedup { self.ranks } else { self.topk }
+    }
+
+    /// Rows that may come back to a rank, if they come by this protocol: none if not.
+    pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
+        if self.protocol == protocol { u64::from(self.tokens * self.returns()) } else { 0 }
     }
 
     /// Elements of the pieces in which a group moves a row, the last one perhaps excepted.
@@ -394,6 +451,7 @@ impl Legal for Combine {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
+        protocol_of(self.protocol, self.hidden * self.dtype.dtype().bytes())?;
         let send = if self.phase.sends() { self.send_blocks } else { 0 };
         let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
         resident("send_blocks", self.send_blocks, send + recv)

@@ -2,9 +2,10 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Dispatch, Phase};
+use super::config::{Dispatch, Phase, Protocol};
 use super::device::{at, first_expert, owned_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
+use super::inbox::{Came, Inbox};
 use super::pieces::each_piece;
 use crate::moe::SCALE_BLOCK;
 
@@ -54,16 +55,23 @@ pub struct DispatchArgs {
     #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
     pub weight_from: Ptr<f32>,
 
-    /// Rows as they arrive, `[source][slot][row]`.
-    #[len(|c| u64::from(c.ranks * c.slots()) * u64::from(c.row()))]
+    /// Rows as they arrive with flags, `[source][slot][row]`.
+    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.row()))]
     #[dtype(|c| c.moved())]
-    pub inbox: AnySym,
-    /// Scales as they arrive, `[source][slot][scale]`.
-    #[len(|c| (u64::from(c.ranks * c.slots()) * u64::from(c.scales())).max(1))]
-    pub inbox_scale: Sym<f32>,
+    pub inbox: Option<AnySym>,
+    /// Scales as they arrive with flags, `[source][slot][scale]`.
+    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.scales()))]
+    pub inbox_scale: Option<Sym<f32>>,
     /// A row has arrived, `[source][slot]`.
-    #[len(|c| u64::from(c.ranks * c.slots()))]
-    pub row_flag: Flags,
+    #[len(|c| c.inbox_rows(Protocol::Flags))]
+    pub row_flag: Option<Flags>,
+    /// Rows as packets, `[parity][source][slot][row]`.
+    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub inbox_packets: Option<AnyPackets>,
+    /// Scales as packets, `[parity][source][slot][scale]`, each row's ending in zeros that fill a packet.
+    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.sent_scales()))]
+    pub scale_packets: Option<Packets<f32>>,
     /// Tokens of the source, `[parity][source][chunk]`.
     #[len(|c| 2 * u64::from(c.records()))]
     pub rec_n: Sym<u32>,
@@ -131,17 +139,20 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
     let n = tokens(c, a);
     let entries = n * c.topk;
     let count = shared::<u32>("count", experts);
+    let experts_of = shared::<u32>("experts", len);
     let i = arange(len);
     for chunk in b.strided(c.chunks()) {
         let first = (chunk * len).min(entries);
         let used = (entries - first).min(len);
         let expert = a.ids.load_where(first, i < used, -1).cast::<u32>();
 
-        // How many entries of the chunk go to the same expert, before each and after each.
+        // How many entries of the chunk go to the same expert, before each and after each. Every lane looks at every
+        // entry: from shared memory, and in a loop whose length is known, they come many at a time.
+        experts_of.store(0, expert);
         let mut before = var(splat(0u32, len));
         let mut after = var(splat(0u32, len));
-        for j in 0..used {
-            let same = expert == a.ids.get(first + j).cast::<u32>();
+        for j in 0..len.val() {
+            let same = expert == experts_of.get(j);
             before += (same & (i > j)).cast::<u32>();
             after += (same & (i < j)).cast::<u32>();
         }
@@ -166,19 +177,25 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
 fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
     for slot in g.strided(tokens(c, a) * c.token_slots()) {
         let token = slot / c.token_slots();
-        let inbox = rank() * c.slots() + slot;
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-
-        let mut row = send_to(Peers::mask(to));
+        let inbox = Inbox::new(c, a, rank(), slot, epoch);
+        let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
         each_piece(c.row(), c.piece_len(), |start, len| {
             let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-            row.put_any(&a.inbox, at(inbox, c.row()) + start.to_u64(), x);
+            inbox.send(a, to, &mut parcel, start, x);
         });
         if c.scales() > 0 {
-            let scale = a.x_scale.load(at(token, c.scales()), c.scales());
-            row.put(&a.inbox_scale, at(inbox, c.scales()), scale);
+            let i = arange(c.sent_scales());
+            let scale = if c.sent_scales() == c.scales() {
+                a.x_scale.load(at(token, c.scales()), c.scales())
+            } else {
+                a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
+            };
+            inbox.send_scales(a, to, &mut parcel, scale);
         }
-        row.signal(&a.row_flag, inbox, epoch);
+        if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
+            parcel.signal(&flag, inbox.row, epoch);
+        }
     }
 }
 
@@ -261,45 +278,46 @@ fn deliver(
     epoch: Epoch,
     hook: RowHook<'_>,
 ) {
-    let inbox = source * c.slots() + slot;
-    let arrived = a.row_flag.from(source).wait(inbox, epoch);
+    let inbox = Inbox::new(c, a, source, slot, epoch);
+    let arrived = inbox.flag.map(|flag| flag.from(source).wait(inbox.row, epoch));
+    let came = Came { inbox, source, arrived };
     if c.hook == Hook::None {
-        move_row(c, a, rows, &arrived, inbox);
+        move_row(c, a, rows, &came);
     } else {
-        hook_row(c, a, rows, &arrived, inbox, hook);
+        hook_row(c, a, rows, &came, hook);
     }
 }
 
 /// Stores a row as it is.
 #[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, arrived: &Arrived, inbox: Val<u32>) {
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
     each_piece(c.row(), c.piece_len(), |start, len| {
-        let x = a.inbox.load(arrived, at(inbox, c.row()) + start.to_u64(), len);
+        let x = came.piece(a, start, len);
         each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
     });
     if c.scales() > 0 {
-        let scale = a.inbox_scale.load(arrived, at(inbox, c.scales()), c.scales());
-        each(c, rows, |row| a.row_scale.store(at(row, c.scales()), scale));
+        let scale = came.scales(a);
+        let i = arange(c.sent_scales());
+        each(c, rows, |row| {
+            if c.sent_scales() == c.scales() {
+                a.row_scale.store(at(row, c.scales()), scale);
+            } else {
+                a.row_scale.store_where(at(row, c.scales()), scale, i < c.scales());
+            }
+        });
     }
 }
 
 /// Stores what the hook makes of a row.
 #[kernel]
-fn hook_row(
-    c: &Dispatch,
-    a: &DispatchArgs,
-    rows: &Shared<i32>,
-    arrived: &Arrived,
-    inbox: Val<u32>,
-    hook: RowHook<'_>,
-) {
+fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
     let scales = (c.scales() > 0).then(|| {
-        let scales = shared::<f32>("scales", c.scales());
-        scales.store(0, a.inbox_scale.load(arrived, at(inbox, c.scales()), c.scales()));
+        let scales = shared::<f32>("scales", c.sent_scales());
+        scales.store(0, came.scales(a));
         scales
     });
     each_piece(c.row(), c.piece_len(), |start, len| {
-        let mut x = a.inbox.load(arrived, at(inbox, c.row()) + start.to_u64(), len).to_f32();
+        let mut x = came.piece(a, start, len).to_f32();
         if let Some(scales) = scales {
             x = x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0);
         }

@@ -20,6 +20,11 @@
 //! 5. **recv** (combine): the source adds what the owners sent, in the order of ranks; in plain mode it applies the
 //!    weights, in the order of k, which is bit for bit what a loop over k computes.
 //!
+//! Rows travel in one of two ways, there and back ([`Protocol`]). With *flags*, a row is stored 16 bytes at a time and
+//! its flag is released after it: three trips, for the release waits until the stores are acknowledged. As *packets*, 16
+//! bytes at a time are stored by one access that carries its own sign of having arrived: one trip, and no wait in the
+//! sender; the receiver polls the data themselves and empties what it has taken. Records go with flags either way.
+//!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
 //! device memory. One round is dispatch, then combine, each rank's launches in order (split launches too).
@@ -33,6 +38,11 @@
 //!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round.
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
+//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in dispatch e+1, had B's record of e+1, which B
+//!   released after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag released
+//!   and a wait acquired is ordered by the memory model of PTX, and packets themselves order nothing. One that comes back to
+//!   S in combine e+1 is sent by B after its dispatch e+1 had S's record of it, which S released after its combine e. As
+//!   packets order nothing, rows that went out with flags have to come back with flags.
 //! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
 //!
 //! # What a caller keeps to
@@ -47,9 +57,10 @@ mod config;
 mod device;
 mod dispatch;
 mod hook;
+mod inbox;
 mod pieces;
 
 pub use combine::{CombineArgs, combine};
-pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase};
+pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase, Protocol};
 pub use dispatch::{DispatchArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};

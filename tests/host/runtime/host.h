@@ -11,6 +11,7 @@ namespace host {
 
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
+using u128 = unsigned __int128;
 
 // Which threads an atomic or a fence is for, from the narrowest to the widest.
 enum class Scope : unsigned char { Warp, Block, Gpu, System };

@@ -57,6 +57,7 @@ struct Lengths {
     z: Ptr<u32>,
     #[len(|c| c.)]
     w: Ptr<u32>,
+    sometimes: Option<Ptr<u32>>,
 }
 
 fn main() {}

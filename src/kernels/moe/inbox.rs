@@ -1,0 +1,98 @@
+//! A slot of the inbox that rows of dispatch travel to, whichever way they travel.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::device::at;
+use super::dispatch::DispatchArgs;
+
+/// Where the row of a source's slot is on the ranks that it goes to.
+#[derive(Clone, Copy)]
+pub(super) struct Inbox {
+    /// Its number among all rows of the inbox.
+    pub row: Val<u32>,
+    /// Its first element.
+    first: Val<u64>,
+    /// Its first scale.
+    first_scale: Val<u64>,
+    /// Elements of its scales.
+    scales: u32,
+    /// Says that it has arrived, where rows need that.
+    pub flag: Option<Flags>,
+}
+
+impl Inbox {
+    /// The place of slot `slot` of rank `source`.
+    pub fn new(c: &Dispatch, a: &DispatchArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Inbox {
+        let row = source * c.slots() + slot;
+        let row = if a.inbox_packets.is_some() { row + epoch.parity() * (c.ranks * c.slots()) } else { row };
+        let scales = c.sent_scales();
+        Inbox { row, first: at(row, c.row()), first_scale: at(row, scales), scales, flag: a.row_flag }
+    }
+
+    /// Sends a piece of the row, in a parcel if there is one.
+    pub fn send(
+        &self,
+        a: &DispatchArgs,
+        to: Val<u64>,
+        parcel: &mut Option<Parcel>,
+        start: Val<u32>,
+        x: AnyTile,
+    ) {
+        let first = self.first + start.to_u64();
+        if let Some(packets) = a.inbox_packets {
+            packets.send(Peers::mask(to), first, x);
+        }
+        if let (Some(inbox), Some(parcel)) = (a.inbox, parcel) {
+            parcel.put_any(&inbox, first, x);
+        }
+    }
+
+    /// Sends the row's scales.
+    pub fn send_scales(
+        &self,
+        a: &DispatchArgs,
+        to: Val<u64>,
+        parcel: &mut Option<Parcel>,
+        scales: Tile<f32>,
+    ) {
+        if let Some(packets) = a.scale_packets {
+            packets.send(Peers::mask(to), self.first_scale, scales);
+        }
+        if let (Some(inbox), Some(parcel)) = (a.inbox_scale, parcel) {
+            parcel.put(&inbox, self.first_scale, scales);
+        }
+    }
+}
+
+/// A row at the rank that it goes to.
+pub(super) struct Came {
+    /// Its place.
+    pub inbox: Inbox,
+    /// The rank that it comes from.
+    pub source: Val<u32>,
+    /// The receipt of its flag, where rows have one.
+    pub arrived: Option<Arrived>,
+}
+
+impl Came {
+    /// A piece of the row.
+    pub fn piece(&self, a: &DispatchArgs, start: Val<u32>, len: u32) -> AnyTile {
+        let first = self.inbox.first + start.to_u64();
+        match (a.inbox, &self.arrived, a.inbox_packets) {
+            (Some(inbox), Some(arrived), _) => inbox.load(arrived, first, len),
+            (_, _, Some(packets)) => packets.take(first, len, self.source),
+            _ => unreachable!("rows come with flags or as packets"),
+        }
+    }
+
+    /// The row's scales.
+    pub fn scales(&self, a: &DispatchArgs) -> Tile<f32> {
+        let (first, len) = (self.inbox.first_scale, self.inbox.scales);
+        match (a.inbox_scale, &self.arrived, a.scale_packets) {
+            (Some(scales), Some(arrived), _) => scales.load(arrived, first, len),
+            (_, _, Some(scales)) => scales.take(first, len, self.source),
+            _ => unreachable!("scales come as rows do"),
+        }
+    }
+}
