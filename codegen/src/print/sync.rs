@@ -91,8 +91,8 @@ impl Walk<'_, '_> {
                 a.extend(self.region(otherwise, state));
                 a
             }
-            OpKind::For { body, .. } => self.repeat(op, state, |w, s| (State::new(), w.region(body, s))),
-            OpKind::While { header, body, .. } => self.repeat(op, state, |w, s| {
+            OpKind::For { body, .. } => self.looped(op, state, |w, s| (State::new(), w.region(body, s))),
+            OpKind::While { header, body, .. } => self.looped(op, state, |w, s| {
                 let after_header = w.region(header, s);
                 (after_header.clone(), w.region(body, after_header))
             }),
@@ -154,13 +154,34 @@ impl Walk<'_, '_> {
         state
     }
 
+    /// A loop. A barrier that is needed in its rounds only because of what came before it stands before it instead.
+    fn looped(
+        &mut self,
+        op: OpId,
+        entry: State,
+        round: impl Fn(&mut Self, State) -> (State, State),
+    ) -> State {
+        let after_barrier = self.repeat(op, State::new(), &round);
+        if self.barriers.before(op) {
+            return after_barrier;
+        }
+        let (before, meetings) = (self.barriers.before.clone(), self.barriers.meetings.clone());
+        let after = self.repeat(op, entry, &round);
+        if self.barriers.before == before {
+            return after;
+        }
+        self.barriers = Barriers { before, meetings };
+        self.barriers.before.insert(op);
+        after_barrier
+    }
+
     /// Runs a loop's round until what flows around its back edge stops growing. `round` returns the state where the
     /// loop may end before the body, and the one at the body's end.
     fn repeat(
         &mut self,
         op: OpId,
         entry: State,
-        mut round: impl FnMut(&mut Self, State) -> (State, State),
+        round: impl Fn(&mut Self, State) -> (State, State),
     ) -> State {
         let mut start = entry;
         loop {

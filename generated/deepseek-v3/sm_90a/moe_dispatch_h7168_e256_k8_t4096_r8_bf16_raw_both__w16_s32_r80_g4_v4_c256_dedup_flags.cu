@@ -526,8 +526,8 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
             }
             store_shared(experts + at, expert);
         }
+        block.sync();
         for (u32 j = 0; j < 2048; ++j) {  // dispatch.rs:154
-            block.sync();
             const u32 experts_value = experts[j];
             {  // dispatch.rs:155
                 const u32 at = block.lane * 4;

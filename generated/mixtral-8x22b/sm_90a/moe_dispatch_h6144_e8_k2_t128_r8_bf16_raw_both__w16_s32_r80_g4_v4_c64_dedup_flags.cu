@@ -507,8 +507,8 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
             before = 0;
             after = 0;
         }
+        block.sync();
         for (u32 j = 0; j < 128; ++j) {  // dispatch.rs:154
-            block.sync();
             const u32 experts_value = experts[j];
             if (block.lane < 128) {  // dispatch.rs:155
                 const bool same = expert == experts_value;

@@ -24,6 +24,7 @@ fn barriers(k: &Kernel) -> Vec<String> {
         match place_of(kind) {
             Some(place) => format!("{} {}", if writes { "write" } else { "read" }, name(place)),
             None if matches!(kind, OpKind::Split { .. }) => "split".into(),
+            None if matches!(kind, OpKind::For { .. } | OpKind::While { .. }) => "loop".into(),
             None => panic!("a barrier before {kind:?}"),
         }
     });
@@ -212,7 +213,7 @@ fn rows_from_a_table() {
     assert!(of(power).is_empty());
     // Two pieces fit before the last one, which is shorter; a third one reaches into the next row.
     assert!(of(|b, s, x| pieces_of_rows_of_a_table(b, s, x, 2)).is_empty());
-    assert_eq!(of(|b, s, x| pieces_of_rows_of_a_table(b, s, x, 3)), ["write x", "write x"]);
+    assert_eq!(of(|b, s, x| pieces_of_rows_of_a_table(b, s, x, 3)), ["loop", "write x"]);
     // What is read whole by every lane is not the same lane's.
     let read_back = |b: Group, s: Shared<u32>, x: Ptr<u32>| {
         rows_of_a_table(b, s, x, 100, 100);
@@ -246,6 +247,34 @@ fn a_vote_is_a_meeting() {
     };
     assert!(of(sum(true)).is_empty());
     assert_eq!(of(sum(false)), ["read s"]);
+}
+
+#[kernel]
+fn looked_up_in_rounds(_: Group, s: Shared<u32>, x: Ptr<u32>) {
+    s.store(0, x.load(0, 512));
+    let mut sum = var(0u32);
+    for i in 0..x.get(0) {
+        for j in 0..x.get(1) {
+            sum += s.get(i + j);
+        }
+    }
+    x.set(2, sum.get());
+}
+
+#[kernel]
+fn written_in_rounds_too(_: Group, s: Shared<u32>, x: Ptr<u32>) {
+    s.store(0, x.load(0, 512));
+    for i in 0..x.get(0) {
+        let n = s.get(i);
+        s.store(0, splat(n, 512));
+    }
+}
+
+#[test]
+fn what_came_before_a_loop_is_met_before_it() {
+    assert_eq!(of(looked_up_in_rounds), ["loop"]);
+    // A barrier in every round is needed anyway, and one before the loop would be one more.
+    assert_eq!(of(written_in_rounds_too), ["read s", "write s"]);
 }
 
 #[kernel]
