@@ -5,6 +5,7 @@ use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::moe::{MoeProblem, MoeShape, RowDtype};
+use crate::moe_run::io::{Io, combined_row_bytes};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::Buffer;
 use crate::runtime::{MoeRank, RuntimeError, Tokens};
@@ -15,50 +16,33 @@ const PATTERN: usize = 1 << 20;
 /// Everything that dispatch and combine read or write of the caller's.
 #[derive(Debug)]
 pub(super) struct Inputs {
-    x: Buffer,
-    x_scale: Buffer,
-    n: Buffer,
-    ids: Buffer,
-    weights: Buffer,
+    io: Io,
     y: Buffer,
-    out: Buffer,
 }
 
 impl Inputs {
     /// Of the first round of a problem.
     pub fn new(problem: &MoeProblem, rank: &MoeRank) -> Result<Inputs, RuntimeError> {
         let (shape, routing, at) = (problem.shape, problem.routing(0), rank.rank() as usize);
-        let (tokens, topk) = (u64::from(shape.tokens), u64::from(shape.topk));
-        let back = u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes());
-        let buffer = |bytes| Buffer::new(rank.gpu(), bytes);
         // As many rows come as entries name this rank's experts.
         let rows: u64 = super::wire::rows(&shape, routing, false).iter().map(|to| to[at]).sum();
-        let inputs = Inputs {
-            x: buffer(tokens * u64::from(shape.row_bytes()))?,
-            x_scale: buffer(tokens * u64::from(shape.scales()) * 4)?,
-            n: buffer(4)?,
-            ids: buffer(tokens * topk * 4)?,
-            weights: buffer(tokens * topk * 4)?,
-            y: buffer(rows * back)?,
-            out: buffer(tokens * back)?,
-        };
+        let io = Io::new(rank.gpu(), &shape)?;
+        let y = Buffer::new(rank.gpu(), rows * combined_row_bytes(&shape))?;
         let n = routing.tokens_per_rank(shape.topk)[at];
-        inputs.n.write(0, &[n])?;
-        inputs.ids.write(0, &routing.ids[at])?;
-        inputs.weights.write(0, &routing.weights[at])?;
-        inputs.x_scale.write(0, &vec![1.0f32; (n * shape.scales()) as usize])?;
+        io.n.write(0, &[n])?;
+        io.ids.write(0, &routing.ids[at])?;
+        io.weights.write(0, &routing.weights[at])?;
+        io.x_scale.write(0, &vec![1.0f32; (n * shape.scales()) as usize])?;
         let mut rng = ChaCha8Rng::seed_from_u64(problem.seed);
         rng.set_stream(u64::from(rank.rank()));
-        fill(&inputs.x, &pattern(shape.dtype, &mut rng))?;
-        fill(&inputs.y, &pattern(combined(&shape), &mut rng))?;
-        Ok(inputs)
+        fill(&io.x, &pattern(shape.dtype, &mut rng))?;
+        fill(&y, &pattern(combined(&shape), &mut rng))?;
+        Ok(Inputs { io, y })
     }
 
     /// For dispatch.
     pub fn tokens(&self) -> Tokens {
-        let [x, x_scale, n, ids, weights] =
-            [&self.x, &self.x_scale, &self.n, &self.ids, &self.weights].map(Buffer::ptr);
-        Tokens { x, x_scale, n, ids, weights }
+        self.io.tokens()
     }
 
     /// The experts' outputs.
@@ -68,7 +52,7 @@ impl Inputs {
 
     /// Where combine puts its sums.
     pub fn out(&self) -> DevicePtr {
-        self.out.ptr()
+        self.io.out.ptr()
     }
 }
 

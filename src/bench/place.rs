@@ -64,19 +64,10 @@ impl Kernel {
     ) -> Result<Kernel, RuntimeError> {
         let at = &world.members()[member];
         let image = images.image(&**variant, at.gpu.info().target)?;
-        world.introduce(&image);
-        let mut args = KernelArgs::new(&image.variant, &image.args);
-        args.set_pointers("status", &world.status_pointers(member))?;
-        args.set_u64("wait_budget_ns", world.wait_budget().as_nanos() as u64)?;
-        args.set_u32("rank", at.rank)?;
+        let mut args = world.kernel_args(member, &image)?;
         set(&mut args)?;
         args.ready()?;
-        let config = LaunchConfig {
-            grid: image.launch.grid,
-            block_threads: image.launch.block_threads,
-            shared_bytes: image.launch.shared_bytes,
-            ..LaunchConfig::default()
-        };
+        let config = LaunchConfig::from(&image.launch);
         Ok(Kernel { kernel: LoadedKernel::new(&at.gpu, &image.module, &image.entry, config)?, args })
     }
 
@@ -213,7 +204,5 @@ fn sleep_longer(places: &mut [Place], host: Duration) -> Result<(), RuntimeError
 
 /// Waits until everything on all ranks has ended.
 pub(super) fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
-    let each = places.iter().enumerate().map(|(member, p)| world.finish(member, p.stream.raw()));
-    // All of them, so that nothing runs any more when the error is handled.
-    each.fold(Ok(()), Result::and)
+    world.finish_all(places.iter().map(|p| p.stream.raw()))
 }

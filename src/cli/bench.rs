@@ -1,9 +1,6 @@
 //! `peerwarp bench`.
 
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use serde_json::{Value, json};
@@ -11,14 +8,14 @@ use serde_json::{Value, json};
 use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report};
 use crate::input::InputError;
 use crate::moe_scenario;
-use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
+use crate::runtime::{Launched, World, WorldOptions};
 use crate::scenario::{Inputs, ScenarioError};
 
 use super::App;
 use super::args::{BenchArgs, Selection};
-use super::output::{Done, Failure, Progress, Style, bytes, table};
+use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
 use super::run::inputs;
-use super::run_gpu::{images, moe_only, wait_budget};
+use super::run_gpu::{images, moe_only, wait_budget, world_here};
 
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
@@ -31,9 +28,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         flush_l2: args.flush_l2,
         check: !args.skip_check,
     };
-    // Before the work, which takes long.
-    let cannot = |path: &PathBuf, e| InputError::io("--html", path.display(), &e);
-    let html = args.html.as_ref().map(|path| File::create(path).map_err(|e| cannot(path, e))).transpose()?;
+    // Before the work, which takes long; what is there stays until there is something to put in its place.
+    let html = args.html.as_deref().map(|path| Pending::new("--html", path)).transpose()?;
     let progress = Progress::new("timing", cases.len() as u64);
     let routing = inputs.routing.to_string();
     let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
@@ -46,8 +42,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         bench::compare(&mut timed, &cases, &options, &args.python);
         progress.finish();
     }
-    if let (Some(mut file), Some(path)) = (html, &args.html) {
-        file.write_all(bench::html(&timed).as_bytes()).map_err(|e| cannot(path, e))?;
+    if let Some(html) = html {
+        html.write(bench::html(&timed).as_bytes())?;
     }
     Ok(done(&timed, style))
 }
@@ -59,10 +55,7 @@ fn world(args: &BenchArgs, ranks: u32) -> Result<Arc<World>, Failure> {
         return Err(InputError::conflict("ranks", ranks, with, "one process, which uses all GPUs").into());
     }
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
-    let gpus = cuda::gpus()?;
-    let found = gpus.len() as u32;
-    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
-    Ok(Arc::new(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &options)?))
+    Ok(Arc::new(world_here(ranks, &options)?))
 }
 
 /// Every shape with every dtype and every number of tokens.

@@ -1,10 +1,12 @@
 //! What a command found, and how it gets to the user.
 
 use std::io::{IsTerminal, Write};
+use std::path::{Path, PathBuf};
 
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
+use tempfile::NamedTempFile;
 
 use crate::emit::EmitError;
 use crate::input::InputError;
@@ -194,6 +196,46 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
         }
     }
     table.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+}
+
+/// A file to be written when long work is done. That it can be is known before; a file that is there already stays until
+/// then, and for good if the work fails.
+pub(crate) struct Pending {
+    field: &'static str,
+    path: PathBuf,
+    file: NamedTempFile,
+}
+
+impl Pending {
+    /// For the path that an option names.
+    pub fn new(field: &'static str, path: &Path) -> Result<Pending, InputError> {
+        if path.is_dir() {
+            return Err(InputError::not_allowed(field, path.display(), "a file"));
+        }
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        // As any new file: the umask takes away what it should.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        let file = builder.prefix(".peerwarp-").tempfile_in(folder).map_err(|e| {
+            // Without the name of the temporary file, which the error tells too.
+            let error = std::io::Error::from(e.kind());
+            InputError::io(field, path.display(), &error)
+                .allowed("a file in a folder that is there and can be written")
+        })?;
+        Ok(Pending { field, path: path.to_owned(), file })
+    }
+
+    /// Puts the text in place.
+    pub fn write(mut self, text: &[u8]) -> Result<(), InputError> {
+        let Pending { field, ref path, .. } = self;
+        let cannot = |e: std::io::Error| InputError::io(field, path.display(), &e);
+        self.file.write_all(text).map_err(cannot)?;
+        self.file
+            .persist(&self.path)
+            .map(drop)
+            .map_err(|e| InputError::io(field, self.path.display(), &e.error))
+    }
 }
 
 /// Progress of long work on standard error, if that is a terminal.

@@ -91,12 +91,7 @@ pub(super) fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
 
 /// The ranks: this process's alone, or those of the processes that were started with it.
 pub(super) fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<World, Failure> {
-    let Some(launched) = Launched::here()? else {
-        let gpus = cuda::gpus()?;
-        let found = gpus.len() as u32;
-        let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
-        return Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, &options)?);
-    };
+    let Some(launched) = Launched::here()? else { return world_here(ranks, &options) };
     if launched.ranks != ranks {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(
@@ -108,6 +103,14 @@ pub(super) fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -
     options.facts.insert("combine variant".into(), combine);
     options.facts.insert("split launches".into(), tuning.split.to_string());
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
+}
+
+/// All ranks in this process.
+pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
+    let gpus = cuda::gpus()?;
+    let found = gpus.len() as u32;
+    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+    Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
 }
 
 pub(super) fn moe_only(what: &str, variants: &[Variant]) -> Result<(), InputError> {

@@ -145,7 +145,9 @@ impl Wanted {
             Some(_) if self.selection.is_empty() => vec![],
             _ => self.selection.requests()?,
         };
-        requests.extend(catalogue.into_iter().flat_map(|c| c.requests));
+        if let Some(catalogue) = catalogue {
+            requests.extend(self.tuned(catalogue)?);
+        }
         let mut jobs = vec![];
         for request in &requests {
             for &target in &targets {
@@ -154,6 +156,22 @@ impl Wanted {
             }
         }
         Ok(jobs)
+    }
+
+    /// What a catalogue asks for, with the tuning that goes for everything.
+    fn tuned(&self, catalogue: Catalogue) -> Result<Vec<Request>, InputError> {
+        let selection = &self.selection;
+        let phase = selection.phase.iter().map(|v| ("phase".to_owned(), v.clone()));
+        if let Some((field, value)) = selection.flags().into_iter().chain(phase).next()
+            && selection.is_empty()
+        {
+            let with = "--catalogue, which says it itself";
+            return Err(InputError::conflict(format!("--{field}"), value, with, "--set, for tuning fields"));
+        }
+        let tuning = selection.tuning()?;
+        let mut requests = catalogue.requests;
+        requests.iter_mut().for_each(|r| r.tuning.extend(tuning.iter().cloned()));
+        Ok(requests)
     }
 
     fn targets(&self, catalogue: Option<&Catalogue>) -> Result<Vec<Target>, InputError> {

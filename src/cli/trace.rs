@@ -1,7 +1,6 @@
 //! `peerwarp trace`.
 
 use std::fmt::Write as _;
-use std::path::Path;
 use std::sync::Arc;
 
 use serde_json::json;
@@ -18,7 +17,7 @@ use crate::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
 
 use super::App;
 use super::args::TraceArgs;
-use super::output::{Done, Failure, Progress, Style, table};
+use super::output::{Done, Failure, Pending, Progress, Style, table};
 use super::run::{inputs, selected, sized};
 use super::run_gpu::{moe_only, wait_budget, world};
 
@@ -30,25 +29,20 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    if let Some(out) = &args.out {
-        let folder = out.parent().filter(|p| !p.as_os_str().is_empty());
-        if folder.is_some_and(|p| !p.is_dir()) {
-            let allowed = "a file in a folder that is there";
-            return Err(InputError::not_allowed("--out", out.display(), allowed).into());
-        }
-    }
     let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
     }
+    // Before the work, which takes long; what is there stays until there is something to put in its place.
+    let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
     let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
     let recorded = record(&problem, &tuning, &world, args)?;
     progress.finish();
-    if let Some(path) = &args.out {
-        write(path, &recorded, args.keep as usize)?;
+    if let Some(out) = out {
+        out.write(&file(&recorded, args.keep as usize))?;
     }
     Ok(done(&recorded, args, style))
 }
@@ -81,10 +75,9 @@ fn record(
     Ok(Recorded { variants: ran.variants, ok: ran.ok, clocks, traces })
 }
 
-fn write(path: &Path, recorded: &Recorded, keep: usize) -> Result<(), InputError> {
+fn file(recorded: &Recorded, keep: usize) -> Vec<u8> {
     let kept = &recorded.traces[recorded.traces.len() - keep..];
-    let text = serde_json::to_vec(&chrome::file(kept, &recorded.clocks)).expect("has strings for keys");
-    std::fs::write(path, text).map_err(|e| InputError::io("--out", path.display(), &e))
+    serde_json::to_vec(&chrome::file(kept, &recorded.clocks)).expect("has strings for keys")
 }
 
 fn done(recorded: &Recorded, args: &TraceArgs, style: Style) -> Done {

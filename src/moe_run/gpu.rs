@@ -8,13 +8,14 @@ use peerwarp_codegen::family::Family;
 use serde::Serialize;
 
 use super::data::Round;
+use super::io::{Io, combined_row_bytes};
 use super::steps::{self, RankMemory};
 use super::{Errors, MoeTuning, Traffic};
 use crate::kernels::moe::Hook;
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
-use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, Tokens, World};
+use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, World};
 use crate::trace::Recording;
 
 /// Why a problem cannot be run on GPUs.
@@ -95,24 +96,6 @@ struct Place {
     y: Buffer,
 }
 
-#[derive(Debug)]
-struct Io {
-    x: Buffer,
-    x_scale: Buffer,
-    n: Buffer,
-    ids: Buffer,
-    weights: Buffer,
-    out: Buffer,
-}
-
-impl Io {
-    fn tokens(&self) -> Tokens {
-        let [x, x_scale, n, ids, weights] =
-            [&self.x, &self.x_scale, &self.n, &self.ids, &self.weights].map(Buffer::ptr);
-        Tokens { x, x_scale, n, ids, weights }
-    }
-}
-
 impl MoeGpu {
     /// `rounds` rounds of a problem, in `world`.
     pub fn new(
@@ -134,7 +117,7 @@ impl MoeGpu {
         let op = MoeAllToAll::new(world, tuning, images)?;
         let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, tuning, i)).collect();
         let traffic = Traffic::of(&rounds);
-        let y_bytes = tuning.combine.max_rows() * row_bytes(&problem.shape);
+        let y_bytes = tuning.combine.max_rows() * combined_row_bytes(&problem.shape);
         let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
         Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op })
@@ -323,13 +306,7 @@ impl MoeGpu {
 
 /// Waits until everything on all ranks of this process has ended.
 fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
-    let each = places.iter().enumerate().map(|(member, p)| world.finish(member, p.stream.raw()));
-    // All of them, so that nothing runs any more when the error is handled.
-    each.fold(Ok(()), Result::and)
-}
-
-fn row_bytes(shape: &MoeShape) -> u64 {
-    u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes())
+    world.finish_all(places.iter().map(|p| p.stream.raw()))
 }
 
 fn host(problem: String) -> RuntimeError {
@@ -339,21 +316,9 @@ fn host(problem: String) -> RuntimeError {
 impl Place {
     fn new(shape: &MoeShape, rank: &MoeRank, rounds: usize, y_bytes: u64) -> Result<Place, RuntimeError> {
         let gpu = rank.gpu();
-        let (tokens, topk) = (u64::from(shape.tokens), u64::from(shape.topk));
-        let buffer = |bytes: u64| Buffer::new(gpu, bytes);
-        let io = |_| {
-            Ok(Io {
-                x: buffer(tokens * u64::from(shape.row_bytes()))?,
-                x_scale: buffer(tokens * u64::from(shape.scales()) * 4)?,
-                n: buffer(4)?,
-                ids: buffer(tokens * topk * 4)?,
-                weights: buffer(tokens * topk * 4)?,
-                out: buffer(tokens * row_bytes(shape))?,
-            })
-        };
         let events = [Event::new(gpu)?, Event::new(gpu)?, Event::new(gpu)?, Event::new(gpu)?];
-        let rounds = (0..rounds).map(io).collect::<Result<_, RuntimeError>>()?;
-        let (stream, y) = (Stream::new(gpu)?, buffer(y_bytes)?);
+        let rounds = (0..rounds).map(|_| Io::new(gpu, shape)).collect::<Result<_, RuntimeError>>()?;
+        let (stream, y) = (Stream::new(gpu)?, Buffer::new(gpu, y_bytes)?);
         Ok(Place { rank: rank.rank(), stream, events, rounds, y })
     }
 }

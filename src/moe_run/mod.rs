@@ -16,6 +16,7 @@
 
 mod data;
 mod gpu;
+pub(crate) mod io;
 mod result;
 mod sim;
 mod steps;

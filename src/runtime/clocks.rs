@@ -80,8 +80,7 @@ impl Clocks {
                 // SAFETY: the struct is laid out as the image says, and filled.
                 unsafe { place.kernel.launch(place.args.ready()?, place.stream.raw())? };
             }
-            let finish = |(member, place): (usize, &Place)| self.world.finish(member, place.stream.raw());
-            self.places.iter().enumerate().map(finish).fold(Ok(()), Result::and)?;
+            self.world.finish_all(self.places.iter().map(|p| p.stream.raw()))?;
         }
         let recordings = self.places.iter().map(|p| p.recorder.read());
         Ok(clock::offsets(&recordings.collect::<Result<Vec<Recording>, _>>()?)?)
@@ -100,18 +99,15 @@ impl Place {
     ) -> Result<Place, RuntimeError> {
         let member = &world.members()[index];
         let image = images.image(variant, member.gpu.info().target)?;
-        world.introduce(&image);
         let epoch = Buffer::new(&member.gpu, 8)?;
         world.clear(index, (epoch.ptr(), epoch.bytes()), 0, alive)?;
         world.clear(index, (shared.bases(index)[member.rank as usize], shared.bytes()), 0, alive)?;
-        let mut args = KernelArgs::new(&image.variant, &image.args);
+        member.gpu.synchronize()?;
+        let mut args = world.kernel_args(index, &image)?;
         for (name, at) in symmetric {
             args.set_pointers(name, &shared.pointers(index, *at))?;
         }
         args.set_u64("epoch", epoch.ptr())?;
-        args.set_pointers("status", &world.status_pointers(index))?;
-        args.set_u64("wait_budget_ns", world.wait_budget().as_nanos() as u64)?;
-        args.set_u32("rank", member.rank)?;
         let recorder = Recorder::new(&member.gpu, &image, "clocks", member.rank, &mut args)?;
         let Some(recorder) = recorder else {
             return Err(RuntimeError::invalid("images", &image.variant, "images with a timeline"));

@@ -5,6 +5,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use peerwarp_codegen::family::Target;
+use peerwarp_codegen::print::LaunchShape;
 
 use super::RuntimeError;
 
@@ -119,6 +120,13 @@ pub struct LaunchConfig {
     pub cluster: Option<u32>,
     /// Whether blocks may start before the launch before on the stream has ended.
     pub overlaps_previous: bool,
+}
+
+impl From<&LaunchShape> for LaunchConfig {
+    fn from(shape: &LaunchShape) -> LaunchConfig {
+        let LaunchShape { grid, block_threads, shared_bytes, .. } = *shape;
+        LaunchConfig { grid, block_threads, shared_bytes, ..LaunchConfig::default() }
+    }
 }
 
 /// One GPU. Methods may be called from any thread; each makes the GPU's context current on its thread.

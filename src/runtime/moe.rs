@@ -217,7 +217,6 @@ impl Making<'_> {
         let gpu = &self.member.gpu;
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
         gpu.fill(local.ptr(), local.bytes(), 0, RawStream::DEFAULT)?;
-        gpu.synchronize()?;
         let alive = Arc::new(());
         let own = self.shared.bases(self.index)[self.member.rank as usize];
         for (name, value) in &self.plan.cleared {
@@ -226,6 +225,7 @@ impl Making<'_> {
             let memory = at.expect("what is cleared is in the plan");
             self.world.clear(self.index, memory, *value, &alive)?;
         }
+        gpu.synchronize()?;
         let launches = |variants: &[Variant], kernel: Kernel| {
             let phases = kernel.phases(variants.len()).iter();
             variants
@@ -258,8 +258,7 @@ impl Making<'_> {
         local: &Buffer,
     ) -> Result<Launch, RuntimeError> {
         let image = self.images.image(variant, self.member.gpu.info().target)?;
-        self.world.introduce(&image);
-        let mut args = KernelArgs::new(&image.variant, &image.args);
+        let mut args = self.world.kernel_args(self.index, &image)?;
         let mut slots = BTreeMap::new();
         // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
         for (p, field) in variant.params().iter().zip(&image.args.fields) {
@@ -272,9 +271,6 @@ impl Making<'_> {
                 slots.insert(p.name.clone(), args.slot(&field.name)?);
             }
         }
-        args.set_pointers("status", &self.world.status_pointers(self.index))?;
-        args.set_u64("wait_budget_ns", self.world.wait_budget().as_nanos() as u64)?;
-        args.set_u32("rank", self.member.rank)?;
         let recorder = Recorder::new(&self.member.gpu, &image, label, self.member.rank, &mut args)?;
         args.ready()?;
         let kernel = load(&self.member.gpu, &image)?;
@@ -287,13 +283,7 @@ impl Making<'_> {
 
 /// Loads a kernel whose blocks wait for each other.
 pub(super) fn load(gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
-    let config = LaunchConfig {
-        grid: image.launch.grid,
-        block_threads: image.launch.block_threads,
-        shared_bytes: image.launch.shared_bytes,
-        cooperative: true,
-        ..LaunchConfig::default()
-    };
+    let config = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
     LoadedKernel::new(gpu, &image.module, &image.entry, config)
 }
 

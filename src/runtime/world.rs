@@ -6,6 +6,7 @@ use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
 use super::RuntimeError;
+use super::args::KernelArgs;
 use super::form::FormError;
 use super::gpu::{DevicePtr, Gpu, RawStream, Sharing};
 use super::image::KernelImage;
@@ -172,16 +173,23 @@ impl World {
     }
 
     /// Where the status records of all ranks are, as the member with this index sees them.
-    pub(crate) fn status_pointers(&self, member: usize) -> Vec<DevicePtr> {
+    pub(super) fn status_pointers(&self, member: usize) -> Vec<DevicePtr> {
         self.status.pointers(member, 0)
     }
 
-    /// Makes the names of a kernel known, for the errors of its waits.
-    pub(crate) fn introduce(&self, image: &KernelImage) {
+    /// The arguments of a member's kernel, with those set that every kernel takes. Its names are known from here on, for the
+    /// errors of its waits.
+    pub(crate) fn kernel_args(&self, member: usize, image: &KernelImage) -> Result<KernelArgs, RuntimeError> {
         lock(&self.kernels).push(KernelNames::of(image));
+        let mut args = KernelArgs::new(&image.variant, &image.args);
+        args.set_pointers("status", &self.status_pointers(member))?;
+        args.set_u64("wait_budget_ns", self.wait_budget.as_nanos() as u64)?;
+        args.set_u32("rank", self.members[member].rank)?;
+        Ok(args)
     }
 
-    /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner` is alive.
+    /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner` is alive. Does
+    /// not wait for it.
     pub(super) fn clear(
         &self,
         member: usize,
@@ -191,7 +199,6 @@ impl World {
     ) -> Result<(), RuntimeError> {
         let gpu = Arc::clone(&self.members[member].gpu);
         gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
-        gpu.synchronize()?;
         lock(&self.cleared).push(Cleared { gpu, ptr, bytes, value, alive: Arc::downgrade(owner) });
         Ok(())
     }
@@ -227,6 +234,13 @@ impl World {
             return Err(e);
         }
         self.check()
+    }
+
+    /// [`World::finish`] for a stream of each member of this process, in their order. Waits for all of them before it tells
+    /// of an error, so that nothing runs any more when that is handled.
+    pub fn finish_all(&self, streams: impl IntoIterator<Item = RawStream>) -> Result<(), RuntimeError> {
+        let ended = streams.into_iter().enumerate().map(|(member, stream)| self.finish(member, stream));
+        ended.fold(Ok(()), Result::and)
     }
 
     /// Makes the world usable again after a wait ran out of time: waits until all GPUs are idle, then clears status

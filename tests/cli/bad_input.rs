@@ -92,6 +92,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         "generate --catalogue no.toml --out o",
         &["--catalogue = no.toml", "No such file"],
     ),
+    (
+        "tokens beside a catalogue",
+        "generate --catalogue reviewed --tokens 8 --out o",
+        &["--tokens = 8", "--catalogue", "--set"],
+    ),
 ];
 
 #[test]

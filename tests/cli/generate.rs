@@ -115,6 +115,21 @@ fn a_catalogue_has_several_shapes() {
 }
 
 #[test]
+fn tuning_beside_a_catalogue_goes_for_all_of_it() {
+    let place = Place::new();
+    let entry = |hidden: u32| format!("[[moe]]\nhidden = {hidden}\nexperts = 4\ntopk = 2\ntokens = 8\n");
+    place.write("c.toml", [64, 128].map(entry).concat());
+    let ran =
+        place.say("generate --catalogue c.toml --set moe_dispatch.group_warps=2 --dedup false --out out");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    let variants = manifest["kernels"].as_array().unwrap().iter().map(|k| k["variant"].as_str().unwrap());
+    let groups = variants.map(|v| (v.contains("dispatch"), v.contains("_g2_"), v.contains("_dedup")));
+    assert_eq!(groups.collect::<Vec<_>>(), [(false, false, false), (true, true, false)].repeat(2));
+}
+
+#[test]
 fn a_shape_that_models_share_is_emitted_once() {
     let place = Place::new();
     let entry =

@@ -96,6 +96,18 @@ fn host(language: Language, groups: Groups, protocol: Protocol) -> MoeHost {
 /// Bugs that are the same text in both languages.
 fn of_both() -> Vec<Bug> {
     vec![
+        Bug::new(
+            "lane 0 posts before the group's stores",
+            COMBINE,
+            "group.sync();\n    if (group.lane == 0) store_release_system",
+            "if (group.lane == 0) store_release_system",
+        ),
+        Bug::new(
+            "lanes post before the group's stores",
+            DISPATCH,
+            "group.sync();\n    for (u32 turn = group.lane;",
+            "for (u32 turn = group.lane;",
+        ),
         Bug::new("no barrier after a poll", COMBINE, "return group.all(arrived);", "return true;"),
         Bug::new(
             "some owners are not waited for",
@@ -166,18 +178,6 @@ fn of_cuda() -> Vec<Bug> {
         Bug::new("acquire at gpu scope", DISPATCH, "fence.acquire.sys", "fence.acquire.gpu"),
         Bug::new("polls at gpu scope", COMBINE, "ld.relaxed.sys", "ld.relaxed.gpu")
             .caught_by("the scope of one of them"),
-        Bug::new(
-            "lane 0 posts before the group's stores",
-            COMBINE,
-            "group.sync();\n    if (group.lane == 0) store_release_system",
-            "if (group.lane == 0) store_release_system",
-        ),
-        Bug::new(
-            "lanes post before the group's stores",
-            DISPATCH,
-            "group.sync();\n    for (u32 turn = group.lane;",
-            "for (u32 turn = group.lane;",
-        ),
         Bug::new("two groups meet at one barrier", COMBINE, "\"r\"(1 + number)", "\"r\"(1)").twice(),
         Bug::new("a group's barrier waits for the block", DISPATCH, "\"r\"(lanes)", "\"r\"(2 * lanes)")
             .twice()
@@ -236,18 +236,6 @@ fn of_hip() -> Vec<Bug> {
             "load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT",
         )
         .caught_by("the scope of one of them"),
-        Bug::new(
-            "lane 0 posts before the group's stores",
-            COMBINE,
-            "group.sync();\n    if (group.lane == 0) store_release_system",
-            "if (group.lane == 0) store_release_system",
-        ),
-        Bug::new(
-            "lanes post before the group's stores",
-            DISPATCH,
-            "group.sync();\n    for (u32 turn = group.lane;",
-            "for (u32 turn = group.lane;",
-        ),
         Bug::new(
             "lane 0 vouches for other warps",
             COMBINE,
