@@ -30,7 +30,8 @@ static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 /// Held by the test that has the GPUs.
 type Alone = MutexGuard<'static, ()>;
 
-const BUDGET: Duration = Duration::from_millis(300);
+/// How long a wait may last where one is to run out of time.
+const SHORT: Duration = Duration::from_millis(300);
 
 /// The GPUs, if there are two.
 fn gpus() -> Option<(Alone, Vec<Arc<dyn Gpu>>)> {
@@ -48,7 +49,11 @@ fn gpus() -> Option<(Alone, Vec<Arc<dyn Gpu>>)> {
 }
 
 fn options() -> WorldOptions {
-    WorldOptions { wait_budget: BUDGET, form_timeout: Duration::from_secs(30), ..WorldOptions::default() }
+    WorldOptions { form_timeout: Duration::from_secs(60), ..WorldOptions::default() }
+}
+
+fn short() -> WorldOptions {
+    WorldOptions { wait_budget: SHORT, ..options() }
 }
 
 fn jit() -> Jit {
@@ -91,11 +96,23 @@ fn aborted(result: Result<(), RuntimeError>) -> Aborted {
     }
 }
 
+/// A problem whose every bit will be compared, with routing of its own in each round, in memory full of NaNs.
+fn problem(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, seed: u64) -> MoeGpu {
+    let shape = tuning.dispatch.shape();
+    let routing = (0..u64::from(rounds)).map(|round| Routing::uniform(&shape, n, 100 * seed + round));
+    let problem = MoeProblem::with_rounds(shape, routing.collect(), seed).unwrap();
+    MoeGpu::new(&problem, tuning, rounds, world, &jit()).unwrap().poisoned()
+}
+
 /// Runs a problem in a world, and has every bit compared.
 fn every_bit(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, replays: u32, seed: u64) {
-    let problem = MoeProblem::uniform(tuning.dispatch.shape(), n, seed).unwrap();
-    let ran = MoeGpu::new(&problem, tuning, rounds, world, &jit()).unwrap().run(replays).unwrap();
+    right(problem(world, tuning, n, rounds, seed), replays);
+}
+
+fn right(mut moe: MoeGpu, replays: u32) {
+    let ran = moe.run(replays).unwrap();
     assert!(ran.ok, "{ran:?}");
+    assert_eq!(ran.replayed.map_or(0, |r| r.replays), replays);
 }
 
 #[test]
@@ -134,6 +151,38 @@ fn every_dtype_and_option_is_right_to_the_bit() {
         }
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
+}
+
+/// Rounds over the end of epochs, looked at one by one and in a graph. With one expert a token most flags have never
+/// been set when they are waited for first: an epoch of 0 would find them set.
+fn epochs_wrap(world: &Arc<World>, tuning: &MoeTuning, n: &[u32]) {
+    let mut by_one = problem(world, tuning, n, 7, 5);
+    by_one.start_after(u32::MAX - 3).unwrap();
+    right(by_one, 0);
+    let mut in_a_graph = problem(world, tuning, n, 3, 6);
+    // After the three rounds that are looked at, the last epoch is the second of the first replay.
+    in_a_graph.start_after(u32::MAX - 5).unwrap();
+    right(in_a_graph, 5);
+}
+
+#[test]
+fn epochs_that_wrap_around_are_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shape = MoeShape { topk: 1, ..shape(2048, 64, RowDtype::Bf16) };
+    let mut cases = 0;
+    for (dedup, split, protocol) in [
+        (true, false, Protocol::Flags),
+        (false, true, Protocol::Flags),
+        (true, false, Protocol::Packets),
+        (false, true, Protocol::Packets),
+    ] {
+        let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+        let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol);
+        epochs_wrap(&world, &tuning, &[64, 33]);
+        cases += 1;
+    }
+    report("epoch wrap", json!({ "cases": cases }));
 }
 
 #[test]
@@ -199,8 +248,7 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
 #[test]
 fn ranks_may_launch_whenever_they_like() {
     let Some((_one, gpus)) = gpus() else { return };
-    let options = WorldOptions { wait_budget: Duration::from_secs(5), ..options() };
-    let world = Arc::new(World::of_gpus(&gpus[..2], &options).unwrap());
+    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = shape(64, 4, RowDtype::Bf16);
     let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
@@ -285,7 +333,7 @@ fn slices_of_cudarc_are_checked_and_used() {
 #[test]
 fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
     let Some((_one, gpus)) = gpus() else { return };
-    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let world = Arc::new(World::of_gpus(&gpus[..2], &short()).unwrap());
     let shape = shape(64, 4, RowDtype::Bf16);
     let tuning = MoeTuning::defaults(&shape).unwrap();
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
@@ -301,7 +349,7 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
         assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "rec_flag"), "{aborted}");
         assert_eq!((wait.expected, wait.seen), (1, 0), "{aborted}");
         assert!(wait.kernel.starts_with("moe_dispatch_h64_e16_k4_t4_r2_bf16"), "{aborted}");
-        assert!(took >= BUDGET && took < BUDGET * 4, "{took:?}");
+        assert!(took >= SHORT && took < SHORT * 4, "{took:?}");
         // SAFETY: as above.
         let refused = unsafe { op.ranks_mut()[1].dispatch_raw(&place.tokens(), place.stream.raw()) };
         assert!(matches!(refused, Err(RuntimeError::Poisoned { .. })));
@@ -318,13 +366,15 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
 
 const CHILD: &str = "child";
 
-/// A process of its own that runs [`child`] as rank 1.
-fn process(address: &str, part: &str) -> Child {
+/// A process of its own that runs [`child`] as one of `ranks` ranks.
+fn process(address: &str, rank: usize, ranks: usize, part: &str) -> Child {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", CHILD, "--ignored", "--nocapture"]).env("PEERWARP_TEST_PART", part);
     command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
-    command.env("RANK", "1").env("WORLD_SIZE", "2").env("LOCAL_RANK", "1");
+    for (name, value) in [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank)] {
+        command.env(name, value.to_string());
+    }
     command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
     command.stdout(Stdio::piped()).stdin(Stdio::piped()).spawn().unwrap()
 }
@@ -333,9 +383,9 @@ fn free_address() -> String {
     std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
 }
 
-fn rank_0(gpus: &[Arc<dyn Gpu>], address: &str, options: &WorldOptions) -> Arc<World> {
-    let launched =
-        Launched { launcher: "torchrun", rank: 0, ranks: 2, local_rank: 0, address: address.to_owned() };
+fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOptions) -> Arc<World> {
+    let (ranks, address) = (ranks as u32, address.to_owned());
+    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address };
     Arc::new(World::of_process(gpus, &launched, options).unwrap())
 }
 
@@ -348,40 +398,68 @@ fn hear(child: &mut Child, word: &str) {
     );
 }
 
-/// What another process does as rank 1. Not a test of its own.
+/// What another process does as one of the other ranks. Not a test of its own.
 #[test]
 #[ignore = "run by other tests, in processes of their own"]
 fn child() {
     let Ok(Some(launched)) = Launched::here() else { return };
     let gpus = cuda::gpus().unwrap();
     let part = std::env::var("PEERWARP_TEST_PART").unwrap();
-    let sharing = if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm };
-    let world = World::of_process(&gpus, &launched, &WorldOptions { sharing: Some(sharing), ..options() });
-    let world = Arc::new(world.unwrap());
-    let tuning = tuning_of_processes();
-    every_bit(&world, &tuning, &[5, 8], 3, 51, 9);
+    let world = World::of_process(&gpus, &launched, &options_of(&part)).unwrap();
+    let world = Arc::new(world);
+    in_processes(&world);
     if part == "killed" {
-        let _op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+        let _op = MoeAllToAll::new(&world, &tuning_of(&world), &jit()).unwrap();
         println!("ready");
         // Until it is killed.
         let _ = std::io::stdin().read_line(&mut String::new());
     }
 }
 
-fn tuning_of_processes() -> MoeTuning {
-    MoeTuning::defaults(&shape(1024, 8, RowDtype::Bf16)).unwrap().with_hook(Hook::Expert)
+fn options_of(part: &str) -> WorldOptions {
+    let sharing = Some(if part == "ipc" { Sharing::Ipc } else { Sharing::Vmm });
+    WorldOptions { sharing, ..if part == "killed" { short() } else { options() } }
+}
+
+/// What every process of a world does.
+fn in_processes(world: &Arc<World>) {
+    let n: Vec<u32> = [5, 8].into_iter().cycle().take(world.ranks() as usize).collect();
+    let tuning = tuning_of(world);
+    every_bit(world, &tuning, &n, 3, 51, 9);
+    every_bit(world, &tuning.clone().with_protocol(Protocol::Packets), &n, 3, 51, 10);
+    epochs_wrap(world, &tuning, &n);
+}
+
+fn tuning_of(world: &World) -> MoeTuning {
+    let shape = MoeShape { ranks: world.ranks(), ..shape(1024, 8, RowDtype::Bf16) };
+    MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert)
+}
+
+/// How many ranks a test of all GPUs has.
+fn all(gpus: &[Arc<dyn Gpu>]) -> usize {
+    gpus.len().min(8)
 }
 
 #[test]
-fn two_processes_are_right_to_the_bit() {
+fn all_gpus_in_one_process_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
-    for (part, sharing) in [("vmm", Sharing::Vmm), ("ipc", Sharing::Ipc)] {
+    let world = Arc::new(World::of_gpus(&gpus[..all(&gpus)], &options()).unwrap());
+    in_processes(&world);
+    report("one process", json!({ "ranks": world.ranks() }));
+}
+
+#[test]
+fn a_process_for_each_gpu_is_right_to_the_bit() {
+    let Some((_one, gpus)) = gpus() else { return };
+    let ranks = all(&gpus);
+    for part in ["vmm", "ipc"] {
         let address = free_address();
-        let mut child = process(&address, part);
-        let world = rank_0(&gpus, &address, &WorldOptions { sharing: Some(sharing), ..options() });
-        every_bit(&world, &tuning_of_processes(), &[5, 8], 3, 51, 9);
-        assert!(child.wait().unwrap().success());
-        report("processes", json!({ "sharing": sharing }));
+        let children: Vec<Child> = (1..ranks).map(|rank| process(&address, rank, ranks, part)).collect();
+        in_processes(&rank_0(&gpus, ranks, &address, &options_of(part)));
+        for mut child in children {
+            assert!(child.wait().unwrap().success());
+        }
+        report("processes", json!({ "sharing": part, "ranks": ranks }));
     }
 }
 
@@ -389,10 +467,10 @@ fn two_processes_are_right_to_the_bit() {
 fn a_process_that_is_killed_is_named_in_time() {
     let Some((_one, gpus)) = gpus() else { return };
     let address = free_address();
-    let mut child = process(&address, "killed");
-    let world = rank_0(&gpus, &address, &WorldOptions { sharing: Some(Sharing::Vmm), ..options() });
-    let tuning = tuning_of_processes();
-    every_bit(&world, &tuning, &[5, 8], 3, 51, 9);
+    let mut child = process(&address, 1, 2, "killed");
+    let world = rank_0(&gpus, 2, &address, &options_of("killed"));
+    in_processes(&world);
+    let tuning = tuning_of(&world);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     hear(&mut child, "ready");
     child.kill().unwrap();
@@ -408,7 +486,7 @@ fn a_process_that_is_killed_is_named_in_time() {
         (0, 1, false),
         "{aborted}"
     );
-    assert!(took < BUDGET * 4, "{took:?}");
+    assert!(took < SHORT * 4, "{took:?}");
     assert_eq!(world.lost(), Some(1));
     let reset = world.reset().unwrap_err().to_string();
     assert!(reset.contains("rank 1 is gone"), "{reset}");

@@ -1,5 +1,6 @@
 //! MoE problems on GPUs.
 
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,6 +18,9 @@ use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::{MoeAllToAll, MoeRank, RuntimeError, World};
 use crate::trace::Recording;
+
+/// What fills memory that a round need not read: NaN in every dtype, and no index of anything.
+const POISON: u8 = 0xff;
 
 /// Why a problem cannot be run on GPUs.
 #[derive(Debug, thiserror::Error)]
@@ -82,6 +86,7 @@ pub struct MoeGpu {
     // Streams go before the memory and the modules of what is on them.
     places: Vec<Place>,
     op: MoeAllToAll,
+    poisoned: bool,
 }
 
 /// What the harness has on one rank.
@@ -120,7 +125,22 @@ impl MoeGpu {
         let y_bytes = tuning.combine.max_rows() * combined_row_bytes(&problem.shape);
         let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
-        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op })
+        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op, poisoned: false })
+    }
+
+    /// With all that a round need not read filled with bytes 0xff before each round that the host looks at: outputs,
+    /// inputs beyond the last token, and what rows arrive in. Beyond the last row they have to be there after it too. The
+    /// host reads all of every output, which is for small problems.
+    #[must_use]
+    pub fn poisoned(self) -> MoeGpu {
+        MoeGpu { poisoned: true, ..self }
+    }
+
+    /// Lets dispatch and combine begin in the epochs after `epoch`, as if so many rounds had gone before. Before the
+    /// first round, on all ranks.
+    pub fn start_after(&mut self, epoch: u32) -> Result<(), GpuRunError> {
+        let set = self.op.ranks().iter().try_for_each(|rank| rank.start_after(epoch));
+        Ok(self.op.world().agree(set)?)
     }
 
     /// Runs every round once, with the host looking at every step; then, if `replays` is not 0, all of them as a graph
@@ -164,8 +184,30 @@ impl MoeGpu {
         })
     }
 
+    /// Fills what rounds need not read; with their inputs, which are then to be loaded, or without.
+    fn poison(&self, rounds: Range<usize>, inputs: bool) -> Result<(), RuntimeError> {
+        let fill = || {
+            for (place, rank) in self.places.iter().zip(self.op.ranks()) {
+                let stream = place.stream.raw();
+                rank.fill_payload(POISON, stream)?;
+                place.y.fill(POISON, stream)?;
+                for io in &place.rounds[rounds.clone()] {
+                    let read = [&io.x, &io.x_scale, &io.n, &io.ids, &io.weights];
+                    let filled = read.into_iter().filter(|_| inputs).chain([&io.out]);
+                    filled.into_iter().try_for_each(|buffer| buffer.fill(POISON, stream))?;
+                }
+            }
+            finish(self.op.world(), &self.places)
+        };
+        // Nobody sends to memory that is still being filled.
+        self.op.world().agree(fill())
+    }
+
     /// One round with the host in between: what is wrong after dispatch, and how the combined rows compare.
     fn round(&mut self, number: usize) -> Result<(Option<String>, Errors), RuntimeError> {
+        if self.poisoned {
+            self.poison(number..number + 1, true)?;
+        }
         let round = &self.rounds[number];
         let ranks = self.op.ranks_mut();
         let mut routed = vec![];
@@ -182,7 +224,9 @@ impl MoeGpu {
         let mut wrong = None;
         let ranks = self.op.ranks_mut();
         for (place, rank) in self.places.iter_mut().zip(ranks.iter_mut()) {
-            let found = steps::check_and_run_expert(round, &mut Host { place, number, rank });
+            let mut host = Host { place, number, rank };
+            let beyond = if self.poisoned { host.beyond_rows(round) } else { Ok(()) };
+            let found = beyond.and(steps::check_and_run_expert(round, &mut host));
             wrong = wrong.or(found.err().map(|e| format!("round {number}, rank {}: {e}", place.rank)));
         }
         for ((place, rank), routed) in self.places.iter().zip(ranks.iter_mut()).zip(routed) {
@@ -203,9 +247,18 @@ impl MoeGpu {
     fn compare(&self, number: usize) -> Result<Errors, RuntimeError> {
         let mut errors = Errors::default();
         for place in &self.places {
-            let out = &place.rounds[number].out;
+            let (out, round) = (&place.rounds[number].out, &self.rounds[number]);
             let got: Vec<u8> = out.read(0, out.bytes() as usize)?;
-            errors = errors.merge(self.rounds[number].errors(number, place.rank, &got));
+            errors = errors.merge(round.errors(number, place.rank, &got));
+            if self.poisoned {
+                let beyond = untouched("out", &got, round.out[place.rank as usize].len());
+                let found = beyond.err().map(|e| format!("round {number}, rank {}: {e}", place.rank));
+                errors = errors.merge(Errors {
+                    wrong: found.iter().len() as u64,
+                    first_wrong: found,
+                    ..Errors::default()
+                });
+            }
         }
         Ok(errors)
     }
@@ -226,13 +279,16 @@ impl MoeGpu {
         let stops = [1, 3, replays];
         let mut done = 0;
         let mut round_us = 0.0;
+        if self.poisoned {
+            self.poison(0..self.rounds.len(), false)?;
+        }
         for stop in stops.into_iter().filter(|&stop| stop <= replays) {
             if stop <= done {
                 continue;
             }
             for place in &self.places {
                 for io in &place.rounds {
-                    io.out.fill(0xff, place.stream.raw())?;
+                    io.out.fill(POISON, place.stream.raw())?;
                 }
                 place.events[0].record(place.stream.raw())?;
             }
@@ -309,6 +365,14 @@ fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
     world.finish_all(places.iter().map(|p| p.stream.raw()))
 }
 
+/// Whether a buffer holds nothing but [`POISON`] from byte `from` on.
+fn untouched(name: &str, bytes: &[u8], from: usize) -> Result<(), String> {
+    match bytes[from..].iter().position(|&byte| byte != POISON) {
+        None => Ok(()),
+        Some(at) => Err(format!("byte {} of {name} was written, whose rows end with byte {from}", from + at)),
+    }
+}
+
 fn host(problem: String) -> RuntimeError {
     RuntimeError::invalid("host memory", problem, "what fits the buffers")
 }
@@ -345,6 +409,22 @@ impl Host<'_> {
             _ => return None,
         })
     }
+
+    /// Whether dispatch wrote nothing beyond its last row.
+    fn beyond_rows(&mut self, round: &Round) -> Result<(), String> {
+        let rows = round.grouped[self.place.rank as usize].rows.len();
+        let shape = &round.shape;
+        let (row, scales) = match round.hook {
+            Hook::None => (shape.row_bytes() as usize, shape.scales() as usize),
+            Hook::Expert | Hook::Custom => (combined_row_bytes(shape) as usize, 0),
+        };
+        for (name, from) in [("rows", rows * row), ("row_scale", rows * scales * 4)] {
+            let (_, bytes) = self.rank.buffer(name).map_err(|e| e.to_string())?;
+            let all: Vec<u8> = self.read(name, 0, bytes as usize)?;
+            untouched(name, &all, from)?;
+        }
+        Ok(())
+    }
 }
 
 impl RankMemory for Host<'_> {
@@ -370,5 +450,39 @@ impl RankMemory for Host<'_> {
     fn write<T: Pod>(&mut self, name: &str, at: usize, values: &[T]) -> Result<(), String> {
         let buffer = self.own(name).ok_or_else(|| format!("{name} is not for the host to write"))?;
         buffer.write((at * size_of::<T>()) as u64, values).map_err(|e| e.to_string())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moe::RowDtype;
+    use crate::runtime::WorldOptions;
+    use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+
+    #[test]
+    fn what_is_written_beyond_the_rows_is_found() {
+        let mut bytes = [POISON; 9];
+        bytes[1] = 0;
+        untouched("out", &bytes, 2).unwrap();
+        let said = untouched("out", &bytes, 1).unwrap_err();
+        assert_eq!(said, "byte 1 of out was written, whose rows end with byte 1");
+    }
+
+    #[test]
+    fn kernels_that_write_nothing_leave_poison() {
+        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
+        let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
+        let tuning = MoeTuning::defaults(&shape).unwrap();
+        let world = World::of_gpus(&MockGpu::all(&Arc::new(Machine::default()), 2), &WorldOptions::default());
+        let moe = MoeGpu::new(&problem, &tuning, 1, &Arc::new(world.unwrap()), &Uncompiled).unwrap();
+        let ran = moe.poisoned().run(0).unwrap();
+        let wrong = ran.wrong_dispatch.unwrap();
+        assert!(
+            wrong.starts_with("round 0, rank 0: rows of each expert: element 0 is 4294967295"),
+            "{wrong}"
+        );
+        assert_eq!((ran.errors.compared, ran.errors.wrong), (4 * 64, 4 * 64));
+        assert!(ran.errors.first_wrong.unwrap().contains("NaN"));
     }
 }

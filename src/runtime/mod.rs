@@ -19,6 +19,7 @@ mod links;
 #[cfg(test)]
 pub(crate) mod mock;
 mod moe;
+mod plan;
 mod registry;
 mod rendezvous;
 pub mod status;

@@ -3,33 +3,20 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peerwarp_codegen::dsl::ParamSpec;
 use peerwarp_codegen::family::{DynConfig, Family, Variant};
-use peerwarp_codegen::ir::ParamKind;
 
 use super::RuntimeError;
 use super::args::{KernelArgs, Slot};
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream};
 use super::handles::{Buffer, LoadedKernel};
 use super::image::{Images, KernelImage};
+use super::plan::{INPUTS, Kernel, OUTPUTS, Plan};
 use super::symmetric::{Member, Symmetric};
 use super::timeline::Recorder;
 use super::world::World;
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::trace::Recording;
-
-/// Buffers start at multiples of this: a sector of every GPU's memory system.
-const ALIGN: u64 = 256;
-
-/// Parameters that the caller passes to dispatch.
-const INPUTS: [&str; 5] = ["x", "x_scale", "n", "ids", "weights"];
-
-/// Parameters that the caller passes to combine, beside what it gave to dispatch.
-const OUTPUTS: [&str; 2] = ["y", "out"];
-
-/// Name of the epoch word's parameter; dispatch and combine have one each.
-const EPOCH: &str = "epoch";
 
 /// Where a rank's tokens are on its GPU. They must not change until combine has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -124,83 +111,6 @@ impl MoeAllToAll {
     }
 }
 
-/// Which buffer is where: one plan for all ranks.
-#[derive(Debug, Default)]
-struct Plan {
-    /// First byte and size of each symmetric buffer, by name.
-    symmetric: BTreeMap<String, (u64, u64)>,
-    symmetric_bytes: u64,
-    /// First byte and size of each buffer of this rank alone, by name.
-    local: BTreeMap<String, (u64, u64)>,
-    local_bytes: u64,
-    /// What has to hold one byte everywhere before the first launch: its name, and the byte.
-    cleared: Vec<(String, u8)>,
-}
-
-impl Plan {
-    fn new(dispatch: &[Variant], combine: &[Variant]) -> Plan {
-        let mut plan = Plan::default();
-        let of = |variants: &[Variant]| variants.iter().flat_map(|v| v.params()).collect::<Vec<_>>();
-        of(dispatch).iter().for_each(|p| plan.add(p, Kernel::Dispatch));
-        of(combine).iter().for_each(|p| plan.add(p, Kernel::Combine));
-        plan
-    }
-
-    fn add(&mut self, p: &ParamSpec, kernel: Kernel) {
-        let name = kernel.buffer(p);
-        let bytes = match p.kind {
-            ParamKind::Scalar => return,
-            // The epoch, and how many blocks are done.
-            ParamKind::EpochWord => 8,
-            _ => p.len * u64::from(p.dtype.bytes()),
-        };
-        let (all, end) = match p.kind {
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
-                (&mut self.symmetric, &mut self.symmetric_bytes)
-            }
-            _ if INPUTS.contains(&name.as_str()) || OUTPUTS.contains(&name.as_str()) => return,
-            _ => (&mut self.local, &mut self.local_bytes),
-        };
-        if all.contains_key(&name) {
-            return;
-        }
-        all.insert(name.clone(), (*end, bytes));
-        *end = (*end + bytes).next_multiple_of(ALIGN);
-        match p.kind {
-            ParamKind::Flags | ParamKind::EpochWord => self.cleared.push((name, 0)),
-            // No packet has arrived.
-            ParamKind::Packets => self.cleared.push((name, 0xff)),
-            _ => {}
-        }
-    }
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Kernel {
-    Dispatch,
-    Combine,
-}
-
-impl Kernel {
-    /// What its launches are called when there are so many.
-    fn phases(self, launches: usize) -> &'static [&'static str] {
-        match (self, launches) {
-            (Kernel::Dispatch, 1) => &["dispatch"],
-            (Kernel::Dispatch, _) => &["dispatch send", "dispatch recv"],
-            (Kernel::Combine, 1) => &["combine"],
-            (Kernel::Combine, _) => &["combine send", "combine recv"],
-        }
-    }
-
-    /// The buffer that a parameter is. Kernels share those of the same name, except that each has an epoch of its own.
-    fn buffer(self, p: &ParamSpec) -> String {
-        match (self, p.kind) {
-            (Kernel::Combine, ParamKind::EpochWord) => format!("combine_{EPOCH}"),
-            _ => p.name.clone(),
-        }
-    }
-}
-
 /// What the parts of a rank are made of.
 struct Making<'a> {
     world: &'a Arc<World>,
@@ -234,6 +144,7 @@ impl Making<'_> {
                 .map(|(v, label)| self.launch(&**v, kernel, label, &local))
                 .collect::<Result<Vec<_>, _>>()
         };
+        let payload = self.plan.payload(own, local.ptr());
         Ok(MoeRank {
             rank: self.member.rank,
             gpu: Arc::clone(gpu),
@@ -244,6 +155,7 @@ impl Making<'_> {
             shape: self.shape,
             stream: None,
             buffers: self.plan.local.clone(),
+            payload,
             local,
             _alive: alive,
             _shared: Arc::clone(self.shared),
@@ -335,6 +247,8 @@ pub struct MoeRank {
     /// The stream that calls on slices have used.
     stream: Option<RawStream>,
     buffers: BTreeMap<String, (u64, u64)>,
+    /// First byte and size of what a round writes before it reads it.
+    payload: Vec<(DevicePtr, u64)>,
     local: Buffer,
     _alive: Arc<()>,
     _shared: Arc<Symmetric>,
@@ -382,6 +296,21 @@ impl MoeRank {
             let known: Vec<&str> = self.buffers.keys().map(String::as_str).collect();
             RuntimeError::invalid("buffer", name, format!("one of {}", known.join(", ")))
         })
+    }
+
+    /// Lets dispatch and combine begin in the epochs after `epoch`, as if so many had gone before. Before the first
+    /// launch, on all ranks.
+    pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
+        for kernel in [Kernel::Dispatch, Kernel::Combine] {
+            let (word, _) = self.buffer(kernel.epoch())?;
+            self.gpu.upload(word, &epoch.to_ne_bytes())?;
+        }
+        Ok(())
+    }
+
+    /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
+    pub(crate) fn fill_payload(&self, value: u8, stream: RawStream) -> Result<(), RuntimeError> {
+        self.payload.iter().try_for_each(|&(ptr, bytes)| self.gpu.fill(ptr, bytes, value, stream))
     }
 
     /// Sends this rank's tokens and receives those for its experts, on the caller's stream.

@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{CudaArch, Target};
 use super::super::mock::{Launched, Machine, MockGpu, Uncompiled};
 use super::super::world::WorldOptions;
 use super::*;
+use crate::kernels::moe::Protocol;
 use crate::moe::{MoeShape, RowDtype};
 
 const SHAPE: MoeShape =
@@ -65,6 +66,47 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
     }
     drop((op, world));
     assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
+    for (protocol, payload, lasting) in [
+        (Protocol::Flags, ["inbox", "rec_n"], [("row_flag", 0), ("rec_flag", 0)]),
+        (Protocol::Packets, ["rec_n", "rec_route"], [("inbox_packets", 0xff), ("rec_flag", 0)]),
+    ] {
+        let machine = Arc::new(Machine::default());
+        let (world, tuning) = (world(&machine), tuning().with_protocol(protocol));
+        let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
+        for (at, rank) in op.ranks_mut().iter_mut().enumerate() {
+            rank.start_after(77).unwrap();
+            rank.fill_payload(0xee, RawStream::DEFAULT).unwrap();
+            // SAFETY: nothing runs on mocks.
+            unsafe {
+                let routed = rank.dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap();
+                rank.combine_raw(routed, 0x60, 0x70, RawStream::DEFAULT).unwrap();
+            }
+            let launches = machine.launches.lock().unwrap().split_off(0);
+            let variants = [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
+            let word = |ptr: u64| {
+                let mut bytes = [0; 4];
+                world.members()[at].gpu.download(ptr, &mut bytes).unwrap();
+                u32::from_ne_bytes(bytes)
+            };
+            for (launched, variant) in launches.iter().zip(&variants) {
+                assert_eq!(word(member(launched, &**variant, "epoch", 0)), 77);
+            }
+            // Of symmetric buffers only a rank's own.
+            for (name, byte) in payload.map(|name| (name, 0xee)).into_iter().chain(lasting) {
+                let [own, other] = [at, 1 - at].map(|of| member(&launches[0], &*variants[0], name, of));
+                assert_eq!(word(own), u32::from_ne_bytes([byte; 4]), "{name}");
+                let other_byte = if byte == 0xee && at == 0 { 0 } else { byte };
+                assert_eq!(word(other), u32::from_ne_bytes([other_byte; 4]), "{name}");
+            }
+            for name in ["rows", "expert_start", "pos"] {
+                assert_eq!(word(rank.buffer(name).unwrap().0), 0xeeee_eeee, "{name}");
+            }
+        }
+    }
 }
 
 #[test]
