@@ -26,6 +26,7 @@ pub mod runtime;
 pub mod scenario;
 pub mod toolchain;
 pub mod trace;
+pub mod tune;
 
 /// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
 pub mod prelude {

@@ -130,11 +130,8 @@ fn time(
         check(case, world, images)?;
     }
     let (shape, routing) = (case.problem.shape, case.problem.routing(0));
-    let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
-    let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
-    let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-    let graphs = graphs(places, op.ranks_mut(), &inputs, options.rounds)?;
-    let timed = measure(world, places, &graphs, options);
+    let ready = Ready::new(case, options.rounds, world, places, images)?;
+    let timed = measure(world, places, &ready.graphs, options);
     // Also after an error: nothing may run any more when graphs and inputs go.
     let ended = finish(world, places);
     let timed = timed?;
@@ -157,6 +154,30 @@ fn time(
     Ok(CaseTimes { shape, tokens_per_rank, variants, wire, times })
 }
 
+/// A case's graphs, and what they use: it goes after them.
+pub(crate) struct Ready {
+    pub graphs: Graphs,
+    _inputs: Vec<Inputs>,
+    _op: MoeAllToAll,
+}
+
+impl Ready {
+    /// Loads a case; one of its graphs has `rounds` rounds.
+    pub fn new(
+        case: &Case,
+        rounds: u32,
+        world: &Arc<World>,
+        places: &[Place],
+        images: &dyn Images,
+    ) -> Result<Ready, RuntimeError> {
+        let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
+        let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
+        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
+        let graphs = graphs(places, op.ranks_mut(), &inputs, rounds)?;
+        Ok(Ready { graphs, _inputs: inputs, _op: op })
+    }
+}
+
 /// Runs a case once with the host looking at every step.
 fn check(case: &Case, world: &Arc<World>, images: &dyn Images) -> Result<(), BenchError> {
     let ran = MoeGpu::new(&case.problem, &case.tuning, 1, world, images)?.run(0)?;
@@ -169,13 +190,13 @@ fn check(case: &Case, world: &Arc<World>, images: &dyn Images) -> Result<(), Ben
 }
 
 /// Microseconds, `[rank][iteration]`.
-type Times = Vec<Vec<f64>>;
+pub(crate) type Times = Vec<Vec<f64>>;
 
 /// What is launched on each rank, by operation.
-struct Graphs {
-    dispatch: Vec<Graph>,
-    combine: Vec<Graph>,
-    round: Vec<Graph>,
+pub(crate) struct Graphs {
+    pub dispatch: Vec<Graph>,
+    pub combine: Vec<Graph>,
+    pub round: Vec<Graph>,
     rounds: Vec<Graph>,
 }
 
@@ -239,7 +260,7 @@ fn two<T: Default>(all: Vec<T>) -> [T; 2] {
 }
 
 /// Launches `steps` in turn, over and over, each started by all ranks at once: the times of each.
-fn iterate(
+pub(crate) fn iterate(
     world: &World,
     places: &mut [Place],
     steps: &[&[Graph]],

@@ -4,13 +4,13 @@
 //! before anything is measured, and then waits for all GPUs ([`align`]). The time of an iteration is the slowest rank's.
 
 pub mod align;
-mod gpu;
+pub(crate) mod gpu;
 mod gpumode;
 mod html;
 mod inputs;
 mod limit;
 mod peers;
-mod place;
+pub(crate) mod place;
 mod plot;
 pub mod report;
 mod result;

@@ -29,7 +29,7 @@ const STEPS: usize = 2;
 
 /// What the measuring itself has on one rank.
 #[derive(Debug)]
-pub(super) struct Place {
+pub(crate) struct Place {
     stream: Stream,
     /// Before everything.
     before: Event,
@@ -164,7 +164,7 @@ impl Place {
 /// Launches `steps`, `[operation][rank]`, in turn, each started by all ranks at once: times `[operation][rank]`.
 ///
 /// The first start lies behind the host's last launch, on every rank: the sleep is made longer until it does.
-pub(super) fn sample(
+pub(crate) fn sample(
     world: &World,
     places: &mut [Place],
     steps: &[&[Graph]],
@@ -203,6 +203,6 @@ fn sleep_longer(places: &mut [Place], host: Duration) -> Result<(), RuntimeError
 }
 
 /// Waits until everything on all ranks has ended.
-pub(super) fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
+pub(crate) fn finish(world: &World, places: &[Place]) -> Result<(), RuntimeError> {
     world.finish_all(places.iter().map(|p| p.stream.raw()))
 }

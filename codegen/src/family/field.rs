@@ -89,7 +89,7 @@ impl Allowed {
     }
 
     /// Which of them a value is, or the one closest to it; 0 when there is none.
-    pub(super) fn position(&self, value: Value) -> u128 {
+    pub fn position(&self, value: Value) -> u128 {
         let nearest = match value {
             Value::Int(number) => self.nearest(number),
             Value::Bool(_) | Value::Name(_) => Some(value),

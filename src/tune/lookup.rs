@@ -1,0 +1,161 @@
+//! From a shape to what was tuned for it.
+
+use std::path::Path;
+
+use peerwarp_codegen::family::Target;
+
+use super::space::for_shape;
+use super::table::{Table, TableError};
+use crate::input::InputError;
+use crate::models::slug;
+use crate::moe::MoeShape;
+use crate::moe_run::MoeTuning;
+
+/// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
+const BUILTIN: [(&str, &str); 0] = [];
+
+/// A shape without a record may take that of as many tokens times or divided by this.
+const ALIKE: u32 = 2;
+
+/// The tables' name of a device: `h200` for `NVIDIA H200`.
+pub fn device_slug(device: &str) -> String {
+    let name = slug(device);
+    name.strip_prefix("nvidia-").or(name.strip_prefix("amd-")).unwrap_or(&name).to_owned()
+}
+
+/// The tuned variants of one device, to look shapes up in.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tuned {
+    table: Table,
+}
+
+/// What a shape gets.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chosen {
+    /// The pair.
+    pub tuning: MoeTuning,
+    /// Why this one.
+    pub by: Choice,
+}
+
+/// Where a pair comes from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+#[serde(tag = "from", rename_all = "snake_case")]
+pub enum Choice {
+    /// It was measured to be the best for just this shape.
+    Tuned,
+    /// It was for another number of tokens, and everything else the same.
+    Alike {
+        /// The tokens that it was measured with.
+        tokens: u32,
+    },
+    /// It is the default.
+    Default,
+}
+
+impl std::fmt::Display for Choice {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Choice::Tuned => f.write_str("tuned"),
+            Choice::Alike { tokens } => write!(f, "as tuned for {tokens} tokens"),
+            Choice::Default => f.write_str("default"),
+        }
+    }
+}
+
+impl Tuned {
+    /// Of a table.
+    pub fn new(table: Table) -> Tuned {
+        Tuned { table }
+    }
+
+    /// The table that comes with this program for a device, by the driver's name for it; none if there is none.
+    pub fn builtin(device: &str, target: Target) -> Option<Tuned> {
+        let tuned = Tuned::of_slug(&device_slug(device))?;
+        tuned.table.check_device(device, target).ok().map(|()| tuned)
+    }
+
+    /// From what a user says: the name of a table that comes with this program, or else a file.
+    pub fn named(name: &str) -> Result<Tuned, InputError> {
+        if let Some(tuned) = Tuned::of_slug(&name.to_lowercase()) {
+            return Ok(tuned);
+        }
+        let path = Path::new(name);
+        if path.extension().is_none_or(|end| end != "toml") {
+            let known: Vec<&str> = BUILTIN.iter().map(|(device, _)| *device).collect();
+            let mut error = InputError::unknown("--tuned", name, known.iter().copied());
+            error.allowed = [known.join(", "), "a FILE.toml that `tune` wrote".into()].join(" or ");
+            return Err(error);
+        }
+        let tuned = Table::read(path).map(Tuned::new);
+        let tuned = tuned.and_then(|tuned| tuned.check().map(|()| tuned));
+        tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))
+    }
+
+    fn of_slug(name: &str) -> Option<Tuned> {
+        let (_, text) = BUILTIN.iter().find(|(device, _)| *device == name)?;
+        Some(Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
+    }
+
+    /// Whether every record is of kernels as they are emitted now.
+    pub fn check(&self) -> Result<(), TableError> {
+        self.table.records.iter().try_for_each(|record| self.table.tuning(record).map(drop))
+    }
+
+    /// The table.
+    pub fn table(&self) -> &Table {
+        &self.table
+    }
+
+    /// The pair for a shape: its own record, else that of the nearest number of tokens within a factor of two that is
+    /// legal for it. None if there is neither, or the kernels have changed since.
+    pub fn find(&self, shape: &MoeShape) -> Option<Chosen> {
+        let own = self.table.record(shape).and_then(|record| self.table.tuning(record).ok());
+        if let Some(tuning) = own {
+            return Some(Chosen { tuning, by: Choice::Tuned });
+        }
+        let near = |tokens: u32| {
+            tokens <= shape.tokens.saturating_mul(ALIKE) && shape.tokens <= tokens.saturating_mul(ALIKE)
+        };
+        let mut tokens = others(&self.table, shape);
+        tokens.retain(|&n| near(n));
+        tokens.into_iter().find_map(|n| {
+            let record = self.table.record(&MoeShape { tokens: n, ..*shape })?;
+            let tuning = for_shape(&self.table.tuning(record).ok()?, shape)?;
+            Some(Chosen { tuning, by: Choice::Alike { tokens: n } })
+        })
+    }
+
+    /// The pair for a shape: [`Tuned::find`], else the defaults.
+    pub fn choose(tuned: Option<&Tuned>, shape: &MoeShape) -> Result<Chosen, crate::moe::MoeError> {
+        match tuned.and_then(|tuned| tuned.find(shape)) {
+            Some(chosen) => Ok(chosen),
+            None => Ok(Chosen { tuning: MoeTuning::defaults(shape)?, by: Choice::Default }),
+        }
+    }
+}
+
+/// What won for the next fewer and the next more tokens, where it is legal for a shape: good starts for its search.
+pub(super) fn alike(table: &Table, shape: &MoeShape) -> Vec<MoeTuning> {
+    let tokens = others(table, shape);
+    let fewer = tokens.iter().copied().filter(|&n| n < shape.tokens).max();
+    let more = tokens.iter().copied().filter(|&n| n > shape.tokens).min();
+    let of = |tokens: u32| {
+        let record = table.record(&MoeShape { tokens, ..*shape })?;
+        for_shape(&record.tuning().ok()?, shape)
+    };
+    fewer.into_iter().chain(more).filter_map(of).collect()
+}
+
+/// The tokens of all records that have everything else as this shape, nearest first by ratio; of two as near, the more.
+fn others(table: &Table, shape: &MoeShape) -> Vec<u32> {
+    let like = |s: &MoeShape| MoeShape { tokens: shape.tokens, ..*s } == *shape && s.tokens != shape.tokens;
+    let mut tokens: Vec<u32> = table.records.iter().map(|r| r.shape).filter(like).map(|s| s.tokens).collect();
+    let off = |n: u32| (f64::from(n) / f64::from(shape.tokens)).ln().abs();
+    tokens.sort_by(|a, b| off(*a).total_cmp(&off(*b)).then(b.cmp(a)));
+    tokens
+}
+
+#[cfg(test)]
+#[path = "lookup_tests.rs"]
+mod tests;

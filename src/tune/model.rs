@@ -1,0 +1,307 @@
+//! What a pair of kernels should take, without running it: good enough to rank candidates and to leave out hopeless ones.
+//!
+//! Times in microseconds, each a sum of what has to happen one after the other:
+//!
+//! ```text
+//! dispatch = node + route + records + hop + publish + max(wire, send, take) + step + local + tail + blocks
+//! combine  = node                   + hop + publish + max(wire, send, sum)  + step + local + tail + blocks
+//!
+//! records = entries of a record * entry + records of all ranks * record
+//! wire    = bytes to other ranks / bandwidth
+//! send    = pieces of a rank's rows / groups that send, rounded up, * step
+//! take    = pieces that come in / groups that receive, rounded up, * local + slots / groups * look
+//! sum     = pieces of a rank's tokens / groups that receive, rounded up, * (local + rows of a token * load)
+//! publish = release, for rows with flags; nothing for packets
+//! ```
+//!
+//! A piece is what the lanes of a group move at once. Rows are those that uniform routing makes, on average. Values of
+//! fields are asked for by their names: a field that is not known here makes no difference, so that what differs in it is
+//! always measured. [`Costs`] says where the numbers come from.
+
+use peerwarp_codegen::family::{Family, Value};
+
+use crate::bench::{H200, Limits};
+use crate::moe::MoeShape;
+use crate::moe_run::MoeTuning;
+
+use super::measure::Alone;
+
+/// What the parts of a kernel take, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Costs {
+    /// Launches, hops and links.
+    pub limits: &'static Limits,
+    /// A group loads a piece and stores it to a peer, all lanes at once. Little's law: 8 blocks of 256 threads with 8
+    /// vectors of 16 bytes each reach 154 GB/s, with 512 threads 285.
+    pub step_us: f64,
+    /// The same within a GPU: an estimate, between a dependent load (0.16) and a step to a peer.
+    pub local_us: f64,
+    /// Each row more that is added to a sum.
+    pub load_us: f64,
+    /// A look at a slot that holds nothing for this rank: a dependent local load.
+    pub look_us: f64,
+    /// A release and the acquire that belongs to it (1.24) instead of relaxed accesses (0.65), and a fence (0.94).
+    pub release_us: f64,
+    /// An entry of a record, which a block makes and another one reads.
+    pub entry_us: f64,
+    /// Each record of any rank: a flag that every receiver waits for.
+    pub record_us: f64,
+    /// Each block of the grid: breaks ties in favour of fewer multiprocessors.
+    pub block_us: f64,
+    /// Registers of a thread beside those of its pieces.
+    pub registers: u32,
+    /// Registers that a vector in flight takes where rows are moved, and where they are summed in f32.
+    pub moved_registers: u32,
+    /// See above.
+    pub summed_registers: u32,
+}
+
+/// H200s: from the raw limits that were measured on eight of them on 2026-11-21 (as in [`H200`]), and records from chunks
+/// of 4 to 128 tokens on two on 2026-11-22 (bench/results/2026-11-22-packets-on-two-h200.md).
+pub const COSTS: Costs = Costs {
+    limits: &H200,
+    step_us: 1.7,
+    local_us: 1.0,
+    load_us: 0.3,
+    look_us: 0.16,
+    release_us: 1.5,
+    entry_us: 0.07,
+    record_us: 0.33,
+    block_us: 0.003,
+    registers: 40,
+    moved_registers: 8,
+    summed_registers: 12,
+};
+
+/// Registers of a multiprocessor, and of a thread at most.
+const REGISTERS: u32 = 65536;
+const MOST_REGISTERS: u32 = 255;
+
+/// The model for one shape.
+#[derive(Clone, Copy, Debug)]
+pub struct Model {
+    shape: MoeShape,
+    costs: Costs,
+}
+
+/// What the fields of a configuration say, by their names.
+struct Fields<'a, F>(&'a F);
+
+impl<F: Family> Fields<'_, F> {
+    fn number(&self, name: &str, otherwise: u32) -> f64 {
+        match self.0.value(name) {
+            Some(Value::Int(n)) => n as f64,
+            _ => f64::from(otherwise),
+        }
+    }
+
+    fn is(&self, name: &str) -> bool {
+        self.0.value(name) == Some(Value::Bool(true))
+    }
+
+    fn named(&self, name: &str, value: &str) -> bool {
+        matches!(self.0.value(name), Some(Value::Name(own)) if own == value)
+    }
+
+    /// Groups of so many blocks.
+    fn groups(&self, blocks: &str) -> f64 {
+        (self.number(blocks, 1) * self.number("warps", 1) / self.number("group_warps", 1)).max(1.0)
+    }
+
+    /// Pieces of `rows` rows of `bytes` bytes that the busiest group of so many blocks has.
+    fn turns(&self, rows: f64, bytes: u32, blocks: &str) -> f64 {
+        let groups = self.groups(blocks);
+        let piece = self.number("group_warps", 1) * 32.0 * self.number("vectors", 1) * 16.0;
+        let pieces = (f64::from(bytes) / piece).ceil();
+        // Packets are each for itself, so that groups may share a row; a flag is for a whole one.
+        match self.named("protocol", "packets") {
+            true => (rows * pieces / groups).ceil(),
+            false => (rows / groups).ceil() * pieces,
+        }
+    }
+
+    /// Registers of a thread that holds its vectors, and how many there are for it.
+    fn registers(&self, costs: &Costs, a_vector: u32) -> (f64, f64) {
+        let needed = f64::from(costs.registers) + f64::from(a_vector) * self.number("vectors", 1);
+        let there = (f64::from(REGISTERS) / (32.0 * self.number("warps", 1))).min(f64::from(MOST_REGISTERS));
+        (needed, there)
+    }
+
+    fn blocks(&self) -> f64 {
+        self.number("send_blocks", 0) + self.number("recv_blocks", 0)
+    }
+}
+
+impl Model {
+    /// For a shape, with the costs of an H200: on other devices they rank candidates, and the times are not theirs.
+    pub fn new(shape: MoeShape) -> Model {
+        Model { shape, costs: COSTS }
+    }
+
+    /// What a pair takes.
+    pub fn times(&self, tuning: &MoeTuning) -> Alone {
+        Alone { dispatch: self.dispatch(tuning), combine: self.combine(tuning) }
+    }
+
+    fn dispatch(&self, tuning: &MoeTuning) -> f64 {
+        let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.dispatch));
+        let (tokens, ranks) = (f64::from(s.tokens), f64::from(s.ranks));
+        let record = f.number("chunk", s.tokens).min(tokens);
+        let records = ranks * (tokens / record).ceil();
+        let route = record * f64::from(s.topk) * c.entry_us + records * c.record_us;
+        let slots = if f.is("dedup") { tokens } else { tokens * f64::from(s.topk) };
+        let send = f.turns(slots, s.row_bytes(), "send_blocks") * c.step_us;
+        let look = ranks * slots / f.groups("recv_blocks") * c.look_us;
+        let take = f.turns(self.rows(f.is("dedup")), s.row_bytes(), "recv_blocks") * c.local_us + look;
+        let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
+        let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
+        let moved = wire.max(send).max(take) + c.step_us + c.local_us;
+        self.fixed_us() + c.limits.routing_us + route + publish + moved + f.blocks() * c.block_us
+    }
+
+    fn combine(&self, tuning: &MoeTuning) -> f64 {
+        let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.combine));
+        let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
+        let rows = self.rows(f.is("dedup"));
+        let entries = tokens * f64::from(s.topk) / rows;
+        let each = c.step_us + (entries - 1.0) * c.load_us;
+        let send = f.turns(rows, bytes, "send_blocks") * each;
+        let returns = rows / tokens;
+        let sum = f.turns(tokens, bytes, "recv_blocks") * (c.local_us + returns * c.load_us);
+        let wire = self.wire_us(f.is("dedup"), bytes);
+        let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
+        let moved = wire.max(send).max(sum) + c.step_us + c.local_us;
+        self.fixed_us() + publish + moved + f.blocks() * c.block_us
+    }
+
+    /// The limit formula for the bytes that a pair sends: no kernel with its fields can be faster.
+    pub fn least(&self, tuning: &MoeTuning) -> Alone {
+        let s = &self.shape;
+        let (d, c) = (Fields(&tuning.dispatch).is("dedup"), Fields(&tuning.combine).is("dedup"));
+        Alone {
+            dispatch: self.fixed_us() + self.wire_us(d, s.row_bytes() + 4 * s.scales()),
+            combine: self.fixed_us() + self.wire_us(c, self.combined_bytes()),
+        }
+    }
+
+    /// Whether the registers of each kernel hold what its lanes have in flight.
+    pub fn fits(&self, tuning: &MoeTuning) -> (bool, bool) {
+        let fits = |(needed, there): (f64, f64)| needed <= there;
+        let dispatch = Fields(&tuning.dispatch).registers(&self.costs, self.costs.moved_registers);
+        let combine = Fields(&tuning.combine).registers(&self.costs, self.costs.summed_registers);
+        (fits(dispatch), fits(combine))
+    }
+
+    /// The best pair that single steps lead to from this one.
+    pub fn best(&self, from: &MoeTuning) -> MoeTuning {
+        let cost = |t: &MoeTuning| {
+            let Alone { dispatch, combine } = self.times(t);
+            dispatch + combine
+        };
+        let (mut best, mut least) = (from.clone(), cost(from));
+        loop {
+            let (steps, _) = super::space::steps(&best);
+            let fitting = steps.into_iter().map(|s| s.to).filter(|t| self.fits(t) == (true, true));
+            let costs = fitting.map(|t| (cost(&t), t));
+            match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
+                Some((us, tuning)) if us < least => (best, least) = (tuning, us),
+                _ => return best,
+            }
+        }
+    }
+
+    /// What is there whatever is sent.
+    fn fixed_us(&self) -> f64 {
+        let l = self.costs.limits;
+        l.first_node_us + l.hop_us + l.tail_us
+    }
+
+    /// Bytes of a row that comes back.
+    fn combined_bytes(&self) -> u32 {
+        self.shape.hidden * self.shape.dtype.combined().bytes()
+    }
+
+    /// Rows that a rank sends, those that stay included.
+    fn rows(&self, dedup: bool) -> f64 {
+        let (tokens, ranks) = (f64::from(self.shape.tokens), f64::from(self.shape.ranks));
+        if dedup { tokens * ranks * self.reached() } else { tokens * f64::from(self.shape.topk) }
+    }
+
+    /// How likely a token goes to a rank.
+    fn reached(&self) -> f64 {
+        let (experts, own) = (self.shape.experts, self.shape.experts.div_ceil(self.shape.ranks));
+        let elsewhere = |i: u32| f64::from((experts - own).saturating_sub(i)) / f64::from(experts - i);
+        1.0 - (0..self.shape.topk).map(elsewhere).product::<f64>()
+    }
+
+    fn wire_us(&self, dedup: bool, row_bytes: u32) -> f64 {
+        let ranks = f64::from(self.shape.ranks);
+        let bytes = self.rows(dedup) * (ranks - 1.0) / ranks * f64::from(row_bytes);
+        self.costs.limits.wire_us(self.shape.ranks, bytes as u64)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::moe::RowDtype;
+
+    const SHAPE: MoeShape =
+        MoeShape { hidden: 7168, experts: 256, topk: 8, tokens: 128, ranks: 8, dtype: RowDtype::Bf16 };
+
+    fn defaults(shape: MoeShape) -> MoeTuning {
+        MoeTuning::defaults(&shape).unwrap()
+    }
+
+    #[test]
+    fn rows_are_those_of_uniform_routing() {
+        let model = Model::new(SHAPE);
+        // 5.28 of 8 ranks, as a look at random tokens shows.
+        assert!((model.rows(true) / 128.0 - 5.28).abs() < 0.05, "{}", model.rows(true));
+        assert_eq!(model.rows(false), 1024.0);
+        // As the reference table of the limits has it.
+        assert!((model.wire_us(true, 14336) - 24.8).abs() < 0.3);
+        // All experts on one rank: elsewhere there is none.
+        let one = Model::new(MoeShape { experts: 8, topk: 8, ranks: 2, ..SHAPE });
+        assert_eq!(one.rows(true), 256.0);
+    }
+
+    #[test]
+    fn more_to_send_takes_longer_and_nothing_is_faster_than_its_limit() {
+        let mut last = 0.0;
+        for tokens in [1, 8, 64, 128, 4096] {
+            let shape = MoeShape { tokens, ..SHAPE };
+            let (model, tuning) = (Model::new(shape), defaults(shape));
+            let (times, least) = (model.times(&tuning), model.least(&tuning));
+            assert!(times.dispatch > last, "{tokens} tokens: {times:?}");
+            assert!(times.dispatch > least.dispatch && times.combine > least.combine);
+            last = times.dispatch;
+            let plain = tuning.with_dedup(false);
+            assert!(model.least(&plain).dispatch >= least.dispatch);
+        }
+    }
+
+    #[test]
+    fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
+        for tokens in [1, 128] {
+            let shape = MoeShape { tokens, ..SHAPE };
+            let (model, from) = (Model::new(shape), defaults(shape));
+            let best = model.best(&from);
+            best.check(&shape).unwrap();
+            let sum = |t: &MoeTuning| model.times(t).dispatch + model.times(t).combine;
+            assert!(sum(&best) <= sum(&from));
+            // And nothing around it is better.
+            assert_eq!(model.best(&best), best);
+        }
+    }
+
+    #[test]
+    fn registers_limit_what_is_in_flight() {
+        let model = Model::new(SHAPE);
+        let mut tuning = defaults(SHAPE);
+        (tuning.combine.warps, tuning.combine.vectors) = (16, 8);
+        assert!(!model.fits(&tuning).1);
+        tuning.combine.warps = 8;
+        assert!(model.fits(&tuning).1);
+    }
+}
