@@ -3,6 +3,9 @@
 use std::fmt;
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::RuntimeError;
 use super::form::FormError;
 use super::gpu::ShareHandle;
@@ -36,6 +39,14 @@ impl Links {
     /// Waits for all ranks; an error on one of them becomes an error on all of them.
     pub fn agree<T>(&mut self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
         settle(self.rendezvous.agree(result))
+    }
+
+    /// Everybody's value, by rank; an error on one of them becomes an error on all of them.
+    pub fn gather<T>(&mut self, result: Result<T, RuntimeError>) -> Result<Vec<T>, RuntimeError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        settle(self.rendezvous.share(result))
     }
 
     /// Gives every other rank a handle, and takes theirs.

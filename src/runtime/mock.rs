@@ -63,6 +63,8 @@ pub(crate) struct Machine {
     pub gap: AtomicU64,
     /// Launches of graphs.
     pub graphs: AtomicU64,
+    /// Blocks shared by IPC that were freed while somebody had them mapped.
+    pub torn: AtomicU64,
     /// Calls that fail, by name and how many of them go well before.
     failing: Mutex<BTreeMap<&'static str, u32>>,
 }
@@ -73,6 +75,8 @@ struct Region {
     /// Keeps plain memory alive.
     _plain: Option<Vec<u64>>,
     file: Option<OwnedFd>,
+    /// The block that it maps, if that was shared by IPC.
+    of: Option<u64>,
 }
 
 impl Machine {
@@ -105,6 +109,12 @@ impl Machine {
             true => Ok(()),
             false => Err(RuntimeError::Driver { call, gpu: None, reason: format!("no memory at {ptr:#x}") }),
         }
+    }
+
+    /// What a shared block is in.
+    fn file(&self, ptr: u64) -> OwnedFd {
+        let memory = self.memory.lock().unwrap();
+        memory[&ptr].file.as_ref().expect("a shared block").as_fd().try_clone_to_owned().unwrap()
     }
 
     fn handle(&self) -> u64 {
@@ -147,15 +157,23 @@ impl MockGpu {
         (0..count).map(|i| Arc::new(MockGpu::new(machine, i)) as Arc<dyn Gpu>).collect()
     }
 
-    fn map(&self, file: OwnedFd, bytes: u64, imported: bool) -> Result<SharedBlock> {
+    /// As [`MockGpu::all`], with memory shared by IPC.
+    pub fn all_ipc(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+        let gpu = |i| MockGpu { sharing: vec![Sharing::Ipc], ..MockGpu::new(machine, i) };
+        (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
+    }
+
+    /// A mapping of a file, which is another process's block if that has a start.
+    fn map(&self, file: OwnedFd, bytes: u64, sharing: Sharing, of: Option<u64>) -> Result<SharedBlock> {
         // SAFETY: a new mapping of a file of this size.
         let ptr = unsafe {
             let (prot, flags) = (ProtFlags::READ | ProtFlags::WRITE, MapFlags::SHARED);
             mmap(std::ptr::null_mut(), bytes as usize, prot, flags, &file, 0).unwrap()
         };
-        let region = Region { bytes, _plain: None, file: Some(file) };
+        let imported = of.is_some();
+        let region = Region { bytes, _plain: None, file: Some(file), of: of.filter(|&start| start > 0) };
         self.machine.memory.lock().unwrap().insert(ptr as u64, region);
-        Ok(SharedBlock { ptr: ptr as u64, bytes, sharing: Sharing::Vmm, imported })
+        Ok(SharedBlock { ptr: ptr as u64, bytes, sharing, imported })
     }
 }
 
@@ -176,7 +194,11 @@ impl Gpu for MockGpu {
         self.machine.attempt("alloc")?;
         let plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
         let ptr = plain.as_ptr() as u64;
-        self.machine.memory.lock().unwrap().insert(ptr, Region { bytes, _plain: Some(plain), file: None });
+        self.machine
+            .memory
+            .lock()
+            .unwrap()
+            .insert(ptr, Region { bytes, _plain: Some(plain), file: None, of: None });
         Ok(ptr)
     }
 
@@ -210,31 +232,42 @@ impl Gpu for MockGpu {
         &self.sharing
     }
 
-    fn alloc_shared(&self, bytes: u64, _: Sharing, _: &[u32]) -> Result<SharedBlock> {
+    fn alloc_shared(&self, bytes: u64, sharing: Sharing, _: &[u32]) -> Result<SharedBlock> {
         self.machine.attempt("alloc_shared")?;
         let bytes = bytes.next_multiple_of(4096);
         let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes).unwrap();
-        self.map(file, bytes, false)
+        self.map(file, bytes, sharing, None)
     }
 
     fn export(&self, block: &SharedBlock) -> Result<ShareHandle> {
         self.machine.attempt("export")?;
-        let memory = self.machine.memory.lock().unwrap();
-        let file = memory[&block.ptr].file.as_ref().expect("a shared block");
-        Ok(ShareHandle::Fd(file.as_fd().try_clone_to_owned().unwrap()))
+        match block.sharing {
+            Sharing::Vmm => Ok(ShareHandle::Fd(self.machine.file(block.ptr))),
+            // Good in this process only.
+            Sharing::Ipc => {
+                Ok(ShareHandle::Ipc([block.ptr, 0, 0, 0, 0, 0, 0, 0].map(u64::to_ne_bytes).concat()))
+            }
+        }
     }
 
     fn import(&self, handle: ShareHandle, bytes: u64) -> Result<SharedBlock> {
         self.machine.attempt("import")?;
         match handle {
-            ShareHandle::Fd(file) => self.map(file, bytes, true),
-            ShareHandle::Ipc(_) => panic!("mocks share files"),
+            ShareHandle::Fd(file) => self.map(file, bytes, Sharing::Vmm, Some(0)),
+            ShareHandle::Ipc(raw) => {
+                let of = u64::from_ne_bytes(raw[..8].try_into().expect("eight bytes"));
+                self.map(self.machine.file(of), bytes, Sharing::Ipc, Some(of))
+            }
         }
     }
 
     fn free_shared(&self, block: &SharedBlock) -> Result<()> {
-        self.machine.memory.lock().unwrap().remove(&block.ptr).expect("is freed once");
+        let mut memory = self.machine.memory.lock().unwrap();
+        memory.remove(&block.ptr).expect("is freed once");
+        if memory.values().any(|region| region.of == Some(block.ptr)) {
+            self.machine.torn.fetch_add(1, Ordering::Relaxed);
+        }
         // SAFETY: mapped by `map`, and not yet unmapped.
         unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
         Ok(())

@@ -20,6 +20,7 @@ mod links;
 pub(crate) mod mock;
 mod moe;
 mod plan;
+mod processes;
 mod registry;
 mod rendezvous;
 pub mod status;

@@ -10,13 +10,14 @@ use std::os::fd::AsFd;
 use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::form::FormError;
 
-/// Changes with the messages below.
-const PROTOCOL: u32 = 1;
+/// Changes with the messages below, and what ranks say in them.
+const PROTOCOL: u32 = 2;
 
 /// More than any message has: what says that it is longer is something else.
 const LONGEST: u32 = 1 << 24;
@@ -87,16 +88,30 @@ impl Rendezvous {
 
     /// Waits for all ranks; if something failed on one of them, all get to know.
     pub fn agree<T, E: std::fmt::Display>(&mut self, result: Result<T, E>) -> Result<T, Disagreed<E>> {
-        let said = result.as_ref().err().map(ToString::to_string);
+        let (own, said) = match result {
+            Ok(own) => (Some(own), Ok(())),
+            Err(e) => (None, Err(e)),
+        };
+        self.share(said).map(|_: Vec<()>| own.expect("an error here is an error of all"))
+    }
+
+    /// Everybody's value, by rank; if something failed on one of them, all get to know.
+    pub fn share<T, E>(&mut self, result: Result<T, E>) -> Result<Vec<T>, Disagreed<E>>
+    where
+        T: Serialize + DeserializeOwned,
+        E: std::fmt::Display,
+    {
+        let said = result.as_ref().map_err(ToString::to_string);
         let all = self.gather(serde_json::json!(said));
-        let own = result.map_err(Disagreed::Own)?;
-        let failed = all.map_err(Disagreed::Other)?;
-        match failed.iter().enumerate().find_map(|(rank, said)| Some((rank as u32, said.as_str()?))) {
-            None => Ok(own),
-            Some((rank, reason)) => {
-                Err(Disagreed::Other(FormError::Failed { rank, reason: reason.to_owned() }))
+        result.map_err(Disagreed::Own)?;
+        let values = all.map_err(Disagreed::Other)?.into_iter().zip(0..).map(|(said, rank)| {
+            match serde_json::from_value::<Result<T, String>>(said) {
+                Ok(Ok(value)) => Ok(value),
+                Ok(Err(reason)) => Err(Disagreed::Other(FormError::Failed { rank, reason })),
+                Err(e) => Err(Disagreed::Other(malformed(rank, e))),
             }
-        }
+        });
+        values.collect()
     }
 
     fn collect(&mut self, own: Value, deadline: &Deadline) -> Result<Vec<Value>, FormError> {

@@ -145,7 +145,8 @@ fn strangers_are_not_let_in() {
     send(&mut old, &Message::Hello { protocol: PROTOCOL + 1, card: card(1, 2) }).unwrap();
     match deadline.receive(0, &mut old).unwrap() {
         Message::Failed(e) => {
-            assert!(e.to_string().starts_with("protocol of rank 1 is 2, and 1 on rank 0"), "{e}")
+            let said = format!("protocol of rank 1 is {}, and {PROTOCOL} on rank 0", PROTOCOL + 1);
+            assert!(e.to_string().starts_with(&said), "{e}")
         }
         _ => panic!("welcome"),
     }
@@ -201,4 +202,23 @@ fn what_fails_on_one_rank_fails_on_all() {
             (_, other) => panic!("{other:?}"),
         }
     }
+}
+
+#[test]
+fn what_ranks_share_comes_by_rank_and_has_to_make_sense() {
+    let sharing = |act: fn(&mut Rendezvous) -> String| {
+        let ranks = world(3, LONG).into_iter().map(|mut r| spawn(move || act(&mut r)));
+        let ranks: Vec<_> = ranks.collect();
+        ranks.into_iter().map(|r| r.join().unwrap()).collect::<Vec<_>>()
+    };
+    let times = sharing(|r| format!("{:?}", r.share::<_, String>(Ok(vec![0.5, f64::from(r.rank)])).unwrap()));
+    assert_eq!(times, ["[[0.5, 0.0], [0.5, 1.0], [0.5, 2.0]]"; 3]);
+    let mixed = sharing(|r| match r.rank {
+        1 => format!("{}", r.share::<_, String>(Ok("one".to_owned())).is_ok()),
+        _ => match r.share::<_, String>(Ok(1)).unwrap_err() {
+            Disagreed::Other(e) => e.to_string(),
+            Disagreed::Own(e) => e,
+        },
+    });
+    assert!(mixed[0].starts_with("rank 1 says something that makes no sense"), "{mixed:?}");
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
-use super::links::Links;
+use super::processes::Processes;
 
 /// A rank of this process.
 #[derive(Clone, Debug)]
@@ -17,7 +17,7 @@ pub struct Member {
 
 /// A block mapped by one of this process's GPUs; unmapped when dropped.
 #[derive(Debug)]
-struct Mapping {
+pub(super) struct Mapping {
     gpu: Arc<dyn Gpu>,
     block: SharedBlock,
 }
@@ -29,6 +29,22 @@ impl Drop for Mapping {
     }
 }
 
+/// A block that other processes map too; given up when dropped.
+#[derive(Debug)]
+struct Exported {
+    allocation: u32,
+    own: Option<Mapping>,
+    processes: Arc<Processes>,
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        if let Some(own) = self.own.take() {
+            self.processes.give_up(self.allocation, own);
+        }
+    }
+}
+
 /// The same allocation on every rank, mapped for every rank of this process.
 #[derive(Debug)]
 pub struct Symmetric {
@@ -37,7 +53,8 @@ pub struct Symmetric {
     bases: Vec<Vec<DevicePtr>>,
     /// Other processes' memory first: fields are dropped in order.
     _imported: Vec<Mapping>,
-    _own: Vec<Mapping>,
+    _here: Vec<Mapping>,
+    _exported: Option<Exported>,
 }
 
 impl Symmetric {
@@ -47,7 +64,13 @@ impl Symmetric {
         let own = members.iter().map(|m| allocate(m, bytes, sharing, &peers));
         let own = own.collect::<Result<Vec<_>, _>>()?;
         let bases: Vec<DevicePtr> = own.iter().map(|m| m.block.ptr).collect();
-        Ok(Symmetric { bytes, bases: vec![bases; members.len()], _imported: vec![], _own: own })
+        Ok(Symmetric {
+            bytes,
+            bases: vec![bases; members.len()],
+            _imported: vec![],
+            _here: own,
+            _exported: None,
+        })
     }
 
     /// For a world of several processes, of which this one has one rank. Zeroed, here and on all others.
@@ -56,22 +79,26 @@ impl Symmetric {
         ranks: u32,
         bytes: u64,
         sharing: Sharing,
-        links: &mut Links,
+        processes: &Arc<Processes>,
     ) -> Result<Symmetric, RuntimeError> {
+        let allocation = processes.next_allocation()?;
         let exported = allocate(member, bytes, sharing, &[]).and_then(|own| {
             let handles = (1..ranks).map(|_| member.gpu.export(&own.block));
             let handles = handles.collect::<Result<Vec<_>, _>>()?;
             Ok((own, handles))
         });
-        let (own, handles) = links.agree(exported)?;
-        let taken = links.exchange(&handles, own.block.bytes)?;
-        let mapped = links.agree(import(member, taken))?;
-        let mut bases = vec![own.block.ptr; ranks as usize];
+        let (own, handles) = processes.links().agree(exported)?;
+        let (base, size) = (own.block.ptr, own.block.bytes);
+        // From here on others may have it mapped, whatever fails.
+        let own = Exported { allocation, own: Some(own), processes: Arc::clone(processes) };
+        let taken = processes.links().exchange(&handles, size)?;
+        let mapped = processes.links().agree(import(member, taken))?;
+        let mut bases = vec![base; ranks as usize];
         for (rank, mapping) in &mapped {
             bases[*rank as usize] = mapping.block.ptr;
         }
         let imported = mapped.into_iter().map(|(_, mapping)| mapping).collect();
-        Ok(Symmetric { bytes, bases: vec![bases], _imported: imported, _own: vec![own] })
+        Ok(Symmetric { bytes, bases: vec![bases], _imported: imported, _here: vec![], _exported: Some(own) })
     }
 
     /// Its size on each rank, in bytes.

@@ -12,6 +12,7 @@ use super::gpu::{DevicePtr, Gpu, RawStream, Sharing};
 use super::image::KernelImage;
 use super::launcher::Launched;
 use super::links::Links;
+use super::processes::Processes;
 use super::rendezvous::Card;
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
@@ -68,8 +69,8 @@ pub struct World {
     sharing: Sharing,
     wait_budget: Duration,
     status: Symmetric,
-    /// To the other processes; none if all ranks are in this one.
-    links: Option<Mutex<Links>>,
+    /// None if all ranks are in this one.
+    processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
     cleared: Mutex<Vec<Cleared>>,
     /// The error after which nothing may be launched.
@@ -108,8 +109,9 @@ impl World {
         let (mut links, cards) = Links::join(launched, card, options.form_timeout)?;
         links.agree(check_reach(gpus, gpu.as_ref(), &cards))?;
         let bytes = status_bytes(launched.ranks);
-        let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &mut links)?;
-        World::with(launched.ranks, members, sharing, options, status, Some(Mutex::new(links)))
+        let processes = Arc::new(Processes::new(links, sharing));
+        let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
+        World::with(launched.ranks, members, sharing, options, status, Some(processes))
     }
 
     fn with(
@@ -118,11 +120,12 @@ impl World {
         sharing: Sharing,
         options: &WorldOptions,
         status: Symmetric,
-        links: Option<Mutex<Links>>,
+        processes: Option<Arc<Processes>>,
     ) -> Result<World, RuntimeError> {
         let wait_budget = options.wait_budget;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
-        let world = World { ranks, members, sharing, wait_budget, status, links, kernels, cleared, poisoned };
+        let world =
+            World { ranks, members, sharing, wait_budget, status, processes, kernels, cleared, poisoned };
         world.greet()?;
         Ok(world)
     }
@@ -149,11 +152,10 @@ impl World {
 
     /// Allocates zeroed memory on every rank. All ranks have to do so in the same order, with the same size.
     pub fn allocate(&self, bytes: u64) -> Result<Symmetric, RuntimeError> {
-        match &self.links {
+        match &self.processes {
             None => Symmetric::local(&self.members, bytes, self.sharing),
-            Some(links) => {
-                let mut links = lock(links);
-                Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, &mut links)
+            Some(processes) => {
+                Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, processes)
             }
         }
     }
@@ -161,15 +163,15 @@ impl World {
     /// Waits for all ranks; an error on one of them becomes an error on all of them. All ranks have to call it, within
     /// [`WorldOptions::form_timeout`].
     pub fn agree<T>(&self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
-        match &self.links {
+        match &self.processes {
             None => result,
-            Some(links) => lock(links).agree(result),
+            Some(processes) => processes.links().agree(result),
         }
     }
 
     /// A rank whose process is gone, if there is one.
     pub fn lost(&self) -> Option<u32> {
-        self.links.as_ref().and_then(|links| lock(links).lost())
+        self.processes.as_ref().and_then(|processes| processes.links().lost())
     }
 
     /// Where the status records of all ranks are, as the member with this index sees them.
@@ -254,6 +256,25 @@ impl World {
         Ok(())
     }
 
+    /// Leaves the world, as dropping it does, and tells what goes wrong. Processes that share memory by IPC wait for each
+    /// other, within [`WorldOptions::form_timeout`]: memory that another rank has mapped must not be freed. If one does
+    /// not come, this rank's memory is not freed before its process ends.
+    ///
+    /// # Errors
+    /// A rank is late or gone, or something that was made in this world is still there.
+    pub fn leave(self) -> Result<(), RuntimeError> {
+        let processes = self.processes.clone();
+        drop(self);
+        match processes.map(Arc::try_unwrap) {
+            None => Ok(()),
+            Some(Ok(processes)) => processes.leave(),
+            Some(Err(_)) => {
+                let allowed = "dropped before its world is left";
+                Err(RuntimeError::invalid("memory of the world", "in use", allowed))
+            }
+        }
+    }
+
     fn clear_all(&self) -> Result<(), RuntimeError> {
         let mut cleared = lock(&self.cleared);
         cleared.retain(|c| c.alive.strong_count() > 0);
@@ -328,7 +349,7 @@ impl Drop for World {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 

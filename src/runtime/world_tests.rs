@@ -137,9 +137,13 @@ fn threads(
     machine: &Arc<Machine>,
     options: impl Fn(u32) -> WorldOptions,
 ) -> Vec<Result<World, RuntimeError>> {
-    let address = free_address();
+    form(&MockGpu::all(machine, ranks), options)
+}
+
+fn form(gpus: &[Arc<dyn Gpu>], options: impl Fn(u32) -> WorldOptions) -> Vec<Result<World, RuntimeError>> {
+    let (address, ranks) = (free_address(), gpus.len() as u32);
     let forming = (0..ranks).map(|rank| {
-        let (gpus, launched) = (MockGpu::all(machine, ranks), launched(rank, ranks, &address));
+        let (gpus, launched) = (gpus.to_vec(), launched(rank, ranks, &address));
         let options = options(rank);
         spawn(move || World::of_process(&gpus, &launched, &options))
     });
@@ -185,16 +189,103 @@ fn ranks_with_other_kernels_are_named_on_all_ranks() {
 
 #[test]
 fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
-    for (call, good) in [("alloc_shared", 1), ("export", 3), ("import", 2)] {
+    let ways = [MockGpu::all, MockGpu::all_ipc];
+    let calls = [("alloc_shared", 1), ("export", 3), ("import", 2)];
+    for (gpus, (call, good)) in ways.into_iter().flat_map(|gpus| calls.map(|call| (gpus, call))) {
         let machine = Arc::new(Machine::default());
         machine.fail(call, good);
-        let worlds = threads(3, &machine, |_| options());
+        let worlds = form(&gpus(&machine, 3), |_| options());
         let said = |world: Result<World, RuntimeError>| world.unwrap_err().to_string();
         for said in worlds.into_iter().map(said) {
             assert!(said.contains(&format!("{call} failed: told to")), "{said}");
         }
-        assert_eq!(machine.alive(), 0, "{call}");
+        assert_eq!((machine.alive(), torn(&machine)), (0, 0), "{call}");
     }
+}
+
+/// A world of two threads that share memory by IPC.
+fn ipc(machine: &Arc<Machine>, options: &WorldOptions) -> [World; 2] {
+    let worlds = form(&MockGpu::all_ipc(machine, 2), |_| options.clone());
+    worlds.into_iter().map(Result::unwrap).collect::<Vec<_>>().try_into().unwrap()
+}
+
+/// Runs something on both ranks at once.
+fn both<T: Send>(worlds: &[World; 2], act: impl Fn(&World) -> T + Sync) -> [T; 2] {
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| act(&worlds[1]));
+        [act(&worlds[0]), other.join().unwrap()]
+    })
+}
+
+fn torn(machine: &Machine) -> u64 {
+    machine.torn.load(std::sync::atomic::Ordering::Relaxed)
+}
+
+#[test]
+fn memory_shared_by_ipc_is_freed_when_all_ranks_have_given_it_up() {
+    let machine = Arc::new(Machine::default());
+    let worlds = ipc(&machine, &options());
+    let formed = machine.alive();
+    let allocate = |world: &World| world.allocate(64).unwrap();
+    let [first, other] = both(&worlds, allocate);
+    let one = machine.alive() - formed;
+    // Rank 1 still has rank 0's memory mapped, and rank 0 has unmapped rank 1's.
+    drop(first);
+    let second = both(&worlds, allocate);
+    assert_eq!((machine.alive() - formed, torn(&machine)), (2 * one - 1, 0));
+    drop(other);
+    let third = both(&worlds, allocate);
+    // The first allocation is gone: the second and the third are there.
+    assert_eq!((machine.alive() - formed, torn(&machine)), (2 * one, 0));
+    drop((second, third));
+    let left = worlds.map(|world| spawn(move || world.leave()));
+    left.into_iter().for_each(|left| left.join().unwrap().unwrap());
+    assert_eq!((machine.alive(), torn(&machine)), (0, 0));
+}
+
+#[test]
+fn ranks_that_share_memory_by_ipc_leave_together() {
+    let machine = Arc::new(Machine::default());
+    let [zero, one] = ipc(&machine, &options());
+    let (say, hear) = std::sync::mpsc::channel();
+    let leaving = spawn(move || {
+        drop(zero);
+        say.send(()).unwrap();
+    });
+    let early = hear.recv_timeout(Duration::from_millis(200));
+    assert!(early.is_err(), "rank 0 left when rank 1 had its memory mapped");
+    drop(one);
+    leaving.join().unwrap();
+    assert_eq!((machine.alive(), torn(&machine)), (0, 0));
+}
+
+#[test]
+fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
+    let machine = Arc::new(Machine::default());
+    let options = WorldOptions { form_timeout: Duration::from_millis(300), ..options() };
+    let [zero, one] = ipc(&machine, &options);
+    match zero.leave().unwrap_err() {
+        RuntimeError::Form(e) => assert_eq!(e, FormError::Late { rank: 1, waited: options.form_timeout }),
+        other => panic!("{other}"),
+    }
+    // Its own memory and that of rank 0, and rank 0's, which nobody knows to be unmapped.
+    assert_eq!((machine.alive(), torn(&machine)), (3, 0));
+    assert!(matches!(one.leave(), Err(RuntimeError::Form(_))));
+    assert_eq!(torn(&machine), 0);
+}
+
+#[test]
+fn a_world_whose_memory_is_in_use_is_not_left() {
+    let machine = Arc::new(Machine::default());
+    let worlds = ipc(&machine, &options());
+    let blocks = both(&worlds, |world| world.allocate(64).unwrap());
+    for world in worlds {
+        let said = world.leave().unwrap_err().to_string();
+        assert_eq!(said, "memory of the world = in use: dropped before its world is left");
+    }
+    // The last of it leaves, on both ranks.
+    blocks.map(|block| spawn(move || drop(block))).into_iter().for_each(|d| d.join().unwrap());
+    assert_eq!((machine.alive(), torn(&machine)), (0, 0));
 }
 
 const CHILD: &str = "runtime::world::tests::child";
