@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::family::Family;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 
 use super::inputs::Inputs;
 use super::limit::Limits;
@@ -69,8 +71,8 @@ impl From<GpuRunError> for BenchError {
     }
 }
 
-/// Times all cases, one after the other, in a world that has all ranks in this process. `routing` says in words where
-/// the cases' routing comes from, and `each` is called after each case.
+/// Times all cases, one after the other. In a world of several processes all of them do so, and each gets all ranks'
+/// times. `routing` says in words where the cases' routing comes from, and `each` is called after each case.
 pub fn run(
     cases: &[Case],
     options: &BenchOptions,
@@ -79,19 +81,18 @@ pub fn run(
     images: &dyn Images,
     each: &mut dyn FnMut(),
 ) -> Result<Bench, BenchError> {
+    let gpus = of_all(world, world.members().iter().map(|m| m.gpu.info().name.clone()).collect())?;
     let mut places = Place::all(world, options.flush_l2, images)?;
     let floor_us = floor(world, &mut places, options)?;
     let mut times = vec![];
     for case in cases {
-        times.push(time(case, options, world, &mut places, images)?);
+        times.push(time(case, options, world, (&gpus, &mut places), images)?);
         each();
     }
-    let gpu = |m: &crate::runtime::Member| m.gpu.info().name.clone();
-    let members = world.members();
     Ok(Bench {
         machine: Machine {
-            gpus: members.iter().map(gpu).collect(),
-            driver: members[0].gpu.info().driver.clone(),
+            driver: world.members()[0].gpu.info().driver.clone(),
+            gpus,
             sharing: format!("{:?}", world.sharing()).to_lowercase(),
             peerwarp: env!("CARGO_PKG_VERSION").into(),
         },
@@ -102,6 +103,7 @@ pub fn run(
             routing: routing.to_owned(),
             seed: cases.first().map_or(0, |c| c.problem.seed),
             checked: options.check,
+            process_per_rank: world.members().len() < world.ranks() as usize,
         },
         floor_us,
         cases: times,
@@ -121,7 +123,7 @@ fn time(
     case: &Case,
     options: &BenchOptions,
     world: &Arc<World>,
-    places: &mut [Place],
+    (gpus, places): (&[String], &mut [Place]),
     images: &dyn Images,
 ) -> Result<CaseTimes, BenchError> {
     case.problem.check()?;
@@ -139,7 +141,7 @@ fn time(
 
     let dedup = case.tuning.dispatch.dedup;
     let (wire, least) = (Wire::of(&shape, routing, dedup), Wire::of(&shape, routing, true));
-    let limits = Limits::of(world.members().iter().map(|m| m.gpu.info().name.as_str()));
+    let limits = Limits::of(gpus.iter().map(String::as_str));
     let timing = |(what, ranks): (What, Times)| {
         let (us, rank_spread_us) = Stats::of_ranks(&ranks);
         let bytes = wire.busiest(what);
@@ -172,8 +174,8 @@ impl Ready {
     ) -> Result<Ready, RuntimeError> {
         let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
         let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
-        let inputs = inputs.collect::<Result<Vec<_>, _>>()?;
-        let graphs = graphs(places, op.ranks_mut(), &inputs, rounds)?;
+        let inputs = world.agree(inputs.collect::<Result<Vec<_>, _>>())?;
+        let graphs = world.agree(graphs(places, op.ranks_mut(), &inputs, rounds))?;
         Ok(Ready { graphs, _inputs: inputs, _op: op })
     }
 }
@@ -181,7 +183,8 @@ impl Ready {
 /// Runs a case once with the host looking at every step.
 fn check(case: &Case, world: &Arc<World>, images: &dyn Images) -> Result<(), BenchError> {
     let ran = MoeGpu::new(&case.problem, &case.tuning, 1, world, images)?.run(0)?;
-    match ran.wrong_dispatch.or(ran.errors.first_wrong) {
+    let wrong = world.gather(Ok(ran.wrong_dispatch.or(ran.errors.first_wrong)))?;
+    match wrong.into_iter().flatten().next() {
         None => Ok(()),
         Some(what) => {
             Err(BenchError::Wrong { variant: ran.variants.into_iter().next().unwrap_or_default(), what })
@@ -259,7 +262,15 @@ fn two<T: Default>(all: Vec<T>) -> [T; 2] {
     [all.next().unwrap_or_default(), all.next().unwrap_or_default()]
 }
 
-/// Launches `steps` in turn, over and over, each started by all ranks at once: the times of each.
+/// What all ranks have, in their order, from what those of this process have.
+fn of_all<T>(world: &World, here: Vec<T>) -> Result<Vec<T>, RuntimeError>
+where
+    T: Serialize + DeserializeOwned,
+{
+    Ok(world.gather(Ok(here))?.into_iter().flatten().collect())
+}
+
+/// Launches `steps` in turn, over and over, each started by all ranks at once: the times of each, on all ranks.
 pub(crate) fn iterate(
     world: &World,
     places: &mut [Place],
@@ -275,7 +286,7 @@ pub(crate) fn iterate(
             }
         }
     }
-    Ok(times)
+    times.into_iter().map(|here| of_all(world, here)).collect()
 }
 
 #[cfg(test)]

@@ -2,8 +2,8 @@ use std::sync::atomic::Ordering;
 
 use super::*;
 use crate::moe::{MoeShape, RowDtype};
-use crate::runtime::WorldOptions;
 use crate::runtime::mock::{Machine as Mocked, MockGpu, Uncompiled};
+use crate::runtime::{Launched, WorldOptions};
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
@@ -80,6 +80,53 @@ fn failures_leave_nothing() {
     mocked.gap.store(60_000_000_000, Ordering::Relaxed);
     let said = bench(&mocked, &[wrong], &OPTIONS).unwrap_err().to_string();
     assert!(said.starts_with("combine = moe_combine_"), "{said}");
+}
+
+/// The same with a thread in place of each process, and a machine of mocks for each.
+fn bench_in_processes(mocked: [&Arc<Mocked>; 2], options: &BenchOptions) -> [Result<Bench, BenchError>; 2] {
+    let address = crate::runtime::free_address();
+    let process = |rank: u32| {
+        let (address, options) = (address.clone(), options.clone());
+        let gpus = MockGpu::all(mocked[rank as usize], 2);
+        std::thread::spawn(move || {
+            let launched = Launched { launcher: "torchrun", rank, ranks: 2, local_rank: rank, address };
+            let world = World::of_process(&gpus, &launched, &WorldOptions::default()).unwrap();
+            run(&[case()], &options, "uniform", &Arc::new(world), &Uncompiled, &mut || ())
+        })
+    };
+    [0, 1].map(process).map(|process| process.join().unwrap())
+}
+
+#[test]
+fn every_process_gets_the_times_of_all() {
+    let mocked = [60_000_000_000, 61_000_000_000].map(|gap| {
+        let mocked = Arc::new(Mocked::default());
+        mocked.gap.store(gap, Ordering::Relaxed);
+        mocked
+    });
+    let [zero, one] = bench_in_processes(mocked.each_ref(), &OPTIONS).map(Result::unwrap);
+    assert_eq!(mocked.each_ref().map(|m| m.alive()), [0, 0]);
+    assert_eq!(zero, one);
+    assert!(zero.method.process_per_rank);
+    assert_eq!(zero.machine.gpus, ["mock", "mock"]);
+    let (slower, second) = (61e6, 1e6);
+    assert_eq!(zero.floor_us.median, slower);
+    let times: Vec<_> = zero.cases[0].times.iter().map(|t| (t.us.median, t.rank_spread_us)).collect();
+    let many = (times[3].0 * 3.0 - slower).abs() < 0.01;
+    assert!(times[..3].iter().all(|t| *t == (slower, second)) && many, "{times:?}");
+}
+
+#[test]
+fn an_error_of_one_process_is_one_of_all() {
+    let mocked = [(); 2].map(|()| Arc::new(Mocked::default()));
+    mocked.iter().for_each(|m| m.gap.store(60_000_000_000, Ordering::Relaxed));
+    let wrong = bench_in_processes(mocked.each_ref(), &BenchOptions { check: true, ..OPTIONS });
+    assert!(wrong.iter().all(|w| matches!(w, Err(BenchError::Wrong { .. }))), "{wrong:?}");
+    mocked[1].fail("synchronize_stream", 5);
+    let said = bench_in_processes(mocked.each_ref(), &OPTIONS).map(|b| b.unwrap_err().to_string());
+    let why = "synchronize_stream failed: told to";
+    assert_eq!(said, [format!("rank 1 failed: {why}"), why.into()]);
+    assert_eq!(mocked.each_ref().map(|m| m.alive()), [0, 0]);
 }
 
 #[test]

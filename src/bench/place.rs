@@ -78,10 +78,11 @@ impl Kernel {
 }
 
 impl Place {
-    /// For all ranks of a world: each has its flags.
+    /// For the ranks of this process: each has its flags.
     pub fn all(world: &World, flush: bool, images: &dyn Images) -> Result<Vec<Place>, RuntimeError> {
         let come = Arc::new(world.allocate(2 * FLAGS)?);
-        (0..world.members().len()).map(|m| Place::new(world, m, &come, flush, images)).collect()
+        let places = (0..world.members().len()).map(|m| Place::new(world, m, &come, flush, images));
+        world.agree(places.collect())
     }
 
     fn new(
@@ -161,7 +162,8 @@ impl Place {
     }
 }
 
-/// Launches `steps`, `[operation][rank]`, in turn, each started by all ranks at once: times `[operation][rank]`.
+/// Launches `steps`, `[operation][rank]`, in turn, each started by all ranks at once: times `[operation][rank]`, for the
+/// ranks of this process.
 ///
 /// The first start lies behind the host's last launch, on every rank: the sleep is made longer until it does.
 pub(crate) fn sample(
@@ -171,22 +173,35 @@ pub(crate) fn sample(
 ) -> Result<Vec<Vec<Duration>>, RuntimeError> {
     loop {
         let begun = Instant::now();
-        for (number, graphs) in steps.iter().enumerate() {
-            for (place, graph) in places.iter_mut().zip(graphs.iter()) {
-                place.launch(number, graph)?;
-            }
-        }
+        let launched = launch(places, steps);
         let host = begun.elapsed();
-        finish(world, places)?;
-        let behind = |p: &Place| p.around[0].0.since(&p.before);
-        let behind = places.iter().map(behind).collect::<Result<Vec<_>, _>>()?;
-        if behind.iter().all(|slept| *slept > host) {
+        // Also after an error: what has been launched has to end.
+        let ended = launched.and(finish(world, places));
+        // An iteration counts on all ranks, or on none.
+        let counts = world.gather(ended.and_then(|()| begun_behind(places, host)))?;
+        if counts.into_iter().all(|counts| counts) {
             let time = |p: &Place, n: usize| p.around[n].1.since(&p.around[n].0);
             let of = |n| places.iter().map(|p| time(p, n)).collect::<Result<Vec<_>, _>>();
             return (0..steps.len()).map(of).collect();
         }
         sleep_longer(places, host)?;
     }
+}
+
+fn launch(places: &mut [Place], steps: &[&[Graph]]) -> Result<(), RuntimeError> {
+    for (number, graphs) in steps.iter().enumerate() {
+        for (place, graph) in places.iter_mut().zip(graphs.iter()) {
+            place.launch(number, graph)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether the first start was later than the host's last launch, which came after so long.
+fn begun_behind(places: &[Place], host: Duration) -> Result<bool, RuntimeError> {
+    let behind = |p: &Place| p.around[0].0.since(&p.before);
+    let behind = places.iter().map(behind).collect::<Result<Vec<_>, _>>()?;
+    Ok(behind.iter().all(|slept| *slept > host))
 }
 
 /// Doubles the time for which GPUs are kept busy before anything starts.

@@ -9,7 +9,7 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
     let yes = |flag: bool, yes: &str, no: &str| if flag { yes } else { no }.to_owned();
     let cold = "256 MiB are written before each iteration";
     vec![
-        ("GPUs", gpus(&machine.gpus)),
+        ("GPUs", gpus(&machine.gpus) + if method.process_per_rank { ", a process for each" } else { "" }),
         ("driver", format!("{}, memory shared by {}", machine.driver, machine.sharing)),
         ("peerwarp", machine.peerwarp.clone()),
         ("routing", format!("{}, seed {}", method.routing, method.seed)),

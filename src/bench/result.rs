@@ -89,6 +89,9 @@ pub struct Method {
     pub seed: u64,
     /// Whether every problem was run and compared with the reference, bit for bit, before it was timed.
     pub checked: bool,
+    /// Whether every rank was a process of its own; if not, one process had all of them.
+    #[serde(default)]
+    pub process_per_rank: bool,
 }
 
 /// One problem.

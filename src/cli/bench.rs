@@ -15,12 +15,14 @@ use super::App;
 use super::args::{BenchArgs, Selection};
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
 use super::run::inputs;
-use super::run_gpu::{images, moe_only, wait_budget, world_here};
+use super::run_gpu::{images, moe_only, wait_budget};
 
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
     let cases = cases(app, args, &inputs)?;
-    let world = world(args, same_ranks(&cases)?)?;
+    let world = world(args, &inputs, &cases)?;
+    // Every process gets all times, and one is enough to tell them.
+    let first = world.members()[0].rank == 0;
     let images = images(None)?;
     let options = BenchOptions {
         iterations: args.iterations,
@@ -29,7 +31,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         check: !args.skip_check,
     };
     // Before the work, which takes long; what is there stays until there is something to put in its place.
-    let html = args.html.as_deref().map(|path| Pending::new("--html", path)).transpose()?;
+    let html = args.html.as_deref().filter(|_| first);
+    let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     let progress = Progress::new("timing", cases.len() as u64);
     let routing = inputs.routing.to_string();
     let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
@@ -45,17 +48,28 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     if let Some(html) = html {
         html.write(bench::html(&timed).as_bytes())?;
     }
-    Ok(done(&timed, style))
+    Ok(if first { done(&timed, style) } else { Done::nothing() })
 }
 
-/// All ranks in this process.
-fn world(args: &BenchArgs, ranks: u32) -> Result<Arc<World>, Failure> {
-    if let Some(launched) = Launched::here()? {
+/// All ranks in this process, or one of them.
+fn world(args: &BenchArgs, inputs: &Inputs, cases: &[Case]) -> Result<Arc<World>, Failure> {
+    let ranks = same_ranks(cases)?;
+    if let (true, Some(launched)) = (args.compare, Launched::here()?) {
         let with = format!("a process for each rank, as {} started them", launched.launcher);
-        return Err(InputError::conflict("ranks", ranks, with, "one process, which uses all GPUs").into());
+        let allowed = "one process, which gives its GPUs up to peers";
+        return Err(InputError::conflict("--compare", "true", with, allowed).into());
     }
-    let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
-    Ok(Arc::new(world_here(ranks, &options)?))
+    let method = [
+        ("iterations", args.iterations.to_string()),
+        ("rounds", args.rounds.to_string()),
+        ("flushing of caches", args.flush_l2.to_string()),
+        ("check", (!args.skip_check).to_string()),
+        ("routing", format!("{}, seed {}", inputs.routing, inputs.seed)),
+    ];
+    let facts = method.map(|(name, value)| (name.to_owned(), value)).into();
+    let wait_budget = wait_budget(args.wait_budget)?;
+    let options = WorldOptions { wait_budget, facts, ..WorldOptions::default() };
+    Ok(Arc::new(super::run_gpu::world(ranks, options, cases.iter().map(|case| &case.tuning))?))
 }
 
 /// Every shape with every dtype and every number of tokens.

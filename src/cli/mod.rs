@@ -142,8 +142,8 @@ impl App {
         };
         match self.command(&cli, &args) {
             Ok(done) => {
-                let out = if cli.json { output::pretty(&done.json) } else { done.text };
-                Said { code: if done.ok { 0 } else { 1 }, out, err: String::new() }
+                let code = if done.ok { 0 } else { 1 };
+                Said { code, out: done.said(cli.json), err: String::new() }
             }
             Err(failure) => {
                 let err = format!("{} {failure}\n", Style::stderr(cli.color).bad("error:"));

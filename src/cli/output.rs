@@ -27,6 +27,22 @@ pub(crate) struct Done {
     pub ok: bool,
 }
 
+impl Done {
+    /// All is well, and somebody else tells.
+    pub fn nothing() -> Done {
+        Done { text: String::new(), json: Value::Null, ok: true }
+    }
+
+    /// What goes to standard output.
+    pub fn said(self, json: bool) -> String {
+        match (json, &self.json) {
+            (true, Value::Null) => String::new(),
+            (true, found) => pretty(found),
+            (false, _) => self.text,
+        }
+    }
+}
+
 /// Why a command could not do its work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {

@@ -73,7 +73,7 @@ pub(super) fn run(
     }
     let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
     let progress = Progress::spinner("running on GPUs");
-    let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
+    let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
     let images = images(args.pack.as_deref())?;
     let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
     progress.finish();
@@ -89,8 +89,12 @@ pub(super) fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
     Ok(Box::new(pack))
 }
 
-/// The ranks: this process's alone, or those of the processes that were started with it.
-pub(super) fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -> Result<World, Failure> {
+/// The ranks, for these kernels: this process's alone, or those of the processes that were started with it.
+pub(super) fn world<'a>(
+    ranks: u32,
+    mut options: WorldOptions,
+    tunings: impl IntoIterator<Item = &'a MoeTuning>,
+) -> Result<World, Failure> {
     let Some(launched) = Launched::here()? else { return world_here(ranks, &options) };
     if launched.ranks != ranks {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
@@ -98,15 +102,18 @@ pub(super) fn world(ranks: u32, mut options: WorldOptions, tuning: &MoeTuning) -
             InputError::conflict("--ranks", ranks, with, "one process a rank, or a single one").into()
         );
     }
-    let (dispatch, combine) = (tuning.dispatch.variant_name(), tuning.combine.variant_name());
-    options.facts.insert("dispatch variant".into(), dispatch);
-    options.facts.insert("combine variant".into(), combine);
-    options.facts.insert("split launches".into(), tuning.split.to_string());
+    for (number, tuning) in (1..).zip(tunings) {
+        let of = if number == 1 { String::new() } else { format!(" of problem {number}") };
+        let mut fact = |what: &str, value| options.facts.insert(format!("{what}{of}"), value);
+        fact("dispatch variant", tuning.dispatch.variant_name());
+        fact("combine variant", tuning.combine.variant_name());
+        fact("split launches", tuning.split.to_string());
+    }
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }
 
 /// All ranks in this process.
-pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
+fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
     let gpus = cuda::gpus()?;
     let found = gpus.len() as u32;
     let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };

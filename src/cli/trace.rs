@@ -38,7 +38,7 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
-    let world = Arc::new(world(problem.shape.ranks, options, &tuning)?);
+    let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
     let recorded = record(&problem, &tuning, &world, args)?;
     progress.finish();
     if let Some(out) = out {

@@ -35,5 +35,7 @@ pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE};
 pub use moe::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use registry::{MoeKey, NoVariant, PackImages, Registry, Selected};
+#[cfg(test)]
+pub(crate) use rendezvous::tests::free_address;
 pub use symmetric::{Member, Symmetric};
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};

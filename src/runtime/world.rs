@@ -5,6 +5,9 @@ use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
 use super::RuntimeError;
 use super::args::KernelArgs;
 use super::form::FormError;
@@ -166,6 +169,18 @@ impl World {
         match &self.processes {
             None => result,
             Some(processes) => processes.links().agree(result),
+        }
+    }
+
+    /// What every process has, in the order of their ranks; an error on one of them becomes an error on all of them. All
+    /// have to call it, as [`World::agree`].
+    pub(crate) fn gather<T>(&self, own: Result<T, RuntimeError>) -> Result<Vec<T>, RuntimeError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        match &self.processes {
+            None => Ok(vec![own?]),
+            Some(processes) => processes.links().gather(own),
         }
     }
 

@@ -19,7 +19,7 @@ fn without_gpus_the_error_says_what_is_missing() {
 }
 
 #[test]
-fn a_process_for_each_rank_is_refused() {
+fn a_process_for_each_rank_is_one_of_so_many_and_has_no_peers() {
     let torchrun = [
         ("RANK", "0"),
         ("WORLD_SIZE", "2"),
@@ -28,7 +28,16 @@ fn a_process_for_each_rank_is_refused() {
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", "29500"),
     ];
-    let ran = Place::new().run_with(&["bench", "--model", "glm-4.5", "--ranks", "2"], &torchrun);
-    assert_eq!(ran.code, 2, "{}", ran.report());
-    assert!(ran.stderr.contains("a process for each rank, as torchrun started them"), "{}", ran.stderr);
+    for (args, said) in [
+        ("bench --model glm-4.5 --ranks 4", "--ranks = 4: contradicts 2 processes, as torchrun started them"),
+        (
+            "bench --model glm-4.5 --ranks 2 --compare",
+            "--compare = true: contradicts a process for each rank, as torchrun started them",
+        ),
+    ] {
+        let args: Vec<&str> = args.split(' ').collect();
+        let ran = Place::new().run_with(&args, &torchrun);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+        assert!(ran.stderr.contains(said), "{}", ran.stderr);
+    }
 }
