@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel};
-use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source};
+use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source, Timeline};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -120,14 +120,22 @@ struct Entry {
     block_threads: u32,
     shared_bytes: u32,
     args: ArgsLayout,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<Timeline>,
 }
 
 /// Emits all files, on all cores, and a manifest that lists them. A variant that several models share is emitted once,
-/// into the folder of the first. `tick` is called for each job.
-pub fn tree(program: &str, jobs: &[Job], tick: impl Fn() + Sync) -> Result<Tree, EmitError> {
+/// into the folder of the first. Sources have timelines if `timeline` says how many records of a warp there is room for.
+/// `tick` is called for each job.
+pub fn tree(
+    program: &str,
+    jobs: &[Job],
+    timeline: Option<u32>,
+    tick: impl Fn() + Sync,
+) -> Result<Tree, EmitError> {
     let emit = |shared: &(&Job, Vec<String>)| {
         let (job, models) = shared;
-        let one = file(program, job, models.clone());
+        let one = file(program, job, models.clone(), timeline);
         models.iter().for_each(|_| tick());
         one
     };
@@ -166,8 +174,14 @@ fn once_each(jobs: &[Job]) -> Vec<(&Job, Vec<String>)> {
     once
 }
 
-fn file(program: &str, job: &Job, models: Vec<String>) -> Result<(Entry, Source), EmitError> {
-    let source = source(program, &*job.variant, job.target)?;
+fn file(
+    program: &str,
+    job: &Job,
+    models: Vec<String>,
+    timeline: Option<u32>,
+) -> Result<(Entry, Source), EmitError> {
+    let kernel = trace(&*job.variant, job.target.warp_size())?;
+    let source = with_options(program, &kernel, job.target, timeline)?;
     // One folder for an architecture: two of them differ in contents, not in the names of their files.
     let folder = format!("{}/{}", job.label, job.target.arch());
     let entry = Entry {
@@ -182,6 +196,7 @@ fn file(program: &str, job: &Job, models: Vec<String>) -> Result<(Entry, Source)
         block_threads: source.launch.block_threads,
         shared_bytes: source.launch.shared_bytes,
         args: source.args.clone(),
+        timeline: source.timeline.clone(),
     };
     Ok((entry, source))
 }

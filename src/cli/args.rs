@@ -215,6 +215,15 @@ pub(crate) struct CheckArgs {
     pub epochs: u32,
 }
 
+/// What kernels record.
+#[derive(Clone, Copy, Debug, Args)]
+pub(crate) struct Recording {
+    /// Source that records a timeline of waits and sends, with room for N records of each warp
+    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "256")]
+    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
+    pub timeline: Option<u32>,
+}
+
 /// Which kernels to emit, and what for.
 #[derive(Debug, Args)]
 pub(crate) struct Wanted {
@@ -226,6 +235,8 @@ pub(crate) struct Wanted {
     /// What to emit for, as in `cuda:sm_90a,hip:gfx942` [default: the catalogue's, or cuda:sm_90a]
     #[arg(long, value_name = "TARGET,..", value_delimiter = ',')]
     pub target: Vec<String>,
+    #[command(flatten)]
+    pub recording: Recording,
 }
 
 #[derive(Debug, Args)]
@@ -280,10 +291,8 @@ pub(crate) struct ShowArgs {
     /// What to emit for [default: cuda:sm_90a, or hip:gfx942 with --hip]
     #[arg(long, value_name = "TARGET")]
     pub target: Option<String>,
-    /// Source that records a timeline of waits and sends, with room for N records of each warp
-    #[arg(long, value_name = "N", num_args = 0..=1, default_missing_value = "256")]
-    #[arg(value_parser = clap::value_parser!(u32).range(1..=65536))]
-    pub timeline: Option<u32>,
+    #[command(flatten)]
+    pub recording: Recording,
 }
 
 #[derive(Debug, Args)]

@@ -14,7 +14,7 @@ use super::output::{Done, Failure, Progress, Style};
 pub(super) fn generate(app: &App, args: &GenerateArgs, style: Style) -> Result<Done, Failure> {
     let jobs = args.wanted.jobs(app)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
-    let tree = emit::tree(app.program(), &jobs, || progress.tick())?;
+    let tree = emit::tree(app.program(), &jobs, args.wanted.recording.timeline, || progress.tick())?;
     progress.finish();
     let sources = tree.files().filter(|f| f.0.ends_with(".cu") || f.0.ends_with(".hip")).count();
     let found = if args.check { tree.compare(&args.out)? } else { tree.write(&args.out)? };

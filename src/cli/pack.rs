@@ -17,6 +17,7 @@ pub(super) fn pack(app: &App, args: &PackArgs, style: Style) -> Result<Done, Fai
         compilers: args.compiler.iter().map(|name| compiler(name)).collect::<Result<_, _>>()?,
         multiprocessors: args.multiprocessors,
         allow_spills: args.allow_spills,
+        timeline: args.wanted.recording.timeline,
     };
     let jobs = args.wanted.jobs(app)?;
     let progress = Progress::new("compiling", jobs.len() as u64);

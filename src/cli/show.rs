@@ -37,7 +37,7 @@ pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
     let mut json = vec![];
     for request in args.selection.requests()? {
         for variant in request.resolve(app.registry())? {
-            let text = one(app, &*variant, form, target, args.timeline)?;
+            let text = one(app, &*variant, form, target, args.recording.timeline)?;
             json.push(json!({
                 "variant": variant.variant_name(),
                 "family": variant.family().name(),
@@ -84,12 +84,14 @@ fn form(args: &ShowArgs) -> Result<(Form, Target), InputError> {
         Form::Ir
     } else if args.header {
         Form::Header
-    } else if args.explain || !(args.cuda || args.hip || target.is_some() || args.timeline.is_some()) {
+    } else if args.explain
+        || !(args.cuda || args.hip || target.is_some() || args.recording.timeline.is_some())
+    {
         Form::Explain
     } else {
         Form::Source
     };
-    if let (Some(slots), Form::Ir | Form::Explain) = (args.timeline, form) {
+    if let (Some(slots), Form::Ir | Form::Explain) = (args.recording.timeline, form) {
         let with = format!("--{}", form.name());
         return Err(InputError::conflict("--timeline", slots, with, "--cuda, --hip or --header"));
     }

@@ -31,6 +31,8 @@ pub struct Options {
     pub multiprocessors: Option<u32>,
     /// Whether kernels that spill are packed all the same.
     pub allow_spills: bool,
+    /// Records of a warp that kernels' timelines have room for; none for kernels without.
+    pub timeline: Option<u32>,
 }
 
 /// A pack that is ready to be written.
@@ -188,7 +190,7 @@ fn one(
 ) -> Result<Packed, OneError> {
     let target = wanted.target;
     let kernel = emit::trace(wanted.variant, target.warp_size())?;
-    let source = emit::printed(program, &kernel, target)?;
+    let source = emit::with_options(program, &kernel, target, options.timeline)?;
     let inputs = compiler.inputs(&source);
     let kept = earlier.get(target, &source.entry, &inputs);
     let compiled = kept.is_none();
@@ -217,6 +219,7 @@ fn one(
         entry: source.entry.clone(),
         launch: source.launch,
         args: source.args.clone(),
+        timeline: source.timeline.clone(),
         resources: made.resources,
         residency,
         object: stored(format!("{folder}/{}.{extension}", source.entry), &made.object),

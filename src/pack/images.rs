@@ -20,7 +20,7 @@ impl Images for Pack {
             launch: entry.launch,
             args: entry.args.clone(),
             roles: entry.roles.clone(),
-            timeline: None,
+            timeline: entry.timeline.clone(),
             module: kernel.object.to_vec(),
         })
     }

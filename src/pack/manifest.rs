@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Component, Path};
 
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::{ArgsLayout, LaunchShape};
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
@@ -57,6 +57,9 @@ pub struct Entry {
     pub launch: LaunchShape,
     /// The argument struct.
     pub args: ArgsLayout,
+    /// What it records, if it was emitted with a timeline.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub timeline: Option<Timeline>,
     /// What a thread and a block use.
     pub resources: Resources,
     /// How many blocks are resident at once on a reference device.

@@ -43,6 +43,22 @@ fn writes_checks_and_repairs() {
 }
 
 #[test]
+fn sources_with_timelines_are_those_that_show_shows() {
+    let place = Place::new();
+    let ran = place.say("generate --model mixtral-8x7b --tokens 16 --out out --timeline 64");
+    assert_eq!(ran.code, 0, "{}", ran.report());
+    let manifest = std::fs::read_to_string(place.path("out/manifest.json")).unwrap();
+    let manifest: serde_json::Value = serde_json::from_str(&manifest).unwrap();
+    for kernel in manifest["kernels"].as_array().unwrap() {
+        assert_eq!(kernel["timeline"]["slots"], 64);
+        let name = kernel["variant"].as_str().unwrap();
+        let shown = place.say(&format!("show {name} --cuda --timeline 64")).stdout;
+        let text = std::fs::read_to_string(place.path("out").join(kernel["file"].as_str().unwrap())).unwrap();
+        assert_eq!(text, shown);
+    }
+}
+
+#[test]
 fn what_is_no_longer_selected_goes_away() {
     let place = Place::new();
     place.say(MIXTRAL);

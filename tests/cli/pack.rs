@@ -4,6 +4,11 @@
 use std::fs;
 use std::path::PathBuf;
 
+use peerwarp::codegen::family::Family;
+use peerwarp::kernels::moe::{Combine, Dispatch};
+use peerwarp::pack::Pack;
+use peerwarp::runtime::image::Images;
+
 use super::support::{Place, Ran, names};
 
 const NVCC: &str = r#"
@@ -77,6 +82,34 @@ fn compiles_what_has_changed_and_nothing_else() {
     assert_eq!((p.compiled(), names(&p.place.path("out"))), (2, vec!["pack.json".into(), "sm_90a".into()]));
     let ran = p.pack("--set moe_dispatch.vectors=1", &[("VERSION", "13.1.5")]);
     assert_eq!((ran.code, p.compiled(), names(&p.place.path("out/sm_90a")).len()), (0, 1, 4));
+}
+
+#[test]
+fn kernels_with_timelines_say_what_they_record() {
+    let p = Packing::new();
+    p.pack("", &[]);
+    let plain = p.manifest();
+    p.compiled();
+    let ran = p.pack("--timeline 64", &[]);
+    assert_eq!((ran.code, p.compiled()), (0, 2), "{}", ran.report());
+    let traced = p.manifest();
+    for (plain, traced) in [0, 1].map(|i| (&plain["kernels"][i], &traced["kernels"][i])) {
+        assert_eq!((plain.get("timeline"), &traced["timeline"]["slots"]), (None, &64.into()));
+        let pack = Pack::open(&p.place.path("out")).unwrap();
+        let kernel = pack.kernels().find(|k| traced["variant"] == k.entry.variant).unwrap().entry;
+        let timeline = kernel.timeline.as_ref().unwrap();
+        let warps = kernel.launch.grid * timeline.warps;
+        assert_eq!((timeline.slices, timeline.bytes), (warps, u64::from(warps) * 65 * 32));
+        assert!(kernel.args.fields.iter().any(|f| f.name == "timeline"));
+        // The runtime gets to know.
+        let dispatch = Dispatch::parse_variant(&kernel.variant).map(Family::into_variant);
+        let combine = || Combine::parse_variant(&kernel.variant).map(Family::into_variant);
+        let variant = dispatch.or_else(|_| combine()).unwrap();
+        assert_eq!(pack.image(&*variant, kernel.target).unwrap().timeline.as_ref(), Some(timeline));
+    }
+    // Without the option they are as before.
+    p.pack("", &[]);
+    assert_eq!((p.compiled(), p.manifest()), (2, plain));
 }
 
 #[test]
