@@ -1,12 +1,15 @@
 //! What to make kernels for, as users ask for it, and how that becomes variants of registered families.
 
 use peerwarp_codegen::family::{
-    Allowed, DynConfig, DynFamily, FamilyEntry, FamilyError, FieldInfo, FieldRole, Illegal, NameError,
-    Registry, Value, Variant,
+    Allowed, DynConfig, DynFamily, Family, FamilyEntry, FamilyError, FieldInfo, FieldRole, Fields, Illegal,
+    NameError, Registry, Value, Variant,
 };
 
 use crate::input::InputError;
-use crate::moe::RowDtype;
+use crate::kernels::moe::{Combine, Dispatch, Hook, Phase};
+use crate::moe::{MoeShape, RowDtype};
+use crate::moe_run::MoeTuning;
+use crate::tune::{Choice, Chosen, Tuned};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
 /// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
@@ -69,6 +72,58 @@ impl Request {
             }
             e
         })
+    }
+
+    /// As [`Request::resolve`], with what was tuned in place of the defaults, and whether it was. Fields that the request
+    /// sets have their values; the others have tuned ones only if all of them go together.
+    pub fn resolve_tuned(
+        &self,
+        registry: &Registry,
+        tuned: Option<&Tuned>,
+    ) -> Result<(Vec<Variant>, Choice), InputError> {
+        let plain = self.resolve(registry)?;
+        let found = tuned.zip(self.whole_shape(&plain)).and_then(|(tuned, shape)| tuned.find(&shape));
+        let variants = |chosen: Chosen| Some((self.with_values_of(&chosen.tuning, &plain)?, chosen.by));
+        match found.and_then(variants) {
+            Some(tuned) => Ok(tuned),
+            None => Ok((plain, Choice::Default)),
+        }
+    }
+
+    /// The shape that whole launches without a hook are for, unless a variant is named in full: what tables are about.
+    fn whole_shape(&self, variants: &[Variant]) -> Option<MoeShape> {
+        let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
+        let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
+        (whole && !matches!(self.scope, Scope::Variant(_))).then(|| dispatch.shape())
+    }
+
+    /// The variants with the tuning values of a pair where the request says nothing; none if that is not legal.
+    fn with_values_of(&self, tuning: &MoeTuning, variants: &[Variant]) -> Option<Vec<Variant>> {
+        let of = |variant: &Variant| {
+            let family = variant.family();
+            let values = match family.name() {
+                Dispatch::NAME => tuning.dispatch.values(),
+                Combine::NAME => tuning.combine.values(),
+                _ => variant.values(),
+            };
+            let mut settings = self.settings(family);
+            for (field, value) in family.fields().iter().zip(values) {
+                let given = settings.iter().any(|(name, _)| field.answers_to(name));
+                if field.role == FieldRole::Tune && !given {
+                    settings.push((field.name.into(), value.to_string()));
+                }
+            }
+            family.build(&settings).ok()
+        };
+        let tuned: Vec<Variant> = variants.iter().map(of).collect::<Option<_>>()?;
+        let dispatch = tuned.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>());
+        let combine = tuned.iter().find_map(|v| v.as_any().downcast_ref::<Combine>());
+        let together = dispatch.zip(combine).is_none_or(|(dispatch, combine)| {
+            let (dispatch, combine) = (dispatch.clone(), combine.clone());
+            let shape = dispatch.shape();
+            MoeTuning { dispatch, combine, split: false }.check(&shape).is_ok()
+        });
+        together.then_some(tuned)
     }
 
     fn variants(&self, registry: &Registry) -> Result<Vec<Variant>, InputError> {

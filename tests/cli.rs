@@ -16,3 +16,5 @@ mod show;
 mod support;
 #[path = "cli/toolchain.rs"]
 mod toolchain;
+#[path = "cli/tune.rs"]
+mod tune;

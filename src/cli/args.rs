@@ -43,6 +43,8 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Time MoE dispatch and combine on this machine's GPUs, against what its links allow
     Bench(BenchArgs),
+    /// Find the fastest variants of MoE dispatch and combine on this machine's GPUs, and keep them in a table
+    Tune(TuneArgs),
     /// Emit CUDA and HIP source
     Generate(GenerateArgs),
     /// Show a variant: its source, its IR, or what it does in words
@@ -99,6 +101,10 @@ pub(crate) struct Selection {
     /// Send a token once to each rank that needs it, and expand it there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub dedup: Option<String>,
+    /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
+    /// [default: none; in `bench` and `run --backend gpu` that of the GPUs, if there is one]
+    #[arg(long, value_name = "DEVICE|FILE")]
+    pub tuned: Option<String>,
     /// Which half of an operation a launch does: both, send, recv, or split for a launch of each
     #[arg(long, value_name = "PHASE")]
     pub phase: Option<String>,
@@ -185,6 +191,37 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     pub skip_check: bool,
     /// Seconds after which a wait for another rank ends the run [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_budget: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TuneArgs {
+    /// `--tokens` and `--dtype` may be lists, as in `1,8,32` and `bf16,fp8`; with --catalogue they stand for its own
+    #[command(flatten)]
+    pub selection: Selection,
+    /// A TOML file with several shapes; `builtin` is the built-in catalogue, `reviewed` a small part of it
+    #[arg(long, value_name = "FILE")]
+    pub catalogue: Option<String>,
+    /// Table to go on with, or to begin [default: generated/tuned/DEVICE.toml]
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Seconds for everything; every shape gets as much as those after it
+    #[arg(long, value_name = "SECONDS")]
+    pub budget: Option<f64>,
+    /// Pairs to time for a shape at most, before the run-off
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10000))]
+    pub trials: u32,
+    /// Iterations of each; three times as many in the run-off
+    #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub iterations: u32,
+    /// Tune again what the table has
+    #[arg(long)]
+    pub force: bool,
+    /// Decides routing and inputs
+    #[arg(long, value_name = "N", default_value_t = 0)]
+    pub seed: u64,
+    /// Seconds after which a wait for another rank ends a measurement [default: 1]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,
 }

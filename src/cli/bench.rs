@@ -8,19 +8,26 @@ use serde_json::{Value, json};
 use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report};
 use crate::input::InputError;
 use crate::moe_scenario;
-use crate::runtime::{Launched, World, WorldOptions};
+use crate::runtime::{Launched, World, WorldOptions, cuda};
 use crate::scenario::{Inputs, ScenarioError};
+use crate::tune::{Choice, Tuned};
 
 use super::App;
 use super::args::{BenchArgs, Selection};
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run::inputs;
-use super::run_gpu::{images, moe_only, wait_budget};
+use super::run::{inputs, resolved};
+use super::run_gpu::{images, moe_only, tuned_for, wait_budget};
 
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
-    let cases = cases(app, args, &inputs)?;
+    // What is wrong with the input is told before what is wrong with the machine.
+    cases(app, args, &inputs, args.selection.tuned(|| None)?.as_ref())?;
+    // Kept until the world has them: to open them twice takes seconds.
+    let gpus = cuda::gpus().unwrap_or_default();
+    let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
+    let (cases, from) = cases(app, args, &inputs, tuned.as_ref())?;
     let world = world(args, &inputs, &cases)?;
+    drop(gpus);
     // Every process gets all times, and one is enough to tell them.
     let first = world.members()[0].rank == 0;
     let images = images(None)?;
@@ -48,7 +55,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     if let Some(html) = html {
         html.write(bench::html(&timed).as_bytes())?;
     }
-    Ok(if first { done(&timed, style) } else { Done::nothing() })
+    Ok(if first { done(&timed, &from, style) } else { Done::nothing() })
 }
 
 /// All ranks in this process, or one of them.
@@ -72,19 +79,22 @@ fn world(args: &BenchArgs, inputs: &Inputs, cases: &[Case]) -> Result<Arc<World>
     Ok(Arc::new(super::run_gpu::world(ranks, options, cases.iter().map(|case| &case.tuning))?))
 }
 
-/// Every shape with every dtype and every number of tokens.
-fn cases(app: &App, args: &BenchArgs, inputs: &Inputs) -> Result<Vec<Case>, Failure> {
-    let mut cases = vec![];
+/// Every shape with every dtype and every number of tokens, and where their kernels come from.
+fn cases(
+    app: &App,
+    args: &BenchArgs,
+    inputs: &Inputs,
+    tuned: Option<&Tuned>,
+) -> Result<(Vec<Case>, Vec<Choice>), Failure> {
+    let (mut cases, mut all_from) = (vec![], vec![]);
     for (selection, inputs) in selections(args, inputs)? {
-        let mut variants = vec![];
-        for request in selection.requests()? {
-            variants.extend(request.resolve(app.registry())?);
-        }
+        let (variants, from) = resolved(app, &selection, tuned)?;
         moe_only("bench", &variants)?;
         let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
         cases.push(Case { problem, tuning });
+        all_from.push(from);
     }
-    Ok(cases)
+    Ok((cases, all_from))
 }
 
 /// Selections of one problem each, with what is particular about their inputs.
@@ -158,21 +168,24 @@ impl From<BenchError> for Failure {
     }
 }
 
-fn done(bench: &Bench, style: Style) -> Done {
-    let mut json = json!({ "ok": true });
+fn done(bench: &Bench, from: &[Choice], style: Style) -> Done {
+    let mut json = json!({ "ok": true, "tuned": from });
     if let (Value::Object(all), Value::Object(found)) = (&mut json, json!(bench)) {
         all.extend(found);
     }
-    Done { text: text(bench, style), json, ok: true }
+    Done { text: text(bench, from, style), json, ok: true }
 }
 
-fn text(bench: &Bench, style: Style) -> String {
+fn text(bench: &Bench, from: &[Choice], style: Style) -> String {
     let mut text = String::new();
     for (name, value) in report::facts(bench) {
         writeln!(text, "{name:<12}{value}").expect("string");
     }
     for (number, case) in bench.cases.iter().enumerate() {
         writeln!(text, "\n{}", style.bold(&report::title(case))).expect("string");
+        if let Some(from) = from.get(number).filter(|from| **from != Choice::Default) {
+            writeln!(text, "kernels: {from}").expect("string");
+        }
         write!(text, "{}", case_table(bench, number, case)).expect("string");
     }
     let absent = |peer: &Peer| peer.absent.as_ref().map(|why| format!("absent: {}: {why}\n", peer.name));
@@ -214,7 +227,7 @@ mod tests {
     fn text_has_every_time_with_its_limit_and_peers_below() {
         let made_up = include_str!("../bench/testdata/result.json");
         let bench: Bench = serde_json::from_str(made_up).unwrap();
-        insta::assert_snapshot!(text(&bench, Style::stdout(When::Never)));
-        assert_eq!(done(&bench, Style::stdout(When::Never)).json["ok"], true);
+        insta::assert_snapshot!(text(&bench, &[Choice::Tuned], Style::stdout(When::Never)));
+        assert_eq!(done(&bench, &[Choice::Default], Style::stdout(When::Never)).json["ok"], true);
     }
 }

@@ -91,8 +91,9 @@ fn defaults(app: &App) -> Result<Done, Failure> {
 fn tuning_space(app: &App, args: &ListArgs) -> Result<Done, Failure> {
     let mut text = String::new();
     let mut json = vec![];
+    let tuned = args.selection.tuned(|| None)?;
     for request in args.selection.requests()? {
-        for default in request.resolve(app.registry())? {
+        for default in request.resolve_tuned(app.registry(), tuned.as_ref())?.0 {
             let family = default.family();
             let fields = family.fields().iter().zip(default.values());
             let settings: Vec<_> = fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect();

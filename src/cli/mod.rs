@@ -24,6 +24,7 @@ mod select;
 mod show;
 mod toolchain;
 mod trace;
+mod tune;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -163,6 +164,7 @@ impl App {
             Command::Run(run) => run::run(self, run, style),
             Command::Check(check) => check::check(self, check, &check::Replay::new(&self.name, args), style),
             Command::Bench(args) => bench::bench(self, args, style),
+            Command::Tune(args) => tune::tune(self, args, style),
             Command::Generate(generate) => generate::generate(self, generate, style),
             Command::Show(show) => show::show(self, show),
             Command::List(list) => list::list(self, list, style),

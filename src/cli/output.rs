@@ -289,6 +289,12 @@ impl Progress {
         self.0.inc(1);
     }
 
+    /// So many steps are done; says what is being done.
+    pub fn at(&self, step: u64, what: String) {
+        self.0.set_position(step);
+        self.0.set_message(what);
+    }
+
     /// Takes it off the screen.
     pub fn finish(self) {
         self.0.finish_and_clear();

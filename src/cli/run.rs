@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 use crate::input::InputError;
 use crate::routing::{self, Source};
 use crate::scenario::{DynScenario, Inputs, Prepared, Ran};
+use crate::tune::{Choice, Tuned};
 
 use super::App;
 use super::args::{Backend, InputArgs, RunArgs, Selection};
@@ -21,10 +22,11 @@ const MOST_RANKS: usize = 16;
 
 pub(super) fn run(app: &App, args: &RunArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
-    let (variants, scenario) = selected(app, &sized(&args.selection, &inputs, None)?)?;
+    let selection = sized(&args.selection, &inputs, None)?;
     if args.backend == Backend::Gpu {
-        return run_gpu::run(&variants, &inputs, &args.gpu, style);
+        return run_gpu::run(app, &selection, &inputs, &args.gpu, style);
     }
+    let (variants, scenario) = selected(app, &selection)?;
     args.gpu.refuse()?;
     let prepared = scenario.prepare(&variants, &inputs)?;
     let progress = Progress::spinner("simulating");
@@ -62,10 +64,7 @@ pub(super) fn selected<'a>(
     app: &'a App,
     selection: &Selection,
 ) -> Result<(Vec<Variant>, &'a dyn DynScenario), Failure> {
-    let mut variants = vec![];
-    for request in selection.requests()? {
-        variants.extend(request.resolve(app.registry())?);
-    }
+    let (mut variants, _) = resolved(app, selection, selection.tuned(|| None)?.as_ref())?;
     let families: Vec<&str> = variants.iter().map(|v| v.family().name()).collect();
     let scenario = app.scenarios().find(|s| families.iter().any(|f| s.families().contains(f)));
     let scenario = scenario.ok_or_else(|| {
@@ -75,6 +74,21 @@ pub(super) fn selected<'a>(
     })?;
     variants.retain(|v| scenario.families().contains(&v.family().name()));
     Ok((variants, scenario))
+}
+
+/// The variants that a selection means with a table of tuned ones, and where they come from.
+pub(super) fn resolved(
+    app: &App,
+    selection: &Selection,
+    tuned: Option<&Tuned>,
+) -> Result<(Vec<Variant>, Choice), InputError> {
+    let (mut variants, mut from) = (vec![], Choice::Default);
+    for request in selection.requests()? {
+        let (more, by) = request.resolve_tuned(app.registry(), tuned)?;
+        variants.extend(more);
+        from = by;
+    }
+    Ok((variants, from))
 }
 
 /// The inputs that flags describe.

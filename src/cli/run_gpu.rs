@@ -14,12 +14,16 @@ use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
 use crate::moe_scenario;
 use crate::pack::Pack;
 use crate::runtime::cache::ModuleCache;
+use crate::runtime::gpu::Gpu;
 use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 use crate::scenario::{Inputs, ScenarioError};
+use crate::tune::Tuned;
 
-use super::args::GpuArgs;
+use super::App;
+use super::args::{GpuArgs, Selection};
 use super::output::{Done, Failure, Progress, Style, table};
+use super::run::{resolved, selected};
 
 impl GpuArgs {
     /// Refuses options that mean nothing to the simulator.
@@ -59,25 +63,40 @@ const ROUNDS: u32 = 3;
 
 /// Runs dispatch and combine on this machine's GPUs.
 pub(super) fn run(
-    variants: &[Variant],
+    app: &App,
+    selection: &Selection,
     inputs: &Inputs,
     args: &GpuArgs,
     style: Style,
 ) -> Result<Done, Failure> {
-    moe_only("--backend gpu", variants)?;
+    let (variants, _) = selected(app, selection)?;
+    moe_only("--backend gpu", &variants)?;
     let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
-    let (problem, mut tuning) = moe_scenario::problem(variants, &inputs)?;
+    moe_scenario::problem(&variants, &inputs)?;
+    let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
     let replays = args.replays.unwrap_or(0);
+    // Kept until the world has them: to open them twice takes seconds.
+    let gpus = cuda::gpus().unwrap_or_default();
+    // A pack has what it has, and tables are of kernels without an expert.
+    let own = || gpus.first().filter(|_| args.pack.is_none() && replays == 0).and_then(tuned_for);
+    let (variants, from) = resolved(app, selection, selection.tuned(own)?.as_ref())?;
+    let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
     if replays > 0 {
         tuning = tuning.with_hook(Hook::Expert);
     }
-    let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
     let progress = Progress::spinner("running on GPUs");
     let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
     let images = images(args.pack.as_deref())?;
     let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
     progress.finish();
-    Ok(done(&ran?, &inputs, style))
+    let mut done = done(&ran?, &inputs, style);
+    done.json["tuned"] = json!(from);
+    Ok(done)
+}
+
+/// The table of tuned variants that comes with the program for a GPU.
+pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
+    Tuned::builtin(&gpu.info().name, gpu.info().target)
 }
 
 /// Where kernels come from: the pack alone, which needs no compiler, or compiled here.
@@ -113,7 +132,7 @@ pub(super) fn world<'a>(
 }
 
 /// All ranks in this process.
-fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
+pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
     let gpus = cuda::gpus()?;
     let found = gpus.len() as u32;
     let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };

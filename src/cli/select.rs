@@ -9,6 +9,7 @@ use crate::emit::Job;
 use crate::input::InputError;
 use crate::models::{self, Model};
 use crate::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
+use crate::tune::Tuned;
 
 use super::App;
 use super::args::{Selection, Wanted};
@@ -30,6 +31,15 @@ impl Selection {
             || self.hidden.is_some()
             || self.experts.is_some()
             || self.topk.is_some()
+    }
+
+    /// The table that `--tuned` names; `otherwise` if it names none.
+    pub fn tuned(&self, otherwise: impl FnOnce() -> Option<Tuned>) -> Result<Option<Tuned>, InputError> {
+        match self.tuned.as_deref() {
+            None => Ok(otherwise()),
+            Some("none") => Ok(None),
+            Some(name) => Tuned::named(name).map(Some),
+        }
     }
 
     /// The requests, one for each variant name or else one only.
@@ -134,32 +144,30 @@ impl Selection {
 impl Wanted {
     /// What the selection and the catalogue ask for, once for each target.
     pub fn jobs(&self, app: &App) -> Result<Vec<Job>, InputError> {
-        let catalogue = match self.catalogue.as_deref() {
-            None => None,
-            Some("builtin") => Some(catalogue::builtin()),
-            Some("reviewed") => Some(catalogue::reviewed()),
-            Some(path) => Some(catalogue::read(Path::new(path))?),
-        };
+        let catalogue = self.catalogue.as_deref().map(read_catalogue).transpose()?;
+        let tuned = self.selection.tuned(|| None)?;
         let targets = self.targets(catalogue.as_ref())?;
         let mut requests = match &catalogue {
             Some(_) if self.selection.is_empty() => vec![],
             _ => self.selection.requests()?,
         };
         if let Some(catalogue) = catalogue {
-            requests.extend(self.tuned(catalogue)?);
+            requests.extend(self.with_settings(catalogue)?);
         }
         let mut jobs = vec![];
         for request in &requests {
             for &target in &targets {
                 let job = |variant| Job { label: request.label.clone(), variant, target };
-                jobs.extend(request.resolve(app.registry())?.into_iter().map(job));
+                // What was tuned for one device says nothing of another.
+                let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
+                jobs.extend(request.resolve_tuned(app.registry(), tuned)?.0.into_iter().map(job));
             }
         }
         Ok(jobs)
     }
 
     /// What a catalogue asks for, with the tuning that goes for everything.
-    fn tuned(&self, catalogue: Catalogue) -> Result<Vec<Request>, InputError> {
+    fn with_settings(&self, catalogue: Catalogue) -> Result<Vec<Request>, InputError> {
         let selection = &self.selection;
         let phase = selection.phase.iter().map(|v| ("phase".to_owned(), v.clone()));
         if let Some((field, value)) = selection.flags().into_iter().chain(phase).next()
@@ -187,6 +195,15 @@ impl Wanted {
             }
         }
         Ok(targets)
+    }
+}
+
+/// A catalogue that comes with the program, or a file.
+pub(super) fn read_catalogue(name: &str) -> Result<Catalogue, InputError> {
+    match name {
+        "builtin" => Ok(catalogue::builtin()),
+        "reviewed" => Ok(catalogue::reviewed()),
+        path => catalogue::read(Path::new(path)),
     }
 }
 

@@ -35,8 +35,10 @@ pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
     let (form, target) = form(args)?;
     let mut texts = vec![];
     let mut json = vec![];
+    let tuned = args.selection.tuned(|| None)?;
+    let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
     for request in args.selection.requests()? {
-        for variant in request.resolve(app.registry())? {
+        for variant in request.resolve_tuned(app.registry(), tuned)?.0 {
             let text = one(app, &*variant, form, target, args.recording.timeline)?;
             json.push(json!({
                 "variant": variant.variant_name(),

@@ -7,10 +7,12 @@ use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
 use super::image::{Images, Jit, KernelImage};
+use super::world::World;
 use crate::kernels::moe::{Combine, Dispatch, Hook, Phase};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::pack::Pack;
+use crate::tune::Tuned;
 
 /// What a problem asks of its kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -80,6 +82,8 @@ pub struct Registry {
     /// By ascending tokens.
     compiled: HashMap<MoeKey, Vec<MoeTuning>>,
     jit: bool,
+    /// For what is compiled when it is needed.
+    tuned: Option<Tuned>,
 }
 
 /// How many variants an error names.
@@ -89,7 +93,7 @@ impl Registry {
     /// With these pairs; of several for one key the first counts. `jit` says whether others can be compiled when they are
     /// needed.
     pub fn new(compiled: impl IntoIterator<Item = MoeTuning>, jit: bool) -> Registry {
-        let mut registry = Registry { compiled: HashMap::new(), jit };
+        let mut registry = Registry { compiled: HashMap::new(), jit, tuned: None };
         for tuning in compiled {
             let all = registry.compiled.entry(MoeKey::of(&tuning).without_tokens()).or_default();
             let at = all.partition_point(|t| t.dispatch.tokens < tuning.dispatch.tokens);
@@ -98,6 +102,19 @@ impl Registry {
             }
         }
         registry
+    }
+
+    /// With nothing compiled: everything is when it is needed, as it was tuned for the GPUs of a world if a table of them
+    /// comes with this program.
+    pub fn of_world(world: &World) -> Registry {
+        let gpu = world.members()[0].gpu.info();
+        Registry { tuned: Tuned::builtin(&gpu.name, gpu.target), ..Registry::new([], true) }
+    }
+
+    /// With a table of what was tuned, for what is compiled when it is needed.
+    #[must_use]
+    pub fn with_tuned(self, tuned: Tuned) -> Registry {
+        Registry { tuned: Some(tuned), ..self }
     }
 
     /// The pairs that a pack has for a target.
@@ -122,15 +139,17 @@ impl Registry {
         }
     }
 
-    /// The variants for a problem, compiled or not: [`Registry::select`], and the defaults where that says `Jit`.
+    /// The variants for a problem, compiled or not: [`Registry::select`], and where that says `Jit` what was tuned, or else the
+    /// defaults. Tables are of whole launches without a hook.
     pub fn tuning(&self, key: &MoeKey) -> Result<MoeTuning, RuntimeError> {
         match self.select(key).map_err(|e| RuntimeError::invalid("shape", e, "that of a compiled variant"))? {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
             Selected::Jit => {
-                let defaults = MoeTuning::defaults(&key.shape);
-                let defaults = defaults
+                let whole = key.hook == Hook::None && !key.split;
+                let chosen = Tuned::choose(self.tuned.as_ref().filter(|_| whole), &key.shape);
+                let chosen = chosen
                     .map_err(|e| RuntimeError::invalid("shape", e, "one that kernels can be emitted for"))?;
-                Ok(defaults.with_hook(key.hook).with_split(key.split))
+                Ok(chosen.tuning.with_hook(key.hook).with_split(key.split))
             }
         }
     }
@@ -144,6 +163,7 @@ impl Registry {
             hash.update(format!("{dispatch} {combine}\n"));
         }
         hash.update([u8::from(self.jit)]);
+        hash.update(self.tuned.as_ref().map(|tuned| tuned.table().text()).unwrap_or_default());
         hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
     }
 

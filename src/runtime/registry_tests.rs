@@ -94,3 +94,22 @@ fn variants_are_paired_with_those_that_go_with_them() {
     assert_eq!(pairs(&lonely, &split.combine_launches()), []);
     assert_eq!(pairs(&split.dispatch_launches(), &split.combine_launches()[1..]), []);
 }
+
+#[test]
+fn what_is_compiled_when_needed_is_as_it_was_tuned() {
+    let mut table = crate::tune::Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
+    table.insert(crate::tune::record_for_tests(shape(8)));
+    let plain = Registry::new([], true);
+    let tuned = plain.clone().with_tuned(Tuned::new(table));
+    let key = MoeKey::new(shape(8));
+    assert_eq!(plain.tuning(&key).unwrap(), tuning(8));
+    assert_eq!(tuned.tuning(&key).unwrap(), tuning(8).small());
+    // Tables are of whole launches without a hook.
+    let split = MoeKey { split: true, ..key };
+    assert_eq!(tuned.tuning(&split).unwrap(), tuning(8).with_split(true));
+    // Ranks that do not agree on the table would not agree on kernels.
+    assert_ne!(plain.digest(), tuned.digest());
+    // What is compiled comes first.
+    let pack = Registry { compiled: Registry::new([tuning(8)], true).compiled, ..tuned };
+    assert_eq!(pack.tuning(&key).unwrap(), tuning(8));
+}

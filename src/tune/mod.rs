@@ -200,6 +200,9 @@ fn today() -> String {
 }
 
 #[cfg(test)]
+pub(crate) use table::tests::record as record_for_tests;
+
+#[cfg(test)]
 mod fake;
 #[cfg(test)]
 #[path = "tests.rs"]

@@ -28,6 +28,18 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ),
     ("timeline without room", "show --model glm-4.5 --cuda --timeline 0", &["0", "1..=65536"]),
     ("timeline of IR", "show --model glm-4.5 --ir --timeline", &["--timeline = 256", "contradicts --ir"]),
+    ("tuning of nothing", "tune --ranks 2", &["selection is missing"]),
+    (
+        "tuning with a field set",
+        "tune --model glm-4.5 --set warps=4",
+        &["--set = warps=4", "contradicts tune"],
+    ),
+    ("tuning in halves", "tune --model glm-4.5 --phase split", &["--phase = split", "contradicts tune"]),
+    ("tuning no tokens", "tune --model glm-4.5 --tokens 1,x", &["tokens = x", "1 to 65536"]),
+    ("tuning worlds of two sizes", "tune --model glm-4.5 --ranks 2,4", &["ranks = 4", "one world size"]),
+    ("tuning without time", "tune --model glm-4.5 --budget 0", &["--budget = 0", "1 to 86400 seconds"]),
+    ("tuning without trials", "tune --model glm-4.5 --trials 0", &["0", "1..=10000"]),
+    ("tuning no catalogue", "tune --catalogue no/such.toml", &["--catalogue = no/such.toml"]),
     ("bench of nothing", "bench", &["selection is missing"]),
     ("half a shape", "run --hidden 4096 --topk 2", &["--experts is missing", "all of --hidden"]),
     (

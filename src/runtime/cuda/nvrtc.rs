@@ -13,9 +13,14 @@ impl Nvrtc {
         Ok(Nvrtc(toolchain::Nvrtc::load()?))
     }
 
+    /// Its name and version: `nvrtc 13.0`.
+    pub fn version(&self) -> String {
+        format!("nvrtc {}", self.0.version())
+    }
+
     /// Its version, and the headers' place: what a compiled module depends on beside source and options.
     pub fn identity(&self) -> String {
-        format!("nvrtc {} {}", self.0.version(), self.0.include().display())
+        format!("{} {}", self.version(), self.0.include().display())
     }
 
     /// The options for an architecture, `sm_90a`.

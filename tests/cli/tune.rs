@@ -1,0 +1,106 @@
+//! `peerwarp tune`, and what takes its tables, as far as it goes without GPUs.
+
+use super::support::Place;
+
+/// What a table of the smallest shape looks like whose kernels are not those of today.
+const DRIFTED: &str = r#"
+schema = 1
+device = "NVIDIA H200"
+target = "cuda:sm_90a"
+
+[[record]]
+kernels = "0123"
+measured = "2026-11-22"
+tried = 1
+winner = { dispatch = "DISPATCH", combine = "COMBINE" }
+shape = { hidden = 64, experts = 8, topk = 2, tokens = 4, ranks = 2, dtype = "bf16" }
+us = { round_trip = 20.0, dispatch = 12.0, combine = 12.0 }
+default = { dispatch = "DISPATCH", combine = "COMBINE" }
+model = { dispatch = "DISPATCH", combine = "COMBINE" }
+made = { peerwarp = "0.1.0", driver = "CUDA 13.0", compiler = "nvrtc 13.0" }
+"#;
+
+const SHAPE: &str = "--hidden 64 --experts 8 --topk 2 --tokens 4 --ranks 2";
+
+/// Names of the variants that a command lists first.
+fn listed(place: &Place, tuned: &str) -> Vec<String> {
+    let json = place.say(&format!("list variants {SHAPE} {tuned} --json")).json();
+    let families = json.as_array().expect("families");
+    families.iter().map(|f| f["selected"].as_str().expect("a name").to_owned()).collect()
+}
+
+#[test]
+fn without_gpus_the_error_says_what_is_missing() {
+    let place = Place::new();
+    if peerwarp::runtime::cuda::gpus().is_ok() {
+        return eprintln!("skipped: there are GPUs");
+    }
+    for args in [
+        "tune --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2",
+        "tune --catalogue builtin --tokens 1,2,4 --ranks 2 --budget 60 --out t.toml",
+    ] {
+        let ran = place.say(args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+        assert!(ran.stderr.contains("driver"), "{}", ran.stderr);
+    }
+    assert_eq!(place.names(), [""; 0]);
+}
+
+#[test]
+fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
+    let place = Place::new();
+    let names = listed(&place, "");
+    let drifted = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
+    place.write("schema.toml", drifted.replace("schema = 1", "schema = 7"));
+    place.write("drifted.toml", &drifted);
+    place.write("gone.toml", DRIFTED.replace("DISPATCH", "moe_dispatch_h64").replace("COMBINE", &names[1]));
+    let cases = [
+        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 7", "must be 1"]),
+        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 7", "must be 1"]),
+        (format!("show {SHAPE} --tuned drifted.toml"), ["kernels = 0123", "tune anew"]),
+        (format!("bench {SHAPE} --tuned gone.toml"), ["moe_dispatch_h64", "the kernels have changed"]),
+        (format!("check {SHAPE} --tuned nowhere"), ["--tuned = nowhere: no such name", "a FILE.toml"]),
+    ];
+    for (args, expected) in cases {
+        let ran = place.say(&args);
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{args}: {}", ran.report());
+        for text in expected {
+            assert!(ran.stderr.contains(text), "{args}: {}", ran.stderr);
+        }
+    }
+}
+
+#[test]
+fn a_table_gives_its_values_and_set_wins() {
+    let place = Place::new();
+    let default = listed(&place, "");
+    assert_eq!(listed(&place, "--tuned none"), default);
+    // A record of other values than the defaults, with the digest that the refusal of a wrong one tells.
+    let tuned = listed(&place, "--set warps=4 --set group_warps=1");
+    assert_ne!(tuned, default);
+    let table = DRIFTED.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]);
+    place.write("t.toml", &table);
+    let refused = place.say(&format!("show {SHAPE} --tuned t.toml")).stderr;
+    let digest = refused.split("must be ").nth(1).and_then(|rest| rest.split(',').next()).expect("a digest");
+    place.write("t.toml", table.replace("0123", digest));
+
+    assert_eq!(listed(&place, "--tuned t.toml"), tuned);
+    let set = listed(&place, "--set warps=8 --tuned t.toml");
+    assert_eq!(set, listed(&place, "--set warps=8 --set group_warps=1"));
+    // What does not go with the tuned values goes with the defaults.
+    let with = "--set moe_dispatch.chunk=1";
+    assert_eq!(
+        listed(&place, &format!("{with} --tuned t.toml")),
+        listed(&place, &format!("{with} --set warps=4 --set group_warps=1"))
+    );
+    let emitted = |target: &str, out: &str, tuned: &str| {
+        place.say(&format!("generate {SHAPE} --target {target} --out {out} {tuned}"));
+        let ran =
+            place.say(&format!("generate {SHAPE} --target {target} --out {out} --check {tuned} --json"));
+        ran.json()["files"].to_string()
+    };
+    assert!(emitted("cuda:sm_90a", "a", "--tuned t.toml").contains(&tuned[0]));
+    // Of another architecture it says nothing.
+    assert!(emitted("cuda:sm_80", "b", "--tuned t.toml").contains(&default[0]));
+    assert!(emitted("cuda:sm_90a", "c", "").contains(&default[0]));
+}
