@@ -425,8 +425,9 @@ fn options_of(part: &str) -> WorldOptions {
 fn in_processes(world: &Arc<World>) {
     let n: Vec<u32> = [5, 8].into_iter().cycle().take(world.ranks() as usize).collect();
     let tuning = tuning_of(world);
-    every_bit(world, &tuning, &n, 3, 51, 9);
-    every_bit(world, &tuning.clone().with_protocol(Protocol::Packets), &n, 3, 51, 10);
+    // More than 10^4 rounds without the host, and graphs that end in either parity.
+    every_bit(world, &tuning, &n, 3, 3501, 9);
+    every_bit(world, &tuning.clone().with_protocol(Protocol::Packets), &n, 3, 3501, 10);
     epochs_wrap(world, &tuning, &n);
 }
 
