@@ -262,7 +262,7 @@ fn ranks_that_share_memory_by_ipc_leave_together() {
 #[test]
 fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
     let machine = Arc::new(Machine::default());
-    let options = WorldOptions { form_timeout: Duration::from_millis(300), ..options() };
+    let options = WorldOptions { form_timeout: Duration::from_secs(1), ..options() };
     let [zero, one] = ipc(&machine, &options);
     match zero.leave().unwrap_err() {
         RuntimeError::Form(e) => assert_eq!(e, FormError::Late { rank: 1, waited: options.form_timeout }),
