@@ -12,7 +12,7 @@ use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
-const BUILTIN: [(&str, &str); 0] = [];
+const BUILTIN: [(&str, &str); 1] = [("h200", include_str!("../../generated/tuned/h200.toml"))];
 
 /// A shape without a record may take that of as many tokens times or divided by this.
 const ALIKE: u32 = 2;

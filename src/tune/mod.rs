@@ -177,7 +177,7 @@ fn record(
         kernels: digest(winner, table.target)?,
         measured: today(),
         tried: found.trials.len() as u32,
-        limit_us: measure.limit_us(shape),
+        limit_us: measure.limit_us(shape).map(|us| (us * 1e3).round() / 1e3),
         shape: *shape,
         us: Times {
             round_trip: found.round_trip_us(winner).unwrap_or(f64::NAN),

@@ -3,13 +3,13 @@
 //! Times in microseconds, each a sum of what has to happen one after the other:
 //!
 //! ```text
-//! dispatch = node + route + records + hop + publish + max(wire, send, take) + step + local + tail + blocks
-//! combine  = node                   + hop + publish + max(wire, send, sum)  + step + local + tail + blocks
+//! dispatch = node + route + records + hop + publish + max(wire, send) + take + tail + blocks
+//! combine  = node                   + hop + publish + max(wire, send) + sum  + tail + blocks
 //!
 //! records = entries of a record * entry + records of all ranks * record
 //! wire    = bytes to other ranks / bandwidth
 //! send    = pieces of a rank's rows / groups that send, rounded up, * step
-//! take    = pieces that come in / groups that receive, rounded up, * local + slots / groups * look
+//! take    = pieces that come in / groups that receive, rounded up, * (local + entries of a row * load) + slots / groups * look
 //! sum     = pieces of a rank's tokens / groups that receive, rounded up, * (local + rows of a token * load)
 //! publish = release, for rows with flags; nothing for packets
 //! ```
@@ -31,12 +31,16 @@ use super::measure::Alone;
 pub struct Costs {
     /// Launches, hops and links.
     pub limits: &'static Limits,
-    /// A group loads a piece and stores it to a peer, all lanes at once. Little's law: 8 blocks of 256 threads with 8
-    /// vectors of 16 bytes each reach 154 GB/s, with 512 threads 285.
+    /// A group loads a piece and stores it to a peer, all lanes at once; and for each vector of a lane. Little's law: 8
+    /// blocks of 256 threads with 8 vectors of 16 bytes each reach 154 GB/s, with 512 threads 285: 1.7 us.
     pub step_us: f64,
+    /// See above.
+    pub step_vector_us: f64,
     /// The same within a GPU: an estimate, between a dependent load (0.16) and a step to a peer.
     pub local_us: f64,
-    /// Each row more that is added to a sum.
+    /// See above.
+    pub local_vector_us: f64,
+    /// Each row more that is added to a sum, and each place that a row is copied to.
     pub load_us: f64,
     /// A look at a slot that holds nothing for this rank: a dependent local load.
     pub look_us: f64,
@@ -60,8 +64,10 @@ pub struct Costs {
 /// of 4 to 128 tokens on two on 2026-11-22 (bench/results/2026-11-22-packets-on-two-h200.md).
 pub const COSTS: Costs = Costs {
     limits: &H200,
-    step_us: 1.7,
-    local_us: 1.0,
+    step_us: 0.8,
+    step_vector_us: 0.11,
+    local_us: 0.6,
+    local_vector_us: 0.1,
     load_us: 0.3,
     look_us: 0.16,
     release_us: 1.5,
@@ -127,6 +133,14 @@ impl<F: Family> Fields<'_, F> {
         (needed, there)
     }
 
+    fn step_us(&self, costs: &Costs) -> f64 {
+        costs.step_us + self.number("vectors", 1) * costs.step_vector_us
+    }
+
+    fn local_us(&self, costs: &Costs) -> f64 {
+        costs.local_us + self.number("vectors", 1) * costs.local_vector_us
+    }
+
     fn blocks(&self) -> f64 {
         self.number("send_blocks", 0) + self.number("recv_blocks", 0)
     }
@@ -150,12 +164,14 @@ impl Model {
         let records = ranks * (tokens / record).ceil();
         let route = record * f64::from(s.topk) * c.entry_us + records * c.record_us;
         let slots = if f.is("dedup") { tokens } else { tokens * f64::from(s.topk) };
-        let send = f.turns(slots, s.row_bytes(), "send_blocks") * c.step_us;
+        let send = f.turns(slots, s.row_bytes(), "send_blocks") * f.step_us(c);
         let look = ranks * slots / f.groups("recv_blocks") * c.look_us;
-        let take = f.turns(self.rows(f.is("dedup")), s.row_bytes(), "recv_blocks") * c.local_us + look;
+        let rows = self.rows(f.is("dedup"));
+        let each = f.local_us(c) + tokens * f64::from(s.topk) / rows * c.load_us;
+        let take = f.turns(rows, s.row_bytes(), "recv_blocks") * each + look;
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
         let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
-        let moved = wire.max(send).max(take) + c.step_us + c.local_us;
+        let moved = wire.max(send) + take;
         self.fixed_us() + c.limits.routing_us + route + publish + moved + f.blocks() * c.block_us
     }
 
@@ -164,13 +180,13 @@ impl Model {
         let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
         let rows = self.rows(f.is("dedup"));
         let entries = tokens * f64::from(s.topk) / rows;
-        let each = c.step_us + (entries - 1.0) * c.load_us;
+        let each = f.step_us(c) + (entries - 1.0) * c.load_us;
         let send = f.turns(rows, bytes, "send_blocks") * each;
         let returns = rows / tokens;
-        let sum = f.turns(tokens, bytes, "recv_blocks") * (c.local_us + returns * c.load_us);
+        let sum = f.turns(tokens, bytes, "recv_blocks") * (f.local_us(c) + returns * c.load_us);
         let wire = self.wire_us(f.is("dedup"), bytes);
         let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
-        let moved = wire.max(send).max(sum) + c.step_us + c.local_us;
+        let moved = wire.max(send) + sum;
         self.fixed_us() + publish + moved + f.blocks() * c.block_us
     }
 

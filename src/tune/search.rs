@@ -23,7 +23,7 @@ use crate::runtime::RuntimeError;
 const BATCH: usize = 8;
 
 /// How much longer than its neighbour a kernel may take by the model and still be tried.
-const HOPELESS: f64 = 1.5;
+const HOPELESS: f64 = 2.0;
 
 /// How many of the best pairs are looked at for two that can be used.
 const LOOKED_AT: usize = 16;
