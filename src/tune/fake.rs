@@ -58,6 +58,10 @@ impl Measure for Fake {
     }
 
     fn check(&mut self, tuning: &MoeTuning) -> Result<(), MeasureError> {
+        // What was timed with other partners may fail together.
+        if let Some((variant, reason)) = (self.refuses)(tuning) {
+            return Err(MeasureError::Refused { variant, reason });
+        }
         match (self.wrong)(tuning) {
             false => Ok(()),
             true => {
