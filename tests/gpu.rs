@@ -346,7 +346,7 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
         let took = start.elapsed();
         let wait = aborted.wait.clone().unwrap();
         assert_eq!((aborted.rank, wait.peer, aborted.recoverable), (0, 1, true), "{aborted}");
-        assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "rec_flag"), "{aborted}");
+        assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "stamped_n"), "{aborted}");
         assert_eq!((wait.expected, wait.seen), (1, 0), "{aborted}");
         assert!(wait.kernel.starts_with("moe_dispatch_h64_e16_k4_t4_r2_bf16"), "{aborted}");
         assert!(took >= SHORT && took < SHORT * 4, "{took:?}");

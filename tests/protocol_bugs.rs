@@ -10,6 +10,7 @@ use peerwarp::moe_run::{MoeSim, MoeTuning};
 use rayon::prelude::*;
 
 const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
+const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
 const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
 const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
 
@@ -44,6 +45,10 @@ const fn dispatch(text: &'static str) -> Line {
 
 const fn inbox(text: &'static str) -> Line {
     Line { file: "inbox", source: INBOX, text }
+}
+
+const fn records(text: &'static str) -> Line {
+    Line { file: "records", source: RECORDS, text }
 }
 
 const fn combine(text: &'static str) -> Line {
@@ -151,15 +156,20 @@ fn one_bank() -> Plant {
 
 const ROW_PUT: Line = inbox("parcel.put_any(&inbox, first");
 const ROW_SIGNAL: Line = dispatch("parcel.signal(&flag, inbox.row");
-const ROW_WAIT: Line = dispatch("flag.from(source).wait(");
+const ROW_WAIT: Line = inbox("flag.from(source).wait(");
 const ROW_LOAD: Line = inbox("=> inbox.load(arrived, first");
 const ROW_SEND: Line = inbox("packets.send(Peers::mask(to), first, x)");
 const ROW_TAKE: Line = inbox("packets.take(first");
 const ROW_STORE: Line = dispatch("a.rows.store(");
-const RECORD_SIGNAL: Line = dispatch("parcel.signal(&a.rec_flag");
-const RECORD_WAIT: Line = dispatch("a.rec_flag.wait_all(");
-const COUNT_PUT: Line = dispatch("parcel.put(&a.rec_count");
-const COUNT_LOAD: Line = dispatch("a.rec_count.gather(");
+const RECORD_SIGNAL: Line = records("parcel.signal(&flag");
+const RECORD_WAIT: Line = records("flag.wait_all(");
+const COUNT_PUT: Line = records("parcel.put(&count");
+const COUNT_LOAD: Line = records("count.gather(arrived");
+const N_SEND: Line = records("n.send(Peers::all()");
+const N_READ: Line = records("n.gather(record + self.bank");
+const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
+const COUNT_SEND: Line = records("count.send(Peers::rank(to)");
+const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const RETURN_PUT: Line = combine("parcel.put_f32(&returns");
 const RETURN_SIGNAL: Line = combine("parcel.signal(&flag, back");
 const RETURN_WAIT: Line = combine("flag.wait_some(first");
@@ -232,8 +242,8 @@ fn bugs_with_flags() -> Vec<Bug> {
             ROW_WAIT,
         ),
         d(
-            "a row too few",
-            offset(Site::store("route", "count").nth(1), Slot::Value, -1),
+            "entries are all counted for one expert",
+            replace(Site::new("route", Access::Atomic, "count"), Slot::Index, 0),
             "data-race",
             "recv",
             ROW_STORE,
@@ -284,6 +294,9 @@ fn bugs_with_packets() -> Vec<Bug> {
         || Site::new("send", Access::Send, "inbox_packets"),
         || Site::new("recv", Access::Take, "inbox_packets"),
     );
+    let count_send = || Site::new("route", Access::Send, "stamped_count");
+    let n_send = || Site::new("route", Access::Send, "stamped_n");
+    let n_read = || Site::wait("recv", "stamped_n");
     let return_send = || Site::new("send", Access::Send, "return_packets");
     let return_take = || Site::new("recv", Access::Take, "return_packets");
     vec![
@@ -315,7 +328,26 @@ fn bugs_with_packets() -> Vec<Bug> {
             RETURN_TAKE,
         ),
         d("rows out of range", offset(row_send(), Slot::Index, 800), "out-of-bounds", "send", ROW_SEND),
-        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", RECORD_SIGNAL),
+        d("no counts", leave_out(count_send()), "deadlock", "recv", COUNT_READ),
+        d(
+            "records of the epoch before",
+            offset(n_read(), Slot::Value, -1),
+            "epoch-confusion",
+            "recv",
+            N_READ,
+        ),
+        d("records of the epoch after", offset(n_read(), Slot::Value, 1), "deadlock", "recv", N_READ),
+        d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
+        d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_TAKE),
+        d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", BEGUN_SIGNAL),
+        d(
+            "nobody hears who has begun",
+            leave_out(Site::wait("recv", "begun")),
+            "lost-packet",
+            "route",
+            COUNT_SEND,
+        ),
     ]
 }
 

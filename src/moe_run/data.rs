@@ -47,6 +47,14 @@ impl Round {
         Round { shape, hook: tuning.dispatch.hook, routing, tokens, grouped, out, in_order }
     }
 
+    /// What a rank's buffer of expert ids holds. Those of tokens that it does not have name an expert all the same: kernels
+    /// may load them, but must not act on them.
+    pub fn ids(&self, rank: u32) -> Vec<i32> {
+        let mut ids = self.routing.ids[rank as usize].clone();
+        ids.resize((self.shape.tokens * self.shape.topk) as usize, 0);
+        ids
+    }
+
     /// The bytes of a row of a rank after dispatch.
     pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
         match self.hook {

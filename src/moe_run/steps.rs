@@ -43,7 +43,7 @@ pub(super) fn load(round: &Round, memory: &mut impl RankMemory) -> Result<(), St
     memory.write("n", 0, &[n])?;
     memory.write("x", 0, &tokens.rows)?;
     memory.write("x_scale", 0, &tokens.scales)?;
-    memory.write("ids", 0, ids)?;
+    memory.write("ids", 0, &round.ids(memory.rank()))?;
     memory.write("weights", 0, &round.routing.weights[rank])
 }
 

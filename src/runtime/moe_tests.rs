@@ -1,6 +1,7 @@
 use std::time::Duration;
 
 use peerwarp_codegen::family::{CudaArch, Target};
+use peerwarp_codegen::ir::ParamKind;
 
 use super::super::mock::{Launched, Machine, MockGpu, Uncompiled};
 use super::super::world::WorldOptions;
@@ -58,7 +59,9 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
         assert_eq!([d("status", 0), d("status", 1)], [c("status", 0), c("status", 1)]);
         // Symmetric buffers: every rank sees the same ones.
         let other = |name, at| member(&launches[2 - 2 * rank], &*dispatch, name, at);
-        for name in ["inbox", "row_flag", "rec_flag"] {
+        let shared = [ParamKind::Symmetric, ParamKind::Flags, ParamKind::Packets, ParamKind::Stamped];
+        let params = dispatch.params();
+        for name in params.iter().filter(|p| shared.contains(&p.kind)).map(|p| p.name.as_str()) {
             assert_eq!([d(name, 0), d(name, 1)], [other(name, 0), other(name, 1)], "{name}");
             assert_ne!(d(name, 0), d(name, 1), "{name}");
         }
@@ -71,8 +74,8 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
 #[test]
 fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
     for (protocol, payload, lasting) in [
-        (Protocol::Flags, ["inbox", "rec_n"], [("row_flag", 0), ("rec_flag", 0)]),
-        (Protocol::Packets, ["rec_n", "rec_route"], [("inbox_packets", 0xff), ("rec_flag", 0)]),
+        (Protocol::Flags, vec!["inbox", "rec_n"], vec![("row_flag", 0), ("rec_flag", 0)]),
+        (Protocol::Packets, vec!["begun_n"], vec![("inbox_packets", 0xff), ("stamped_n", 0), ("begun", 0)]),
     ] {
         let machine = Arc::new(Machine::default());
         let (world, tuning) = (world(&machine), tuning().with_protocol(protocol));
@@ -96,7 +99,7 @@ fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
                 assert_eq!(word(member(launched, &**variant, "epoch", 0)), 77);
             }
             // Of symmetric buffers only a rank's own.
-            for (name, byte) in payload.map(|name| (name, 0xee)).into_iter().chain(lasting) {
+            for (name, byte) in payload.iter().map(|name| (*name, 0xee)).chain(lasting.iter().copied()) {
                 let [own, other] = [at, 1 - at].map(|of| member(&launches[0], &*variants[0], name, of));
                 assert_eq!(word(own), u32::from_ne_bytes([byte; 4]), "{name}");
                 let other_byte = if byte == 0xee && at == 0 { 0 } else { byte };

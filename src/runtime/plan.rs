@@ -45,10 +45,10 @@ impl Plan {
             ParamKind::Scalar => return,
             // The epoch, and how many blocks are done.
             ParamKind::EpochWord => 8,
-            _ => p.len * u64::from(p.dtype.bytes()),
+            kind => p.len * u64::from(kind.element_bytes(p.dtype)),
         };
         let (all, end) = match p.kind {
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
                 (&mut self.symmetric, &mut self.symmetric_bytes)
             }
             _ if INPUTS.contains(&name.as_str()) || OUTPUTS.contains(&name.as_str()) => return,
@@ -60,7 +60,7 @@ impl Plan {
         all.insert(name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match p.kind {
-            ParamKind::Flags | ParamKind::EpochWord => self.cleared.push((name, 0)),
+            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped => self.cleared.push((name, 0)),
             // No packet has arrived.
             ParamKind::Packets => self.cleared.push((name, 0xff)),
             _ => {}

@@ -30,7 +30,7 @@ fn run(fake: &mut Fake, budget: &Budget) -> Result<Found, SearchError> {
 
 #[test]
 fn finds_the_best_pair_wherever_it_is() {
-    for best in [far(), MoeTuning::defaults(&SHAPE).unwrap().with_protocol(Protocol::Packets)] {
+    for best in [far(), MoeTuning::defaults(&SHAPE).unwrap().with_protocol(Protocol::Flags)] {
         let mut fake = Fake::new(best.clone());
         let found = run(&mut fake, &BUDGET).unwrap();
         assert_eq!(found.winner, best);

@@ -136,8 +136,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "counts are put before all are in shared memory",
             DISPATCH,
-            "block.sync();\n        u32 count_tile;",
-            "u32 count_tile;",
+            "+ lower;\n        }\n        group.sync();",
+            "+ lower;\n        }",
         ),
         Bug::new("the epoch stays", DISPATCH, "args.epoch->value = epoch;", "args.epoch->value = epoch - 1;"),
         Bug::new(
@@ -155,8 +155,17 @@ fn of_both() -> Vec<Bug> {
         )
         .with_packets()
         .caught_by("wrong result: "),
+        Bug::new(
+            "a missing element is taken for one that came",
+            DISPATCH,
+            "if (wanted[i]) seen[i] = load_stamped(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (!wanted[i] ||",
+            "if (wanted[i]) seen[i] = load_stamped(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (group.lane == 0 || !wanted[i] ||",
+        )
+        .with_packets()
+        .caught_by("wrong result: "),
         Bug::new("taken without a barrier", DISPATCH, "return group.all(all);", "return true;")
-            .with_packets(),
+            .with_packets()
+            .twice(),
         Bug::new(
             "a missing packet is taken for one that came",
             COMBINE,

@@ -98,14 +98,14 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::EpochWord => Some(0),
+                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped => Some(0),
                 ParamKind::Packets => Some(0xff),
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
             };
             let bytes = match p.kind {
                 ParamKind::Scalar => continue,
                 ParamKind::EpochWord => 8 * p.len,
-                _ => u64::from(p.dtype.bytes()) * p.len,
+                _ => u64::from(p.element_bytes()) * p.len,
             };
             self.buffer(&renamed(&p.name), bytes, fill);
         }
@@ -146,7 +146,7 @@ impl Job {
         for (p, field) in kernel.params.iter().zip(params) {
             let what = match p.kind {
                 ParamKind::Local | ParamKind::EpochWord => Field::Local(self.find(&renamed(&p.name))),
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
                     Field::Symmetric(self.find(&renamed(&p.name)))
                 }
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),

@@ -152,7 +152,7 @@ fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
     job.write(rank, "n", 0, &[ids.len() as u32 / round.shape.topk]);
     job.write(rank, "x", 0, &tokens.rows);
     job.write(rank, "x_scale", 0, &tokens.scales);
-    job.write(rank, "ids", 0, ids);
+    job.write(rank, "ids", 0, &round.ids(rank));
     job.write(rank, "weights", 0, &round.routing.weights[at]);
     launches.iter().for_each(|&launch| job.run_on(rank, launch));
 }

@@ -1,6 +1,7 @@
 //! Waits that expire: nothing hangs, and the record says who waited for whom, where, and for what.
 
 use peerwarp::codegen::ir::ParamKind;
+use peerwarp::kernels::moe::Protocol;
 use peerwarp::moe::{MoeProblem, MoeShape, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 
@@ -26,15 +27,17 @@ struct Status {
     seen: u32,
 }
 
-const SOURCE: &str = include_str!("../../src/kernels/moe/dispatch.rs");
+const SOURCE: &str = include_str!("../../src/kernels/moe/records.rs");
 
 #[test]
 fn a_rank_that_does_not_launch_is_named() {
     let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
-    let tuning = MoeTuning::defaults(&shape).unwrap().small();
-    for language in Language::ALL {
-        let silent = 1;
+    let of = |protocol| MoeTuning::defaults(&shape).unwrap().small().with_protocol(protocol);
+    for (language, protocol) in
+        Language::ALL.into_iter().flat_map(|l| [Protocol::Flags, Protocol::Packets].map(|p| (l, p)))
+    {
+        let (silent, tuning) = (1, of(protocol));
         let plan = Plan { silent: Some(silent), start_after: 6, ..Plan::new(language, 1) };
         let mut host = MoeHost::new(&problem, &tuning, plan);
         let before: Vec<usize> = host.job.read_bytes();
@@ -49,7 +52,7 @@ fn a_rank_that_does_not_launch_is_named() {
                 assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
                 assert_eq!(epoch[..4], 6u32.to_le_bytes(), "the epoch of rank {rank} stays");
                 if status.claimed == 1 {
-                    check(&host, rank as u32, silent, status);
+                    check(&host, rank as u32, silent, protocol, status);
                 }
             }
             let claimed = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;
@@ -62,7 +65,7 @@ fn a_rank_that_does_not_launch_is_named() {
 fn launches_of_an_aborted_world_leave_at_once() {
     let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
-    let tuning = MoeTuning::defaults(&shape).unwrap().small();
+    let tuning = MoeTuning::defaults(&shape).unwrap().small().with_protocol(Protocol::Flags);
     for language in Language::ALL {
         let mut host = MoeHost::new(&problem, &tuning, Plan::new(language, 1));
         let before: Vec<usize> = host.job.read_bytes();
@@ -84,12 +87,15 @@ fn launches_of_an_aborted_world_leave_at_once() {
 }
 
 /// Checks the record of a wait for a rank's records.
-fn check(host: &MoeHost, rank: u32, silent: u32, status: Status) {
+fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Status) {
     let kernel = &host.emitted[0].kernel;
-    let flag = kernel.params.iter().position(|p| p.name == "rec_flag").expect("dispatch has it");
-    assert_eq!(kernel.params[flag].kind, ParamKind::Flags);
-    let line =
-        1 + SOURCE.lines().position(|l| l.contains("a.rec_flag.wait_all(")).expect("dispatch waits") as u32;
+    let (name, kind, wait) = match protocol {
+        Protocol::Flags => ("rec_flag", ParamKind::Flags, "flag.wait_all("),
+        Protocol::Packets => ("stamped_n", ParamKind::Stamped, "n.gather(record + self.bank"),
+    };
+    let flag = kernel.params.iter().position(|p| p.name == name).expect("dispatch has it");
+    assert_eq!(kernel.params[flag].kind, kind);
+    let line = 1 + SOURCE.lines().position(|l| l.contains(wait)).expect("dispatch waits") as u32;
     let role = kernel.roles.iter().position(|r| r.name == "recv").expect("dispatch receives") as u32;
     let first = kernel.roles[..role as usize].iter().map(|r| r.blocks).sum::<u32>();
     let blocks = first..first + kernel.roles[role as usize].blocks;

@@ -2,7 +2,7 @@
 
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::Options;
-use peerwarp::kernels::moe::Phase;
+use peerwarp::kernels::moe::{Phase, Protocol};
 use peerwarp::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeRun, MoeSim, MoeTuning};
 
@@ -24,6 +24,7 @@ fn run(tuning: &MoeTuning, rounds: u32) -> MoeRun {
 fn bytes_and_flags_are_those_of_the_routing() {
     // A record is a number of tokens, four counts, and for each of two tokens' four entries a word and a weight.
     let (row, record) = (128, 4 + 4 * 4 + 4 * 4 + 4 * 4);
+    let small = |shape: &MoeShape| small(shape).with_protocol(Protocol::Flags);
     let run_dedup = run(&small(&problem().shape), 3);
     // In each round: rank 0 sends a row, rank 1 one; each comes back.
     assert_eq!(run_dedup.link_bytes[0][1], 3 * (record + row + row));

@@ -81,8 +81,8 @@ fn folder(name: &str) -> PathBuf {
 fn sources(target: &str) -> Vec<Source> {
     let deepseek = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
     let gpt_oss = [("hidden", "2880"), ("experts", "128"), ("topk", "4"), ("tokens", "128"), ("ranks", "8")];
-    let both = [("phase", "both")];
-    let raw = [("phase", "both"), ("hook", "raw")];
+    let both = [("phase", "both"), ("protocol", "flags"), ("group_warps", "4")];
+    let raw = [&both[..], &[("hook", "raw")]].concat();
     let with = |shape: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)], dtype| {
         [shape, more, &[("dtype", dtype)]].concat()
     };

@@ -86,7 +86,7 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Flags" | "EpochWord" | "Val") => {
+        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Stamped" | "Flags" | "EpochWord" | "Val") => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);

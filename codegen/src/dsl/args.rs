@@ -46,7 +46,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, AnyPtr, AnySym, Packets<T>, AnyPackets, Flags, EpochWord and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, AnyPtr, AnySym, Packets<T>, AnyPackets, Stamped<T>, Flags, EpochWord and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -59,7 +59,7 @@ pub trait Arg: Sized {
 /// A parameter type that fixes its element type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say its element type",
-    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Packets<T>, Flags, EpochWord or Val<T>"
+    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Packets<T>, Stamped<T>, Flags, EpochWord or Val<T>"
 )]
 pub trait TypedArg: Arg {
     /// Element type.

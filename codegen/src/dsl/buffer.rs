@@ -297,6 +297,20 @@ impl Buf {
         });
     }
 
+    pub(crate) fn tally(&self, index: Raw, mask: Raw, loc: Loc) -> Raw {
+        require_role(loc, "a tally");
+        let len = index.len.unwrap_or(1);
+        let mask = spread(mask, len, loc);
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let index = t.use_value(index.trace, index.id, loc)?;
+            let mask = t.use_value(mask.trace, mask.id, loc)?;
+            let (place, ty) = (self.place, t.ty(index));
+            let out = t.emit(ty, loc, |out| OpKind::Tally { out, place, index, mask });
+            Ok(t.raw(out))
+        })
+    }
+
     pub(crate) fn atomic(&self, op: ReduceOp, index: Index, value: Raw, loc: Loc) -> Raw {
         require_role(loc, "an atomic");
         attempt(loc, |t| {

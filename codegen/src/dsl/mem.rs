@@ -203,6 +203,32 @@ macro_rules! local_memory {
 local_memory!(Ptr);
 local_memory!(Shared);
 
+impl Shared<u32> {
+    /// Counts in order: for each `k` where `mask` holds, one after the other, element `index[k]` grows by one. The result
+    /// has, for each `k`, what that element was before; 0 where the mask does not hold.
+    ///
+    /// With zeros to begin with, the result is the rank of each element of `index` among the equal ones, and the array is
+    /// how many there are of each:
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let (experts, ranks, rows): (Ptr<u32>, Ptr<u32>, Ptr<u32>) = (p.arg("experts", 64), p.arg("ranks", 64), p.arg("rows", 16));
+    /// role("main", 1, |_| {
+    ///     let count = shared::<u32>("count", 16);
+    ///     count.store(0, splat(0u32, 16));
+    ///     let expert = experts.load(0, 64);
+    ///     ranks.store(0, count.tally(expert, expert.lt(16)));
+    ///     rows.store(0, count.load(0, 16));
+    /// });
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn tally(&self, index: impl IntoTile<u32>, mask: impl Operand<bool>) -> Tile<u32> {
+        Tile::from_raw(self.buf.tally(index.tile().to_raw(), mask.raw(), Loc::caller()))
+    }
+}
+
 impl<T: Element> Sym<T> {
     /// Element `i` of this rank's own instance, covered by the receipt of a wait.
     #[track_caller]

@@ -51,7 +51,7 @@
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
-//! | both at once, without flags | [`Packets::send`], [`Packets::take`] |
+//! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Stamped::send`], [`Stamped::gather`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -68,6 +68,7 @@ mod ops;
 mod packets;
 mod protocol;
 mod scope;
+mod stamped;
 mod tile;
 mod trace;
 mod val;
@@ -85,6 +86,7 @@ pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared}
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
+pub use stamped::Stamped;
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
@@ -103,8 +105,8 @@ pub mod prelude {
 
     pub use super::{
         AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group,
-        IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr, Shared, Sym, Tile,
-        TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
+        IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr, Shared, Stamped, Sym,
+        Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

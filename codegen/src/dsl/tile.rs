@@ -11,7 +11,7 @@ use super::val::{
     pure, unary,
 };
 use super::var::TileVar;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, UnaryOp, verify::MAX_TILE};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, OpKind, ReduceOp, Type, UnaryOp, verify::MAX_TILE};
 
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
 /// copying it copies no data.
@@ -145,7 +145,12 @@ pub(crate) fn spread(raw: Raw, len: u32, loc: Loc) -> Raw {
 pub fn arange(len: u32) -> Tile<u32> {
     let loc = Loc::caller();
     check_len(loc, len);
-    pure(loc, [], |[]| Pure::Arange(len))
+    // A value of its own each time: tiles that meet the same value are spread over lanes in the same way, which must not
+    // happen to those that have nothing else in common.
+    Tile::from_raw(attempt(loc, |t| {
+        let out = t.emit(Type { dtype: Dtype::U32, len: Some(len) }, loc, |out| OpKind::Arange { out });
+        Ok(t.raw(out))
+    }))
 }
 
 macro_rules! compared {

@@ -139,7 +139,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
     let roles: Vec<RoleInfo> = roles.collect();
     let bytes = |kinds: &[ParamKind]| {
         let chosen = kernel.params.iter().filter(|p| kinds.contains(&p.kind));
-        chosen.map(|p| p.len * u64::from(p.dtype.bytes())).sum()
+        chosen.map(|p| p.len * u64::from(p.element_bytes())).sum()
     };
     Explain {
         kernel: kernel.name.clone(),
@@ -152,7 +152,12 @@ pub fn explain(kernel: &Kernel) -> Explain {
         warp_size: kernel.warp_size,
         block_threads: kernel.block_threads().into(),
         shared_bytes: kernel.shared_bytes(),
-        symmetric_bytes: bytes(&[ParamKind::Symmetric, ParamKind::Packets, ParamKind::Flags]),
+        symmetric_bytes: bytes(&[
+            ParamKind::Symmetric,
+            ParamKind::Packets,
+            ParamKind::Stamped,
+            ParamKind::Flags,
+        ]),
         flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),

@@ -116,6 +116,9 @@ pub enum ParamKind {
     /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
     /// empty; all of them are before the first launch.
     Packets,
+    /// A symmetric buffer of elements of 4 bytes that travel together with a stamp of as many, the epoch; all stamps are
+    /// zero before the first launch.
+    Stamped,
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
     /// A scalar passed by value.
@@ -135,6 +138,23 @@ pub struct Param {
     pub len: u64,
     /// First line of the field's doc comment.
     pub doc: String,
+}
+
+impl Param {
+    /// Bytes of memory that an element takes, its stamp included.
+    pub const fn element_bytes(&self) -> u32 {
+        self.kind.element_bytes(self.dtype)
+    }
+}
+
+impl ParamKind {
+    /// Bytes of memory that an element of a type takes in such a parameter.
+    pub const fn element_bytes(self, dtype: Dtype) -> u32 {
+        match self {
+            ParamKind::Stamped => 2 * dtype.bytes(),
+            _ => dtype.bytes(),
+        }
+    }
 }
 
 /// A shared-memory array. Every group that runs the declaring region has its own.

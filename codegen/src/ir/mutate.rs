@@ -73,7 +73,7 @@ pub enum Mutation {
 pub enum Slot {
     /// The first element, of a `TakePackets` that of its first tile.
     Index,
-    /// What is stored, put, signalled or waited for.
+    /// What is stored, put, signalled or waited for; of stamped elements, the stamp.
     Value,
     /// How many flags a `WaitAll` waits for.
     Count,

@@ -190,6 +190,10 @@ pub enum OpKind {
     Scatter { place: Place, index: ValueId, value: ValueId, mask: Option<ValueId> },
     /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
     Atomic { out: ValueId, op: ReduceOp, place: Place, index: ValueId, value: ValueId },
+    /// Counts in order: for each `i` where `mask` (`Bool` tile) holds, one after the other, `out[i]` is element `index[i]`
+    /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
+    /// meanwhile.
+    Tally { out: ValueId, place: Place, index: ValueId, mask: ValueId },
 
     /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
     /// it has). Not ordered before the parcel is signalled.
@@ -222,6 +226,22 @@ pub enum OpKind {
     /// double-buffered, and a sender hears from the taker once in between.
     TakePackets { packets: ParamId, tiles: Vec<Taken>, mask: ValueId },
 
+    /// Stores a tile to the target ranks' instance of a stamped buffer: each element arrives by itself, at once with `stamp`
+    /// (`U32`), and orders nothing else.
+    SendStamped { stamped: ParamId, target: Target, index: ValueId, value: ValueId, stamp: ValueId },
+    /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its stamp
+    /// equals `stamp`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
+    /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
+    /// all of them in the order that waits and signals make.
+    ReadStamped {
+        out: ValueId,
+        stamped: ParamId,
+        index: ValueId,
+        from: ValueId,
+        mask: ValueId,
+        stamp: ValueId,
+    },
+
     /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
     If { cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)> },
     /// Counts `var` from `start` while below `end` by `step` (all of one integer type; `step` above zero).
@@ -245,7 +265,13 @@ pub enum OpKind {
 impl OpKind {
     /// Whether it waits for another rank, and so ends the launch when none comes.
     pub const fn may_expire(&self) -> bool {
-        matches!(self, OpKind::Wait { .. } | OpKind::WaitAll { .. } | OpKind::TakePackets { .. })
+        matches!(
+            self,
+            OpKind::Wait { .. }
+                | OpKind::WaitAll { .. }
+                | OpKind::TakePackets { .. }
+                | OpKind::ReadStamped { .. }
+        )
     }
 }
 

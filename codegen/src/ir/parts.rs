@@ -28,9 +28,11 @@ impl OpKind {
             | LoadMasked { out, .. }
             | Gather { out, .. }
             | Atomic { out, .. }
+            | Tally { out, .. }
             | VarGet { out, .. } => vec![*out],
             If { results, .. } => results.iter().map(|r| r.0).collect(),
             TakePackets { tiles, .. } => tiles.iter().map(|t| t.out).collect(),
+            ReadStamped { out, .. } => vec![*out],
             Store { .. }
             | Scatter { .. }
             | Put { .. }
@@ -38,6 +40,7 @@ impl OpKind {
             | Wait { .. }
             | WaitAll { .. }
             | SendPackets { .. }
+            | SendStamped { .. }
             | For { .. }
             | While { .. }
             | Break { .. }
@@ -80,6 +83,7 @@ impl OpKind {
                 v
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
+            Tally { index, mask, .. } => vec![*index, *mask],
             Wait { index, from, value, .. } => vec![*index, *from, *value],
             WaitAll { index, count, only, value, .. } => {
                 let mut v = vec![*index, *count, *value];
@@ -87,6 +91,8 @@ impl OpKind {
                 v
             }
             SendPackets { index, value, .. } => vec![*index, *value],
+            SendStamped { index, value, stamp, .. } => vec![*index, *value, *stamp],
+            ReadStamped { index, from, mask, stamp, .. } => vec![*index, *from, *mask, *stamp],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![*mask];
                 v.extend(tiles.iter().flat_map(|t| [t.index, t.from]));
@@ -135,6 +141,7 @@ impl OpKind {
                 v
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
+            Tally { index, mask, .. } => vec![index, mask],
             Wait { index, from, value, .. } => vec![index, from, value],
             WaitAll { index, count, only, value, .. } => {
                 let mut v = vec![index, count, value];
@@ -142,6 +149,8 @@ impl OpKind {
                 v
             }
             SendPackets { index, value, .. } => vec![index, value],
+            SendStamped { index, value, stamp, .. } => vec![index, value, stamp],
+            ReadStamped { index, from, mask, stamp, .. } => vec![index, from, mask, stamp],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![mask];
                 v.extend(tiles.iter_mut().flat_map(|t| [&mut t.index, &mut t.from]));
@@ -188,12 +197,15 @@ impl OpKind {
             | Store { .. }
             | Scatter { .. }
             | Atomic { .. }
+            | Tally { .. }
             | Put { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
             | SendPackets { .. }
             | TakePackets { .. }
+            | SendStamped { .. }
+            | ReadStamped { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }
@@ -231,12 +243,15 @@ impl OpKind {
             | Store { .. }
             | Scatter { .. }
             | Atomic { .. }
+            | Tally { .. }
             | Put { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
             | SendPackets { .. }
             | TakePackets { .. }
+            | SendStamped { .. }
+            | ReadStamped { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }

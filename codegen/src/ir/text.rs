@@ -202,9 +202,13 @@ impl<'k> Text<'k> {
 
 fn param_row(p: &Param) -> [String; 3] {
     let kind = p.kind.name();
-    let bytes = u128::from(p.len) * u128::from(p.dtype.bytes());
+    let bytes = u128::from(p.len) * u128::from(p.element_bytes());
     match p.kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+        ParamKind::Local
+        | ParamKind::Symmetric
+        | ParamKind::Flags
+        | ParamKind::Packets
+        | ParamKind::Stamped => {
             [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
         }
         ParamKind::EpochWord | ParamKind::Scalar => {

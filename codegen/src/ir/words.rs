@@ -114,6 +114,7 @@ impl ParamKind {
             ParamKind::Symmetric => "symmetric",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
+            ParamKind::Stamped => "stamped",
             ParamKind::EpochWord => "epoch",
             ParamKind::Scalar => "scalar",
         }
@@ -126,6 +127,7 @@ impl ParamKind {
             ParamKind::Symmetric => "a symmetric buffer",
             ParamKind::Flags => "a flag array",
             ParamKind::Packets => "a packet buffer",
+            ParamKind::Stamped => "a stamped buffer",
             ParamKind::EpochWord => "an epoch word",
             ParamKind::Scalar => "a scalar",
         }
@@ -162,12 +164,15 @@ impl OpKind {
             OpKind::Atomic { op, .. } => {
                 op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"])
             }
+            OpKind::Tally { .. } => "tally",
             OpKind::Put { .. } => "put",
             OpKind::Signal { .. } => "signal",
             OpKind::Wait { .. } => "wait",
             OpKind::WaitAll { .. } => "wait_all",
             OpKind::SendPackets { .. } => "send_packets",
             OpKind::TakePackets { .. } => "take_packets",
+            OpKind::SendStamped { .. } => "send_stamped",
+            OpKind::ReadStamped { .. } => "read_stamped",
             OpKind::If { .. } => "if",
             OpKind::For { .. } => "for",
             OpKind::While { .. } => "while",

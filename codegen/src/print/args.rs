@@ -67,7 +67,9 @@ impl ArgsLayout {
             let name = names.of(ParamId(i as u32));
             match p.kind {
                 ParamKind::Local | ParamKind::EpochWord => add(name, 8, 1),
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => add(name, 8, kernel.ranks),
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
+                    add(name, 8, kernel.ranks);
+                }
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }
@@ -183,6 +185,7 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
             ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
+            ParamKind::Stamped => format!("{}* {name}[{ranks}];", scalar_type(Dtype::U64, language)),
             ParamKind::EpochWord if language == Language::Device => format!("EpochWord* {name};"),
             ParamKind::EpochWord => format!("PeerwarpEpochWord* {name};"),
             ParamKind::Scalar => format!("{ty} {name};"),
@@ -201,12 +204,13 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
     let used = used(kernel);
     let buffer = |(i, p): (usize, &Param)| {
         let id = ParamId(i as u32);
-        let all = p.len * u64::from(p.dtype.bytes());
+        let all = p.len * u64::from(p.element_bytes());
         let (kind, bytes) = match p.kind {
             ParamKind::Local => ("LOCAL", all),
             ParamKind::Symmetric => ("SYMMETRIC", all),
             ParamKind::Flags => ("FLAGS", all),
             ParamKind::Packets => ("PACKETS", all),
+            ParamKind::Stamped => ("STAMPED", all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Scalar => return None,
         };
@@ -236,6 +240,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
         ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
+        ParamKind::Stamped => format!("stamped {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Scalar => String::new(),
     };
@@ -303,7 +308,8 @@ fn written(kernel: &Kernel) -> HashSet<ParamId> {
         kernel.walk(&role.body, &mut |_, op| {
             if let OpKind::Store { place: Place::Param(p), .. }
             | OpKind::Scatter { place: Place::Param(p), .. }
-            | OpKind::Atomic { place: Place::Param(p), .. } = op.kind
+            | OpKind::Atomic { place: Place::Param(p), .. }
+            | OpKind::Tally { place: Place::Param(p), .. } = op.kind
             {
                 found.insert(p);
             }

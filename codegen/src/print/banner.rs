@@ -85,10 +85,17 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => note("waits for", param(*flag)),
         OpKind::SendPackets { packets, .. } => note("sends", param(*packets)),
         OpKind::TakePackets { packets, .. } => note("takes", param(*packets)),
+        OpKind::SendStamped { stamped, .. } => note("sends", param(*stamped)),
+        OpKind::ReadStamped { stamped, .. } => note("waits for", param(*stamped)),
         kind => {
             if let Some(Place::Param(p)) = place_of(kind) {
-                let writes =
-                    matches!(kind, OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Atomic { .. });
+                let writes = matches!(
+                    kind,
+                    OpKind::Store { .. }
+                        | OpKind::Scatter { .. }
+                        | OpKind::Atomic { .. }
+                        | OpKind::Tally { .. }
+                );
                 note(if writes { "writes" } else { "reads" }, param(p));
             }
         }
@@ -108,12 +115,13 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
             ParamKind::Symmetric => "symmetric",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
+            ParamKind::Stamped => "stamped",
             ParamKind::EpochWord => "epoch",
             ParamKind::Scalar => "scalar",
         };
         let shape =
             if p.kind == ParamKind::Scalar { p.dtype.to_string() } else { format!("{}[{}]", p.dtype, p.len) };
-        let bytes = bytes(p.len * u64::from(p.dtype.bytes()));
+        let bytes = bytes(p.len * u64::from(p.element_bytes()));
         vec![p.name.clone(), kind.into(), shape, bytes, p.doc.clone()]
     });
     table(rows.collect())

@@ -13,7 +13,10 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             format!("{}_{}", buffer(p, *place), if tile { "tile" } else { "value" })
         }
         OpKind::Gather { place, .. } => format!("{}_gathered", buffer(p, *place)),
-        OpKind::Atomic { place, .. } => format!("{}_before", buffer(p, *place)),
+        OpKind::ReadStamped { stamped, .. } => format!("{}_read", p.kernel.params[stamped.index()].name),
+        OpKind::Atomic { place, .. } | OpKind::Tally { place, .. } => {
+            format!("{}_before", buffer(p, *place))
+        }
         OpKind::For { .. } => "i".into(),
         OpKind::GroupIndex { .. } => "group_index".into(),
         OpKind::Rank { .. } => "rank".into(),
@@ -62,6 +65,7 @@ fn use_of(p: &Program, v: ValueId) -> Option<String> {
             | OpKind::Store { index, .. }
             | OpKind::Scatter { index, .. }
             | OpKind::Atomic { index, .. }
+            | OpKind::Tally { index, .. }
             | OpKind::Put { index, .. } => *index,
             OpKind::Signal { flag, index, .. } | OpKind::Wait { flag, index, .. } if *index == v => {
                 return Some(format!("{}_index", p.kernel.params[flag.index()].name));

@@ -109,7 +109,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         OpKind::LoadMasked { out, place, index, .. } => one(place, false, false, spread(out), Some(index)),
         OpKind::Gather { place, .. } => one(place, false, false, Lanes::Anywhere, None),
         OpKind::Store { place, index, value, .. } => one(place, true, false, spread(value), Some(index)),
-        OpKind::Scatter { place, .. } => one(place, true, false, Lanes::Anywhere, None),
+        OpKind::Scatter { place, .. } | OpKind::Tally { place, .. } => {
+            one(place, true, false, Lanes::Anywhere, None)
+        }
         OpKind::Atomic { place, index, .. } => one(place, true, false, Lanes::First, Some(index)),
         OpKind::Put { buffer, index, value, .. } => {
             // A scalar put to a mask is spread over lanes by destination, not by element.
@@ -138,6 +140,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         // Nothing else touches packets.
         | OpKind::SendPackets { .. }
         | OpKind::TakePackets { .. }
+        // Nothing else touches stamped elements.
+        | OpKind::SendStamped { .. }
+        | OpKind::ReadStamped { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

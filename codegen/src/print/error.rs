@@ -57,17 +57,17 @@ pub enum PrintError {
         /// Elements of a packet.
         packet: u32,
     },
-    /// Tiles that are packets of two element widths.
+    /// Tiles of which a lane would have to hold two numbers of elements at once.
     #[error(
-        "{loc}: a tile sent or taken as packets of {packet} elements meets one of packets of {other}; store one of them to \
-         memory in between"
+        "{loc}: a tile of which each lane holds {per_lane} elements here, as packets, stamps and counting in order want it, \
+         meets one of {other}; store one of them to memory in between"
     )]
-    PacketWidths {
-        /// Where the second one is sent or taken.
+    LaneWidths {
+        /// Where the second one is sent, taken or counted.
         loc: Loc,
-        /// Its elements a packet.
-        packet: u32,
-        /// Elements a packet of the first.
+        /// Elements a lane holds of it.
+        per_lane: u32,
+        /// Elements a lane holds of the first.
         other: u32,
     },
     /// A timeline without room for records, or with room for too many.

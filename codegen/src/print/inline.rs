@@ -186,7 +186,8 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
             one_rank && (mask.is_some() || layouts.of(*value).per_lane == 1)
         }
-        OpKind::Scan { .. } | OpKind::SendPackets { .. } => false,
+        OpKind::Scan { .. } | OpKind::Tally { .. } | OpKind::SendPackets { .. } => false,
+        OpKind::SendStamped { .. } => false,
         _ => true,
     }
 }

@@ -5,7 +5,7 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use crate::ir::{Dtype, Kernel, OpId, OpKind, PACKET_BYTES, Type, ValueId, VarId};
+use crate::ir::{Dtype, Kernel, Loc, OpId, OpKind, PACKET_BYTES, Type, ValueId, VarId};
 
 use super::{PrintError, program::Program};
 
@@ -106,12 +106,16 @@ impl Layouts {
         self.parent[a.max(b) as usize] = a.min(b);
     }
 
-    /// A lane holds one packet a step of a tile that is sent or taken as packets.
+    /// A lane holds one packet a step of a tile that is sent or taken as packets, and one element of one that is counted in
+    /// order or read with stamps.
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
         let (tile, indices) = match &op.kind {
             OpKind::SendPackets { value, index, .. } => (*value, vec![*index]),
             OpKind::TakePackets { tiles, .. } => (tiles[0].out, tiles.iter().map(|t| t.index).collect()),
+            OpKind::Tally { out, .. } | OpKind::ReadStamped { out, .. } => {
+                return self.pin_to(*out, 1, op.loc, pinned);
+            }
             _ => return Ok(()),
         };
         let dtype = p.kernel.ty(tile).dtype;
@@ -119,8 +123,18 @@ impl Layouts {
         if indices.iter().any(|&i| p.divisor(i, packet) < packet) {
             return Err(PrintError::PacketAlignment { loc: op.loc, packet });
         }
-        match pinned[self.find(tile.0) as usize].replace(packet) {
-            Some(other) if other != packet => Err(PrintError::PacketWidths { loc: op.loc, packet, other }),
+        self.pin_to(tile, packet, op.loc, pinned)
+    }
+
+    fn pin_to(
+        &self,
+        tile: ValueId,
+        per_lane: u32,
+        loc: Loc,
+        pinned: &mut [Option<u32>],
+    ) -> Result<(), PrintError> {
+        match pinned[self.find(tile.0) as usize].replace(per_lane) {
+            Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc, per_lane, other }),
             _ => Ok(()),
         }
     }

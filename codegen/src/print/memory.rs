@@ -1,6 +1,6 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{Loc, OpId, OpKind, Place, ReduceOp, ValueId};
+use crate::ir::{Dtype, Loc, OpId, OpKind, Place, ReduceOp, ValueId};
 
 use super::{
     PrintError,
@@ -19,7 +19,8 @@ pub(super) fn place_of(kind: &OpKind) -> Option<Place> {
         | OpKind::Gather { place, .. }
         | OpKind::Store { place, .. }
         | OpKind::Scatter { place, .. }
-        | OpKind::Atomic { place, .. } => Some(place),
+        | OpKind::Atomic { place, .. }
+        | OpKind::Tally { place, .. } => Some(place),
         OpKind::Put { buffer, .. } => Some(Place::Param(buffer)),
         _ => None,
     }
@@ -37,12 +38,15 @@ impl Emitter<'_, '_> {
                 self.atomic(out, how, place, index, value, op.loc)
             }
             OpKind::Scan { out, op: how, a, exclusive } => self.scan(out, how, a, exclusive, op.loc),
+            OpKind::Tally { out, place, index, mask } => self.tally(out, place, index, mask, op.loc),
             OpKind::Put { .. } => self.put(id),
             OpKind::Signal { .. } => self.signal(id),
             OpKind::Wait { .. } => self.wait(id),
             OpKind::WaitAll { .. } => self.wait_all(id),
             OpKind::SendPackets { .. } => self.send_packets(id),
             OpKind::TakePackets { .. } => self.take_packets(id),
+            OpKind::SendStamped { .. } => self.send_stamped(id),
+            OpKind::ReadStamped { .. } => self.read_stamped(id),
             _ => unreachable!("every other operation is written elsewhere"),
         }
     }
@@ -194,6 +198,44 @@ impl Emitter<'_, '_> {
             ));
             let target = me.registers_of(out, step);
             me.w.line(&if e == 1 { format!("{target} = {result}[0];") } else { format!("{target} = {result};") });
+            Ok(())
+        })
+    }
+
+    /// Counting in order: step by step, a lane's element each.
+    fn tally(
+        &mut self,
+        out: ValueId,
+        place: Place,
+        index: ValueId,
+        mask: ValueId,
+        loc: Loc,
+    ) -> Result<(), PrintError> {
+        self.flush()?;
+        self.used.add(Prim::Tally);
+        let layout = self.f.layouts.of(out);
+        let name = self.declare(out);
+        if !layout.is_single() {
+            self.declare_registers(&name, Dtype::U32, layout);
+        }
+        let warps = layout.len.min(layout.lanes).div_ceil(self.f.p.kernel.warp_size);
+        let (base, group) = (self.base(place).text, self.group.name);
+        self.step_loop(Step::new(layout), false, loc, |me, step| {
+            let (mut bin, mut counted) = (me.element(index, step)?, me.element(mask, step)?);
+            if layout.len != layout.full_steps() * layout.lanes {
+                // Lanes beyond the end take part without counting.
+                let end = Expr::atom(layout.len.to_string());
+                let inside = Expr::binary("<", Prec::Relation, &me.at(step), &end);
+                bin = Expr::ternary(&inside, &bin, &Expr::atom("0u"));
+                counted = Expr::binary("&&", Prec::And, &inside, &counted);
+            }
+            let target =
+                if layout.is_single() { format!("const u32 {name}") } else { me.registers_of(out, step) };
+            me.w.line(&format!(
+                "{target} = group_tally({group}, {base}, {warps}, {}, {});",
+                bin.plain(),
+                counted.plain()
+            ));
             Ok(())
         })
     }

@@ -39,6 +39,7 @@ mod program;
 mod protocol;
 mod reach;
 mod source;
+mod stamped;
 mod steps;
 mod sync;
 mod template;

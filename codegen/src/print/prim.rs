@@ -126,6 +126,8 @@ prims! {
     Reduce = "reduce", Block, [Shuffle];
     /// Prefix reduction over a group.
     Scan = "scan", Block, [Shuffle, Vec];
+    /// Counting in order.
+    Tally = "tally", Block, [Shuffle, BitCount];
     /// One lane works, all get the result.
     Once = "once", Block, [Shuffle];
     /// Atomic sum.
@@ -162,6 +164,10 @@ prims! {
     SendPacket = "send_packet", Nothing, [Bits, Vec, Packet];
     /// Take packets.
     TakePackets = "take_packets", Nothing, [Bits, Vec, Poll, Packet];
+    /// Send elements with a stamp.
+    SendStamped = "send_stamped", Nothing, [Bits];
+    /// Read elements with a stamp.
+    ReadStamped = "read_stamped", Nothing, [Bits, Poll];
     /// Successor of an epoch.
     Epoch = "epoch", Nothing, [];
     /// The last block advances the epoch.
@@ -239,27 +245,31 @@ pub(super) const DEFINED: &[&str] = &[
     "broadcast",
     "exp_of",
     "fetch_and",
+    "fetch_and_shared",
     "fetch_max",
+    "fetch_max_shared",
     "fetch_min",
+    "fetch_min_shared",
     "fetch_or",
+    "fetch_or_shared",
     "fetch_sum",
+    "fetch_sum_shared",
     "fill",
     "fma_of",
     "give_up",
-    "has_arrived",
-    "load_packet",
-    "send_packet",
-    "store_packet",
-    "take_packets",
     "group_reduce",
     "group_scan",
+    "group_tally",
+    "has_arrived",
     "iota",
     "kernel_id",
     "lane_in_warp",
     "last_block",
     "least",
     "load",
+    "load_packet",
     "load_relaxed_system",
+    "load_stamped",
     "max_of",
     "min_of",
     "most",
@@ -271,6 +281,9 @@ pub(super) const DEFINED: &[&str] = &[
     "poll",
     "popcount",
     "ranks",
+    "read_stamped",
+    "send_packet",
+    "send_stamped",
     "shared_array",
     "shuffle_from",
     "shuffle_up",
@@ -279,10 +292,12 @@ pub(super) const DEFINED: &[&str] = &[
     "signal_ranks",
     "sqrt_of",
     "store",
+    "store_packet",
     "store_release_system",
     "store_shared",
     "store_words",
     "stores_done",
+    "take_packets",
     "thread_in_block",
     "to_bf16",
     "to_f32",
@@ -301,11 +316,6 @@ pub(super) const DEFINED: &[&str] = &[
     "wrap_neg",
     "wrap_shl",
     "wrap_sub",
-    "fetch_and_shared",
-    "fetch_max_shared",
-    "fetch_min_shared",
-    "fetch_or_shared",
-    "fetch_sum_shared",
 ];
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{Const, Loc, OpId, OpKind, ParamId, Place, SignalOrder, Target, ValueId};
+use crate::ir::{Const, Loc, OpId, OpKind, ParamId, ParamKind, Place, SignalOrder, Target, ValueId};
 
 use super::{
     PrintError,
@@ -158,7 +158,10 @@ impl Emitter<'_, '_> {
         let param = &self.f.p.kernel.params[buffer.index()];
         let to = self.names.fresh(&format!("{}_there", param.name));
         let target = Expr::index(&self.arg(buffer), rank);
-        let ty = super::ops::type_name(param.dtype);
+        let ty = match param.kind {
+            ParamKind::Stamped => "u64",
+            _ => super::ops::type_name(param.dtype),
+        };
         self.w.line(&format!("{ty}* const {to} = {};", target.text));
         Expr::atom(to)
     }

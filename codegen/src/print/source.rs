@@ -234,7 +234,10 @@ fn entry_body(
     offsets: &HashMap<SharedId, u32>,
 ) -> Result<String, PrintError> {
     let kernel = facts.p.kernel;
-    let talks = kernel.params.iter().any(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Packets));
+    let talks = kernel
+        .params
+        .iter()
+        .any(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped));
     if talks {
         used.add(Prim::System);
     }
@@ -356,7 +359,8 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
         kernel.walk(&role.body, &mut |_, op| {
             if let OpKind::Wait { flag: param, .. }
             | OpKind::WaitAll { flag: param, .. }
-            | OpKind::TakePackets { packets: param, .. } = op.kind
+            | OpKind::TakePackets { packets: param, .. }
+            | OpKind::ReadStamped { stamped: param, .. } = op.kind
             {
                 awaited.insert(param);
                 roles.insert(i);

@@ -2,7 +2,7 @@
 //!
 //! A group's lanes touch shared and global memory on their own. Wherever one lane's touch may hit what another lane
 //! touched since the last barrier, and one of the two writes, a barrier goes before the later one. Control flow is
-//! uniform over the group, so a barrier may stand anywhere. Waits and signals have a barrier inside; the end of a split
+//! uniform over the group, so a barrier may stand anywhere. Waits, signals and tallies have a barrier inside; the end of a split
 //! has one of the whole block. Reductions that all lanes meet for serve as barriers where one is needed after them: the
 //! emitter then writes what came before them before them.
 
@@ -115,7 +115,12 @@ impl Walk<'_, '_> {
             OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
             | OpKind::TakePackets { .. }
+            | OpKind::ReadStamped { .. }
             | OpKind::Signal { .. } => State::new(),
+            OpKind::Tally { .. } => {
+                self.touch(op, state);
+                State::new()
+            }
             OpKind::Reduce { out, .. } if self.forms.of(*out) != Form::Dead && is_meeting(self.p, op) => {
                 state.into_iter().map(|(i, age, met)| (i, age, met.or(Some(op)))).collect()
             }

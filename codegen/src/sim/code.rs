@@ -219,6 +219,12 @@ pub(super) enum Insn {
         out: Reg,
         value: Reg,
     },
+    Tally {
+        place: Place,
+        out: TileReg,
+        index: TileReg,
+        mask: TileReg,
+    },
     Put {
         target: TargetReg,
         buffer: ParamId,
@@ -268,6 +274,21 @@ pub(super) enum Insn {
         len: u32,
         tiles: Box<[TakenReg]>,
         mask: Reg,
+    },
+    SendStamped {
+        target: TargetReg,
+        stamped: ParamId,
+        index: Reg,
+        value: TileReg,
+        stamp: Reg,
+    },
+    ReadStamped {
+        stamped: ParamId,
+        out: TileReg,
+        index: TileReg,
+        from: TileReg,
+        mask: TileReg,
+        stamp: Reg,
     },
     Jump {
         to: Pc,
@@ -380,7 +401,11 @@ impl Insn {
             Insn::Scatter { index, value, mask, .. } => {
                 [index, value].into_iter().chain(mask).for_each(visit);
             }
-            Insn::SendPackets { value, .. } => visit(value),
+            Insn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
+            Insn::SendPackets { value, .. } | Insn::SendStamped { value, .. } => visit(value),
+            Insn::ReadStamped { out, index, from, mask, .. } => {
+                [index, from, mask, out].into_iter().for_each(visit);
+            }
             Insn::TakePackets { tiles, .. } => tiles.iter_mut().for_each(|t| visit(&mut t.out)),
             Insn::Copy { .. }
             | Insn::Rank { .. }

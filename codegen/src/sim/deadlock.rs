@@ -16,7 +16,7 @@ struct Stuck {
     buffer: usize,
     index: u64,
     from: usize,
-    /// Of a flag; packets have none.
+    /// Of a flag or a stamp; packets have none.
     value: Option<u32>,
 }
 
@@ -86,7 +86,8 @@ impl World<'_> {
             for (buffer, memory) in buffers.iter().enumerate() {
                 let flags = memory.flags.iter().flat_map(|f| f.waiting());
                 let packets = memory.packets.iter().flat_map(|p| p.waiting());
-                for (index, id) in flags.chain(packets) {
+                let stamped = memory.stamped.iter().flat_map(|s| s.waiting());
+                for (index, id) in flags.chain(packets).chain(stamped) {
                     let Some(agent) = &self.agents[id as usize] else { continue };
                     let (from, value) = self.awaited(agent, index);
                     all.push(Stuck { agent: id, rank, buffer, index, from, value });
@@ -112,6 +113,11 @@ impl World<'_> {
                 };
                 let tile = tiles.iter().find(holds).expect("whoever waits for a packet takes it");
                 (agent.get(tile.from) as usize, None)
+            }
+            Insn::ReadStamped { index: indices, from, stamp, .. } => {
+                let at = agent.tile(*indices).view::<u32>().iter().position(|&i| u64::from(i) == index);
+                let at = at.expect("whoever waits for an element reads it");
+                (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*stamp) as u32))
             }
             _ => unreachable!("only waits register for flags and packets"),
         }
@@ -175,7 +181,9 @@ impl World<'_> {
             let party = self.party(self.event_of(s));
             return format!("{party}: waits for packet {} of {flag} from rank {}", s.index, s.from);
         };
-        let holds = self.memory[s.rank][s.buffer].flags.as_ref().map_or(0, |f| f.value(s.index));
+        let memory = &self.memory[s.rank][s.buffer];
+        let stamp = memory.stamped.as_ref().map_or(0, |a| a.stamp(s.index));
+        let holds = memory.flags.as_ref().map_or(stamp, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
         format!("{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})", s.index, value, s.from)
     }
@@ -244,7 +252,10 @@ fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usiz
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Signal { flag: to, .. } | OpKind::SendPackets { packets: to, .. } = op.kind {
+            if let OpKind::Signal { flag: to, .. }
+            | OpKind::SendPackets { packets: to, .. }
+            | OpKind::SendStamped { stamped: to, .. } = op.kind
+            {
                 found |= launch.is_bound(to, buffer);
             }
         });

@@ -269,11 +269,14 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Store { place: p, .. } => format!("store to {}", place(*p)),
         OpKind::Scatter { place: p, .. } => format!("scatter to {}", place(*p)),
         OpKind::Atomic { place: p, .. } => format!("atomic on {}", place(*p)),
+        OpKind::Tally { place: p, .. } => format!("tally on {}", place(*p)),
         OpKind::Put { buffer, .. } => format!("put to {}", param(*buffer)),
         OpKind::Signal { flag, .. } => format!("signal of {}", param(*flag)),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
         OpKind::SendPackets { packets, .. } => format!("sending packets {}", param(*packets)),
         OpKind::TakePackets { packets, .. } => format!("taking packets {}", param(*packets)),
+        OpKind::SendStamped { stamped, .. } => format!("sending stamped {}", param(*stamped)),
+        OpKind::ReadStamped { stamped, .. } => format!("reading stamped {}", param(*stamped)),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

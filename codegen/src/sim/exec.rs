@@ -90,12 +90,15 @@ impl World<'_> {
                     | Insn::Store { .. }
                     | Insn::Scatter { .. }
                     | Insn::Atomic { .. }
+                    | Insn::Tally { .. }
                     | Insn::Put { .. }
                     | Insn::Signal { .. }
                     | Insn::Wait { .. }
                     | Insn::WaitAll { .. }
                     | Insn::SendPackets { .. }
                     | Insn::TakePackets { .. }
+                    | Insn::SendStamped { .. }
+                    | Insn::ReadStamped { .. }
             );
             if visible {
                 if left == 0 {
@@ -202,13 +205,16 @@ impl World<'_> {
             | Insn::Gather { .. }
             | Insn::Store { .. }
             | Insn::Scatter { .. }
-            | Insn::Atomic { .. } => return self.access_memory(agent, insn),
+            | Insn::Atomic { .. }
+            | Insn::Tally { .. } => return self.access_memory(agent, insn),
             Insn::Put { .. }
             | Insn::Signal { .. }
             | Insn::Wait { .. }
             | Insn::WaitAll { .. }
             | Insn::SendPackets { .. }
-            | Insn::TakePackets { .. } => return self.communicate(id, agent, insn),
+            | Insn::TakePackets { .. }
+            | Insn::SendStamped { .. }
+            | Insn::ReadStamped { .. } => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::Unless { cond, to } => {
                 if agent.get(cond) == 0 {

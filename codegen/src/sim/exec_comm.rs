@@ -38,6 +38,8 @@ impl World<'_> {
             Insn::WaitAll { .. } => self.wait_all(id, agent, insn),
             Insn::SendPackets { .. } => self.send_packets(agent, insn).map(|()| true),
             Insn::TakePackets { .. } => self.take_packets(id, agent, insn),
+            Insn::SendStamped { .. } => self.send_stamped(agent, insn).map(|()| true),
+            Insn::ReadStamped { .. } => self.read_stamped(id, agent, insn),
             _ => unreachable!("called for communication"),
         };
         match done {
@@ -194,6 +196,9 @@ impl World<'_> {
                 self.memory[rank][buffer].bytes_mut()[from..to].copy_from_slice(data.view());
                 let packet = u64::from(PACKET_BYTES);
                 self.packets_arrive(rank, buffer, at / packet..to as u64 / packet, p.by);
+            }
+            Cargo::Stamped { buffer, first, data, sent } => {
+                self.stamped_arrive(rank, buffer, first, &data, sent)
             }
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }

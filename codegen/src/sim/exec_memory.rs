@@ -58,6 +58,9 @@ impl World<'_> {
                 })
                 .map(|old| agent.set(out, old))
             }
+            Insn::Tally { place, out, index, mask } => {
+                self.fill_tile(agent, out, |w, a, out| w.tally(a, place, a.tile(index), a.tile(mask), out))
+            }
             _ => unreachable!("called for memory accesses"),
         };
         match done {
@@ -293,6 +296,29 @@ impl World<'_> {
             let range = (u64::from(twice[0]), u64::from(twice[0]) + 1);
             self.find_at(FindingKind::ScatterConflict, message, at, None, &name, range);
         }
+    }
+
+    fn tally(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        index: &Tile,
+        mask: &Tile,
+        out: &mut Tile,
+    ) -> Result<(), Fault> {
+        let (index, mask) = (index.view::<u32>(), mask.view::<u8>());
+        let out = out.fresh::<u32>(index.len());
+        out.fill(0);
+        for i in (0..index.len()).filter(|&i| mask[i] != 0) {
+            let at = u64::from(index[i]);
+            self.bounds(agent, place, at, at + 1)?;
+            self.note_read(agent, place, at, at + 1, 4, None);
+            self.note_write(agent, place, at, at + 1, 4);
+            let memory = self.at_place(agent, place);
+            out[i] = read_bits(memory.bytes(), at, 4) as u32;
+            write_bits(memory.bytes_mut(), at, 4, out[i].wrapping_add(1).into());
+        }
+        Ok(())
     }
 
     fn atomic(&mut self, agent: &Agent, on: Access, f: impl Fn(u64) -> u64) -> Result<u64, Fault> {

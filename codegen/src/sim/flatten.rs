@@ -234,11 +234,15 @@ impl Flattener<'_> {
             | OpKind::Gather { .. }
             | OpKind::Store { .. }
             | OpKind::Scatter { .. }
-            | OpKind::Atomic { .. } => self.memory(kind),
+            | OpKind::Atomic { .. }
+            | OpKind::Tally { .. } => self.memory(kind),
             OpKind::Put { .. } | OpKind::Signal { .. } | OpKind::Wait { .. } | OpKind::WaitAll { .. } => {
                 self.communication(kind);
             }
-            OpKind::SendPackets { .. } | OpKind::TakePackets { .. } => self.packets(kind),
+            OpKind::SendPackets { .. }
+            | OpKind::TakePackets { .. }
+            | OpKind::SendStamped { .. }
+            | OpKind::ReadStamped { .. } => self.packets(kind),
             OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }
@@ -293,6 +297,9 @@ impl Flattener<'_> {
                 value: self.tile(value),
                 mask: mask.map(|m| self.tile(m)),
             },
+            OpKind::Tally { out, place, index, mask } => {
+                Insn::Tally { place, out: self.tile(out), index: self.tile(index), mask: self.tile(mask) }
+            }
             OpKind::Atomic { out, op, place, index, value } => Insn::Atomic {
                 op,
                 on: self.access(place, index, value),
@@ -369,7 +376,22 @@ impl Flattener<'_> {
                     mask: self.reg(*mask),
                 }
             }
-            _ => unreachable!("called for packets"),
+            OpKind::SendStamped { stamped, target, index, value, stamp } => Insn::SendStamped {
+                target: self.target(*target),
+                stamped: *stamped,
+                index: self.reg(*index),
+                value: self.tile(*value),
+                stamp: self.reg(*stamp),
+            },
+            OpKind::ReadStamped { out, stamped, index, from, mask, stamp } => Insn::ReadStamped {
+                stamped: *stamped,
+                out: self.tile(*out),
+                index: self.tile(*index),
+                from: self.tile(*from),
+                mask: self.tile(*mask),
+                stamp: self.reg(*stamp),
+            },
+            _ => unreachable!("called for packets and stamped elements"),
         };
         self.emit(insn);
     }

@@ -11,7 +11,7 @@ use super::clock::MAX_AGENTS;
 use super::code::Compiled;
 use super::error::{SimError, kind_name};
 use super::finding::Findings;
-use super::memory::{HostMemory, Memory};
+use super::memory::{HostMemory, Memory, is_plain};
 use super::options::Options;
 use super::report::Report;
 use super::world::World;
@@ -134,12 +134,11 @@ impl Machine {
     /// Declares a buffer of `len` elements on every rank. Memory that nobody writes is uninitialised, except flags and
     /// epoch words, which are zero, and packets, which are empty. Declared twice, the larger size holds.
     pub fn buffer(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> Result<(), SimError> {
-        let bytes = len.saturating_mul(u64::from(dtype.bytes()));
+        let bytes = len.saturating_mul(u64::from(kind.element_bytes(dtype)));
         self.check_size(name, bytes)?;
         if let Some(&at) = self.by_name.get(name) {
             let buffer = &mut self.buffers[at];
-            let special = |k| matches!(k, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets);
-            if buffer.kind != kind && (special(kind) || special(buffer.kind)) {
+            if buffer.kind != kind && !(is_plain(kind) && is_plain(buffer.kind)) {
                 let (old, new) = (kind_name(buffer.kind), kind_name(kind));
                 return Err(SimError::KindConflict { name: name.into(), old, new });
             }
@@ -184,14 +183,14 @@ impl Machine {
     }
 
     /// Writes elements to a rank's buffer before the run; `at` counts elements of type `T`. An epoch word may be
-    /// written too, so that a test can begin anywhere; flags and packets may not.
+    /// written too, so that a test can begin anywhere; flags, packets and stamped elements may not.
     pub fn write<T: Pod>(&mut self, rank: u32, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
         self.check_rank(rank)?;
         let buffer = self.find(name)?;
         let b = &self.buffers[buffer];
         let at = at * size_of::<T>() as u64;
         let to = at + size_of_val(data) as u64;
-        if matches!(b.kind, ParamKind::Flags | ParamKind::Packets) {
+        if matches!(b.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped) {
             return Err(SimError::NotPlain { name: name.into(), kind: kind_name(b.kind) });
         }
         if to > b.bytes {
@@ -298,9 +297,8 @@ impl Machine {
         let name = bindings.buffers.iter().find(|b| b.0 == p.name).map_or(&p.name, |b| &b.1);
         let at = self.find(name)?;
         let b = &self.buffers[at];
-        let (buffer, need) = (name.clone(), p.len * u64::from(p.dtype.bytes()));
-        let special = |k| matches!(k, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets);
-        if b.kind != p.kind && (special(p.kind) || special(b.kind)) {
+        let (buffer, need) = (name.clone(), p.len * u64::from(p.element_bytes()));
+        if b.kind != p.kind && !(is_plain(p.kind) && is_plain(b.kind)) {
             let (wants, has) = (kind_name(p.kind), kind_name(b.kind));
             return Err(SimError::WrongKind { kernel: variant(), param: param(), buffer, wants, has });
         }

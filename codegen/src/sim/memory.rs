@@ -10,6 +10,7 @@ use super::flags::FlagArray;
 use super::machine::{Buffer, Machine};
 use super::packets::PacketArray;
 use super::shadow::Shadow;
+use super::stamped::StampArray;
 use super::world::World;
 use crate::ir::ParamKind;
 
@@ -24,17 +25,20 @@ pub(super) struct Block {
     pub flags: Option<FlagArray>,
     /// Only of a packet buffer.
     pub packets: Option<PacketArray>,
+    /// Only of a stamped buffer.
+    pub stamped: Option<StampArray>,
 }
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
         let flags = (kind == ParamKind::Flags).then(|| FlagArray::new(bytes / 4));
         let packets = (kind == ParamKind::Packets).then(PacketArray::default);
-        let unshadowed = matches!(kind, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets);
-        let checked = checked && !unshadowed;
+        let stamped = (kind == ParamKind::Stamped).then(StampArray::default);
+        let checked = checked && is_plain(kind);
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
         let words = vec![0; bytes.div_ceil(8) as usize];
-        Block { words, bytes: bytes as usize, shadow: checked.then(|| Shadow::new(bytes)), flags, packets }
+        let shadow = checked.then(|| Shadow::new(bytes));
+        Block { words, bytes: bytes as usize, shadow, flags, packets, stamped }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -54,6 +58,14 @@ impl Block {
     pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
         let whole = self.bytes / size_of::<T>() * size_of::<T>();
         bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..whole])
+    }
+}
+
+/// Whether it is memory that may be read and written as one likes.
+pub(super) fn is_plain(kind: ParamKind) -> bool {
+    match kind {
+        ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => true,
+        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets | ParamKind::Stamped => false,
     }
 }
 
@@ -111,7 +123,7 @@ impl<'a, 'm> HostMemory<'a, 'm> {
     pub fn write<T: Pod>(&mut self, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
         let (buffer, from, to) = self.range::<T>(name, at..at + data.len() as u64)?;
         let kind = self.world.machine.buffers[buffer].kind;
-        if matches!(kind, ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets) {
+        if !is_plain(kind) {
             return Err(SimError::NotPlain { name: name.into(), kind: kind_name(kind) });
         }
         self.world.host_write(self.rank, buffer, from, to);

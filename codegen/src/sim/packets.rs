@@ -1,9 +1,9 @@
 //! Packet buffers: which packets are on their way, full or emptied, and who waits for them.
 
-use std::collections::BTreeMap;
 use std::ops::Range;
 
 use super::agent::AgentId;
+use super::runs::Runs;
 use super::shadow::Event;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
@@ -20,49 +20,25 @@ pub(super) enum State {
 /// One rank's instance of a packet buffer. Ranges count packets.
 #[derive(Debug, Default)]
 pub(super) struct PacketArray {
-    /// End and state of each run, by its first packet. Runs don't overlap.
-    runs: BTreeMap<u64, (u64, State)>,
+    runs: Runs<State>,
     waiters: Vec<(Range<u64>, AgentId)>,
 }
 
 impl PacketArray {
     /// The runs that meet a range, cut to it, in order.
     pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, State)> + '_ {
-        let first = self.runs.range(..range.start).next_back().filter(|(_, (end, _))| *end > range.start);
-        let rest = self.runs.range(range.clone());
-        first
-            .into_iter()
-            .chain(rest)
-            .map(move |(&from, &(to, state))| (from.max(range.start)..to.min(range.end), state))
+        self.runs.within(range)
     }
 
     /// Puts a range into a state.
     pub fn set(&mut self, range: Range<u64>, state: State) {
-        let cut: Vec<(u64, (u64, State))> = self
-            .runs
-            .range(..range.start)
-            .next_back()
-            .filter(|(_, (end, _))| *end > range.start)
-            .into_iter()
-            .chain(self.runs.range(range.clone()))
-            .map(|(&from, &run)| (from, run))
-            .collect();
-        for (from, (to, old)) in cut {
-            self.runs.remove(&from);
-            if from < range.start {
-                self.runs.insert(from, (range.start, old));
-            }
-            if to > range.end {
-                self.runs.insert(range.end, (to, old));
-            }
-        }
-        self.runs.insert(range.start, (range.end, state));
+        self.runs.set(range, state);
     }
 
     /// Whether all packets of a range have arrived.
     pub fn arrived(&self, range: Range<u64>) -> bool {
         let mut at = range.start;
-        for (run, state) in self.within(range.clone()) {
+        for (run, state) in self.runs.within(range.clone()) {
             if run.start != at || !matches!(state, State::Full(_)) {
                 return false;
             }
@@ -95,8 +71,8 @@ impl PacketArray {
 
     /// Packets that were sent and nobody took.
     pub fn untaken(&self) -> impl Iterator<Item = (Range<u64>, Event)> + '_ {
-        self.runs.iter().filter_map(|(&from, &(to, state))| match state {
-            State::Sent(by) | State::Full(by) => Some((from..to, by)),
+        self.runs.iter().filter_map(|(run, state)| match state {
+            State::Sent(by) | State::Full(by) => Some((run, by)),
             State::Taken(_) => None,
         })
     }

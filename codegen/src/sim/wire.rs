@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::clock::Clock;
 use super::shadow::Event;
+use super::stamped::Sent;
 use super::value::{Tile, runs};
 
 /// Data of a put.
@@ -50,6 +51,8 @@ pub(super) enum Cargo {
     Data { buffer: usize, at: u64, payload: Payload },
     /// Packets, each of which arrives at once.
     Packets { buffer: usize, at: u64, data: Tile },
+    /// Elements with a stamp.
+    Stamped { buffer: usize, first: u64, data: Tile, sent: Sent },
     /// A flag.
     Flag { buffer: usize, index: u64, signal: Signal },
 }
@@ -72,6 +75,11 @@ impl Cargo {
             }
             (Cargo::Packets { buffer, at, data }, Spot::Bytes { buffer: b, from, to }) => {
                 buffer == b && at < to && *from < at + data.bytes() as u64
+            }
+            (Cargo::Stamped { buffer, first, data, .. }, Spot::Bytes { buffer: b, from, to }) => {
+                // Four bytes of data and four of stamp each.
+                let (start, end) = (first * 8, first * 8 + 2 * data.bytes() as u64);
+                buffer == b && start < *to && *from < end
             }
             (Cargo::Flag { buffer, index, .. }, Spot::Flag { buffer: b, index: i }) => {
                 buffer == b && index == i

@@ -1,5 +1,6 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
+mod census;
 mod mail;
 
 use peerwarp_codegen::dsl::prelude::*;
@@ -21,6 +22,7 @@ pub const ALL: &[Fixture] = &[
     ("arms", arms),
     ("teams", teams),
     ("mail", mail::mail),
+    ("census", census::census),
 ];
 
 /// Emits a fixture for a target.

@@ -20,8 +20,8 @@
  * All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
  * followed by the one with `recv`, on the same buffers.
  *
- * Every rank launches it equally often. Before the first launch all flags, epochs and status records are
- * zero on all ranks, and all bits of packets are set; no other buffer needs a value, and nothing is reset
+ * Every rank launches it equally often. Before the first launch all flags, stamps, epochs and status records
+ * are zero on all ranks, and all bits of packets are set; no other buffer needs a value, and nothing is reset
  * between launches. Launches may be captured in a graph and replayed any number of times.
  */
 #ifndef MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_H
@@ -41,7 +41,7 @@ typedef struct PeerwarpEpochWord {
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;
  * then all kernels of the world leave, and what they were to write is not there. To begin anew: let every
- * rank's launches end, give flags, epochs, status records and packets their first values on all ranks, and
+ * rank's launches end, give flags, stamps, epochs, status records and packets their first values on all ranks, and
  * only then launch again. */
 typedef struct PeerwarpStatus {
     uint32_t aborted; /* 1 + the rank that gave up, 0 while all is well */
@@ -77,7 +77,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4
     const float* x_scale;
     /* u32[1]: How many tokens there are. */
     const uint32_t* n;
-    /* i32[32768]: Expert ids, `[token][k]`; ids of no expert mask their entry. */
+    /* i32[32768]: Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves
+     * out are loaded, no more. */
     const int32_t* ids;
     /* f32[32768]: Weights of the entries, `[token][k]`. */
     const float* weights;
@@ -99,7 +100,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4
     uint32_t* inbox[8];
     /* 32768 flags on each rank: A row has arrived, `[source][slot]`. */
     uint32_t* row_flag[8];
-    /* symmetric u32[256]: Tokens of the source, `[parity][source][chunk]`. */
+    /* symmetric u32[256]: Tokens of the source, `[parity][source][chunk]`, with flags. */
     uint32_t* rec_n[8];
     /* symmetric u32[65536]: Entries of the chunk by expert, `[parity][source][chunk][expert]`. */
     uint32_t* rec_count[8];
@@ -121,8 +122,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4
 } moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4_v4_c256_dedup_flags_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, EPOCH and STATUS; FLAGS, PACKETS and STATUS are symmetric, too. With 0 bytes it is not used,
- * and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
+ * bytes it is not used, and its pointers may be null. */
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_BUFFERS(X) \
     X(x, LOCAL, 58720256) \
     X(x_scale, LOCAL, 0) \
@@ -150,7 +151,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_RANKS 8
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_GRID_BLOCKS 120
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_BLOCK_THREADS 1024
-#define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_SHARED_BYTES 16512 /* dynamic */
+#define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_SHARED_BYTES 17024 /* dynamic */
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_ARGS_BYTES 632
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_KERNEL_ID UINT64_C(0x608e8135fac44718)
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_BOTH__W16_S32_R80_G4_V4_C256_DEDUP_FLAGS_ENTRY "moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_both__w16_s32_r80_g4_v4_c256_dedup_flags" /* to look up in a compiled module */

@@ -185,20 +185,6 @@ __device__ __forceinline__ f32 fma_of(const f32 x, const f32 y, const f32 z) { r
 // x * y, rounded by itself even where an addition follows.
 __device__ __forceinline__ f32 mul_rn(const f32 x, const f32 y) { return __fmul_rn(x, y); }
 
-// The smallest and largest values of a type.
-template <typename T>
-__device__ __forceinline__ T least();
-template <typename T>
-__device__ __forceinline__ T most();
-template <> __device__ __forceinline__ i32 least<i32>() { return -0x7fffffff - 1; }
-template <> __device__ __forceinline__ i32 most<i32>() { return 0x7fffffff; }
-template <> __device__ __forceinline__ u32 least<u32>() { return 0u; }
-template <> __device__ __forceinline__ u32 most<u32>() { return 0xffffffffu; }
-template <> __device__ __forceinline__ u64 least<u64>() { return 0ull; }
-template <> __device__ __forceinline__ u64 most<u64>() { return 0xffffffffffffffffull; }
-template <> __device__ __forceinline__ f32 least<f32>() { return -__int_as_float(0x7f800000); }
-template <> __device__ __forceinline__ f32 most<f32>() { return __int_as_float(0x7f800000); }
-
 // A whole block as one group.
 struct Block {
     static constexpr u32 warps = 16;
@@ -248,48 +234,6 @@ struct Warps {
     // As sync; tells whether `mine` holds in any lane.
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
-
-// Another lane's value; all lanes of the warp take part.
-template <typename T>
-__device__ __forceinline__ T shuffle_xor(const T x, const u32 mask) {
-    return T(__shfl_xor_sync(0xffffffffu, x, i32(mask)));
-}
-template <typename T>
-__device__ __forceinline__ T shuffle_up(const T x, const u32 by) {
-    return T(__shfl_up_sync(0xffffffffu, x, by));
-}
-template <typename T>
-__device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
-    return T(__shfl_sync(0xffffffffu, x, i32(lane)));
-}
-
-struct Max {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return least<T>(); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return max_of(a, b); }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
-// of several warps meet in it as in sync.
-template <typename Op, typename Group, typename T>
-__device__ __forceinline__ T group_reduce(const Group& group, T value) {
-#pragma unroll
-    for (u32 apart = 32 / 2; apart > 0; apart /= 2) {
-        value = Op::of(value, shuffle_xor(value, apart));
-    }
-    if constexpr (Group::warps > 1) {
-        __shared__ T of_warps[16];
-        T* const ours = of_warps + group.number * Group::warps;
-        group.sync();  // an earlier reduction's values have been read
-        if (group.lane % 32 == 0) ours[group.lane / 32] = value;
-        group.sync();
-        value = ours[0];
-#pragma unroll
-        for (u32 w = 1; w < Group::warps; ++w) value = Op::of(value, ours[w]);
-    }
-    return value;
-}
 
 // Flags are read and written at system scope: other GPUs do the same to them.
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
@@ -410,26 +354,20 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
     // 4 groups of 4 warps each (combine.rs:71)
     {
         const Warps<4> group;
-        u32 partial = Max::none<u32>();
-        if (group.lane < 8) {  // combine.rs:81
-            const u32 n_from_tile = args.n_from[group.lane];
-            partial = n_from_tile;
-        }
-        const u32 slots = group_reduce<Max>(group, partial);
-        for (u32 i = group.number * 64 + block.index; i < slots * 8; i += 256) {  // combine.rs:82
+        for (u32 i = group.number * 64 + block.index; i < 32768; i += 256) {  // combine.rs:82
             const u32 source = (i + args.rank) % 8;
             const u32 slot = i / 8;
             const u32 n_from_value = args.n_from[source];
-            if (slot < n_from_value) {  // combine.rs:86
+            if (slot < n_from_value) {  // combine.rs:87
                 const u32 value = slot * 8;
                 const u32 entry = source * 32768 + value;
-                bool partial_2 = false;
-                if (group.lane < 8) {  // combine.rs:88
+                bool partial = false;
+                if (group.lane < 8) {  // combine.rs:89
                     const i32 pos_tile = args.pos[entry + group.lane];
-                    partial_2 = pos_tile >= 0;
+                    partial = pos_tile >= 0;
                 }
-                const bool any_of = group.any(partial_2);
-                if (any_of) {  // combine.rs:88
+                const bool any_of = group.any(partial);
+                if (any_of) {  // combine.rs:89
                     const u32 back = value + args.rank;
                     for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
                         const u32 start = i_2 * 2048;
@@ -437,7 +375,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                         const u64 to = u64(back) * 7168 + start_u64;
                         Vec<f32, 8> sum[2];
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // combine.rs:123
+                        for (u32 step = 0; step < 2; ++step) {  // combine.rs:124
 #pragma unroll
                             for (u32 j = 0; j < 8; ++j) {
                                 sum[step][j] = 0.0f;
@@ -465,7 +403,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                             const bool here_4 = row_4 >= 0;
                             const f32 weight_from_value_4 = args.weight_from[pos_index_4];
 #pragma unroll
-                            for (u32 step = 0; step < 2; ++step) {  // combine.rs:130
+                            for (u32 step = 0; step < 2; ++step) {  // combine.rs:131
                                 const u32 at = (step * 128 + group.lane) * 8;
                                 const Vec<bf16, 8> y = here
                                     ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + at) : Vec<bf16,
@@ -496,7 +434,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                             }
                         }
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // combine.rs:137
+                        for (u32 step = 0; step < 2; ++step) {  // combine.rs:138
                             const u32 at = (step * 128 + group.lane) * 8;
                             Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -534,7 +472,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                         const i32 row_4 = args.pos[pos_index_4];
                         const bool here_4 = row_4 >= 0;
                         const f32 weight_from_value_4 = args.weight_from[pos_index_4];
-                        {  // combine.rs:130
+                        {  // combine.rs:131
                             const u32 at = group.lane * 8;
                             const Vec<bf16, 8> y = here ? load<8>(args.y + (u64(u32(row)) * 7168 + 6144) + at)
                                 : Vec<bf16, 8>{};
@@ -553,7 +491,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                             }
                         }
                     }
-                    {  // combine.rs:137
+                    {  // combine.rs:138
                         const u32 at = group.lane * 8;
                         Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -564,7 +502,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                         store(args.returns[source] + to + at, sum_bf16);
                     }
 
-                    // Signal return_flag: every lane's puts are there before it is (combine.rs:113)
+                    // Signal return_flag: every lane's puts are there before it is (combine.rs:114)
                     signal_rank(group, args.return_flag[source] + back, epoch);
                 }
             }
@@ -581,12 +519,12 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
     const bool arrived = [&]() -> bool {
         const Warps<4> group;
         const u32 n_value = args.n[0];
-        const u32 n = min_of(n_value, 4096u);
-        for (u32 i = group.number * 64 + block.index; i < n * 4; i += 256) {  // combine.rs:150
+        // combine.rs:150
+        for (u32 i = group.number * 64 + block.index; i < min_of(n_value, 4096u) * 4; i += 256) {
             const u32 token = i / 4;
-            const u32 piece = i % 4;
-            if (piece < 3) {  // combine.rs:154
-                const u32 start = min_of(piece, 2u) * 2048;
+            const u32 part = i % 4;
+            if (part < 3) {  // pieces.rs:59
+                const u32 start = min_of(part, 2u) * 2048;
                 const u32 first = token * 8;
                 u64 mask = 0;
                 for (u32 k = 0; k < 8; ++k) {  // device.rs:43
@@ -599,12 +537,12 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                 const u64 owners = mask;
 
                 // Wait for some of 8 of return_flag: what was put before setting them can be read from here
-                // on (combine.rs:186)
+                // on (combine.rs:179)
                 if (!wait_some_flags(group, args, args.return_flag[args.rank], first, 8, owners, 1, epoch,
-                    {role_recv, flag_return_flag, 186})) return false;
+                    {role_recv, flag_return_flag, 179})) return false;
                 Vec<f32, 8> sum[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:187
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:180
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum[step][j] = 0.0f;
@@ -617,7 +555,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                     const u32 value_3 = value + 2;
                     const u32 value_4 = value + 3;
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:194
+                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:187
                         const u32 at = (step * 128 + group.lane) * 8;
                         const Vec<bf16, 8> returns_tile = (owners & (1ull << value)) != 0
                             ? load<8>(args.returns[args.rank] + (u64(first + value) * 7168 + start_u64) + at)
@@ -641,7 +579,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                     }
                 }
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:206
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:199
                     const u32 at = (step * 128 + group.lane) * 8;
                     Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -664,9 +602,9 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                 const u64 owners = mask;
 
                 // Wait for some of 8 of return_flag: what was put before setting them can be read from here
-                // on (combine.rs:186)
+                // on (combine.rs:179)
                 if (!wait_some_flags(group, args, args.return_flag[args.rank], first, 8, owners, 1, epoch,
-                    {role_recv, flag_return_flag, 186})) return false;
+                    {role_recv, flag_return_flag, 179})) return false;
                 Vec<f32, 8> sum;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
@@ -677,7 +615,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                     const u32 value_2 = value + 1;
                     const u32 value_3 = value + 2;
                     const u32 value_4 = value + 3;
-                    {  // combine.rs:194
+                    {  // combine.rs:187
                         const u32 at = group.lane * 8;
                         const Vec<bf16, 8> returns_tile = (owners & (1ull << value)) != 0
                             ? load<8>(args.returns[args.rank] + (u64(first + value) * 7168 + 6144) + at)
@@ -700,7 +638,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch) {
                         }
                     }
                 }
-                {  // combine.rs:206
+                {  // combine.rs:199
                     const u32 at = group.lane * 8;
                     Vec<bf16, 8> sum_bf16;
 #pragma unroll

@@ -16,8 +16,8 @@
  * All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
  * followed by the one with `recv`, on the same buffers.
  *
- * Every rank launches it equally often. Before the first launch all flags, epochs and status records are
- * zero on all ranks, and all bits of packets are set; no other buffer needs a value, and nothing is reset
+ * Every rank launches it equally often. Before the first launch all flags, stamps, epochs and status records
+ * are zero on all ranks, and all bits of packets are set; no other buffer needs a value, and nothing is reset
  * between launches. Launches may be captured in a graph and replayed any number of times.
  */
 #ifndef MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_BOTH__W16_S64_R64_G4_V2_DEDUP_FLAGS_H
@@ -37,7 +37,7 @@ typedef struct PeerwarpEpochWord {
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;
  * then all kernels of the world leave, and what they were to write is not there. To begin anew: let every
- * rank's launches end, give flags, epochs, status records and packets their first values on all ranks, and
+ * rank's launches end, give flags, stamps, epochs, status records and packets their first values on all ranks, and
  * only then launch again. */
 typedef struct PeerwarpStatus {
     uint32_t aborted; /* 1 + the rank that gave up, 0 while all is well */
@@ -99,8 +99,8 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_both__w16_s64_r64_g4_v2_d
 } moe_combine_h7168_e256_k8_t4096_r8_bf16_both__w16_s64_r64_g4_v2_dedup_flags_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, EPOCH and STATUS; FLAGS, PACKETS and STATUS are symmetric, too. With 0 bytes it is not used,
- * and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
+ * bytes it is not used, and its pointers may be null. */
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_BOTH__W16_S64_R64_G4_V2_DEDUP_FLAGS_BUFFERS(X) \
     X(y, LOCAL, 3758096384) \
     X(n_from, LOCAL, 32) \

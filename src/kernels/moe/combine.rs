@@ -78,8 +78,9 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
 /// Sends back what belongs to each slot that was received: in dedup mode the weighted sum of this rank's rows of it.
 #[kernel]
 fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
-    let slots = a.n_from.load(0, c.ranks).max() * c.token_slots();
-    for i in g.strided(slots * c.ranks) {
+    let pieces = c.sent_pieces();
+    for i in g.strided(c.tokens * c.token_slots() * c.ranks * pieces.parts()) {
+        let (i, part) = pieces.part(i);
         // Each rank begins with itself, so that they do not all send to one.
         let source = (i + rank()) % c.ranks;
         let slot = i / c.ranks;
@@ -88,7 +89,7 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
             if (a.pos.load(entry, c.slot_entries()) >= 0).any() {
                 let back = if c.dedup { slot * c.ranks + rank() } else { slot };
                 let mut parcel = a.returns.map(|_| send_to(Peers::rank(source)));
-                each_piece(c.hidden, c.piece_len(), |start, len| {
+                pieces.each(part, |start, len| {
                     let to = at(back, c.hidden) + start.to_u64();
                     if c.dedup {
                         let sum = owned_sum(c, a, entry, start, len);
@@ -142,21 +143,13 @@ fn tiles_in_flight(vectors: u32) -> u32 {
     (8 / vectors).max(1)
 }
 
-/// Sums what comes back for every token. Groups share tokens: each takes a piece of a row.
+/// Sums what comes back for every token.
 #[kernel]
 fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
-    let n = a.n.get(0).min(c.tokens);
-    let (pieces, len, last) = (c.pieces_a_row(), c.piece_len(), c.last_piece_len());
-    for i in g.strided(n * pieces) {
-        let (token, piece) = (i / pieces, i % pieces);
-        if last == len {
-            sum_piece(c, a, epoch, token, piece * len, len);
-        } else if piece < pieces - 1 {
-            // The bound says to the printer, too, that pieces of one token don't reach into the next one.
-            sum_piece(c, a, epoch, token, piece.min(pieces - 2) * len, len);
-        } else {
-            sum_piece(c, a, epoch, token, (c.hidden - last).val(), last);
-        }
+    let pieces = c.summed_pieces();
+    for i in g.strided(a.n.get(0).min(c.tokens) * pieces.parts()) {
+        let (token, part) = pieces.part(i);
+        pieces.each(part, |start, len| sum_piece(c, a, epoch, token, start, len));
     }
 }
 

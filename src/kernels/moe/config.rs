@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use super::combine::CombineArgs;
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
-use super::pieces::piece_len;
+use super::pieces::{Pieces, piece_len};
 use crate::moe::{ExpertMap, MoeShape, RowDtype};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
@@ -97,8 +97,8 @@ pub struct Dispatch {
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
     pub recv_blocks: u32,
-    /// Warps that move a row together.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * key.dtype.dispatched().bytes(), key.tokens))]
+    /// Warps that move a row together, or a piece of it where groups share rows.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = 4)]
@@ -110,7 +110,7 @@ pub struct Dispatch {
     #[tune(default = true)]
     pub dedup: bool,
     /// How rows travel.
-    #[tune(default = Protocol::Flags)]
+    #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
 }
 
@@ -119,10 +119,21 @@ fn recv_blocks(slots: u32) -> u32 {
     if slots > 512 { 80 } else { slots.next_power_of_two().clamp(8, 64) }
 }
 
-/// Warps that move a row of `bytes` together: a lane has one to four vectors, and few tokens are spread over more.
-fn group_warps(bytes: u32, tokens: u32) -> u32 {
-    let most = if tokens <= 8 { 8 } else { 4 };
-    bytes.div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
+fn protocol(hidden: u32, tokens: u32) -> Protocol {
+    if tokens <= 128 && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
+}
+
+/// One where groups share rows, which spreads a row over as many multiprocessors as can be; else as many that a lane has
+/// one to four vectors, and for few tokens more.
+fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
+    match protocol(hidden, tokens) {
+        Protocol::Packets => 1,
+        Protocol::Flags => {
+            let most = if tokens <= 8 { 8 } else { 4 };
+            (hidden * element_bytes).div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+        }
+    }
 }
 
 /// The smallest chunk whose records are worth a flag and whose bases fit half the shared memory.
@@ -170,6 +181,11 @@ impl Dispatch {
     /// Entries of a record.
     pub fn record_entries(&self) -> u32 {
         self.chunk * self.topk
+    }
+
+    /// Records in both banks, if they travel as rows by this protocol do: none if not.
+    pub(super) fn record_words(&self, protocol: Protocol) -> u64 {
+        if self.protocol == protocol { 2 * u64::from(self.records()) } else { 0 }
     }
 
     /// Blocks that make records.
@@ -227,9 +243,13 @@ impl Dispatch {
         self.scales() > 0 && self.hook == Hook::None
     }
 
-    /// Elements of the pieces in which a group moves a row, the last one perhaps excepted.
-    pub fn piece_len(&self) -> u32 {
-        piece_len(self.row(), self.group_warps, self.vectors, self.moved().bytes())
+    /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself, unless the hook
+    /// needs scales, which can be taken only once.
+    pub(super) fn pieces(&self) -> Pieces {
+        let row = self.row();
+        let once = self.scales() > 0 && self.hook != Hook::None;
+        let shared = self.protocol == Protocol::Packets && !once;
+        Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
     }
 
     /// The most rows that can come out: every entry of every rank.
@@ -250,16 +270,16 @@ impl Dispatch {
 
     /// Bytes of shared memory a block declares at most.
     fn shared_bytes(&self) -> u64 {
-        let counts = if self.phase.sends() {
-            u64::from(self.experts) + 3 + u64::from(self.record_entries())
-        } else {
-            0
-        };
+        let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
         let groups = u64::from(self.warps / self.group_warps);
         let bases = u64::from(self.map().at_most()) * u64::from(self.records());
         // Three more words each: arrays are rounded up to 16 bytes.
         let group = u64::from(self.slot_entries() + 3 + self.scales() + 3);
-        let recv = if self.phase.receives() { bases + 3 + groups * group } else { 0 };
+        let recv = if self.phase.receives() {
+            bases + 3 + u64::from(self.records()) + 3 + groups * group
+        } else {
+            0
+        };
         4 * (counts + 3 + recv)
     }
 }
@@ -386,8 +406,8 @@ pub struct Combine {
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 2).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
-    /// Warps that move a row together.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden * 2, key.tokens))]
+    /// Warps that move a row together, or a piece of it where groups share rows.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, 2, key.tokens))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = 2)]
@@ -396,7 +416,7 @@ pub struct Combine {
     #[tune(default = true)]
     pub dedup: bool,
     /// How rows come back: as packets only if they went out as packets.
-    #[tune(default = Protocol::Flags)]
+    #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
 }
 
@@ -426,19 +446,15 @@ impl Combine {
         if self.protocol == protocol { u64::from(self.tokens * self.returns()) } else { 0 }
     }
 
-    /// Elements of the pieces in which a group moves a row, the last one perhaps excepted.
-    pub fn piece_len(&self) -> u32 {
-        piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes())
+    /// How groups divide rows that they send: a flag is for a row, a packet for itself.
+    pub(super) fn sent_pieces(&self) -> Pieces {
+        Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
     }
 
-    /// Pieces of a row.
-    pub fn pieces_a_row(&self) -> u32 {
-        self.hidden.div_ceil(self.piece_len())
-    }
-
-    /// Elements of the last piece.
-    pub fn last_piece_len(&self) -> u32 {
-        self.hidden - (self.pieces_a_row() - 1) * self.piece_len()
+    /// How groups divide rows that they sum.
+    pub(super) fn summed_pieces(&self) -> Pieces {
+        let len = piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes());
+        Pieces { row: self.hidden, len, shared: true }
     }
 
     /// The most rows that an owner can have.

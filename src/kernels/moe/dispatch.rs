@@ -7,6 +7,7 @@ use super::device::{at, first_expert, owned_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, Inbox};
 use super::pieces::each_piece;
+use super::records::{Record, Records, announce, hear};
 use crate::moe::SCALE_BLOCK;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
@@ -25,7 +26,7 @@ pub struct DispatchArgs {
     pub x_scale: Ptr<f32>,
     /// How many tokens there are.
     pub n: Ptr<u32>,
-    /// Expert ids, `[token][k]`; ids of no expert mask their entry.
+    /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub ids: Ptr<i32>,
     /// Weights of the entries, `[token][k]`.
@@ -72,22 +73,40 @@ pub struct DispatchArgs {
     /// Scales as packets, `[parity][source][slot][scale]`, each row's ending in zeros that fill a packet.
     #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.sent_scales()))]
     pub scale_packets: Option<Packets<f32>>,
-    /// Tokens of the source, `[parity][source][chunk]`.
-    #[len(|c| 2 * u64::from(c.records()))]
-    pub rec_n: Sym<u32>,
+    /// Tokens of the source, `[parity][source][chunk]`, with flags.
+    #[len(|c| c.record_words(Protocol::Flags))]
+    pub rec_n: Option<Sym<u32>>,
     /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
-    #[len(|c| 2 * u64::from(c.records()) * u64::from(c.experts))]
-    pub rec_count: Sym<u32>,
+    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.experts))]
+    pub rec_count: Option<Sym<u32>>,
     /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
     /// `[parity][source][chunk][entry]`.
-    #[len(|c| 2 * u64::from(c.records()) * u64::from(c.record_entries()))]
-    pub rec_route: Sym<u32>,
+    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.record_entries()))]
+    pub rec_route: Option<Sym<u32>>,
     /// Weight of each entry, `[parity][source][chunk][entry]`.
-    #[len(|c| if c.dedup { 2 * u64::from(c.records()) * u64::from(c.record_entries()) } else { 1 })]
-    pub rec_weight: Sym<f32>,
+    #[len(|c| if c.dedup { c.record_words(Protocol::Flags) * u64::from(c.record_entries()) } else { 0 })]
+    pub rec_weight: Option<Sym<f32>>,
     /// A record has arrived, `[parity][source][chunk]`.
-    #[len(|c| 2 * u64::from(c.records()))]
-    pub rec_flag: Flags,
+    #[len(|c| c.record_words(Protocol::Flags))]
+    pub rec_flag: Option<Flags>,
+    /// Tokens of the source, `[parity][source][chunk]`, with packets.
+    #[len(|c| c.record_words(Protocol::Packets))]
+    pub stamped_n: Option<Stamped<u32>>,
+    /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
+    #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.map().at_most()))]
+    pub stamped_count: Option<Stamped<u32>>,
+    /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.record_entries()))]
+    pub stamped_route: Option<Stamped<u32>>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
+    pub stamped_weight: Option<Stamped<f32>>,
+    /// Tokens of the source, `[parity][source]`, with packets.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub begun_n: Option<Sym<u32>>,
+    /// The source has begun this launch, `[parity][source]`.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub begun: Option<Flags>,
     /// Counts dispatches.
     pub epoch: EpochWord,
 }
@@ -135,63 +154,49 @@ fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
 /// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
-    let (len, experts) = (c.record_entries(), c.experts);
+    let len = c.record_entries();
     let n = tokens(c, a);
     let entries = n * c.topk;
-    let count = shared::<u32>("count", experts);
-    let experts_of = shared::<u32>("experts", len);
+    let count = shared::<u32>("count", c.experts);
     let i = arange(len);
     for chunk in b.strided(c.chunks()) {
-        let first = (chunk * len).min(entries);
-        let used = (entries - first).min(len);
-        let expert = a.ids.load_where(first, i < used, -1).cast::<u32>();
+        count.store(0, splat(0u32, c.experts));
+        let first = chunk * len;
+        // Ids that `n` leaves out are loaded too: so they are on their way together with it.
+        let id = if c.tokens % c.chunk == 0 {
+            a.ids.load(first, len)
+        } else {
+            a.ids.load_where(first, i + first < c.tokens * c.topk, -1)
+        };
+        let expert = id.cast::<u32>();
+        let used = entries - first.min(entries);
+        let valid = (i < used) & (expert < c.experts);
+        let before = count.tally(expert, valid);
 
-        // How many entries of the chunk go to the same expert, before each and after each. Every lane looks at every
-        // entry: from shared memory, and in a loop whose length is known, they come many at a time.
-        experts_of.store(0, expert);
-        let mut before = var(splat(0u32, len));
-        let mut after = var(splat(0u32, len));
-        for j in 0..len.val() {
-            let same = expert == experts_of.get(j);
-            before += (same & (i > j)).cast::<u32>();
-            after += (same & (i < j)).cast::<u32>();
-        }
-        let valid = expert < experts;
-        count.store(0, splat(0u32, experts));
-        count.scatter(expert, &before + 1, valid & (after == 0));
-
-        let record = bank + rank() * c.chunks() + chunk;
-        let mut parcel = send_to(Peers::all());
-        parcel.put(&a.rec_route, record * len, valid.select((&before << 16) | expert, NOWHERE));
-        parcel.put(&a.rec_count, record * experts, count.load(0, experts));
-        if c.dedup {
-            parcel.put(&a.rec_weight, record * len, a.weights.load_where(first, i < used, 0.0));
-        }
-        parcel.put_value(&a.rec_n, record, n);
-        parcel.signal(&a.rec_flag, record, epoch);
+        let weights = c.dedup.then(|| a.weights.load_where(first, i < used, 0.0));
+        let number = bank + rank() * c.chunks() + chunk;
+        let words = valid.select((before << 16) | expert, NOWHERE);
+        Record { number, n, count, words, weights }.send(c, a, epoch);
     }
+    announce(c, a, b, n, epoch);
 }
 
 /// Sends rows, each once to every rank that its slot goes to.
 #[kernel]
 fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
-    for slot in g.strided(tokens(c, a) * c.token_slots()) {
+    let pieces = c.pieces();
+    for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
+        let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
         let inbox = Inbox::new(c, a, rank(), slot, epoch);
         let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
-        each_piece(c.row(), c.piece_len(), |start, len| {
+        pieces.each(part, |start, len| {
             let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
             inbox.send(a, to, &mut parcel, start, x);
         });
         if c.scales() > 0 {
-            let i = arange(c.sent_scales());
-            let scale = if c.sent_scales() == c.scales() {
-                a.x_scale.load(at(token, c.scales()), c.scales())
-            } else {
-                a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
-            };
-            inbox.send_scales(a, to, &mut parcel, scale);
+            pieces.once(part, || send_scales(c, a, &inbox, token, to, &mut parcel));
         }
         if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
             parcel.signal(&flag, inbox.row, epoch);
@@ -199,61 +204,82 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
     }
 }
 
+/// Sends a row's scales.
+#[kernel]
+fn send_scales(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    inbox: &Inbox,
+    token: Val<u32>,
+    to: Val<u64>,
+    parcel: &mut Option<Parcel>,
+) {
+    let i = arange(c.sent_scales());
+    let scale = if c.sent_scales() == c.scales() {
+        a.x_scale.load(at(token, c.scales()), c.scales())
+    } else {
+        a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
+    };
+    inbox.send_scales(a, to, parcel, scale);
+}
+
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
 fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
-    let records = a.rec_flag.wait_all(bank, c.records(), c.chunks(), epoch);
-    let base = lay_out(c, a, b, &records, bank);
-    let n_from = a.rec_n.gather(&records, arange(c.ranks) * c.chunks() + bank, true, 0);
+    let records = Records::receive(c, a, epoch, bank);
+    let n = shared::<u32>("n", c.records());
+    n.store(0, records.n());
     if b.index() == 0 {
-        a.n_from.store(0, n_from);
+        a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
     }
-    let slots = n_from.max().min(c.tokens) * c.token_slots();
+    let base = lay_out(c, a, b, &records);
+    let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
         let rows = shared::<i32>("rows", c.slot_entries());
-        for i in g.strided(slots * c.ranks) {
+        for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
+            let (i, part) = pieces.part(i);
             // All sources' first slots, then their second ones: the order in which they are sent.
             let source = i % c.ranks;
             let slot = i / c.ranks;
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
-            if slot < a.rec_n.get(&records, bank + record) * c.token_slots() {
+            if slot < n.get(record) * c.token_slots() {
                 let entry = slot * c.slot_entries();
-                let in_record = (bank + record) * c.record_entries() + entry - chunk * c.record_entries();
-                let word = a.rec_route.load(&records, in_record, c.slot_entries());
+                let in_record = entry - chunk * c.record_entries();
+                let word = records.words(record, in_record);
                 // An expert below this rank's first one wraps to a large number.
                 let expert = (word & 0xffff) - first_expert(c.map(), rank());
                 let mine = expert < owned_experts(c.map(), rank());
                 let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
                 let row = mine.select(row.cast::<i32>(), -1);
 
-                let from = source * (c.tokens * c.topk) + entry;
-                a.pos.store(from, row);
-                if c.dedup {
-                    a.weight_from.store(from, a.rec_weight.load(&records, in_record, c.slot_entries()));
-                }
+                pieces.once(part, || {
+                    let from = source * (c.tokens * c.topk) + entry;
+                    a.pos.store(from, row);
+                    if c.dedup {
+                        a.weight_from.store(from, records.weights(record, in_record));
+                    }
+                });
                 if mine.any() {
                     rows.store(0, row);
-                    deliver(c, a, &rows, source, slot, epoch, hook);
+                    deliver(c, a, &rows, &Came::wait(c, a, source, slot, part, epoch), hook);
                 }
             }
         }
     });
+    hear(c, a, b, epoch);
 }
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, bank: Val<u32>) -> Shared<u32> {
-    let (first, owned) = (first_expert(c.map(), rank()), owned_experts(c.map(), rank()));
+fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
     let most = c.map().at_most();
     let base = shared::<u32>("base", most * c.records());
     let mut rows = var(0u32);
     each_piece(most * c.records(), (most * c.records()).min(b.warps() * 32 * 8), |start, len| {
         let i = arange(len) + start;
-        let (expert, record) = (i / c.records(), i % c.records());
-        let count = (bank + record) * c.experts + first + expert;
-        let count = a.rec_count.gather(records, count, expert < owned, 0);
+        let count = records.count(i / c.records(), i % c.records());
         base.store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
     });
@@ -267,48 +293,44 @@ fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Arrived, bank: Va
     base
 }
 
-/// Waits for a slot's row and stores it to each of `rows` that is not negative.
+/// Stores a part of a slot's row to each of `rows` that is not negative.
 #[kernel]
-fn deliver(
-    c: &Dispatch,
-    a: &DispatchArgs,
-    rows: &Shared<i32>,
-    source: Val<u32>,
-    slot: Val<u32>,
-    epoch: Epoch,
-    hook: RowHook<'_>,
-) {
-    let inbox = Inbox::new(c, a, source, slot, epoch);
-    let arrived = inbox.flag.map(|flag| flag.from(source).wait(inbox.row, epoch));
-    let came = Came { inbox, source, arrived };
+fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
     if c.hook == Hook::None {
-        move_row(c, a, rows, &came);
+        move_row(c, a, rows, came);
     } else {
-        hook_row(c, a, rows, &came, hook);
+        hook_row(c, a, rows, came, hook);
     }
 }
 
-/// Stores a row as it is.
+/// Stores a part of a row as it is.
 #[kernel]
 fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
-    each_piece(c.row(), c.piece_len(), |start, len| {
+    let pieces = c.pieces();
+    pieces.each(came.part, |start, len| {
         let x = came.piece(a, start, len);
         each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
     });
     if c.scales() > 0 {
-        let scale = came.scales(a);
-        let i = arange(c.sent_scales());
-        each(c, rows, |row| {
-            if c.sent_scales() == c.scales() {
-                a.row_scale.store(at(row, c.scales()), scale);
-            } else {
-                a.row_scale.store_where(at(row, c.scales()), scale, i < c.scales());
-            }
-        });
+        pieces.once(came.part, || move_scales(c, a, rows, came));
     }
 }
 
-/// Stores what the hook makes of a row.
+/// Stores a row's scales.
+#[kernel]
+fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
+    let scale = came.scales(a);
+    let i = arange(c.sent_scales());
+    each(c, rows, |row| {
+        if c.sent_scales() == c.scales() {
+            a.row_scale.store(at(row, c.scales()), scale);
+        } else {
+            a.row_scale.store_where(at(row, c.scales()), scale, i < c.scales());
+        }
+    });
+}
+
+/// Stores what the hook makes of a part of a row.
 #[kernel]
 fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
     let scales = (c.scales() > 0).then(|| {
@@ -316,7 +338,7 @@ fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hoo
         scales.store(0, came.scales(a));
         scales
     });
-    each_piece(c.row(), c.piece_len(), |start, len| {
+    c.pieces().each(came.part, |start, len| {
         let mut x = came.piece(a, start, len).to_f32();
         if let Some(scales) = scales {
             x = x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0);

@@ -65,17 +65,33 @@ impl Inbox {
     }
 }
 
-/// A row at the rank that it goes to.
+/// A part of a row at the rank that it goes to.
 pub(super) struct Came {
     /// Its place.
     pub inbox: Inbox,
     /// The rank that it comes from.
     pub source: Val<u32>,
-    /// The receipt of its flag, where rows have one.
-    pub arrived: Option<Arrived>,
+    /// Which part of the row it is.
+    pub part: Val<u32>,
+    /// The receipt of the row's flag, where rows have one.
+    arrived: Option<Arrived>,
 }
 
 impl Came {
+    /// A part of the row of slot `slot` of rank `source`; waits for its flag, where it has one.
+    pub fn wait(
+        c: &Dispatch,
+        a: &DispatchArgs,
+        source: Val<u32>,
+        slot: Val<u32>,
+        part: Val<u32>,
+        epoch: Epoch,
+    ) -> Came {
+        let inbox = Inbox::new(c, a, source, slot, epoch);
+        let arrived = inbox.flag.map(|flag| flag.from(source).wait(inbox.row, epoch));
+        Came { inbox, source, part, arrived }
+    }
+
     /// A piece of the row.
     pub fn piece(&self, a: &DispatchArgs, start: Val<u32>, len: u32) -> AnyTile {
         let first = self.inbox.first + start.to_u64();

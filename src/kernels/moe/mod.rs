@@ -23,7 +23,8 @@
 //! Rows travel in one of two ways, there and back ([`Protocol`]). With *flags*, a row is stored 16 bytes at a time and
 //! its flag is released after it: three trips, for the release waits until the stores are acknowledged. As *packets*, 16
 //! bytes at a time are stored by one access that carries its own sign of having arrived: one trip, and no wait in the
-//! sender; the receiver polls the data themselves and empties what it has taken. Records go with flags either way.
+//! sender; the receiver polls the data themselves and empties what it has taken. Records, which every block of a rank reads,
+//! go with a flag in the first case; in the second each of their words travels with the epoch, and nobody waits for flags.
 //!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
@@ -35,14 +36,16 @@
 //!   leave slots unused. The row's flag goes with it.
 //! - *Records* have no answer: a rank that owns none of my tokens may still be in dispatch e while I am in e+1. They exist
 //!   twice, by parity of the epoch. S writes those of e+2 after its dispatch e+1 had every rank's record of e+1; B sent
-//!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round.
+//!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round. With
+//!   flags, the records' own tell so; stamps order nothing, so that every rank also says by a flag that it has begun, which
+//!   is waited for at the end.
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
-//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in dispatch e+1, had B's record of e+1, which B
-//!   released after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag released
-//!   and a wait acquired is ordered by the memory model of PTX, and packets themselves order nothing. One that comes back to
-//!   S in combine e+1 is sent by B after its dispatch e+1 had S's record of it, which S released after its combine e. As
-//!   packets order nothing, rows that went out with flags have to come back with flags.
+//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in dispatch e+1, heard that B had begun it, which
+//!   B said after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag
+//!   released and a wait acquired is ordered by the memory model of PTX, and packets and stamps order nothing: of the flags,
+//!   that of having begun. One that comes back to S in combine e+1 is sent by B after its dispatch e+1 had heard that S had
+//!   begun it, which S said after its combine e. As packets order nothing, rows that went out with flags have to come back with flags.
 //! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
 //!
 //! # What a caller keeps to
@@ -59,6 +62,7 @@ mod dispatch;
 mod hook;
 mod inbox;
 mod pieces;
+mod records;
 
 pub use combine::{CombineArgs, combine};
 pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase, Protocol};

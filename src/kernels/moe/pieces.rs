@@ -25,6 +25,56 @@ pub(super) fn each_piece(row: u32, len: u32, mut act: impl FnMut(Val<u32>, u32))
     }
 }
 
+/// How groups divide a row that is too long for their lanes to hold at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Pieces {
+    /// Elements of a row.
+    pub row: u32,
+    /// Elements of a piece, the last one perhaps excepted.
+    pub len: u32,
+    /// Whether each piece may be another group's, or all of a row are one group's.
+    pub shared: bool,
+}
+
+impl Pieces {
+    /// Parts of a row that may be different groups'.
+    pub fn parts(&self) -> u32 {
+        if self.shared { self.row.div_ceil(self.len) } else { 1 }
+    }
+
+    /// The row and the part of it that is a group's i-th work.
+    pub fn part(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
+        let parts = self.parts();
+        if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) }
+    }
+
+    /// Does something with each piece of a part, given its first element and its length.
+    #[kernel]
+    pub fn each(&self, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32)) {
+        let (whole, rest) = (self.row / self.len, self.row % self.len);
+        if self.parts() == 1 {
+            each_piece(self.row, self.len, &mut act);
+        } else if rest == 0 {
+            act(part * self.len, self.len);
+        } else if part < whole {
+            // The bound says to the printer, too, that pieces of one row don't reach into the next one.
+            act(part.min(whole - 1) * self.len, self.len);
+        } else {
+            act((whole * self.len).val(), rest);
+        }
+    }
+
+    /// Does what is to be done once for a row.
+    #[kernel]
+    pub fn once(&self, part: Val<u32>, mut act: impl FnMut()) {
+        if self.parts() == 1 {
+            act();
+        } else if part == 0 {
+            act();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use peerwarp_codegen::dsl::{TraceMeta, trace};

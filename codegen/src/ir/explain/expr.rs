@@ -85,8 +85,12 @@ impl Exprs<'_> {
             OpKind::Load { place, index, .. }
             | OpKind::LoadMasked { place, index, .. }
             | OpKind::Gather { place, index, .. }
+            | OpKind::Tally { place, index, .. }
             | OpKind::Atomic { place, index, .. } => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
+            }
+            OpKind::ReadStamped { stamped, index, .. } => {
+                format!("{}[{}]", self.place(Place::Param(*stamped)), self.at(*index, 0, depth))
             }
             OpKind::Const { .. }
             | OpKind::Store { .. }
@@ -97,6 +101,7 @@ impl Exprs<'_> {
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
+            | OpKind::SendStamped { .. }
             | OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }

@@ -166,6 +166,9 @@ impl<'k> Teller<'k> {
                 masked(at(Deed::Writes, *place, index, value), mask.as_ref())
             }
             OpKind::Atomic { place, index, value, .. } => at(Deed::Updates, *place, index, value),
+            OpKind::Tally { out, place, index, mask } => {
+                masked(at(Deed::Updates, *place, index, out), Some(mask))
+            }
             OpKind::Put { parcel, buffer, index, value, mask } => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
@@ -200,6 +203,14 @@ impl<'k> Teller<'k> {
                 let mask = Some(text(mask)).filter(|_| self.facts.int(*mask) != Some(every));
                 let bytes = take.bytes * u64::from(pieces);
                 Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
+            }
+            OpKind::SendStamped { stamped, target, index, value, .. } => {
+                let send = at(Deed::Sends, Place::Param(*stamped), index, value);
+                Action { ranks: Some(self.target(*target)), ..send }
+            }
+            OpKind::ReadStamped { out, stamped, index, from, mask, .. } => {
+                let read = at(Deed::Waits, Place::Param(*stamped), index, out);
+                Action { ranks: Some(format!("rank `{}`", text(from))), ..masked(read, Some(mask)) }
             }
             OpKind::Const { .. }
             | OpKind::Rank { .. }

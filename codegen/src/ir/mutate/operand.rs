@@ -21,7 +21,7 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     let Op { kind, loc } = &mut kernel.ops[op.index()];
     if let Some(v) = field(kind, slot) {
         *v = new;
-    } else if let OpKind::SendPackets { target, .. } = kind {
+    } else if let OpKind::SendPackets { target, .. } | OpKind::SendStamped { target, .. } = kind {
         *target = retarget(*target, new);
     } else if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
         let target = retarget(kernel.parcels[parcel.index()].target, new);
@@ -40,13 +40,20 @@ fn retarget(old: Target, new: ValueId) -> Target {
 /// The slot's field, if the operation has it. Targets are no field of operations but of parcels.
 fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
     match (slot, kind) {
+        (Slot::Index, OpKind::SendStamped { index, .. } | OpKind::ReadStamped { index, .. }) => Some(index),
+        (Slot::Value, OpKind::SendStamped { stamp, .. } | OpKind::ReadStamped { stamp, .. }) => Some(stamp),
+        (Slot::From, OpKind::ReadStamped { from, .. }) => Some(from),
+        (Slot::Mask, OpKind::ReadStamped { mask, .. }) => Some(mask),
         (Slot::Count, OpKind::WaitAll { count, .. }) => Some(count),
         (Slot::From, OpKind::Wait { from, .. }) => Some(from),
         (Slot::From, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.from),
         (Slot::Index, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.index),
-        (Slot::Mask, OpKind::TakePackets { mask, .. } | OpKind::WaitAll { only: Some(mask), .. }) => {
-            Some(mask)
-        }
+        (
+            Slot::Mask,
+            OpKind::TakePackets { mask, .. }
+            | OpKind::WaitAll { only: Some(mask), .. }
+            | OpKind::Tally { mask, .. },
+        ) => Some(mask),
         (
             Slot::Index,
             OpKind::Load { index, .. }
@@ -55,6 +62,7 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
             | OpKind::Store { index, .. }
             | OpKind::Scatter { index, .. }
             | OpKind::Atomic { index, .. }
+            | OpKind::Tally { index, .. }
             | OpKind::Put { index, .. }
             | OpKind::Signal { index, .. }
             | OpKind::Wait { index, .. }

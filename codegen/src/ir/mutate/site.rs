@@ -19,9 +19,9 @@ pub enum Access {
     Put,
     /// A signal.
     Signal,
-    /// A wait for one flag or for several.
+    /// A wait for one flag or for several, or for stamped elements.
     Wait,
-    /// A sending of packets.
+    /// A sending of packets or of stamped elements.
     Send,
     /// A taking of packets.
     Take,
@@ -138,12 +138,16 @@ fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
         OpKind::Store { place: at, .. } | OpKind::Scatter { place: at, .. } => {
             Some((Access::Store, place(at)))
         }
-        OpKind::Atomic { place: at, .. } => Some((Access::Atomic, place(at))),
+        OpKind::Atomic { place: at, .. } | OpKind::Tally { place: at, .. } => {
+            Some((Access::Atomic, place(at)))
+        }
         OpKind::Put { buffer, .. } => Some((Access::Put, param(buffer))),
         OpKind::Signal { flag, .. } => Some((Access::Signal, param(flag))),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => Some((Access::Wait, param(flag))),
         OpKind::SendPackets { packets, .. } => Some((Access::Send, param(packets))),
         OpKind::TakePackets { packets, .. } => Some((Access::Take, param(packets))),
+        OpKind::SendStamped { stamped, .. } => Some((Access::Send, param(stamped))),
+        OpKind::ReadStamped { stamped, .. } => Some((Access::Wait, param(stamped))),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

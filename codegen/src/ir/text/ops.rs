@@ -148,6 +148,9 @@ impl Line<'_> {
             OpKind::Atomic { place, index, value, .. } => {
                 format!("{} {} <- {}", kind.name(), self.element(*place, *index), v(value))
             }
+            OpKind::Tally { place, index, mask, .. } => {
+                format!("tally {}{}", self.element(*place, *index), self.mask(Some(*mask)))
+            }
             OpKind::Put { parcel, buffer, index, value, mask } => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
@@ -186,6 +189,14 @@ impl Line<'_> {
                     _ => format!(" of {}", v(mask)),
                 };
                 format!("take_packets{only} {}", tiles.join(", "))
+            }
+            OpKind::SendStamped { stamped, target, index, value, stamp } => {
+                let at = self.element(Place::Param(*stamped), *index);
+                format!("send_stamped {at} <- {}, {} to {}", v(value), v(stamp), self.target(*target))
+            }
+            OpKind::ReadStamped { stamped, index, from, mask, stamp, .. } => {
+                let (at, mask) = (self.element(Place::Param(*stamped), *index), self.mask(Some(*mask)));
+                format!("read_stamped {at} == {} from rank {}{mask}", v(stamp), v(from))
             }
             OpKind::If { cond, .. } => format!("if {}", v(cond)),
             OpKind::For { var, start, end, step, .. } => {

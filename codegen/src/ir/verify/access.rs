@@ -29,7 +29,9 @@ impl Check<'_, '_, '_> {
             OpKind::LoadMasked { place, index, .. } | OpKind::Store { place, index, mask: Some(_), .. } => {
                 self.wide_enough(*place, *index);
             }
-            OpKind::Gather { place, index, .. } | OpKind::Scatter { place, index, .. } => {
+            OpKind::Gather { place, index, .. }
+            | OpKind::Scatter { place, index, .. }
+            | OpKind::Tally { place, index, .. } => {
                 self.wide_enough(*place, *index);
             }
             OpKind::Put { parcel, buffer, index, value, mask } => {
@@ -57,6 +59,13 @@ impl Check<'_, '_, '_> {
             OpKind::SendPackets { packets, target, index, value } => {
                 self.target(*target);
                 self.elements(Place::Param(*packets), *index, self.count(*value));
+            }
+            OpKind::SendStamped { stamped, target, index, value, .. } => {
+                self.target(*target);
+                self.elements(Place::Param(*stamped), *index, self.count(*value));
+            }
+            OpKind::ReadStamped { stamped, index, .. } => {
+                self.wide_enough(Place::Param(*stamped), *index);
             }
             OpKind::TakePackets { packets, tiles, .. } => {
                 for t in tiles {

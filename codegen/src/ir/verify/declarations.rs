@@ -79,6 +79,9 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         ParamKind::Local | ParamKind::Symmetric | ParamKind::Packets => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
+        ParamKind::Stamped => {
+            (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32")
+        }
         ParamKind::Flags | ParamKind::EpochWord => (p.dtype == Dtype::U32, "it is always u32"),
         ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),
     };
@@ -95,7 +98,7 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
     if p.kind == ParamKind::Packets && !p.len.is_multiple_of(a_packet) {
         report.add(loc, Problem::PacketBufferLength { param: p.name.clone(), len: p.len });
     }
-    if p.len.checked_mul(p.dtype.bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
+    if p.len.checked_mul(p.element_bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
         report.add(loc, Problem::BufferTooLarge { param: p.name.clone(), len: p.len });
     }
 }

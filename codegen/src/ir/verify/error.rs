@@ -129,6 +129,8 @@ pub enum Problem {
         "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
     )]
     PacketAccess { param: String },
+    #[error("`{param}` is a stamped buffer: send to it and read it as such")]
+    StampedAccess { param: String },
     #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
     BrokenPacket { op: &'static str, value: String, bytes: u64 },
     #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]

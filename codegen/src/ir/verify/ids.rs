@@ -34,7 +34,8 @@ fn operation(report: &mut Report<'_>, op: &Op) {
         _ => None,
     };
     let target = match op.kind {
-        OpKind::SendPackets { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
+        OpKind::SendPackets { target: Target::Rank(v) | Target::Mask(v), .. }
+        | OpKind::SendStamped { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
         _ => None,
     };
     for v in op.kind.outs().into_iter().chain(op.kind.operands()).chain(counter).chain(target) {
@@ -44,7 +45,9 @@ fn operation(report: &mut Report<'_>, op: &Op) {
         OpKind::ScalarParam { param: p, .. }
         | OpKind::Epoch { word: p, .. }
         | OpKind::SendPackets { packets: p, .. }
-        | OpKind::TakePackets { packets: p, .. } => {
+        | OpKind::TakePackets { packets: p, .. }
+        | OpKind::SendStamped { stamped: p, .. }
+        | OpKind::ReadStamped { stamped: p, .. } => {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
         }
         OpKind::Put { parcel, buffer: p, .. } | OpKind::Signal { parcel, flag: p, .. } => {
@@ -65,7 +68,8 @@ fn operation(report: &mut Report<'_>, op: &Op) {
         }
         OpKind::Store { place: at, .. }
         | OpKind::Scatter { place: at, .. }
-        | OpKind::Atomic { place: at, .. } => {
+        | OpKind::Atomic { place: at, .. }
+        | OpKind::Tally { place: at, .. } => {
             place(report, op.loc, *at);
         }
         OpKind::VarDecl { var, .. } | OpKind::VarGet { var, .. } | OpKind::VarSet { var, .. } => {

@@ -196,7 +196,8 @@ impl<'k> Walk<'_, 'k> {
             | OpKind::Gather { place, .. }
             | OpKind::Store { place, .. }
             | OpKind::Scatter { place, .. }
-            | OpKind::Atomic { place, .. } => self.shared_scope(*place, loc),
+            | OpKind::Atomic { place, .. }
+            | OpKind::Tally { place, .. } => self.shared_scope(*place, loc),
             OpKind::Const { .. }
             | OpKind::Rank { .. }
             | OpKind::ScalarParam { .. }
@@ -218,6 +219,8 @@ impl<'k> Walk<'_, 'k> {
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
+            | OpKind::SendStamped { .. }
+            | OpKind::ReadStamped { .. }
             | OpKind::If { .. }
             | OpKind::While { .. } => {}
         }
@@ -289,12 +292,15 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
         | OpKind::Store { .. }
         | OpKind::Scatter { .. }
         | OpKind::Atomic { .. }
+        | OpKind::Tally { .. }
         | OpKind::Put { .. }
         | OpKind::Signal { .. }
         | OpKind::Wait { .. }
         | OpKind::WaitAll { .. }
         | OpKind::SendPackets { .. }
         | OpKind::TakePackets { .. }
+        | OpKind::SendStamped { .. }
+        | OpKind::ReadStamped { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

@@ -48,13 +48,16 @@ impl Check<'_, '_> {
             | OpKind::Gather { .. }
             | OpKind::Store { .. }
             | OpKind::Scatter { .. }
-            | OpKind::Atomic { .. } => self.access(kind),
+            | OpKind::Atomic { .. }
+            | OpKind::Tally { .. } => self.access(kind),
             OpKind::Put { .. }
             | OpKind::Signal { .. }
             | OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
-            | OpKind::TakePackets { .. } => self.protocol(kind),
+            | OpKind::TakePackets { .. }
+            | OpKind::SendStamped { .. }
+            | OpKind::ReadStamped { .. } => self.protocol(kind),
             OpKind::If { cond, results, .. } => {
                 self.operand("condition", *cond, BOOL);
                 for &(out, then, otherwise) in results {
@@ -217,6 +220,13 @@ impl Check<'_, '_> {
                 let float_sum = *op == ReduceOp::Sum && dtype == Dtype::F32;
                 self.arithmetic(dtype, dtype.is_int() || float_sum);
             }
+            OpKind::Tally { out, place, index, mask } => {
+                self.writable(*place);
+                self.tile_result(*out, Dtype::U32);
+                self.element(*place, *out);
+                self.operand("index", *index, self.ty(*out));
+                self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
+            }
             _ => {}
         }
     }
@@ -252,6 +262,18 @@ impl Check<'_, '_> {
                 self.target(*target);
                 self.packets(*packets, *index, *value);
             }
+            OpKind::SendStamped { stamped, target, index, value, stamp } => {
+                self.target(*target);
+                self.stamped(*stamped, *value, *stamp);
+                self.scalar_index(*index);
+            }
+            OpKind::ReadStamped { out, stamped, index, from, mask, stamp } => {
+                self.stamped(*stamped, *out, *stamp);
+                let ty = self.ty(*out).with_dtype(Dtype::U32);
+                self.operand("index", *index, ty);
+                self.operand("source ranks", *from, ty);
+                self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
+            }
             OpKind::TakePackets { packets, tiles, mask } => {
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
@@ -271,6 +293,14 @@ impl Check<'_, '_> {
         self.param(flag, ParamKind::Flags, "a flag array");
         self.scalar_index(index);
         self.operand("value", value, U32);
+    }
+
+    /// A tile of a stamped buffer, and a stamp.
+    fn stamped(&mut self, stamped: ParamId, tile: ValueId, stamp: ValueId) {
+        self.param(stamped, ParamKind::Stamped, "a stamped buffer");
+        self.element(Place::Param(stamped), tile);
+        self.tile("value", tile);
+        self.operand("stamp", stamp, U32);
     }
 
     /// A tile of whole packets of a packet buffer.
@@ -304,6 +334,9 @@ impl Check<'_, '_> {
                 ParamKind::Packets => {
                     self.add(Problem::PacketAccess { param: self.report.param(p).name.clone() })
                 }
+                ParamKind::Stamped => {
+                    self.add(Problem::StampedAccess { param: self.report.param(p).name.clone() })
+                }
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }
@@ -317,6 +350,7 @@ impl Check<'_, '_> {
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
+                ParamKind::Stamped => self.add(Problem::StampedAccess { param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }

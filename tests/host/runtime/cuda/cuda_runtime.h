@@ -43,6 +43,11 @@ PEERWARP_INLINE T __shfl_up_sync(const unsigned mask, const T x, const unsigned 
     const unsigned lane = ::host::lane();
     return __shfl_sync(mask, x, int(lane < by ? lane : lane - by));
 }
+PEERWARP_INLINE unsigned __match_any_sync(const unsigned mask, const unsigned x) {
+    unsigned same = 0;
+    for (int lane = 0; lane < 32; ++lane) same |= unsigned(__shfl_sync(mask, x, lane) == x) << lane;
+    return same;
+}
 
 // ---- Atomics: relaxed, at gpu scope, or at block scope where the name says so
 

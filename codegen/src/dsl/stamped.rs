@@ -1,0 +1,120 @@
+//! Elements that carry the epoch with them.
+
+use std::marker::PhantomData;
+
+use super::args::{Arg, Bound, TypedArg};
+use super::buffer::{Buf, IntoIndex};
+use super::mem::{Epoch, param_of};
+use super::protocol::Peers;
+use super::scope::require_role;
+use super::tile::{IntoTile, Tile, Word, arange, spread};
+use super::trace::attempt;
+use super::val::{FromRaw, Operand};
+use crate::ir::{Dtype, Loc, OpKind, ParamKind, Type};
+
+/// A symmetric buffer of 4-byte elements, each of which travels together with a stamp, the epoch: flag-in-data, or LL in
+/// NCCL's words. What is sent is there one trip later and needs no flag, as with [`Packets`](super::Packets); half of what
+/// travels are stamps, but any number of readers may read it, as often as they like, and nothing has to be emptied. That is
+/// for what is small and needed by many.
+///
+/// A stamp orders nothing but its own element. Stamped elements are sent again, with a later epoch, only once it is known
+/// that all who read the last ones have done so: double-buffer by the epoch's [parity](super::Epoch::parity), and hear
+/// from every reader once a launch (through a flag, say). The simulator checks it.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+/// # let (count, of_all): (Ptr<u32>, Ptr<u32>) = (p.arg("count", 16), p.arg("of_all", 128));
+/// # let counts: Stamped<u32> = p.arg("counts", 2 * 128);
+/// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+/// let bank = epoch.parity() * 128;
+/// role("send", 1, |_| {
+///     counts.send(Peers::all(), bank + rank() * 16, count.load(0, 16), epoch);
+/// });
+/// role("receive", 1, |_| {
+///     let i = arange(128);
+///     of_all.store(0, counts.gather(i + bank, i / 16, true, epoch));
+/// });
+/// # }).unwrap();
+/// ```
+#[derive(Debug)]
+pub struct Stamped<T: Word> {
+    buf: Buf,
+    _t: PhantomData<T>,
+}
+
+impl<T: Word> Clone for Stamped<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Word> Copy for Stamped<T> {}
+impl<T: Word> Arg for Stamped<T> {
+    const KIND: ParamKind = ParamKind::Stamped;
+    fn bind(b: Bound) -> Self {
+        Stamped { buf: Buf::param(b), _t: PhantomData }
+    }
+}
+impl<T: Word> TypedArg for Stamped<T> {
+    const DTYPE: Dtype = T::DTYPE;
+}
+
+impl<T: Word> Stamped<T> {
+    /// Sends a tile to the elements from element `i` on of the ranks' instances, each with the epoch.
+    #[track_caller]
+    pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
+        let loc = Loc::caller();
+        let (index, value, stamp) = (i.index(), tile.tile().to_raw(), epoch.value.to_raw());
+        require_role(loc, "sending");
+        attempt(loc, |t| {
+            let index = self.buf.at(t, index, value.len.unwrap_or(1).into(), loc)?;
+            let value = t.use_value(value.trace, value.id, loc)?;
+            let stamp = t.use_value(stamp.trace, stamp.id, loc)?;
+            let target = to.target(t, loc)?;
+            let stamped = param_of(&self.buf).expect("stamped buffers are parameters");
+            t.push(OpKind::SendStamped { stamped, target, index, value, stamp }, loc);
+            Ok(())
+        });
+    }
+
+    /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them. The other
+    /// ones are 0.
+    #[track_caller]
+    pub fn gather(
+        &self,
+        index: impl IntoTile<u32>,
+        from: impl Operand<u32>,
+        mask: impl Operand<bool>,
+        epoch: Epoch,
+    ) -> Tile<T> {
+        let loc = Loc::caller();
+        let index = index.tile().to_raw();
+        let len = index.len.unwrap_or(1);
+        require_role(loc, "reading");
+        let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
+        let stamp = epoch.value.to_raw();
+        Tile::from_raw(attempt(loc, |t| {
+            let index = t.use_value(index.trace, index.id, loc)?;
+            let from = t.use_value(from.trace, from.id, loc)?;
+            let mask = t.use_value(mask.trace, mask.id, loc)?;
+            let stamp = t.use_value(stamp.trace, stamp.id, loc)?;
+            let stamped = param_of(&self.buf).expect("stamped buffers are parameters");
+            let ty = Type { dtype: T::DTYPE, len: Some(len) };
+            let out = t.emit(ty, loc, |out| OpKind::ReadStamped { out, stamped, index, from, mask, stamp });
+            Ok(t.raw(out))
+        }))
+    }
+
+    /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them.
+    #[track_caller]
+    pub fn load(
+        &self,
+        i: impl Operand<u32, Out = super::Val<u32>>,
+        len: u32,
+        from: impl Operand<u32>,
+        epoch: Epoch,
+    ) -> Tile<T> {
+        let first = super::Val::<u32>::from_raw(i.raw());
+        self.gather(arange(len) + first, from, true, epoch)
+    }
+}

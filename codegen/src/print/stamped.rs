@@ -1,0 +1,134 @@
+//! Sending and reading elements with stamps.
+
+use crate::ir::{OpId, OpKind, Place, Target, ValueId};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    ops::type_name,
+    prim::Prim,
+    tiles::Step,
+};
+
+impl Emitter<'_, '_> {
+    /// A tile to one rank or to each of a set, each element with its stamp.
+    pub fn send_stamped(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::SendStamped { stamped, target, index, value, stamp } = op.kind else {
+            unreachable!("asked for sends only")
+        };
+        self.used.add(Prim::SendStamped);
+        let stamp = self.scalar(stamp)?;
+        let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, index, value, &stamp);
+        match target {
+            Target::Mask(set) => self.for_each_rank(op.loc, set, stamped, send),
+            Target::Rank(rank) => {
+                self.w.line("{");
+                self.w.deeper();
+                self.names.enter();
+                let rank = self.scalar(rank)?;
+                let base = self.there(stamped, &rank);
+                send(self, &base)?;
+                self.names.leave();
+                self.w.shallower();
+                self.w.line("}");
+                Ok(())
+            }
+        }
+    }
+
+    fn send_elements(
+        &mut self,
+        id: OpId,
+        base: &Expr,
+        index: ValueId,
+        value: ValueId,
+        stamp: &Expr,
+    ) -> Result<(), PrintError> {
+        let layout = self.f.layouts.of(value);
+        self.step_loop(Step::new(layout), true, self.f.p.kernel.op(id).loc, |me, step| {
+            me.each_element(layout.per_lane, |me, j| {
+                let mut address = me.address(base, index, step)?;
+                if layout.per_lane > 1 {
+                    address = format!("{address} + {j}");
+                }
+                let element = me.element(value, step)?;
+                me.w.line(&format!("send_stamped({address}, {}, {});", element.plain(), stamp.plain()));
+                Ok(())
+            })
+        })
+    }
+
+    /// Elements that are polled for until all of a lane's have the stamp.
+    pub fn read_stamped(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let op = self.f.p.kernel.op(id);
+        let OpKind::ReadStamped { out, stamped, index, from, mask, stamp } = op.kind else {
+            unreachable!("asked for reads only")
+        };
+        self.used.add(Prim::ReadStamped);
+        let param = &self.f.p.kernel.params[stamped.index()];
+        let layout = self.f.layouts.of(out);
+        super::ops::use_dtype(self.used, param.dtype);
+        let stamp = self.scalar(stamp)?;
+        self.w.gap();
+        let place = self.place(op.loc);
+        self.w.comment(&format!("Read {} once its stamps are there ({place})", param.name));
+        let steps = layout.steps();
+        let whole = layout.len == layout.full_steps() * layout.lanes;
+        let arrays = [("index", "u32"), ("peer", "u32"), ("wanted", "bool")];
+        let of_step = |me: &mut Self, step: &mut Step| -> Result<[Expr; 3], PrintError> {
+            let read = [me.element(index, step)?, me.element(from, step)?, me.element(mask, step)?];
+            if whole {
+                return Ok(read);
+            }
+            // Lanes beyond the end take part without reading.
+            let end = Expr::atom(layout.len.to_string());
+            let inside = Expr::binary("<", Prec::Relation, &me.at(step), &end);
+            let [at, peer, wanted] = read;
+            let zero = Expr::atom("0u");
+            let wanted = if wanted.text == "true" {
+                inside.clone()
+            } else {
+                Expr::binary("&&", Prec::And, &inside, &wanted)
+            };
+            Ok([Expr::ternary(&inside, &at, &zero), Expr::ternary(&inside, &peer, &zero), wanted])
+        };
+        let mut arguments = [String::new(), String::new(), String::new()];
+        if steps == 1 {
+            let args = &mut arguments;
+            self.step_loop(Step::new(layout), false, op.loc, |me, step| {
+                *args = of_step(me, step)?.map(|e| format!("{{{}}}", e.plain()));
+                Ok(())
+            })?;
+        } else {
+            arguments = arrays.map(|(name, ty)| {
+                let name = self.names.fresh(&format!("{}_{name}", param.name));
+                self.w.line(&format!("{ty} {name}[{steps}];"));
+                name
+            });
+            self.step_loop(Step::new(layout), false, op.loc, |me, step| {
+                for (name, e) in arguments.iter().zip(of_step(me, step)?) {
+                    let to = me.registers(name, step);
+                    me.w.line(&format!("{to} = {};", e.plain()));
+                }
+                Ok(())
+            })?;
+        }
+        let name = self.names.fresh(&super::describe::value(&self.f.p, out));
+        self.w.line(&format!("{} {name}[{steps}];", type_name(param.dtype)));
+        self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
+        let base = self.base(Place::Param(stamped));
+        let [index, from, wanted] = arguments;
+        self.w.line(&format!(
+            "if (!read_stamped({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})) return false;",
+            self.group.name,
+            base.text,
+            stamp.plain(),
+            self.site(id, stamped)
+        ));
+        Ok(())
+    }
+}

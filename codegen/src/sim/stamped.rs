@@ -1,0 +1,74 @@
+//! Stamped buffers: what was sent last to each element, who has read it, and who waits.
+
+use std::ops::Range;
+
+use super::agent::AgentId;
+use super::runs::Runs;
+use super::shadow::Event;
+
+/// A tile that was sent.
+#[derive(Clone, Debug)]
+pub(super) struct Sent {
+    pub stamp: u32,
+    pub by: Event,
+    /// The last reading by each agent that read of it.
+    pub readers: Vec<Event>,
+    /// A later sending to any of its elements, from when it is on its way.
+    pub superseded: Option<Event>,
+}
+
+/// One rank's instance of a stamped buffer. Ranges count elements.
+#[derive(Debug, Default)]
+pub(super) struct StampArray {
+    /// The number in `sent` of what each element has.
+    runs: Runs<u32>,
+    pub sent: Vec<Sent>,
+    waiters: Vec<(u64, AgentId)>,
+}
+
+impl StampArray {
+    /// What an element has.
+    pub fn at(&self, index: u64) -> Option<u32> {
+        self.runs.within(index..index + 1).next().map(|(_, sent)| sent)
+    }
+
+    /// The stamp that an element has.
+    pub fn stamp(&self, index: u64) -> u32 {
+        self.at(index).map_or(0, |at| self.sent[at as usize].stamp)
+    }
+
+    /// What the elements of a range have.
+    pub fn within(&self, range: Range<u64>) -> Vec<u32> {
+        let mut all: Vec<u32> = self.runs.within(range).map(|(_, sent)| sent).collect();
+        all.dedup();
+        all
+    }
+
+    /// Elements arrive. Those who waited for any of them wait no longer.
+    pub fn arrive(&mut self, range: Range<u64>, sent: Sent) -> Vec<AgentId> {
+        self.runs.set(range.clone(), self.sent.len() as u32);
+        self.sent.push(sent);
+        let (woken, kept) =
+            std::mem::take(&mut self.waiters).into_iter().partition::<Vec<_>, _>(|(i, _)| range.contains(i));
+        self.waiters = kept;
+        woken.into_iter().map(|w| w.1).collect()
+    }
+
+    /// Notes that an agent has read of something that was sent.
+    pub fn read(&mut self, sent: u32, by: Event) {
+        let readers = &mut self.sent[sent as usize].readers;
+        match readers.iter_mut().rev().find(|r| r.agent == by.agent) {
+            Some(last) => *last = by,
+            None => readers.push(by),
+        }
+    }
+
+    pub fn wait(&mut self, index: u64, agent: AgentId) {
+        self.waiters.push((index, agent));
+    }
+
+    /// Everybody who waits, with the element that is missing.
+    pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
+        self.waiters.iter().copied()
+    }
+}

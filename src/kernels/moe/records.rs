@@ -1,0 +1,151 @@
+//! Records of dispatch: what a rank tells every rank about a chunk of its tokens, whichever way it travels.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::device::{first_expert, owned_experts};
+use super::dispatch::DispatchArgs;
+
+/// The record of a chunk, as its sender has it.
+pub(super) struct Record {
+    /// Its number among those of all ranks, in the bank of this launch.
+    pub number: Val<u32>,
+    /// Tokens of the rank.
+    pub n: Val<u32>,
+    /// Entries of the chunk for each expert.
+    pub count: Shared<u32>,
+    /// Expert and rank of each entry.
+    pub words: Tile<u32>,
+    /// Weight of each entry, where they travel.
+    pub weights: Option<Tile<f32>>,
+}
+
+impl Record {
+    /// Sends it to every rank.
+    #[kernel]
+    pub fn send(self, c: &Dispatch, a: &DispatchArgs, epoch: Epoch) {
+        if let (Some(n), Some(route), Some(count), Some(flag)) =
+            (a.rec_n, a.rec_route, a.rec_count, a.rec_flag)
+        {
+            let mut parcel = send_to(Peers::all());
+            parcel.put(&route, self.number * c.record_entries(), self.words);
+            parcel.put(&count, self.number * c.experts, self.count.load(0, c.experts));
+            if let (Some(weight), Some(weights)) = (a.rec_weight, self.weights) {
+                parcel.put(&weight, self.number * c.record_entries(), weights);
+            }
+            parcel.put_value(&n, self.number, self.n);
+            parcel.signal(&flag, self.number, epoch);
+        }
+        if let (Some(n), Some(route), Some(count)) = (a.stamped_n, a.stamped_route, a.stamped_count) {
+            // To each rank the counts of its own experts.
+            let most = c.map().at_most();
+            for to in 0..c.ranks.val() {
+                let expert = arange(most);
+                let mine = expert < owned_experts(c.map(), to);
+                let of_rank = self.count.gather(expert + first_expert(c.map(), to), mine, 0);
+                count.send(Peers::rank(to), self.number * most, of_rank, epoch);
+            }
+            route.send(Peers::all(), self.number * c.record_entries(), self.words, epoch);
+            if let (Some(weight), Some(weights)) = (a.stamped_weight, self.weights) {
+                weight.send(Peers::all(), self.number * c.record_entries(), weights, epoch);
+            }
+            // What receivers poll first goes last: then they hardly poll for the rest.
+            n.send(Peers::all(), self.number, splat(self.n, 1), epoch);
+        }
+    }
+}
+
+/// Tells every rank, where records order nothing, that this rank has begun: what it did in earlier launches is over, such as
+/// reading their records and emptying their packets.
+#[kernel]
+pub(super) fn announce(c: &Dispatch, a: &DispatchArgs, b: Group, n: Val<u32>, epoch: Epoch) {
+    if let (Some(begun_n), Some(begun)) = (a.begun_n, a.begun) {
+        if b.index() == 0 {
+            let place = epoch.parity() * c.ranks + rank();
+            let mut parcel = send_to(Peers::all());
+            parcel.put_value(&begun_n, place, n);
+            parcel.signal(&begun, place, epoch);
+        }
+    }
+}
+
+/// Hears from every rank that it has begun, where records don't tell. A block that does so is enough: what is sent after
+/// this launch comes after it.
+#[kernel]
+pub(super) fn hear(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch) {
+    if let Some(begun) = a.begun {
+        if b.index() == 0 {
+            let _everybody = begun.wait_all(epoch.parity() * c.ranks, c.ranks, 1, epoch);
+        }
+    }
+}
+
+/// The records of all ranks, as a rank receives them.
+pub(super) struct Records<'a> {
+    c: &'a Dispatch,
+    a: &'a DispatchArgs,
+    epoch: Epoch,
+    /// The first one of this launch.
+    bank: Val<u32>,
+    /// The receipt of their flags, where they have some.
+    arrived: Option<Arrived>,
+}
+
+impl<'a> Records<'a> {
+    /// Waits for flags, where there are some.
+    pub fn receive(c: &'a Dispatch, a: &'a DispatchArgs, epoch: Epoch, bank: Val<u32>) -> Records<'a> {
+        let arrived = a.rec_flag.map(|flag| flag.wait_all(bank, c.records(), c.chunks(), epoch));
+        Records { c, a, epoch, bank, arrived }
+    }
+
+    /// Tokens of the source of each record.
+    pub fn n(&self) -> Tile<u32> {
+        let record = arange(self.c.records());
+        match (self.a.rec_n, &self.arrived, self.a.stamped_n) {
+            (Some(n), Some(arrived), _) => n.load(arrived, self.bank, self.c.records()),
+            (_, _, Some(n)) => n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
+            _ => unreachable!("records come with flags or with stamps"),
+        }
+    }
+
+    /// Entries of records for experts of this rank, by their numbers among those.
+    #[kernel]
+    pub fn count(&self, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
+        let (c, number) = (self.c, record + self.bank);
+        let owned = expert < owned_experts(c.map(), rank());
+        match (self.a.rec_count, &self.arrived, self.a.stamped_count) {
+            (Some(count), Some(arrived), _) => {
+                let first = first_expert(c.map(), rank());
+                count.gather(arrived, number * c.experts + first + expert, owned, 0)
+            }
+            (_, _, Some(count)) => {
+                count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, self.epoch)
+            }
+            _ => unreachable!("records come with flags or with stamps"),
+        }
+    }
+
+    /// The words of a slot's entries: `entry` is the first of them in its record, whose number is `record`.
+    pub fn words(&self, record: Val<u32>, entry: Val<u32>) -> Tile<u32> {
+        let (first, len) = (self.first(record, entry), self.c.slot_entries());
+        match (self.a.rec_route, &self.arrived, self.a.stamped_route) {
+            (Some(route), Some(arrived), _) => route.load(arrived, first, len),
+            (_, _, Some(route)) => route.load(first, len, record / self.c.chunks(), self.epoch),
+            _ => unreachable!("records come with flags or with stamps"),
+        }
+    }
+
+    /// The weights of a slot's entries, as [`Records::words`].
+    pub fn weights(&self, record: Val<u32>, entry: Val<u32>) -> Tile<f32> {
+        let (first, len) = (self.first(record, entry), self.c.slot_entries());
+        match (self.a.rec_weight, &self.arrived, self.a.stamped_weight) {
+            (Some(weight), Some(arrived), _) => weight.load(arrived, first, len),
+            (_, _, Some(weight)) => weight.load(first, len, record / self.c.chunks(), self.epoch),
+            _ => unreachable!("weights come as records do"),
+        }
+    }
+
+    fn first(&self, record: Val<u32>, entry: Val<u32>) -> Val<u32> {
+        (self.bank + record) * self.c.record_entries() + entry
+    }
+}
