@@ -287,6 +287,7 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
                 OpKind::Put { buffer, .. } => Some(buffer),
                 OpKind::SendPackets { packets, .. } => Some(packets),
                 OpKind::TakePackets { packets, .. } => Some(packets),
+                OpKind::SendStamped { stamped, .. } | OpKind::ReadStamped { stamped, .. } => Some(stamped),
                 OpKind::Signal { flag, .. } | OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => {
                     Some(flag)
                 }

@@ -98,17 +98,13 @@ typedef struct moe_dispatch_h2048_e512_k10_t128_r8_bf16_raw_both__w16_s32_r80_g1
     float* weight_from;
     /* packets, all ones at first, u32[2097152]: Rows as packets, `[parity][source][slot][row]`. */
     uint32_t* inbox_packets[8];
-    /* Not used by this variant, may be null. stamped u32[128]: Tokens of the source,
-     * `[parity][source][chunk]`, with packets. */
+    /* stamped u32[128]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* stamped_n[8];
-    /* Not used by this variant, may be null. stamped u32[8192]: Entries of the chunk by expert of this rank,
-     * `[parity][source][chunk][expert]`. */
+    /* stamped u32[8192]: Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`. */
     uint64_t* stamped_count[8];
-    /* Not used by this variant, may be null. stamped u32[20480]: Expert and rank of each entry,
-     * `[parity][source][chunk][entry]`. */
+    /* stamped u32[20480]: Expert and rank of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* stamped_route[8];
-    /* Not used by this variant, may be null. stamped f32[20480]: Weight of each entry,
-     * `[parity][source][chunk][entry]`. */
+    /* stamped f32[20480]: Weight of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* stamped_weight[8];
     /* symmetric u32[16]: Tokens of the source, `[parity][source]`, with packets. */
     uint32_t* begun_n[8];
@@ -141,10 +137,10 @@ typedef struct moe_dispatch_h2048_e512_k10_t128_r8_bf16_raw_both__w16_s32_r80_g1
     X(pos, LOCAL, 40960) \
     X(weight_from, LOCAL, 40960) \
     X(inbox_packets, PACKETS, 8388608) \
-    X(stamped_n, STAMPED, 0) \
-    X(stamped_count, STAMPED, 0) \
-    X(stamped_route, STAMPED, 0) \
-    X(stamped_weight, STAMPED, 0) \
+    X(stamped_n, STAMPED, 1024) \
+    X(stamped_count, STAMPED, 65536) \
+    X(stamped_route, STAMPED, 163840) \
+    X(stamped_weight, STAMPED, 163840) \
     X(begun_n, SYMMETRIC, 64) \
     X(begun, FLAGS, 64) \
     X(epoch, EPOCH, 8) \
