@@ -24,16 +24,20 @@ pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenSt
     }
     let config = config(input, &mut errors);
     let specs: Vec<TokenStream> =
-        fields.iter().filter_map(|f| spec(f, config.as_ref()?, codegen, &mut errors)).collect();
+        fields.iter().filter_map(|f| declared(f, config.as_ref()?, codegen, &mut errors)).collect();
     errors.finish()?;
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
-    let next = fields.iter().map(|f| match optional(&f.ty) {
-        Some(ty) => {
+    let next = fields.iter().map(|f| match (group_attr(f), optional(&f.ty)) {
+        (Some(_), _) => {
+            let ty = &f.ty;
+            quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>::bind(binder))
+        }
+        (None, Some(ty)) => {
             let name = f.ident.as_ref().map(|i| i.unraw().to_string());
             quote_spanned!(ty.span()=> binder.next_if_declared::<#ty>(#name))
         }
-        None => {
+        (None, None) => {
             let ty = &f.ty;
             quote_spanned!(ty.span()=> binder.next::<#ty>())
         }
@@ -68,6 +72,45 @@ fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
         None => set.lacks(missing, errors),
     }
     None
+}
+
+/// The statement that adds what a field declares to `params`: a group's parameters, or its own.
+fn declared(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
+    match group_attr(field) {
+        Some(attr) => group(field, attr, config, codegen, errors),
+        None => spec(field, config, codegen, errors),
+    }
+}
+
+/// `#[group]` or `#[group(|c| ..)]` of a field that is parameters of several kernels.
+fn group_attr(field: &Field) -> Option<&Attribute> {
+    field.attrs.iter().find(|a| a.path().is_ident("group"))
+}
+
+/// The statement that adds a group's parameters, under the same configuration or one computed from it.
+fn group(
+    field: &Field,
+    attr: &Attribute,
+    config: &Path,
+    codegen: &TokenStream,
+    errors: &mut Errors,
+) -> Option<TokenStream> {
+    if let Some(other) = field.attrs.iter().find(|a| a.path().is_ident("len") || a.path().is_ident("dtype")) {
+        errors.at(other.span(), "the parameters of a group say their lengths and element types themselves");
+    }
+    let ty = &field.ty;
+    let group = quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>);
+    let of = match &attr.meta {
+        Meta::Path(_) => quote!(config),
+        Meta::List(_) | Meta::NameValue(_) => {
+            let closure = errors.ok(attr.parse_args::<syn::ExprClosure>())?;
+            quote!(&{
+                let of: fn(&#config) -> #group::Config = #closure;
+                of(config)
+            })
+        }
+    };
+    Some(quote!(params.extend(#group::params(#of));))
 }
 
 /// The statement that adds a field's `ParamSpec` to `params`, if it is there.

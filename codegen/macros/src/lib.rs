@@ -48,8 +48,9 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// Makes a struct of handles the parameters of a kernel: `#[args(config = Scale)]` names the configuration,
 /// `#[len(|c| ..)]` on a field computes its number of elements (1 without), and `#[dtype(|c| ..)]` the element type of an
 /// `AnyPtr`, `AnySym` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
-/// elsewhere. The first paragraph of a field's docs is recorded.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype))]
+/// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
+/// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     derive(item, args::expand)
 }

@@ -33,7 +33,9 @@ impl ParamSpec {
 
 /// A struct of kernel parameters; implemented by `#[derive(KernelArgs)]`.
 ///
-/// A field of type `Option<T>` is a parameter of configs for which its `#[len(..)]` is not 0, and `None` for the others.
+/// A field of type `Option<T>` is a parameter of configs for which its `#[len(..)]` is not 0, and `None` for the others. A field
+/// with `#[group]` is a struct of parameters itself, which kernels with other configs may have too: `#[group(|c| ..)]` computes
+/// the group's config from this one. Functions of the device that take the group are then of use to all of them.
 pub trait KernelArgs: Sized {
     /// The config that decides lengths and element types.
     type Config: ?Sized;

@@ -5,18 +5,18 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::{Dispatch, Phase, Protocol};
 use super::device::{at, first_expert, owned_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{Came, Inbox};
+use super::inbox::{Came, Inbox, InboxArgs};
 use super::pieces::each_piece;
-use super::records::{Record, Records, announce, hear};
+use super::records::{BegunArgs, Record, Records, announce, hear};
 use crate::moe::SCALE_BLOCK;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 const NOWHERE: u32 = u32::MAX;
 
-/// Parameters of [`dispatch`].
+/// The tokens of a rank, and where they go.
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
-pub struct DispatchArgs {
+pub struct TokenArgs {
     /// Tokens to send, `[token][row]`.
     #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
     #[dtype(|c| c.moved())]
@@ -32,6 +32,15 @@ pub struct DispatchArgs {
     /// Weights of the entries, `[token][k]`.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
+}
+
+/// Parameters of [`dispatch`].
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct DispatchArgs {
+    /// What is sent.
+    #[group]
+    pub tokens: TokenArgs,
 
     /// Out: rows received, by expert, source, token and k.
     #[len(|c| c.max_rows() * u64::from(c.row()))]
@@ -56,23 +65,9 @@ pub struct DispatchArgs {
     #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
     pub weight_from: Ptr<f32>,
 
-    /// Rows as they arrive with flags, `[source][slot][row]`.
-    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.row()))]
-    #[dtype(|c| c.moved())]
-    pub inbox: Option<AnySym>,
-    /// Scales as they arrive with flags, `[source][slot][scale]`.
-    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.scales()))]
-    pub inbox_scale: Option<Sym<f32>>,
-    /// A row has arrived, `[source][slot]`.
-    #[len(|c| c.inbox_rows(Protocol::Flags))]
-    pub row_flag: Option<Flags>,
-    /// Rows as packets, `[parity][source][slot][row]`.
-    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.row()))]
-    #[dtype(|c| c.moved())]
-    pub inbox_packets: Option<AnyPackets>,
-    /// Scales as packets, `[parity][source][slot][scale]`, each row's ending in zeros that fill a packet.
-    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.sent_scales()))]
-    pub scale_packets: Option<Packets<f32>>,
+    /// Where rows arrive.
+    #[group]
+    pub inbox: InboxArgs,
     /// Tokens of the source, `[parity][source][chunk]`, with flags.
     #[len(|c| c.record_words(Protocol::Flags))]
     pub rec_n: Option<Sym<u32>>,
@@ -101,12 +96,9 @@ pub struct DispatchArgs {
     /// Weight of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
     pub stamped_weight: Option<Stamped<f32>>,
-    /// Tokens of the source, `[parity][source]`, with packets.
-    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub begun_n: Option<Sym<u32>>,
-    /// The source has begun this launch, `[parity][source]`.
-    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub begun: Option<Flags>,
+    /// Who has begun, with packets.
+    #[group]
+    pub begun: BegunArgs,
     /// Counts dispatches.
     pub epoch: EpochWord,
 }
@@ -148,7 +140,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
 
 /// How many tokens this rank sends.
 fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
-    a.n.get(0).min(c.tokens)
+    a.tokens.n.get(0).min(c.tokens)
 }
 
 /// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
@@ -164,21 +156,21 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
         let first = chunk * len;
         // Ids that `n` leaves out are loaded too: so they are on their way together with it.
         let id = if c.tokens % c.chunk == 0 {
-            a.ids.load(first, len)
+            a.tokens.ids.load(first, len)
         } else {
-            a.ids.load_where(first, i + first < c.tokens * c.topk, -1)
+            a.tokens.ids.load_where(first, i + first < c.tokens * c.topk, -1)
         };
         let expert = id.cast::<u32>();
         let used = entries - first.min(entries);
         let valid = (i < used) & (expert < c.experts);
         let before = count.tally(expert, valid);
 
-        let weights = c.dedup.then(|| a.weights.load_where(first, i < used, 0.0));
+        let weights = c.dedup.then(|| a.tokens.weights.load_where(first, i < used, 0.0));
         let number = bank + rank() * c.chunks() + chunk;
         let words = valid.select((before << 16) | expert, NOWHERE);
         Record { number, n, count, words, weights }.send(c, a, epoch);
     }
-    announce(c, a, b, n, epoch);
+    announce(&a.begun, b, n, c.ranks, epoch);
 }
 
 /// Sends rows, each once to every rank that its slot goes to.
@@ -188,12 +180,12 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
     for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
-        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-        let inbox = Inbox::new(c, a, rank(), slot, epoch);
+        let to = owners(c.map(), &a.tokens.ids, slot * c.slot_entries(), c.slot_entries());
+        let inbox = Inbox::new(c, &a.inbox, rank(), slot, epoch);
         let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
         pieces.each(part, |start, len| {
-            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-            inbox.send(a, to, &mut parcel, start, x);
+            let x = a.tokens.x.load(at(token, c.row()) + start.to_u64(), len);
+            inbox.send(&a.inbox, to, &mut parcel, start, x);
         });
         if c.scales() > 0 {
             pieces.once(part, || send_scales(c, a, &inbox, token, to, &mut parcel));
@@ -216,11 +208,11 @@ fn send_scales(
 ) {
     let i = arange(c.sent_scales());
     let scale = if c.sent_scales() == c.scales() {
-        a.x_scale.load(at(token, c.scales()), c.scales())
+        a.tokens.x_scale.load(at(token, c.scales()), c.scales())
     } else {
-        a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
+        a.tokens.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
     };
-    inbox.send_scales(a, to, parcel, scale);
+    inbox.send_scales(&a.inbox, to, parcel, scale);
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
@@ -263,12 +255,12 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                 });
                 if mine.any() {
                     rows.store(0, row);
-                    deliver(c, a, &rows, &Came::wait(c, a, source, slot, part, epoch), hook);
+                    deliver(c, a, &rows, &Came::wait(c, &a.inbox, source, slot, part, epoch), hook);
                 }
             }
         }
     });
-    hear(c, a, b, epoch);
+    hear(&a.begun, b, c.ranks, epoch);
 }
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
@@ -308,7 +300,7 @@ fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook
 fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
     let pieces = c.pieces();
     pieces.each(came.part, |start, len| {
-        let x = came.piece(a, start, len);
+        let x = came.piece(&a.inbox, start, len);
         each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
     });
     if c.scales() > 0 {
@@ -319,7 +311,7 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
 /// Stores a row's scales.
 #[kernel]
 fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
-    let scale = came.scales(a);
+    let scale = came.scales(&a.inbox);
     let i = arange(c.sent_scales());
     each(c, rows, |row| {
         if c.sent_scales() == c.scales() {
@@ -335,11 +327,11 @@ fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) 
 fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
     let scales = (c.scales() > 0).then(|| {
         let scales = shared::<f32>("scales", c.sent_scales());
-        scales.store(0, came.scales(a));
+        scales.store(0, came.scales(&a.inbox));
         scales
     });
     c.pieces().each(came.part, |start, len| {
-        let mut x = came.piece(a, start, len).to_f32();
+        let mut x = came.piece(&a.inbox, start, len).to_f32();
         if let Some(scales) = scales {
             x = x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0);
         }

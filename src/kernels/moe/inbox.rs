@@ -2,9 +2,31 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::Dispatch;
+use super::config::{Dispatch, Protocol};
 use super::device::at;
-use super::dispatch::DispatchArgs;
+
+/// What rows of dispatch arrive in.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct InboxArgs {
+    /// Rows as they arrive with flags, `[source][slot][row]`.
+    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub inbox: Option<AnySym>,
+    /// Scales as they arrive with flags, `[source][slot][scale]`.
+    #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.scales()))]
+    pub inbox_scale: Option<Sym<f32>>,
+    /// A row has arrived, `[source][slot]`.
+    #[len(|c| c.inbox_rows(Protocol::Flags))]
+    pub row_flag: Option<Flags>,
+    /// Rows as packets, `[parity][source][slot][row]`.
+    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub inbox_packets: Option<AnyPackets>,
+    /// Scales as packets, `[parity][source][slot][scale]`, each row's ending in zeros that fill a packet.
+    #[len(|c| c.inbox_rows(Protocol::Packets) * u64::from(c.sent_scales()))]
+    pub scale_packets: Option<Packets<f32>>,
+}
 
 /// Where the row of a source's slot is on the ranks that it goes to.
 #[derive(Clone, Copy)]
@@ -23,7 +45,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     /// The place of slot `slot` of rank `source`.
-    pub fn new(c: &Dispatch, a: &DispatchArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Inbox {
+    pub fn new(c: &Dispatch, a: &InboxArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Inbox {
         let row = source * c.slots() + slot;
         let row = if a.inbox_packets.is_some() { row + epoch.parity() * (c.ranks * c.slots()) } else { row };
         let scales = c.sent_scales();
@@ -33,7 +55,7 @@ impl Inbox {
     /// Sends a piece of the row, in a parcel if there is one.
     pub fn send(
         &self,
-        a: &DispatchArgs,
+        a: &InboxArgs,
         to: Val<u64>,
         parcel: &mut Option<Parcel>,
         start: Val<u32>,
@@ -49,13 +71,7 @@ impl Inbox {
     }
 
     /// Sends the row's scales.
-    pub fn send_scales(
-        &self,
-        a: &DispatchArgs,
-        to: Val<u64>,
-        parcel: &mut Option<Parcel>,
-        scales: Tile<f32>,
-    ) {
+    pub fn send_scales(&self, a: &InboxArgs, to: Val<u64>, parcel: &mut Option<Parcel>, scales: Tile<f32>) {
         if let Some(packets) = a.scale_packets {
             packets.send(Peers::mask(to), self.first_scale, scales);
         }
@@ -81,7 +97,7 @@ impl Came {
     /// A part of the row of slot `slot` of rank `source`; waits for its flag, where it has one.
     pub fn wait(
         c: &Dispatch,
-        a: &DispatchArgs,
+        a: &InboxArgs,
         source: Val<u32>,
         slot: Val<u32>,
         part: Val<u32>,
@@ -93,7 +109,7 @@ impl Came {
     }
 
     /// A piece of the row.
-    pub fn piece(&self, a: &DispatchArgs, start: Val<u32>, len: u32) -> AnyTile {
+    pub fn piece(&self, a: &InboxArgs, start: Val<u32>, len: u32) -> AnyTile {
         let first = self.inbox.first + start.to_u64();
         match (a.inbox, &self.arrived, a.inbox_packets) {
             (Some(inbox), Some(arrived), _) => inbox.load(arrived, first, len),
@@ -103,7 +119,7 @@ impl Came {
     }
 
     /// The row's scales.
-    pub fn scales(&self, a: &DispatchArgs) -> Tile<f32> {
+    pub fn scales(&self, a: &InboxArgs) -> Tile<f32> {
         let (first, len) = (self.inbox.first_scale, self.inbox.scales);
         match (a.inbox_scale, &self.arrived, a.scale_packets) {
             (Some(scales), Some(arrived), _) => scales.load(arrived, first, len),

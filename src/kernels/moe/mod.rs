@@ -66,5 +66,7 @@ mod records;
 
 pub use combine::{CombineArgs, combine};
 pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase, Protocol};
-pub use dispatch::{DispatchArgs, dispatch, dispatch_with};
+pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
+pub use inbox::InboxArgs;
+pub use records::BegunArgs;

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::Dispatch;
+use super::config::{Dispatch, Protocol};
 use super::device::{first_expert, owned_experts};
 use super::dispatch::DispatchArgs;
 
@@ -55,13 +55,25 @@ impl Record {
     }
 }
 
+/// What says who has begun, where records order nothing.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct BegunArgs {
+    /// Tokens of the source, `[parity][source]`, with packets.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub begun_n: Option<Sym<u32>>,
+    /// The source has begun this launch, `[parity][source]`.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub begun: Option<Flags>,
+}
+
 /// Tells every rank, where records order nothing, that this rank has begun: what it did in earlier launches is over, such as
 /// reading their records and emptying their packets.
 #[kernel]
-pub(super) fn announce(c: &Dispatch, a: &DispatchArgs, b: Group, n: Val<u32>, epoch: Epoch) {
+pub(super) fn announce(a: &BegunArgs, b: Group, n: Val<u32>, ranks: u32, epoch: Epoch) {
     if let (Some(begun_n), Some(begun)) = (a.begun_n, a.begun) {
         if b.index() == 0 {
-            let place = epoch.parity() * c.ranks + rank();
+            let place = epoch.parity() * ranks + rank();
             let mut parcel = send_to(Peers::all());
             parcel.put_value(&begun_n, place, n);
             parcel.signal(&begun, place, epoch);
@@ -72,10 +84,10 @@ pub(super) fn announce(c: &Dispatch, a: &DispatchArgs, b: Group, n: Val<u32>, ep
 /// Hears from every rank that it has begun, where records don't tell. A block that does so is enough: what is sent after
 /// this launch comes after it.
 #[kernel]
-pub(super) fn hear(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch) {
+pub(super) fn hear(a: &BegunArgs, b: Group, ranks: u32, epoch: Epoch) {
     if let Some(begun) = a.begun {
         if b.index() == 0 {
-            let _everybody = begun.wait_all(epoch.parity() * c.ranks, c.ranks, 1, epoch);
+            let _everybody = begun.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
         }
     }
 }
