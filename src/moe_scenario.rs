@@ -5,11 +5,11 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase};
+use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use crate::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::moe_run::{Errors, MoeSim, MoeTuning};
 use crate::routing::Source;
-use crate::scenario::{DynScenario, Inputs, Prepared, Ran, ScenarioError, Verdict};
+use crate::scenario::{DynScenario, Inputs, Prepared, Ran, Scenario, ScenarioError, Verdict};
 
 /// Dispatch, a stand-in expert, combine.
 #[derive(Debug)]
@@ -23,24 +23,33 @@ impl DynScenario for MoeScenario {
     fn prepare(&self, variants: &[Variant], inputs: &Inputs) -> Result<Prepared, ScenarioError> {
         let (problem, tuning) = problem(variants, inputs)?;
         let sim = MoeSim::new(&problem, &tuning, inputs.rounds)?;
-        let traffic = sim.traffic().clone();
-        let column = |of: fn(&crate::moe_run::RankTraffic) -> u64| traffic.ranks.iter().map(of).collect();
-        let saving = 100.0 * traffic.dedup_saving;
-        let saved = if tuning.dispatch.dedup { "" } else { " (not used)" };
-        let prepared = Prepared::from_fn(move |options| {
-            let outcome = sim.machine().run(options)?;
-            Ok(Ran { verdict: verdict(sim.errors(&outcome.memory)), report: outcome.report })
-        });
-        Ok(prepared
-            .column("tokens sent", column(|r| r.tokens_sent))
-            .column("tokens received", column(|r| r.tokens_received))
-            .column("expert rows", column(|r| r.rows))
-            .fact(
-                "rows to other ranks",
-                if tuning.dispatch.dedup { traffic.rows_dedup } else { traffic.rows_plain },
-            )
-            .fact("dedup saving", format!("{saving:.1} % of rows{saved}")))
+        Ok(prepared(sim, tuning.dispatch.dedup))
     }
+}
+
+/// A round trip in one launch, with the stand-in expert in it.
+impl Scenario for RoundTrip {
+    fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ScenarioError> {
+        let problem = problem_of(self.dispatch().shape(), inputs)?;
+        Ok(prepared(MoeSim::fused(&problem, self, inputs.rounds)?, true))
+    }
+}
+
+fn prepared(sim: MoeSim, dedup: bool) -> Prepared {
+    let traffic = sim.traffic().clone();
+    let column = |of: fn(&crate::moe_run::RankTraffic) -> u64| traffic.ranks.iter().map(of).collect();
+    let saving = 100.0 * traffic.dedup_saving;
+    let saved = if dedup { "" } else { " (not used)" };
+    let prepared = Prepared::from_fn(move |options| {
+        let outcome = sim.machine().run(options)?;
+        Ok(Ran { verdict: verdict(sim.errors(&outcome.memory)), report: outcome.report })
+    });
+    prepared
+        .column("tokens sent", column(|r| r.tokens_sent))
+        .column("tokens received", column(|r| r.tokens_received))
+        .column("expert rows", column(|r| r.rows))
+        .fact("rows to other ranks", if dedup { traffic.rows_dedup } else { traffic.rows_plain })
+        .fact("dedup saving", format!("{saving:.1} % of rows{saved}"))
 }
 
 /// The problem that the inputs describe, and the kernels that solve it.
@@ -49,10 +58,12 @@ pub(crate) fn problem(
     inputs: &Inputs,
 ) -> Result<(MoeProblem, MoeTuning), ScenarioError> {
     let tuning = tuning(variants)?;
-    let shape = tuning.dispatch.shape();
+    Ok((problem_of(tuning.dispatch.shape(), inputs)?, tuning))
+}
+
+fn problem_of(shape: MoeShape, inputs: &Inputs) -> Result<MoeProblem, ScenarioError> {
     let routings = (0..inputs.rounds).map(|round| routing(&shape, inputs, round));
-    let problem = MoeProblem::with_rounds(shape, routings.collect::<Result<_, _>>()?, inputs.seed)?;
-    Ok((problem, tuning))
+    Ok(MoeProblem::with_rounds(shape, routings.collect::<Result<_, _>>()?, inputs.seed)?)
 }
 
 impl From<MoeError> for ScenarioError {
@@ -94,7 +105,7 @@ fn tuning(variants: &[Variant]) -> Result<MoeTuning, ScenarioError> {
             return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
         }
     };
-    Ok(MoeTuning { dispatch, combine, split })
+    Ok(MoeTuning { dispatch, combine, split, round_trip: None })
 }
 
 /// The configuration of one family, in one phase, and whether it is to be launched in two.

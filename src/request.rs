@@ -6,7 +6,7 @@ use peerwarp_codegen::family::{
 };
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch, Hook, Phase};
+use crate::kernels::moe::{Combine, Dispatch, Hook, Phase, RoundTrip};
 use crate::moe::{MoeShape, RowDtype};
 use crate::moe_run::MoeTuning;
 use crate::tune::{Choice, Chosen, Tuned};
@@ -49,8 +49,11 @@ pub struct Request {
     pub tuning: Vec<(String, String)>,
 }
 
-/// Whether a family's problem is an MoE problem.
+/// Whether a family's problem is an MoE problem. Round trips have the experts in them: they are for those who name them.
 pub fn is_moe(family: &dyn DynFamily) -> bool {
+    if family.name() == RoundTrip::NAME {
+        return false;
+    }
     let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
     keys.clone().any(|f| f.name == "experts") && keys.all(|f| MOE_KEYS.contains(&f.name) || menu(f).is_some())
 }
@@ -121,7 +124,7 @@ impl Request {
         let together = dispatch.zip(combine).is_none_or(|(dispatch, combine)| {
             let (dispatch, combine) = (dispatch.clone(), combine.clone());
             let shape = dispatch.shape();
-            MoeTuning { dispatch, combine, split: false }.check(&shape).is_ok()
+            MoeTuning { dispatch, combine, split: false, round_trip: None }.check(&shape).is_ok()
         });
         together.then_some(tuned)
     }

@@ -113,6 +113,7 @@ fn right(mut moe: MoeGpu, replays: u32) {
     let ran = moe.run(replays).unwrap();
     assert!(ran.ok, "{ran:?}");
     assert_eq!(ran.replayed.map_or(0, |r| r.replays), replays);
+    assert!(ran.fused.is_none_or(|r| r.replays == replays));
 }
 
 #[test]
@@ -143,6 +144,8 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                     if tuning.check(&shape).is_err() {
                         continue;
                     }
+                    let one_launch = (hook, protocol) == (Hook::Expert, Protocol::Packets);
+                    let tuning = if one_launch { tuning.with_round_trip().unwrap() } else { tuning };
                     let replays = if hook == Hook::Expert { 51 } else { 0 };
                     every_bit(&world, &tuning, &n, 4, replays, 7);
                     cases += 1;
@@ -179,6 +182,7 @@ fn epochs_that_wrap_around_are_right_to_the_bit() {
     ] {
         let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
         let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol);
+        let tuning = if dedup { tuning.with_round_trip().unwrap() } else { tuning };
         epochs_wrap(&world, &tuning, &[64, 33]);
         cases += 1;
     }
@@ -238,6 +242,7 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
         for dedup in [true, false] {
             let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids.clone(), 3), 3).unwrap();
             let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup);
+            let tuning = if dedup { tuning.with_round_trip().unwrap() } else { tuning };
             let ran = MoeGpu::new(&problem, &tuning, 3, &world, &jit()).unwrap().run(0).unwrap();
             assert!(ran.ok, "{ran:?}");
         }
@@ -250,7 +255,7 @@ fn ranks_may_launch_whenever_they_like() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = shape(64, 4, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert).with_round_trip().unwrap();
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let start = Instant::now();
     std::thread::scope(|scope| {
@@ -264,6 +269,7 @@ fn ranks_may_launch_whenever_they_like() {
                     unsafe {
                         let routed = rank.dispatch_raw(&place.tokens(), place.stream.raw()).unwrap();
                         rank.combine_raw(routed, y, place.zero.ptr(), place.stream.raw()).unwrap();
+                        rank.round_trip_raw(&place.tokens(), place.zero.ptr(), place.stream.raw()).unwrap();
                     }
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let pause = Duration::from_nanos(seed >> 48);
@@ -287,7 +293,7 @@ fn slices_of_cudarc_are_checked_and_used() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = shape(64, 2, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert).with_round_trip().unwrap();
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let streams: Vec<_> = [0, 1].map(|i| CudaContext::new(i).unwrap().new_stream().unwrap()).into();
     // Each rank has one token of ones (0x3f80 in bf16), for the first expert of either rank.
@@ -426,14 +432,15 @@ fn in_processes(world: &Arc<World>) {
     let n: Vec<u32> = [5, 8].into_iter().cycle().take(world.ranks() as usize).collect();
     let tuning = tuning_of(world);
     // More than 10^4 rounds without the host, and graphs that end in either parity.
-    every_bit(world, &tuning, &n, 3, 3501, 9);
-    every_bit(world, &tuning.clone().with_protocol(Protocol::Packets), &n, 3, 3501, 10);
+    every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, 3501, 9);
+    every_bit(world, &tuning, &n, 3, 3501, 10);
     epochs_wrap(world, &tuning, &n);
 }
 
 fn tuning_of(world: &World) -> MoeTuning {
     let shape = MoeShape { ranks: world.ranks(), ..shape(1024, 8, RowDtype::Bf16) };
-    MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert)
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_protocol(Protocol::Packets);
+    tuning.with_hook(Hook::Expert).with_round_trip().unwrap()
 }
 
 /// How many ranks a test of all GPUs has.

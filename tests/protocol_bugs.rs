@@ -4,7 +4,7 @@
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::kernels::moe::Protocol;
+use peerwarp::kernels::moe::{Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 use rayon::prelude::*;
@@ -13,6 +13,7 @@ const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
 const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
 const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
 const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
+const ROUND_TRIP: &str = include_str!("../src/kernels/moe/round_trip.rs");
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
 /// repeated and own experts.
@@ -29,6 +30,10 @@ fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
     tuning.dispatch.chunk = 1;
     tuning.with_protocol(protocol)
+}
+
+fn fused(problem: &MoeProblem) -> RoundTrip {
+    RoundTrip::defaults(&problem.shape).unwrap().small()
 }
 
 /// What stands on one line of a source.
@@ -53,6 +58,10 @@ const fn records(text: &'static str) -> Line {
 
 const fn combine(text: &'static str) -> Line {
     Line { file: "combine", source: COMBINE, text }
+}
+
+const fn round_trip(text: &'static str) -> Line {
+    Line { file: "round_trip", source: ROUND_TRIP, text }
 }
 
 /// A bug, and how it must be named.
@@ -175,6 +184,8 @@ const RETURN_SIGNAL: Line = combine("parcel.signal(&flag, back");
 const RETURN_WAIT: Line = combine("flag.wait_some(first");
 const RETURN_LOAD: Line = combine("returns.load_if(arrived");
 const RETURN_SEND: Line = combine("packets.send_f32(Peers::rank(source)");
+const ENTRIES_READ: Line = round_trip("a.entries.load(");
+const ANSWER: Line = round_trip("a.return_packets.send_f32(");
 const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
 
 fn bugs_with_flags() -> Vec<Bug> {
@@ -343,7 +354,7 @@ fn bugs_with_packets() -> Vec<Bug> {
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", BEGUN_SIGNAL),
         d(
             "nobody hears who has begun",
-            leave_out(Site::wait("recv", "begun")),
+            leave_out(Site::wait("route", "begun")),
             "lost-packet",
             "route",
             COUNT_SEND,
@@ -351,13 +362,59 @@ fn bugs_with_packets() -> Vec<Bug> {
     ]
 }
 
+fn bugs_in_one_launch() -> Vec<Bug> {
+    let (kernel, protocol) = ("round_trip", Protocol::Packets);
+    let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let entries_send = || Site::new("route", Access::Send, "entries");
+    let entries_read = || Site::wait("expert", "entries");
+    let row_send = || Site::new("send", Access::Send, "inbox_packets");
+    let answer = || Site::new("expert", Access::Send, "return_packets");
+    vec![
+        bug("entries are not sent", leave_out(entries_send()), "deadlock", "expert", ENTRIES_READ),
+        bug(
+            "entries of the epoch before",
+            offset(entries_read(), Slot::Value, -1),
+            "epoch-confusion",
+            "expert",
+            ENTRIES_READ,
+        ),
+        bug(
+            "entries from the wrong rank",
+            replace(entries_read(), Slot::From, 0),
+            "wrong-sender",
+            "expert",
+            ENTRIES_READ,
+        ),
+        bug("rows are not sent", leave_out(row_send()), "deadlock", "expert", ROW_TAKE),
+        bug("answers are not sent", leave_out(answer()), "deadlock", "recv", RETURN_TAKE),
+        bug("answers to rank 0", replace(answer(), Slot::Target, 0), "lost-packet", "expert", ANSWER),
+        bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
+        bug(
+            "nobody hears who has begun",
+            leave_out(Site::wait("route", "begun")),
+            "lost-packet",
+            "expert",
+            ENTRIES_READ,
+        ),
+        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "route", BEGUN_SIGNAL),
+    ]
+}
+
+/// A problem with a bug in it.
+fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
+    let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
+    match bug.kernel {
+        "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
+        _ => MoeSim::with_edited(problem, &tuning(problem, bug.protocol), 3, edit).unwrap(),
+    }
+}
+
 #[test]
 fn every_planted_bug_is_found_and_named() {
     let problem = problem();
     let mut missed = vec![];
-    for bug in bugs_with_flags().into_iter().chain(bugs_with_packets()) {
-        let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
-        let sim = MoeSim::with_edited(&problem, &tuning(&problem, bug.protocol), 3, edit).unwrap();
+    for bug in bugs_with_flags().into_iter().chain(bugs_with_packets()).chain(bugs_in_one_launch()) {
+        let sim = planted(&bug, &problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
             let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).findings);
@@ -381,8 +438,9 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let problem = problem();
     let plain = tuning(&problem, Protocol::Flags).with_dedup(false).with_split(true);
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
-    for tuning in [flags, packets, plain] {
-        let sim = MoeSim::new(&problem, &tuning, 3).unwrap();
+    let apart = [flags, packets, plain].map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
+    let in_one = MoeSim::fused(&problem, &fused(&problem), 3).unwrap();
+    for sim in apart.into_iter().chain([in_one]) {
         (0..1000u64).into_par_iter().for_each(|seed| {
             let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
             let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));

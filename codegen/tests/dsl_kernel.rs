@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{TraceMeta, trace_args};
+use peerwarp_codegen::dsl::{TraceError, TraceMeta, trace_args};
 use peerwarp_codegen::ir::{Const, Kernel, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
@@ -245,4 +245,57 @@ fn optional_parameters_are_there_when_they_have_a_length() {
         let names: Vec<&str> = kernel.params.iter().map(|p| p.name.as_str()).collect();
         assert_eq!(names, if scaled { vec!["x", "scale", "y"] } else { vec!["x", "y"] });
     }
+}
+
+/// Rows of so many elements.
+struct Width(u64);
+
+#[derive(KernelArgs)]
+#[args(config = Width)]
+struct Row {
+    #[len(|w| w.0)]
+    row: Ptr<u32>,
+    #[len(|w| w.0 - 4)]
+    rest: Option<Ptr<u32>>,
+}
+
+impl Row {
+    /// A function of the device for every kernel that has the group.
+    fn last(&self, c: &Width) -> Val<u32> {
+        self.rest.as_ref().map_or(self.row.get(3), |rest| rest.get((c.0 - 5) as u32))
+    }
+}
+
+#[derive(KernelArgs)]
+#[args(config = Width)]
+struct SameConfig {
+    #[group]
+    row: Row,
+    y: Ptr<u32>,
+}
+
+#[derive(KernelArgs)]
+#[args(config = u64)]
+struct OtherConfig {
+    x: Ptr<u32>,
+    #[group(|n| Width(4 * n))]
+    row: Row,
+    y: Ptr<u32>,
+}
+
+#[test]
+fn groups_of_parameters_stand_where_their_field_does() {
+    let meta = || TraceMeta::new("test", 2, 32, 1);
+    let params = |kernel: Result<Kernel, _>| -> Vec<(String, u64)> {
+        let kernel: Kernel = kernel.unwrap_or_else(|e: TraceError| panic!("{e}"));
+        kernel.params.iter().map(|p| (p.name.clone(), p.len)).collect()
+    };
+    let same = trace_args::<SameConfig>(meta(), &Width(4), |c, a| {
+        role("r", 1, |_| a.y.set(0, a.row.last(c)));
+    });
+    assert_eq!(params(same), [("row".into(), 4), ("y".into(), 1)]);
+    let other = trace_args::<OtherConfig>(meta(), &2, |n, a| {
+        role("r", 1, |_| a.y.set(0, a.row.last(&Width(4 * n)) + a.x.get(0)));
+    });
+    assert_eq!(params(other), [("x".into(), 1), ("row".into(), 8), ("rest".into(), 4), ("y".into(), 1)]);
 }

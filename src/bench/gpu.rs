@@ -152,6 +152,7 @@ fn time(
     let dispatch = case.tuning.dispatch_launches();
     let combine = case.tuning.combine_launches();
     let variants = dispatch.iter().map(Family::variant_name).chain(combine.iter().map(Family::variant_name));
+    let variants = variants.chain(case.tuning.round_trip.iter().map(Family::variant_name));
     let (variants, tokens_per_rank) = (variants.collect(), routing.tokens_per_rank(shape.topk));
     Ok(CaseTimes { shape, tokens_per_rank, variants, wire, times })
 }
@@ -175,7 +176,8 @@ impl Ready {
         let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
         let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
         let inputs = world.agree(inputs.collect::<Result<Vec<_>, _>>())?;
-        let graphs = world.agree(graphs(places, op.ranks_mut(), &inputs, rounds))?;
+        let fused = case.tuning.round_trip.is_some();
+        let graphs = world.agree(graphs(places, op.ranks_mut(), &inputs, rounds, fused))?;
         Ok(Ready { graphs, _inputs: inputs, _op: op })
     }
 }
@@ -195,12 +197,15 @@ fn check(case: &Case, world: &Arc<World>, images: &dyn Images) -> Result<(), Ben
 /// Microseconds, `[rank][iteration]`.
 pub(crate) type Times = Vec<Vec<f64>>;
 
-/// What is launched on each rank, by operation.
+/// What is launched on each rank, by operation: nothing for one that a case does not have.
+#[derive(Default)]
 pub(crate) struct Graphs {
     pub dispatch: Vec<Graph>,
     pub combine: Vec<Graph>,
     pub round: Vec<Graph>,
     rounds: Vec<Graph>,
+    fused: Vec<Graph>,
+    fused_rounds: Vec<Graph>,
 }
 
 fn graphs(
@@ -208,8 +213,9 @@ fn graphs(
     ranks: &mut [MoeRank],
     inputs: &[Inputs],
     rounds: u32,
+    fused: bool,
 ) -> Result<Graphs, RuntimeError> {
-    let mut graphs = Graphs { dispatch: vec![], combine: vec![], round: vec![], rounds: vec![] };
+    let mut graphs = Graphs::default();
     for ((place, rank), io) in places.iter().zip(ranks).zip(inputs) {
         let stream = place.stream();
         let mut routed = None;
@@ -237,6 +243,17 @@ fn graphs(
         };
         graphs.round.push(of(1)?);
         graphs.rounds.push(of(rounds)?);
+        let mut fused_of = |rounds| {
+            stream.capture(|| {
+                // SAFETY: as above.
+                (0..rounds)
+                    .try_for_each(|_| unsafe { rank.round_trip_raw(&io.tokens(), io.out(), stream.raw()) })
+            })
+        };
+        if fused {
+            graphs.fused.push(fused_of(1)?);
+            graphs.fused_rounds.push(fused_of(rounds)?);
+        }
     }
     Ok(graphs)
 }
@@ -250,11 +267,20 @@ fn measure(
 ) -> Result<Vec<(What, Times)>, RuntimeError> {
     // A combine belongs to the dispatch before it: the two are timed in turn.
     let [dispatch, combine] = two(iterate(world, places, &[&graphs.dispatch, &graphs.combine], options)?);
-    let round = iterate(world, places, &[&graphs.round], options)?.swap_remove(0);
-    let mut rounds = iterate(world, places, &[&graphs.rounds], options)?.swap_remove(0);
-    let number = f64::from(options.rounds);
-    rounds.iter_mut().flatten().for_each(|us| *us /= number);
-    Ok(What::ALL.into_iter().zip([dispatch, combine, round, rounds]).collect())
+    let mut times = vec![(What::Dispatch, dispatch), (What::Combine, combine)];
+    let rest = [
+        (What::RoundTrip, &graphs.round),
+        (What::RoundTripOfMany, &graphs.rounds),
+        (What::FusedRoundTrip, &graphs.fused),
+        (What::FusedRoundTripOfMany, &graphs.fused_rounds),
+    ];
+    for (what, graphs) in rest.into_iter().filter(|(_, graphs)| !graphs.is_empty()) {
+        let mut taken = iterate(world, places, &[graphs], options)?.swap_remove(0);
+        let number = if what.is_of_many() { f64::from(options.rounds) } else { 1.0 };
+        taken.iter_mut().flatten().for_each(|us| *us /= number);
+        times.push((what, taken));
+    }
+    Ok(times)
 }
 
 fn two<T: Default>(all: Vec<T>) -> [T; 2] {

@@ -35,7 +35,7 @@ fn everything_is_timed_and_nothing_is_left() {
     let first = &bench.cases[0];
     assert_eq!(first.tokens_per_rank, [4, 1]);
     let times: Vec<_> = first.times.iter().map(|t| (t.what, t.us.median, t.rank_spread_us)).collect();
-    let [d, c, r, m] = What::ALL;
+    let [d, c, r, m, ..] = What::ALL;
     assert_eq!(times, [(d, minute, 0.0), (c, minute, 0.0), (r, minute, 0.0), (m, minute / 3.0, 0.0)]);
     // Of mocks no limit is known.
     assert_eq!(first.times[0].limit, None);
@@ -49,6 +49,20 @@ fn everything_is_timed_and_nothing_is_left() {
     // dispatch and combine in 1 + 1 + 3 rounds.
     let launches = mocked.launches.lock().unwrap().len() as u64;
     assert_eq!(launches, mocked.graphs.load(Ordering::Relaxed) + 2 * (1 + 2 * 2 * (1 + 1 + 3)));
+}
+
+#[test]
+fn rounds_in_one_launch_are_timed_where_a_case_has_them() {
+    let mocked = Arc::new(Mocked::default());
+    mocked.gap.store(60_000_000_000, Ordering::Relaxed);
+    let fused = Case { tuning: case().tuning.with_round_trip().unwrap(), ..case() };
+    let bench = bench(&mocked, &[fused], &OPTIONS).unwrap();
+    assert_eq!(mocked.alive(), 0);
+    let times = &bench.cases[0].times;
+    assert_eq!(times.iter().map(|t| t.what).collect::<Vec<_>>(), What::ALL);
+    let minute = 60e6;
+    assert_eq!([times[4].us.median, times[5].us.median], [minute, minute / 3.0]);
+    assert!(bench.cases[0].variants[2].starts_with("moe_round_trip_"));
 }
 
 #[test]

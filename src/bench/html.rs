@@ -96,7 +96,8 @@ fn group(bench: &Bench, numbers: &[usize]) -> Group {
         shape.experts, shape.topk, shape.hidden, shape.dtype, shape.ranks
     );
     let plot = |what: What| LinePlot::new(what.words(bench.method.rounds), &series(bench, numbers, what));
-    Group { title, plots: What::ALL.into_iter().map(plot).collect() }
+    let timed = |what: &What| numbers.iter().any(|&number| bench.cases[number].time(*what).is_some());
+    Group { title, plots: What::ALL.into_iter().filter(timed).map(plot).collect() }
 }
 
 /// Ours, the limit, and each peer that has times: microseconds over tokens.

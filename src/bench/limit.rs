@@ -81,9 +81,11 @@ impl Limits {
         let (routings, hops) = match what {
             What::Dispatch => (1.0, 1.0),
             What::Combine => (0.0, 1.0),
-            What::RoundTrip | What::RoundTripOfMany => (1.0, 2.0),
+            What::RoundTrip | What::RoundTripOfMany | What::FusedRoundTrip | What::FusedRoundTripOfMany => {
+                (1.0, 2.0)
+            }
         };
-        let nodes = if what == What::RoundTripOfMany { rounds.max(1) } else { 1 };
+        let nodes = if what.is_of_many() { rounds.max(1) } else { 1 };
         let node_us = (self.first_node_us + self.next_node_us * f64::from(nodes - 1)) / f64::from(nodes);
         let (routing_us, hops_us) = (routings * self.routing_us, hops * self.hop_us);
         let (wire_us, tail_us) = (self.wire_us(ranks, wire.busiest(what)), self.tail_us);

@@ -20,11 +20,27 @@ pub enum What {
     RoundTrip,
     /// Dispatch and combine, a part of a graph of many rounds.
     RoundTripOfMany,
+    /// A round in one launch, in a graph of this one.
+    FusedRoundTrip,
+    /// A round in one launch, a part of a graph of many rounds.
+    FusedRoundTripOfMany,
 }
 
 impl What {
     /// All of them, in the order in which they are reported.
-    pub const ALL: [What; 4] = [What::Dispatch, What::Combine, What::RoundTrip, What::RoundTripOfMany];
+    pub const ALL: [What; 6] = [
+        What::Dispatch,
+        What::Combine,
+        What::RoundTrip,
+        What::RoundTripOfMany,
+        What::FusedRoundTrip,
+        What::FusedRoundTripOfMany,
+    ];
+
+    /// Whether it is a part of a graph of many rounds.
+    pub fn is_of_many(self) -> bool {
+        matches!(self, What::RoundTripOfMany | What::FusedRoundTripOfMany)
+    }
 
     /// As people say it; `rounds` is how many a graph of many has.
     pub fn words(self, rounds: u32) -> String {
@@ -33,6 +49,8 @@ impl What {
             What::Combine => "combine".into(),
             What::RoundTrip => "round trip".into(),
             What::RoundTripOfMany => format!("one of {rounds} round trips"),
+            What::FusedRoundTrip => "fused round trip".into(),
+            What::FusedRoundTripOfMany => format!("one of {rounds} fused round trips"),
         }
     }
 }

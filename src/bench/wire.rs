@@ -61,7 +61,9 @@ impl Wire {
         let ranks = match what {
             What::Dispatch => self.dispatch.clone(),
             What::Combine => self.combine.clone(),
-            What::RoundTrip | What::RoundTripOfMany => round(),
+            What::RoundTrip | What::RoundTripOfMany | What::FusedRoundTrip | What::FusedRoundTripOfMany => {
+                round()
+            }
         };
         ranks.iter().map(|rank: &RankBytes| rank.busier()).max().unwrap_or(0)
     }
@@ -115,12 +117,12 @@ mod tests {
         // Two scales a row, and combine in bf16.
         assert_eq!(wire.dispatch, [RankBytes { out: 264, into: 264 }; 2]);
         assert_eq!(wire.combine, [RankBytes { out: 512, into: 512 }; 2]);
-        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [264, 512, 776, 776]);
+        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [264, 512, 776, 776, 776, 776]);
         let one_way = Routing { ids: vec![vec![2, 3, -1, 2, -1, -1], vec![]], weights: vec![] };
         let wire = Wire::of(&SHAPE, &one_way, false);
         assert_eq!(wire.dispatch[0], RankBytes { out: 3 * 264, into: 0 });
         assert_eq!(wire.combine[1], RankBytes { out: 3 * 512, into: 0 });
         // All of it from rank 0, and all of it back: at once.
-        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [792, 1536, 1536, 1536]);
+        assert_eq!(What::ALL.map(|what| wire.busiest(what)), [792, 1536, 1536, 1536, 1536, 1536]);
     }
 }

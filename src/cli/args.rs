@@ -187,6 +187,9 @@ pub(crate) struct BenchArgs {
     /// Write a report with plots: one file, which needs nothing else
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Time round trips in one launch too, with the stand-in expert in it
+    #[arg(long)]
+    pub fused: bool,
     /// Do not run and compare with the reference first
     #[arg(long)]
     pub skip_check: bool,
@@ -350,6 +353,9 @@ pub(crate) struct TraceArgs {
     /// How many of the recorded rounds the file has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub keep: u32,
+    /// Record a round trip in one launch too, with the stand-in expert in it
+    #[arg(long)]
+    pub fused: bool,
     /// Records that a warp has room for
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub slots: u32,

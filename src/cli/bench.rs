@@ -14,6 +14,7 @@ use crate::tune::{Choice, Tuned};
 
 use super::App;
 use super::args::{BenchArgs, Selection};
+use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
 use super::run::{inputs, resolved};
 use super::run_gpu::{images, moe_only, tuned_for, wait_budget};
@@ -87,10 +88,14 @@ fn cases(
     tuned: Option<&Tuned>,
 ) -> Result<(Vec<Case>, Vec<Choice>), Failure> {
     let (mut cases, mut all_from) = (vec![], vec![]);
-    for (selection, inputs) in selections(args, inputs)? {
+    for (mut selection, inputs) in selections(args, inputs)? {
+        let settings = args.fused.then(|| fused::settings(&mut selection));
         let (variants, from) = resolved(app, &selection, tuned)?;
         moe_only("bench", &variants)?;
-        let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+        let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
+        if let Some(settings) = settings {
+            tuning.round_trip = Some(fused::round_trip(&problem.shape, &settings)?);
+        }
         cases.push(Case { problem, tuning });
         all_from.push(from);
     }

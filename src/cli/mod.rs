@@ -14,6 +14,7 @@
 mod args;
 mod bench;
 mod check;
+mod fused;
 mod generate;
 mod list;
 mod output;
@@ -34,7 +35,7 @@ use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch};
+use crate::kernels::moe::{Combine, Dispatch, RoundTrip};
 use crate::moe_scenario::MoeScenario;
 use crate::scenario::{self, DynScenario, Scenario};
 
@@ -71,10 +72,14 @@ impl Entry {
     }
 }
 
-/// The families that come with Peerwarp: MoE dispatch and combine.
+/// The families that come with Peerwarp: MoE dispatch and combine, and both in one launch.
 pub fn builtin() -> Vec<Entry> {
     let scenario: &'static dyn DynScenario = &MoeScenario;
-    vec![entry::<Dispatch>().with_scenario(scenario), entry::<Combine>().with_scenario(scenario)]
+    vec![
+        entry::<Dispatch>().with_scenario(scenario),
+        entry::<Combine>().with_scenario(scenario),
+        checked::<RoundTrip>(),
+    ]
 }
 
 /// The families of a program, and its name.

@@ -127,6 +127,9 @@ pub(super) fn world<'a>(
         fact("dispatch variant", tuning.dispatch.variant_name());
         fact("combine variant", tuning.combine.variant_name());
         fact("split launches", tuning.split.to_string());
+        if let Some(round_trip) = &tuning.round_trip {
+            fact("round trip variant", round_trip.variant_name());
+        }
     }
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }

@@ -207,7 +207,7 @@ pub(super) fn read_catalogue(name: &str) -> Result<Catalogue, InputError> {
     }
 }
 
-fn pair(text: &str, field: &str) -> Result<(String, String), InputError> {
+pub(super) fn pair(text: &str, field: &str) -> Result<(String, String), InputError> {
     match text.split_once('=') {
         Some((name, value)) if !name.trim().is_empty() && !value.trim().is_empty() => {
             Ok((name.trim().to_owned(), value.trim().to_owned()))

@@ -17,19 +17,25 @@ use crate::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
 
 use super::App;
 use super::args::TraceArgs;
+use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
 use super::run::{inputs, selected, sized};
 use super::run_gpu::{moe_only, wait_budget, world};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, args.warmup)?;
-    let (variants, _) = selected(app, &sized(&args.selection, &inputs, None)?)?;
+    let mut selection = sized(&args.selection, &inputs, None)?;
+    let settings = args.fused.then(|| fused::settings(&mut selection));
+    let (variants, _) = selected(app, &selection)?;
     moe_only("trace", &variants)?;
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+    let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
+    if let Some(settings) = settings {
+        tuning.round_trip = Some(fused::round_trip(&problem.shape, &settings)?);
+    }
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);

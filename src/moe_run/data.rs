@@ -5,7 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::{Errors, MoeTuning};
+use super::Errors;
 use crate::kernels::moe::Hook;
 use crate::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::reference::{self, Entry, Grouped, Tokens};
@@ -30,8 +30,9 @@ pub struct Round {
 }
 
 impl Round {
-    /// A round of a problem, by its number from 0 on, as kernels of the given tuning have to compute it.
-    pub fn new(problem: &MoeProblem, tuning: &MoeTuning, round: u32) -> Round {
+    /// A round of a problem, by its number from 0 on, as kernels with this hook have to compute it, whose owners sum their
+    /// rows of a token or do not.
+    pub fn new(problem: &MoeProblem, hook: Hook, dedup: bool, round: u32) -> Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
@@ -41,10 +42,9 @@ impl Round {
         let in_order = |rank| reference::in_order(&shape, &routing, rank, output);
         let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
         let by_owner = |rank| reference::by_owner(&shape, &routing, rank, output);
-        let dedup = tuning.dispatch.dedup;
         let out = if dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
         let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
-        Round { shape, hook: tuning.dispatch.hook, routing, tokens, grouped, out, in_order }
+        Round { shape, hook, routing, tokens, grouped, out, in_order }
     }
 
     /// What a rank's buffer of expert ids holds. Those of tokens that it does not have name an expert all the same: kernels

@@ -12,7 +12,7 @@ use super::data::Round;
 use super::io::{Io, combined_row_bytes};
 use super::steps::{self, RankMemory};
 use super::{Errors, MoeTuning, Traffic};
-use crate::kernels::moe::Hook;
+use crate::kernels::moe::{Dispatch, Hook};
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
@@ -61,6 +61,9 @@ pub struct MoeGpuRun {
     /// What launching a graph of the rounds over and over yielded.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub replayed: Option<Replayed>,
+    /// The same for rounds in one launch.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub fused: Option<Replayed>,
 }
 
 /// Rounds launched as a graph, over and over, without the host in between.
@@ -87,6 +90,15 @@ pub struct MoeGpu {
     places: Vec<Place>,
     op: MoeAllToAll,
     poisoned: bool,
+    /// Whether every round is run in one launch, too.
+    fused: bool,
+}
+
+/// How a round is launched.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Way {
+    Apart,
+    Fused,
 }
 
 /// What the harness has on one rank.
@@ -118,14 +130,17 @@ impl MoeGpu {
         let dispatch = tuning.dispatch_launches();
         let combine = tuning.combine_launches();
         let variants = dispatch.iter().map(Family::variant_name);
-        let variants = variants.chain(combine.iter().map(Family::variant_name)).collect();
+        let variants = variants.chain(combine.iter().map(Family::variant_name));
+        let variants = variants.chain(tuning.round_trip.iter().map(Family::variant_name)).collect();
         let op = MoeAllToAll::new(world, tuning, images)?;
-        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, tuning, i)).collect();
+        let Dispatch { hook, dedup, .. } = tuning.dispatch;
+        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, hook, dedup, i)).collect();
         let traffic = Traffic::of(&rounds);
         let y_bytes = tuning.combine.max_rows() * combined_row_bytes(&problem.shape);
         let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
-        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op, poisoned: false })
+        let fused = tuning.round_trip.is_some();
+        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op, poisoned: false, fused })
     }
 
     /// With all that a round need not read filled with bytes 0xff before each round that the host looks at: outputs,
@@ -159,14 +174,22 @@ impl MoeGpu {
             errors = errors.merge(round_errors);
             wrong_dispatch = wrong_dispatch.or(wrong);
             times = self.times()?;
+            if self.fused {
+                errors = errors.merge(self.fused_round(number)?);
+            }
         }
         let replayed = match (replays, self.rounds[0].hook) {
             (0, _) | (_, Hook::None) => None,
-            (_, Hook::Expert | Hook::Custom) => Some(self.replay(replays)?),
+            (_, Hook::Expert | Hook::Custom) => Some(self.replay(replays, Way::Apart)?),
+        };
+        let fused = match replays {
+            0 => None,
+            _ if !self.fused => None,
+            _ => Some(self.replay(replays, Way::Fused)?),
         };
         let right = |errors: &Errors| errors.wrong == 0;
         let ok = wrong_dispatch.is_none() && right(&errors);
-        let ok = ok && replayed.as_ref().is_none_or(|r| right(&r.errors));
+        let ok = ok && [&replayed, &fused].into_iter().flatten().all(|r| right(&r.errors));
         let micros = |d: &Duration| d.as_secs_f64() * 1e6;
         let gpu = |rank: &MoeRank| format!("{} ({})", rank.gpu().info().name, rank.gpu().info().bus_id);
         Ok(MoeGpuRun {
@@ -181,6 +204,7 @@ impl MoeGpu {
             dispatch_us: times.iter().map(|t| micros(&t.0)).collect(),
             combine_us: times.iter().map(|t| micros(&t.1)).collect(),
             replayed,
+            fused,
         })
     }
 
@@ -244,6 +268,18 @@ impl MoeGpu {
         Ok((wrong, self.compare(number)?))
     }
 
+    /// One round in one launch, with the inputs that [`MoeGpu::round`] has loaded.
+    fn fused_round(&mut self, number: usize) -> Result<Errors, RuntimeError> {
+        for (place, rank) in self.places.iter().zip(self.op.ranks_mut()) {
+            let (io, stream) = (&place.rounds[number], place.stream.raw());
+            io.out.fill(POISON, stream)?;
+            // SAFETY: as above.
+            unsafe { rank.round_trip_raw(&io.tokens(), io.out.ptr(), stream)? };
+        }
+        finish(self.op.world(), &self.places)?;
+        self.compare(number)
+    }
+
     fn compare(&self, number: usize) -> Result<Errors, RuntimeError> {
         let mut errors = Errors::default();
         for place in &self.places {
@@ -272,8 +308,8 @@ impl MoeGpu {
         self.places.iter().map(of).collect()
     }
 
-    fn replay(&mut self, replays: u32) -> Result<Replayed, RuntimeError> {
-        let graphs = self.capture()?;
+    fn replay(&mut self, replays: u32, way: Way) -> Result<Replayed, RuntimeError> {
+        let graphs = self.capture(way)?;
         let mut errors = Errors::default();
         // Results are looked at after the first, an odd number of replays, and the last.
         let stops = [1, 3, replays];
@@ -317,13 +353,16 @@ impl MoeGpu {
     /// launches recorded, kernel by kernel and rank by rank: nothing unless images have a timeline. Inputs are those that
     /// [`MoeGpu::run`] has loaded, which comes first.
     pub fn record(&mut self, times: u32) -> Result<Vec<Recording>, GpuRunError> {
-        let graphs = self.capture()?;
-        for _ in 0..times {
-            for (place, graph) in self.places.iter().zip(&graphs) {
-                graph.launch(place.stream.raw())?;
+        let ways = if self.fused { &[Way::Apart, Way::Fused][..] } else { &[Way::Apart] };
+        for &way in ways {
+            let graphs = self.capture(way)?;
+            for _ in 0..times {
+                for (place, graph) in self.places.iter().zip(&graphs) {
+                    graph.launch(place.stream.raw())?;
+                }
             }
+            finish(self.op.world(), &self.places)?;
         }
-        finish(self.op.world(), &self.places)?;
         let by_rank = self.op.ranks().iter().map(MoeRank::recordings).collect::<Result<Vec<_>, _>>()?;
         let kernels = by_rank.first().map_or(0, Vec::len);
         let of_kernel = |k: usize| by_rank.iter().map(move |all| all[k].clone());
@@ -331,7 +370,7 @@ impl MoeGpu {
     }
 
     /// All rounds of each rank as a graph.
-    fn capture(&mut self) -> Result<Vec<Graph>, RuntimeError> {
+    fn capture(&mut self, way: Way) -> Result<Vec<Graph>, RuntimeError> {
         let hook = self.rounds[0].hook;
         let capture = |(place, rank): (&Place, &mut MoeRank)| {
             let y = match hook {
@@ -344,8 +383,13 @@ impl MoeGpu {
                     let stream = place.stream.raw();
                     // SAFETY: the buffers are of this GPU, as large as the shape demands, and live as long as the stream.
                     unsafe {
-                        let routed = rank.dispatch_raw(&io.tokens(), stream)?;
-                        rank.combine_raw(routed, y, io.out.ptr(), stream)?;
+                        match way {
+                            Way::Apart => {
+                                let routed = rank.dispatch_raw(&io.tokens(), stream)?;
+                                rank.combine_raw(routed, y, io.out.ptr(), stream)?;
+                            }
+                            Way::Fused => rank.round_trip_raw(&io.tokens(), io.out.ptr(), stream)?,
+                        }
                     }
                 }
                 Ok(())

@@ -15,6 +15,7 @@
 //! ```
 
 mod data;
+mod fused;
 mod gpu;
 pub(crate) mod io;
 mod result;

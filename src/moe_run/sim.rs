@@ -8,8 +8,8 @@ use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Memory, Options, SimErr
 use rayon::prelude::*;
 
 use super::data::Round;
-use super::{Errors, MoeRun, MoeTuning, Traffic, steps};
-use crate::kernels::moe::Hook;
+use super::{Errors, MoeRun, MoeTuning, Traffic, fused, steps};
+use crate::kernels::moe::{Dispatch, Hook, RoundTrip};
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums, of which the kernels have none, depends
@@ -30,6 +30,8 @@ pub struct MoeSim {
     machine: Machine,
     variants: Vec<String>,
     traffic: Traffic,
+    /// Names of the words that count epochs.
+    epochs: Vec<&'static str>,
 }
 
 impl MoeSim {
@@ -47,14 +49,6 @@ impl MoeSim {
     ) -> Result<MoeSim, MoeError> {
         problem.check()?;
         tuning.check(&problem.shape)?;
-        if rounds == 0 {
-            return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
-        }
-        let mut compile = |mut kernel: Kernel| -> Result<Arc<Compiled>, MoeError> {
-            ir::verify(&kernel).map_err(MoeError::Verify)?;
-            edit(&mut kernel);
-            Ok(Arc::new(Compiled::new(kernel)?))
-        };
         let dispatch = tuning.dispatch_launches();
         let combine = tuning.combine_launches();
         let variants =
@@ -62,21 +56,53 @@ impl MoeSim {
         let variants = variants.collect();
         let mut traced = vec![];
         for config in &dispatch {
-            traced.push((compile(config.trace(WARP_SIZE)?)?, Bindings::new()));
+            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, Bindings::new()));
         }
         for config in &combine {
-            traced.push((compile(config.trace(WARP_SIZE)?)?, combine_bindings(tuning.dispatch.hook)));
+            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, combine_bindings(tuning.dispatch.hook)));
         }
-        let rounds: Arc<[Round]> = (0..rounds).map(|i| Round::new(problem, tuning, i)).collect();
+        let Dispatch { hook, dedup, .. } = tuning.dispatch;
+        let rounds = all_rounds(problem, hook, dedup, rounds)?;
         let (dispatch, combine) = traced.split_at(dispatch.len());
         let machine = machine(&problem.shape, &rounds, dispatch, combine)?;
-        let traffic = Traffic::of(&rounds);
-        Ok(MoeSim { shape: problem.shape, rounds, machine, variants, traffic })
+        let epochs = vec![DISPATCH_EPOCH, COMBINE_EPOCH];
+        Ok(MoeSim::of(problem.shape, rounds, machine, variants, epochs))
     }
 
-    /// Lets dispatch and combine begin in the epochs after `epoch`, as if so many rounds had gone before.
+    /// `rounds` rounds of a problem, back to back, each in one launch.
+    pub fn fused(problem: &MoeProblem, config: &RoundTrip, rounds: u32) -> Result<MoeSim, MoeError> {
+        MoeSim::fused_with_edited(problem, config, rounds, &mut |_| {})
+    }
+
+    /// As [`MoeSim::fused`], with the kernel changed by `edit` after it was traced.
+    pub fn fused_with_edited(
+        problem: &MoeProblem,
+        config: &RoundTrip,
+        rounds: u32,
+        edit: &mut dyn FnMut(&mut Kernel),
+    ) -> Result<MoeSim, MoeError> {
+        problem.check()?;
+        fused::check(config, &problem.shape)?;
+        let kernel = compile(config.trace(WARP_SIZE)?, edit)?;
+        let rounds = all_rounds(problem, config.hook, true, rounds)?;
+        let machine = fused_machine(&problem.shape, &rounds, &kernel)?;
+        Ok(MoeSim::of(problem.shape, rounds, machine, vec![config.variant_name()], vec![DISPATCH_EPOCH]))
+    }
+
+    fn of(
+        shape: MoeShape,
+        rounds: Arc<[Round]>,
+        machine: Machine,
+        variants: Vec<String>,
+        epochs: Vec<&'static str>,
+    ) -> MoeSim {
+        let traffic = Traffic::of(&rounds);
+        MoeSim { shape, rounds, machine, variants, traffic, epochs }
+    }
+
+    /// Lets all kernels begin in the epochs after `epoch`, as if so many rounds had gone before.
     pub fn start_after(&mut self, epoch: u32) -> Result<(), MoeError> {
-        for word in [DISPATCH_EPOCH, COMBINE_EPOCH] {
+        for word in &self.epochs {
             self.machine.start_epoch(word, epoch)?;
         }
         Ok(())
@@ -136,6 +162,19 @@ impl MoeSim {
 
 type Launch = (Arc<Compiled>, Bindings);
 
+fn compile(mut kernel: Kernel, edit: &mut dyn FnMut(&mut Kernel)) -> Result<Arc<Compiled>, MoeError> {
+    ir::verify(&kernel).map_err(MoeError::Verify)?;
+    edit(&mut kernel);
+    Ok(Arc::new(Compiled::new(kernel)?))
+}
+
+fn all_rounds(problem: &MoeProblem, hook: Hook, dedup: bool, rounds: u32) -> Result<Arc<[Round]>, MoeError> {
+    match rounds {
+        0 => Err(MoeError::invalid("rounds", rounds, "must be 1 or more")),
+        _ => Ok((0..rounds).map(|i| Round::new(problem, hook, dedup, i)).collect()),
+    }
+}
+
 /// Combine's parameters that are not dispatch's of the same name.
 fn combine_bindings(hook: Hook) -> Bindings {
     // With a hook the rows that dispatch yields are the experts' outputs already.
@@ -159,13 +198,36 @@ fn machine(
             machine.buffer(name, p.kind, p.dtype, p.len)?;
         }
     }
-    let row = u64::from(shape.tokens) * u64::from(shape.hidden);
-    for i in 0..rounds.len() as u32 {
-        machine.buffer(&steps::kept(i), ParamKind::Local, shape.dtype.combined(), row)?;
-    }
+    keep_outputs(&mut machine, shape, rounds.len())?;
     for rank in 0..shape.ranks {
         for i in 0..rounds.len() {
             add_round(&mut machine, rank, rounds, i, dispatch, combine)?;
+        }
+    }
+    Ok(machine)
+}
+
+/// Room for what each round yields.
+fn keep_outputs(machine: &mut Machine, shape: &MoeShape, rounds: usize) -> Result<(), SimError> {
+    let row = u64::from(shape.tokens) * u64::from(shape.hidden);
+    (0..rounds as u32)
+        .try_for_each(|i| machine.buffer(&steps::kept(i), ParamKind::Local, shape.dtype.combined(), row))
+}
+
+fn fused_machine(
+    shape: &MoeShape,
+    rounds: &Arc<[Round]>,
+    kernel: &Arc<Compiled>,
+) -> Result<Machine, SimError> {
+    let mut machine = Machine::new(shape.ranks);
+    machine.buffers_of(kernel.kernel())?;
+    keep_outputs(&mut machine, shape, rounds.len())?;
+    for rank in 0..shape.ranks {
+        for i in 0..rounds.len() {
+            let (inputs, outputs) = (Arc::clone(rounds), Arc::clone(rounds));
+            machine.host(rank, "inputs", move |memory| steps::load(&inputs[i], memory))?;
+            machine.launch(rank, kernel, &Bindings::new())?;
+            machine.host(rank, "outputs", move |memory| steps::keep(&outputs[i], i as u32, memory))?;
         }
     }
     Ok(machine)

@@ -3,7 +3,10 @@
 use peerwarp_codegen::family::Family;
 use serde::{Deserialize, Serialize};
 
-use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol};
+use super::fused;
+use crate::kernels::moe::{
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol, RoundTrip,
+};
 use crate::moe::{MoeError, MoeShape};
 
 /// The configurations of a dispatch and a combine that fit each other, and how they are launched.
@@ -15,6 +18,9 @@ pub struct MoeTuning {
     pub combine: Combine,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
+    /// A round trip in one launch, beside them, of the same shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip: Option<RoundTrip>,
 }
 
 impl MoeTuning {
@@ -30,7 +36,14 @@ impl MoeTuning {
             dispatch: Dispatch::with_defaults(&dispatch)?,
             combine: Combine::with_defaults(&combine)?,
             split: false,
+            round_trip: None,
         })
+    }
+
+    /// The same with the defaults of a round trip in one launch.
+    pub fn with_round_trip(self) -> Result<MoeTuning, MoeError> {
+        let round_trip = Some(RoundTrip::defaults(&self.dispatch.shape())?);
+        Ok(MoeTuning { round_trip, ..self })
     }
 
     /// The same with or without deduplication.
@@ -70,6 +83,7 @@ impl MoeTuning {
         (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
         let c = &mut self.combine;
         (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
+        self.round_trip = self.round_trip.map(RoundTrip::small);
         self
     }
 
@@ -87,7 +101,7 @@ impl MoeTuning {
         if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
     }
 
-    /// Whether both kernels are legal, are for this shape and fit each other.
+    /// Whether all kernels are legal, are for this shape and fit each other.
     pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
         let mut fitting = MoeTuning::defaults(shape)?;
         fitting.dispatch.hook = self.dispatch.hook;
@@ -105,6 +119,13 @@ impl MoeTuning {
             // A return that came with a flag is what says that the row's slot at its owner is free again.
             let allowed = "must be for rows that come back with flags, as dispatch sends them with flags";
             return Err(MoeError::invalid("combine", name, allowed));
+        }
+        if let Some(round_trip) = &self.round_trip {
+            fused::check(round_trip, shape)?;
+            if !self.dispatch.dedup {
+                let name = round_trip.variant_name();
+                return Err(MoeError::invalid("round_trip", name, "none where dispatch is not deduplicated"));
+            }
         }
         self.dispatch_launches().iter().try_for_each(Family::check)?;
         self.combine_launches().iter().try_for_each(Family::check)?;

@@ -1,4 +1,4 @@
-//! MoE dispatch and combine on GPUs: constructed once, launched any number of times.
+//! MoE dispatch and combine, and round trips in one launch, on GPUs: constructed once, launched any number of times.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -84,11 +84,13 @@ impl MoeAllToAll {
         tuning.check(&shape).map_err(|e| RuntimeError::invalid("tuning", e, "variants that go together"))?;
         let dispatch = tuning.dispatch_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
         let combine = tuning.combine_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
-        let plan = Plan::new(&dispatch, &combine);
+        let round_trip = tuning.round_trip.iter().cloned().map(Family::into_variant).collect();
+        let kernels =
+            [(Kernel::Dispatch, dispatch), (Kernel::Combine, combine), (Kernel::RoundTrip, round_trip)];
+        let plan = Plan::new(&kernels);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |(index, member)| {
-            Making { world, member, index, plan: &plan, shared: &shared, shape, images }
-                .rank(&dispatch, &combine)
+            Making { world, member, index, plan: &plan, shared: &shared, shape, images }.rank(&kernels)
         };
         let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
         // Nobody launches before everybody can.
@@ -123,7 +125,7 @@ struct Making<'a> {
 }
 
 impl Making<'_> {
-    fn rank(&self, dispatch: &[Variant], combine: &[Variant]) -> Result<MoeRank, RuntimeError> {
+    fn rank(&self, kernels: &[(Kernel, Vec<Variant>); 3]) -> Result<MoeRank, RuntimeError> {
         let gpu = &self.member.gpu;
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
         gpu.fill(local.ptr(), local.bytes(), 0, RawStream::DEFAULT)?;
@@ -136,12 +138,12 @@ impl Making<'_> {
             self.world.clear(self.index, memory, *value, &alive)?;
         }
         gpu.synchronize()?;
-        let launches = |variants: &[Variant], kernel: Kernel| {
+        let launches = |(kernel, variants): &(Kernel, Vec<Variant>)| {
             let phases = kernel.phases(variants.len()).iter();
             variants
                 .iter()
                 .zip(phases)
-                .map(|(v, label)| self.launch(&**v, kernel, label, &local))
+                .map(|(v, label)| self.launch(&**v, *kernel, label, &local))
                 .collect::<Result<Vec<_>, _>>()
         };
         let payload = self.plan.payload(own, local.ptr());
@@ -149,8 +151,9 @@ impl Making<'_> {
             rank: self.member.rank,
             gpu: Arc::clone(gpu),
             world: Arc::clone(self.world),
-            dispatch: launches(dispatch, Kernel::Dispatch)?,
-            combine: launches(combine, Kernel::Combine)?,
+            dispatch: launches(&kernels[0])?,
+            combine: launches(&kernels[1])?,
+            round_trip: launches(&kernels[2])?,
             serial: 0,
             shape: self.shape,
             stream: None,
@@ -242,6 +245,7 @@ pub struct MoeRank {
     // Modules go before the memory that their kernels use.
     dispatch: Vec<Launch>,
     combine: Vec<Launch>,
+    round_trip: Vec<Launch>,
     serial: u64,
     shape: MoeShape,
     /// The stream that calls on slices have used.
@@ -270,10 +274,10 @@ impl MoeRank {
         &self.shape
     }
 
-    /// What the last launch of each kernel recorded: dispatch, then combine. Empty unless images have a timeline. The
+    /// What the last launch of each kernel recorded: dispatch, combine, round trip. Empty unless images have a timeline. The
     /// launches have to have ended.
     pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
-        let launches = self.dispatch.iter().chain(&self.combine);
+        let launches = self.dispatch.iter().chain(&self.combine).chain(&self.round_trip);
         launches.filter_map(|l| l.recorder.as_ref()).map(Recorder::read).collect()
     }
 
@@ -298,14 +302,15 @@ impl MoeRank {
         })
     }
 
-    /// Lets dispatch and combine begin in the epochs after `epoch`, as if so many had gone before. Before the first
+    /// Lets all kernels begin in the epochs after `epoch`, as if so many had gone before. Before the first
     /// launch, on all ranks.
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
-        for kernel in [Kernel::Dispatch, Kernel::Combine] {
+        let there = [(Kernel::Dispatch, true), (Kernel::Combine, true)];
+        let there = there.into_iter().chain([(Kernel::RoundTrip, !self.round_trip.is_empty())]);
+        there.filter(|(_, there)| *there).try_for_each(|(kernel, _)| {
             let (word, _) = self.buffer(kernel.epoch())?;
-            self.gpu.upload(word, &epoch.to_ne_bytes())?;
-        }
-        Ok(())
+            self.gpu.upload(word, &epoch.to_ne_bytes())
+        })
     }
 
     /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
@@ -420,6 +425,26 @@ impl MoeRank {
         let [_, receive] = halves(&mut self.combine)?;
         // SAFETY: as the caller says.
         unsafe { receive.run(&returning.tokens, None, Some(out), stream) }
+    }
+
+    /// A whole round in one launch, for a tuning with a round trip: sends this rank's tokens through the experts' hook at their
+    /// owners and sums what comes back, to `out[token][hidden]`. It has nothing to do with dispatches and combines, which may
+    /// stand between two of these.
+    ///
+    /// # Safety
+    /// As for [`MoeRank::dispatch_raw`]; `tokens` and `out` are valid until it has ended.
+    pub unsafe fn round_trip_raw(
+        &mut self,
+        tokens: &Tokens,
+        out: DevicePtr,
+        stream: RawStream,
+    ) -> Result<(), RuntimeError> {
+        self.world.usable()?;
+        let [launch] = &mut self.round_trip[..] else {
+            return Err(RuntimeError::invalid("round_trip", "none", "a tuning that has one"));
+        };
+        // SAFETY: as the caller says.
+        unsafe { launch.run(tokens, None, Some(out), stream) }
     }
 
     /// Whether a dispatch is this rank's last one: buffers hold nothing of those before.

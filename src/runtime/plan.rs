@@ -31,11 +31,11 @@ pub(super) struct Plan {
 }
 
 impl Plan {
-    pub fn new(dispatch: &[Variant], combine: &[Variant]) -> Plan {
+    pub fn new(kernels: &[(Kernel, Vec<Variant>)]) -> Plan {
         let mut plan = Plan::default();
-        let of = |variants: &[Variant]| variants.iter().flat_map(|v| v.params()).collect::<Vec<_>>();
-        of(dispatch).iter().for_each(|p| plan.add(p, Kernel::Dispatch));
-        of(combine).iter().for_each(|p| plan.add(p, Kernel::Combine));
+        for (kernel, variants) in kernels {
+            variants.iter().flat_map(|v| v.params()).for_each(|p| plan.add(&p, *kernel));
+        }
         plan
     }
 
@@ -77,11 +77,12 @@ impl Plan {
     }
 }
 
-/// The two kernels of a round.
+/// The kernels that there are: the two of a round, and the one that is a round.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kernel {
     Dispatch,
     Combine,
+    RoundTrip,
 }
 
 impl Kernel {
@@ -92,12 +93,19 @@ impl Kernel {
             (Kernel::Dispatch, _) => &["dispatch send", "dispatch recv"],
             (Kernel::Combine, 1) => &["combine"],
             (Kernel::Combine, _) => &["combine send", "combine recv"],
+            (Kernel::RoundTrip, _) => &["round trip"],
         }
     }
 
-    /// The buffer that a parameter is. Kernels share those of the same name, except that each has an epoch of its own.
+    /// The buffer that a parameter is. Dispatch and combine share those of the same name, except that each has an epoch of its
+    /// own; a round trip shares nothing but what the caller passes.
     pub fn buffer(self, p: &ParamSpec) -> String {
-        if p.kind == ParamKind::EpochWord { self.epoch().to_owned() } else { p.name.clone() }
+        let passed = INPUTS.contains(&p.name.as_str()) || OUTPUTS.contains(&p.name.as_str());
+        match self {
+            _ if p.kind == ParamKind::EpochWord => self.epoch().to_owned(),
+            Kernel::RoundTrip if !passed => format!("round_trip_{}", p.name),
+            _ => p.name.clone(),
+        }
     }
 
     /// The buffer of its epoch word.
@@ -105,6 +113,7 @@ impl Kernel {
         match self {
             Kernel::Dispatch => "epoch",
             Kernel::Combine => "combine_epoch",
+            Kernel::RoundTrip => "round_trip_epoch",
         }
     }
 }

@@ -91,6 +91,24 @@ fn waits_meet_their_signals() {
 }
 
 #[test]
+fn operations_with_flags_of_the_same_names_are_told_apart() {
+    let mut recordings: Vec<Recording> = vec![];
+    for (label, at) in [("dispatch send", 1_000), ("round trip", 20_000)] {
+        for rank in 0..2 {
+            let start = at + AHEAD * u64::from(rank);
+            recordings.push(Recording { label: label.into(), ..recording(rank, start, start + 2_000) });
+        }
+    }
+    let trace = Trace::new(recordings, &clocks());
+    let found = matches(&trace);
+    assert_eq!(found.len(), 4);
+    for m in found {
+        let labels: Vec<&str> = m.signals.iter().map(|s| s.0.label.as_str()).collect();
+        assert_eq!(labels, [m.waiting.label.as_str(); 2]);
+    }
+}
+
+#[test]
 fn takes_meet_the_packets_that_were_sent() {
     let mut trace = sample();
     for recording in &mut trace.recordings {

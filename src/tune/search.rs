@@ -241,6 +241,7 @@ impl State {
             dispatch: dispatch[d].0.clone(),
             combine: combine[c].0.clone(),
             split: false,
+            round_trip: None,
         };
         let good =
             |t: &MoeTuning| !self.bad_pairs.contains(&names(t)) && t.check(&t.dispatch.shape()).is_ok();

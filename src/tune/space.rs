@@ -52,6 +52,7 @@ fn completed(
         dispatch: dispatch.unwrap_or_else(|| from.dispatch.clone()),
         combine: combine.unwrap_or_else(|| from.combine.clone()),
         split: from.split,
+        round_trip: None,
     };
     let step = |to: MoeTuning| {
         to.check(shape).ok()?;
@@ -61,7 +62,7 @@ fn completed(
     step(to.clone()).or_else(|| {
         let dispatch = with(&to.dispatch, field, value)?;
         let combine = with(&to.combine, field, value)?;
-        step(MoeTuning { dispatch, combine, split: to.split })
+        step(MoeTuning { dispatch, combine, ..to.clone() })
     })
 }
 
@@ -101,6 +102,7 @@ pub(super) fn for_shape(tuning: &MoeTuning, shape: &MoeShape) -> Option<MoeTunin
         dispatch: onto(&tuning.dispatch, &defaults.dispatch)?,
         combine: onto(&tuning.combine, &defaults.combine)?,
         split: tuning.split,
+        round_trip: None,
     };
     moved.check(shape).ok().map(|()| moved)
 }

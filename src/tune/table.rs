@@ -295,7 +295,7 @@ impl Record {
         let variant = |e: NameError| TableError::Variant { shape: Box::new(self.shape), source: Box::new(e) };
         let dispatch = Dispatch::parse_variant(&self.winner.dispatch).map_err(variant)?;
         let combine = Combine::parse_variant(&self.winner.combine).map_err(variant)?;
-        let tuning = MoeTuning { dispatch, combine, split: false };
+        let tuning = MoeTuning { dispatch, combine, split: false, round_trip: None };
         tuning
             .check(&self.shape)
             .map_err(|e| TableError::Pair { shape: Box::new(self.shape), source: Box::new(e) })?;

@@ -2,7 +2,7 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
-use peerwarp::kernels::moe::Hook;
+use peerwarp::kernels::moe::{Hook, RoundTrip};
 use peerwarp::moe::MoeProblem;
 use peerwarp::moe_run::{MoeTuning, Round};
 
@@ -92,7 +92,7 @@ impl MoeHost {
                 job.write(rank, epoch, 0, &[plan.start_after, 0]);
             }
         }
-        for round in (0..plan.rounds).map(|i| Round::new(problem, tuning, i)) {
+        for round in (0..plan.rounds).map(|i| Round::new(problem, hook, tuning.dispatch.dedup, i)) {
             for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
                 let expected = &mut expected[rank as usize];
                 add_dispatch(&mut job, &round, rank, &launches[0]);
@@ -103,6 +103,29 @@ impl MoeHost {
             }
         }
         MoeHost { job, texts, emitted, expected }
+    }
+
+    /// The same rounds, each in one launch.
+    pub fn fused(problem: &MoeProblem, config: &RoundTrip, plan: Plan) -> MoeHost {
+        let emitted = traced(config, plan.language, plan.timeline);
+        let mut job = Job::new(plan.language, problem.shape.ranks);
+        job.buffers_of(&emitted.kernel, str::to_owned);
+        let no_scalars = |name: &str| panic!("no kernel of MoE has a scalar `{name}`");
+        let launch = job.launch(&emitted, str::to_owned, no_scalars, WAIT_BUDGET_NS);
+        let mut expected = vec![vec![]; problem.shape.ranks as usize];
+        for rank in 0..problem.shape.ranks {
+            job.write(rank, "epoch", 0, &[plan.start_after, 0]);
+        }
+        for round in (0..plan.rounds).map(|i| Round::new(problem, config.hook, true, i)) {
+            for rank in 0..problem.shape.ranks {
+                add_dispatch(&mut job, &round, rank, &[launch]);
+                let out = round.out[rank as usize].clone();
+                let expected = &mut expected[rank as usize];
+                expect(&mut job, rank, expected, "out", 0, "combined rows".into(), out);
+            }
+        }
+        let texts = vec![Text::of(&emitted.source, plan.language)];
+        MoeHost { job, texts, emitted: vec![emitted], expected }
     }
 
     /// Compiles the sources as they were emitted.

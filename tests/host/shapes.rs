@@ -1,6 +1,6 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::kernels::moe::{Hook, Protocol};
+use peerwarp::kernels::moe::{Hook, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 
@@ -104,6 +104,21 @@ fn fp8_rows_with_scales_as_packets() {
     let tuning = small(&shape).with_protocol(Protocol::Packets);
     run(&ragged(shape), &tuning);
     run(&ragged(shape), &tuning.with_hook(Hook::Expert));
+}
+
+#[test]
+fn rounds_in_one_launch() {
+    let bf16 = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let fp8 = MoeShape { hidden: 272, dtype: RowDtype::Fp8, ..bf16 };
+    for shape in [bf16, fp8] {
+        let config = RoundTrip::defaults(&shape).unwrap().small();
+        let groups_of_two = RoundTrip { warps: 4, group_warps: 2, vectors: 1, ..config.clone() };
+        for (language, config) in [(Language::ALL[0], &config), (Language::ALL[1], &groups_of_two)] {
+            let plan = Plan { start_after: u32::MAX - 2, ..Plan::new(language, 4) };
+            let host = MoeHost::fused(&ragged(shape), config, plan);
+            host.run_clean(&host.program(Mode::Checked), SEEDS);
+        }
+    }
 }
 
 #[test]

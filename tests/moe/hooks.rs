@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use peerwarp::codegen::dsl::prelude::*;
-use peerwarp::codegen::dsl::{Binder, KernelArgs, ParamSpec};
 use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::Dtype;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
@@ -52,22 +51,17 @@ impl Legal for ReluDispatch {
     }
 }
 
-pub struct ReluArgs(DispatchArgs);
-
-impl KernelArgs for ReluArgs {
-    type Config = ReluDispatch;
-    fn params(config: &ReluDispatch) -> Vec<ParamSpec> {
-        DispatchArgs::params(&config.dispatch())
-    }
-    fn bind(binder: &mut Binder) -> ReluArgs {
-        ReluArgs(DispatchArgs::bind(binder))
-    }
+#[derive(KernelArgs)]
+#[args(config = ReluDispatch)]
+pub struct ReluArgs {
+    #[group(|c| c.dispatch())]
+    all: DispatchArgs,
 }
 
 /// Brings rows without their negative elements.
 #[kernel]
 pub fn relu_dispatch(c: &ReluDispatch, a: &ReluArgs) {
-    dispatch_with(&c.dispatch(), &a.0, &|row| row.maximum(0.0));
+    dispatch_with(&c.dispatch(), &a.all, &|row| row.maximum(0.0));
 }
 
 #[test]

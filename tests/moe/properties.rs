@@ -3,13 +3,13 @@
 use peerwarp::codegen::family::{Choice, Family, Target};
 use peerwarp::codegen::ir;
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Protocol};
+use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::moe_run::{MoeSim, MoeTuning};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::support::run;
+use crate::support::{run, run_sim};
 
 fn shapes() -> impl Strategy<Value = MoeShape> {
     let dtype = select(RowDtype::ALL);
@@ -80,6 +80,21 @@ fn prints(config: &impl Family) {
     }
 }
 
+/// The round trip in one launch with the same blocks and warps, where that is legal.
+fn round_trip(tuning: &MoeTuning) -> Option<RoundTrip> {
+    let (d, c) = (&tuning.dispatch, &tuning.combine);
+    let fused = RoundTrip {
+        warps: d.warps,
+        send_blocks: d.send_blocks,
+        expert_blocks: d.recv_blocks,
+        recv_blocks: c.recv_blocks,
+        group_warps: d.group_warps,
+        vectors: d.vectors,
+        ..RoundTrip::defaults(&d.shape()).ok()?
+    };
+    fused.check().is_ok().then_some(fused)
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 
@@ -94,6 +109,11 @@ proptest! {
             prop_assert_eq!(Combine::parse_variant(&launch.variant_name()).unwrap(), launch);
         }
         run(&problem, &tuning, 2);
+        if let Some(fused) = round_trip(&tuning) {
+            prints(&fused);
+            prop_assert_eq!(&RoundTrip::parse_variant(&fused.variant_name()).unwrap(), &fused);
+            run_sim(&MoeSim::fused(&problem, &fused, 2).unwrap(), problem.seed);
+        }
     }
 
     /// Whatever the problem, its defaults are legal, or the error says why the problem is too large.

@@ -1,10 +1,10 @@
 //! Shapes and routings that protocols get wrong.
 
-use peerwarp::kernels::moe::Hook;
+use peerwarp::kernels::moe::{Hook, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 
-use crate::support::{modes, run, run_ids, run_sim, shape, small};
+use crate::support::{modes, run, run_fused, run_ids, run_sim, shape, small};
 
 /// Three rounds of uniform routing with other tokens, ids and numbers of tokens in each, in all four modes.
 fn run_ragged(shape: &MoeShape) {
@@ -17,6 +17,7 @@ fn run_ragged(shape: &MoeShape) {
     for tuning in modes(&small(shape)) {
         run(&problem, &tuning, 3);
     }
+    run_fused(&problem, 3);
 }
 
 #[test]
@@ -28,6 +29,7 @@ fn every_type_in_every_mode_with_and_without_a_hook() {
             run(&problem, &tuning.clone().with_hook(Hook::Expert), 2);
             run(&problem, &tuning, 2);
         }
+        run_fused(&problem, 2);
     }
 }
 
@@ -115,6 +117,7 @@ fn hidden_sizes_from_8_to_7168() {
         let shape = MoeShape { dtype, ..shape(7168, 16, 4, 2, 2) };
         let problem = MoeProblem::uniform(shape, &[2, 1], 9).unwrap();
         run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+        run_sim(&MoeSim::fused(&problem, &RoundTrip::defaults(&shape).unwrap(), 2).unwrap(), 9);
     }
 }
 
@@ -130,7 +133,9 @@ fn two_to_sixty_four_ranks() {
     for ranks in [2, 7, 16, 33] {
         let shape = shape(16, 2 * ranks - 1, 2, 2, ranks);
         let n: Vec<u32> = (0..ranks).map(|r| r % 3).map(|n| n.min(2)).collect();
-        run(&MoeProblem::uniform(shape, &n, 4).unwrap(), &small(&shape), 2);
+        let problem = MoeProblem::uniform(shape, &n, 4).unwrap();
+        run(&problem, &small(&shape), 2);
+        run_fused(&problem, 2);
     }
     let shape = shape(8, 64, 3, 1, 64);
     let problem = MoeProblem::uniform(shape, &[1; 64], 4).unwrap();
@@ -175,4 +180,8 @@ fn epochs_that_wrap_around() {
         sim.start_after(u32::MAX - 3).unwrap();
         run_sim(&sim, 7);
     }
+    let fused = RoundTrip::defaults(&shape).unwrap().small();
+    let mut sim = MoeSim::fused(&problem, &fused, 6).unwrap();
+    sim.start_after(u32::MAX - 3).unwrap();
+    run_sim(&sim, 7);
 }

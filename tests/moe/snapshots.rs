@@ -2,6 +2,7 @@
 
 use peerwarp::codegen::family::{Family, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
+use peerwarp::kernels::moe::RoundTrip;
 use peerwarp::moe_run::MoeTuning;
 
 use crate::support::{shape, small};
@@ -17,6 +18,20 @@ fn emitted(config: &impl Family, target: &str) -> String {
     let kernel = config.trace(target.warp_size()).unwrap();
     let command = format!("peerwarp generate {} --target {target}", config.variant_name());
     print::emit(&kernel, target, &EmitInfo { command }).unwrap().text
+}
+
+fn fused() -> RoundTrip {
+    RoundTrip::defaults(&shape(2880, 10, 4, 16, 4)).unwrap().small()
+}
+
+#[test]
+fn cuda_of_round_trip() {
+    insta::assert_snapshot!(emitted(&fused(), "cuda:sm_90a"));
+}
+
+#[test]
+fn hip_of_round_trip() {
+    insta::assert_snapshot!(emitted(&fused(), "hip:gfx942"));
 }
 
 #[test]

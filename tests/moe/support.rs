@@ -1,7 +1,7 @@
 //! What the tests of MoE kernels share.
 
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::kernels::moe::Protocol;
+use peerwarp::kernels::moe::{Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{Errors, MoeSim, MoeTuning};
 
@@ -52,10 +52,20 @@ pub fn run_sim(sim: &MoeSim, seed: u64) -> Errors {
     errors
 }
 
-/// Runs three rounds with the given ids in all modes.
+/// As [`run`], each round in one launch, where a row is a whole number of packets.
+pub fn run_fused(problem: &MoeProblem, rounds: u32) {
+    let config = RoundTrip::defaults(&problem.shape).map(RoundTrip::small);
+    if let Ok(config) = config.inspect_err(|e| assert!(e.to_string().contains("packets of 16 bytes"), "{e}"))
+    {
+        run_sim(&MoeSim::fused(problem, &config, rounds).unwrap(), problem.seed);
+    }
+}
+
+/// Runs three rounds with the given ids in all modes, and in one launch.
 pub fn run_ids(shape: &MoeShape, ids: Vec<Vec<i32>>) {
     let problem = MoeProblem::new(*shape, Routing::with_weights(shape, ids, 5), 5).unwrap();
     for tuning in modes(&small(shape)) {
         run(&problem, &tuning, 3);
     }
+    run_fused(&problem, 3);
 }

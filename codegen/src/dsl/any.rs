@@ -27,6 +27,12 @@ impl AnyTile {
         Tile::from_raw(cast(self.raw, Dtype::F32, Loc::caller()))
     }
 
+    /// `f32` elements rounded to a type that the config chooses.
+    #[track_caller]
+    pub fn rounded(tile: Tile<f32>, dtype: Dtype) -> AnyTile {
+        AnyTile { raw: cast(tile.to_raw(), dtype, Loc::caller()) }
+    }
+
     /// The tile, for a buffer that must have its element type.
     pub(super) fn for_buffer(self, buf: &Buf, loc: Loc) -> Raw {
         attempt(loc, |t| {

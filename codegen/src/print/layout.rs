@@ -74,6 +74,9 @@ impl Layouts {
         for &id in p.ops() {
             l.pin(p, id, &mut pinned)?;
         }
+        for &id in p.ops() {
+            l.pin_sent(p, id, &mut pinned)?;
+        }
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
                 let best = || choose(layout.len, layout.lanes, wanted[class]);
@@ -106,36 +109,37 @@ impl Layouts {
         self.parent[a.max(b) as usize] = a.min(b);
     }
 
-    /// A lane holds one packet a step of a tile that is sent or taken as packets, and one element of one that is counted in
-    /// order or read with stamps.
+    /// A lane holds one packet a step of a tile that is taken as packets, and one element of one that is counted in order or
+    /// read with stamps.
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
-        let (tile, indices) = match &op.kind {
-            OpKind::SendPackets { value, index, .. } => (*value, vec![*index]),
-            OpKind::TakePackets { tiles, .. } => (tiles[0].out, tiles.iter().map(|t| t.index).collect()),
-            OpKind::Tally { out, .. } | OpKind::ReadStamped { out, .. } => {
-                return self.pin_to(*out, 1, op.loc, pinned);
+        let (tile, per_lane) = match &op.kind {
+            OpKind::TakePackets { tiles, .. } => {
+                (tiles[0].out, packet(p, tiles[0].out, tiles.iter().map(|t| t.index), op.loc)?)
             }
+            OpKind::Tally { out, .. } | OpKind::ReadStamped { out, .. } => (*out, 1),
             _ => return Ok(()),
         };
-        let dtype = p.kernel.ty(tile).dtype;
-        let packet = PACKET_BYTES / dtype.bytes();
-        if indices.iter().any(|&i| p.divisor(i, packet) < packet) {
-            return Err(PrintError::PacketAlignment { loc: op.loc, packet });
+        match pinned[self.find(tile.0) as usize].replace(per_lane) {
+            Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc: op.loc, per_lane, other }),
+            _ => Ok(()),
         }
-        self.pin_to(tile, packet, op.loc, pinned)
     }
 
-    fn pin_to(
-        &self,
-        tile: ValueId,
-        per_lane: u32,
-        loc: Loc,
-        pinned: &mut [Option<u32>],
-    ) -> Result<(), PrintError> {
-        match pinned[self.find(tile.0) as usize].replace(per_lane) {
-            Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc, per_lane, other }),
-            _ => Ok(()),
+    /// A lane holds one packet a step, or several, of a tile that is sent as packets: as many as what it is computed from.
+    fn pin_sent(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
+        let op = p.kernel.op(id);
+        let OpKind::SendPackets { value, index, .. } = op.kind else { return Ok(()) };
+        let per_lane = packet(p, value, [index], op.loc)?;
+        match &mut pinned[self.find(value.0) as usize] {
+            Some(other) if !other.is_multiple_of(per_lane) => {
+                Err(PrintError::LaneWidths { loc: op.loc, per_lane, other: *other })
+            }
+            Some(_) => Ok(()),
+            none => {
+                *none = Some(per_lane);
+                Ok(())
+            }
         }
     }
 
@@ -208,6 +212,20 @@ impl Layouts {
             wanted[class] = wanted[class].max(Layouts::access(p, index, dtype, WIDEST));
         }
         Ok(())
+    }
+}
+
+/// Elements of a packet of a tile's type, of which all indices are multiples.
+fn packet(
+    p: &Program,
+    tile: ValueId,
+    indices: impl IntoIterator<Item = ValueId>,
+    loc: Loc,
+) -> Result<u32, PrintError> {
+    let packet = PACKET_BYTES / p.kernel.ty(tile).dtype.bytes();
+    match indices.into_iter().any(|i| p.divisor(i, packet) < packet) {
+        true => Err(PrintError::PacketAlignment { loc, packet }),
+        false => Ok(packet),
     }
 }
 

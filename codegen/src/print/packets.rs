@@ -1,6 +1,6 @@
 //! Sending and taking packets.
 
-use crate::ir::{OpId, OpKind, Place, Target, ValueId};
+use crate::ir::{OpId, OpKind, PACKET_BYTES, Place, Target, ValueId};
 
 use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
 
@@ -12,7 +12,8 @@ impl Emitter<'_, '_> {
         let OpKind::SendPackets { packets, target, index, value } = op.kind else {
             unreachable!("asked for sends only")
         };
-        self.used.add(Prim::SendPacket);
+        let several = self.packets_of(value) > 1;
+        self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
         let loc = op.loc;
         match target {
             Target::Mask(set) => {
@@ -88,6 +89,12 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
+    /// Packets of a tile that a lane holds in a step.
+    fn packets_of(&self, value: ValueId) -> u32 {
+        let bytes = self.f.p.kernel.ty(value).dtype.bytes() * self.f.layouts.of(value).per_lane;
+        bytes / PACKET_BYTES
+    }
+
     /// `send_packet(base + index + at, values)`.
     fn packet_line(
         &mut self,
@@ -98,6 +105,7 @@ impl Emitter<'_, '_> {
     ) -> Result<String, PrintError> {
         let address = self.address(base, index, step)?;
         let values = self.vector(value, step)?;
-        Ok(format!("send_packet({address}, {values});"))
+        let send = if self.packets_of(value) > 1 { "send_packets" } else { "send_packet" };
+        Ok(format!("{send}({address}, {values});"))
     }
 }

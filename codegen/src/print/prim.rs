@@ -162,6 +162,8 @@ prims! {
     Packet = "packet", Nothing, [];
     /// Send a packet.
     SendPacket = "send_packet", Nothing, [Bits, Vec, Packet];
+    /// Send several packets.
+    SendPackets = "send_packets", Nothing, [Vec, SendPacket];
     /// Take packets.
     TakePackets = "take_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Send elements with a stamp.
@@ -283,6 +285,7 @@ pub(super) const DEFINED: &[&str] = &[
     "ranks",
     "read_stamped",
     "send_packet",
+    "send_packets",
     "send_stamped",
     "shared_array",
     "shuffle_from",

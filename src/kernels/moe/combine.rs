@@ -6,6 +6,24 @@ use super::config::{Combine, Phase, Protocol};
 use super::device::{at, expert, owner, owners};
 use super::pieces::each_piece;
 
+/// What rows of combine come back in.
+#[derive(KernelArgs)]
+#[args(config = Combine)]
+pub struct ReturnArgs {
+    /// Rows as they come back with flags, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
+    #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub returns: Option<AnySym>,
+    /// A row has come back, `[token][owner]` or `[token][k]`.
+    #[len(|c| c.return_rows(Protocol::Flags))]
+    pub return_flag: Option<Flags>,
+    /// Rows as they come back as packets, in the same order. One bank is enough: everybody has heard in dispatch, from
+    /// everybody, that the combine before has taken its packets.
+    #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub return_packets: Option<AnyPackets>,
+}
+
 /// Parameters of [`combine`]. Those called "of dispatch" are its outputs, or inputs that have not changed since.
 #[derive(KernelArgs)]
 #[args(config = Combine)]
@@ -37,18 +55,9 @@ pub struct CombineArgs {
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,
 
-    /// Rows as they come back with flags, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
-    #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
-    #[dtype(|c| c.dtype.dtype())]
-    pub returns: Option<AnySym>,
-    /// A row has come back, `[token][owner]` or `[token][k]`.
-    #[len(|c| c.return_rows(Protocol::Flags))]
-    pub return_flag: Option<Flags>,
-    /// Rows as they come back as packets, in the same order. One bank is enough: everybody has heard in dispatch, from
-    /// everybody, that the combine before has taken its packets.
-    #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
-    #[dtype(|c| c.dtype.dtype())]
-    pub return_packets: Option<AnyPackets>,
+    /// Where rows come back.
+    #[group]
+    pub back: ReturnArgs,
     /// Counts combines.
     pub epoch: EpochWord,
 }
@@ -88,29 +97,29 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
             let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
             if (a.pos.load(entry, c.slot_entries()) >= 0).any() {
                 let back = if c.dedup { slot * c.ranks + rank() } else { slot };
-                let mut parcel = a.returns.map(|_| send_to(Peers::rank(source)));
+                let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
                 pieces.each(part, |start, len| {
                     let to = at(back, c.hidden) + start.to_u64();
                     if c.dedup {
                         let sum = owned_sum(c, a, entry, start, len);
-                        if let Some(packets) = a.return_packets {
+                        if let Some(packets) = a.back.return_packets {
                             packets.send_f32(Peers::rank(source), to, sum);
                         }
-                        if let (Some(returns), Some(parcel)) = (a.returns, &mut parcel) {
+                        if let (Some(returns), Some(parcel)) = (a.back.returns, &mut parcel) {
                             parcel.put_f32(&returns, to, sum);
                         }
                     } else {
                         let row = a.pos.get(entry).cast::<u32>();
                         let y = a.y.load(at(row, c.hidden) + start.to_u64(), len);
-                        if let Some(packets) = a.return_packets {
+                        if let Some(packets) = a.back.return_packets {
                             packets.send(Peers::rank(source), to, y);
                         }
-                        if let (Some(returns), Some(parcel)) = (a.returns, &mut parcel) {
+                        if let (Some(returns), Some(parcel)) = (a.back.returns, &mut parcel) {
                             parcel.put_any(&returns, to, y);
                         }
                     }
                 });
-                if let (Some(parcel), Some(flag)) = (parcel, a.return_flag) {
+                if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
                     parcel.signal(&flag, back, epoch);
                 }
             }
@@ -157,25 +166,28 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 /// ranks, or the entries' rows with their weights in the order of k.
 #[kernel]
 fn sum_piece(c: &Combine, a: &CombineArgs, epoch: Epoch, token: Val<u32>, start: Val<u32>, len: u32) {
-    let sum = match (c.dedup, a.return_packets) {
-        (true, _) => sum_of_owners(c, a, epoch, token, start, len),
+    let sum = match (c.dedup, a.back.return_packets) {
+        (true, _) => {
+            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+            sum_of_owners(c, &a.back, owners, token * c.ranks, epoch, start, len)
+        }
         (false, Some(packets)) => sum_of_packets(c, a, packets, token, start, len),
         (false, None) => sum_of_entries(c, a, epoch, token, start, len),
     };
     a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
 }
 
+/// A piece of the sum of what the ranks of a mask send back for a token, in the order of ranks: rows from row `first` on.
 #[kernel]
-fn sum_of_owners(
+pub(super) fn sum_of_owners(
     c: &Combine,
-    a: &CombineArgs,
+    a: &ReturnArgs,
+    owners: Val<u64>,
+    first: Val<u32>,
     epoch: Epoch,
-    token: Val<u32>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
-    let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-    let first = token * c.ranks;
     let arrived = a.return_flag.map(|flag| flag.wait_some(first, c.ranks, owners, 1, epoch));
     let mut sum = var(splat(0f32, len));
     each_piece(c.ranks, tiles_in_flight(c.vectors).min(c.ranks), |owner, count| {
@@ -242,7 +254,7 @@ fn sum_of_entries(
         let back = token * c.topk + k;
         let expert = expert(a.ids.get(back));
         if expert < c.experts {
-            if let (Some(flag), Some(returns)) = (a.return_flag, a.returns) {
+            if let (Some(flag), Some(returns)) = (a.back.return_flag, a.back.returns) {
                 let arrived = flag.from(owner(c.map(), expert)).wait(back, epoch);
                 let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
                 sum = y.fma(a.weights.get(back), &sum);

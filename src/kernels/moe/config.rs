@@ -92,7 +92,7 @@ pub struct Dispatch {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| key.tokens.next_power_of_two().clamp(8, 32))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
     pub send_blocks: u32,
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
@@ -116,12 +116,12 @@ pub struct Dispatch {
 
 /// Blocks for a number of (source, token) slots to receive.
 fn recv_blocks(slots: u32) -> u32 {
-    if slots > 512 { 80 } else { slots.next_power_of_two().clamp(8, 64) }
+    if slots > 512 { 80 } else { (slots * 2).next_power_of_two().clamp(8, 64) }
 }
 
 /// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
 fn protocol(hidden: u32, tokens: u32) -> Protocol {
-    if tokens <= 128 && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
+    if tokens <= 256 && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
 }
 
 /// One where groups share rows, which spreads a row over as many multiprocessors as can be; else as many that a lane has
@@ -136,13 +136,15 @@ fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     }
 }
 
-/// The smallest chunk whose records are worth a flag and whose bases fit half the shared memory.
+/// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, and
+/// whose bases fit half the shared memory.
 fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
-    let enough = |chunk: &u32| *chunk >= key.tokens || *chunk * key.topk >= 128;
+    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / 4).min(512);
+    let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
     let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
     (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
 }
@@ -323,7 +325,7 @@ impl Dispatch {
     }
 }
 
-fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
+pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
     Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
 }
 
@@ -331,7 +333,7 @@ fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
     Illegal::unless(group_warps <= warps, "group_warps", group_warps, || format!("at most `warps`, {warps}"))
 }
 
-fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
+pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
     Illegal::unless(blocks <= MAX_BLOCKS, field, value, || {
         let most = (value + MAX_BLOCKS).saturating_sub(blocks);
         format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
@@ -401,13 +403,13 @@ pub struct Combine {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key.tokens, key.topk))]
     pub warps: u32,
     /// Blocks that send.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, 2, key.tokens))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| if key.tokens > 128 { 1 } else { group_warps(key.hidden, 2, key.tokens) })]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = 2)]

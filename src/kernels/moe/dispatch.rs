@@ -11,7 +11,7 @@ use super::records::{BegunArgs, Record, Records, announce, hear};
 use crate::moe::SCALE_BLOCK;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
-const NOWHERE: u32 = u32::MAX;
+pub(super) const NOWHERE: u32 = u32::MAX;
 
 /// The tokens of a rank, and where they go.
 #[derive(KernelArgs)]
@@ -131,7 +131,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     let bank = epoch.parity() * c.records();
     if c.phase.sends() {
         role("route", c.route_blocks(), |b| route(c, a, b, epoch, bank));
-        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch)));
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
     }
     if c.phase.receives() {
         role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
@@ -139,15 +139,15 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
 }
 
 /// How many tokens this rank sends.
-fn tokens(c: &Dispatch, a: &DispatchArgs) -> Val<u32> {
-    a.tokens.n.get(0).min(c.tokens)
+pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
+    a.n.get(0).min(c.tokens)
 }
 
 /// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let len = c.record_entries();
-    let n = tokens(c, a);
+    let n = tokens(c, &a.tokens);
     let entries = n * c.topk;
     let count = shared::<u32>("count", c.experts);
     let i = arange(len);
@@ -171,21 +171,25 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
         Record { number, n, count, words, weights }.send(c, a, epoch);
     }
     announce(&a.begun, b, n, c.ranks, epoch);
+    // One that only sends waits for nobody.
+    if c.phase == Phase::Both {
+        hear(&a.begun, b, c.ranks, epoch);
+    }
 }
 
 /// Sends rows, each once to every rank that its slot goes to.
 #[kernel]
-fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
+pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
     for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
-        let to = owners(c.map(), &a.tokens.ids, slot * c.slot_entries(), c.slot_entries());
-        let inbox = Inbox::new(c, &a.inbox, rank(), slot, epoch);
+        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
         let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
         pieces.each(part, |start, len| {
-            let x = a.tokens.x.load(at(token, c.row()) + start.to_u64(), len);
-            inbox.send(&a.inbox, to, &mut parcel, start, x);
+            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+            inbox.send(to, &mut parcel, start, x);
         });
         if c.scales() > 0 {
             pieces.once(part, || send_scales(c, a, &inbox, token, to, &mut parcel));
@@ -200,19 +204,19 @@ fn send(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch) {
 #[kernel]
 fn send_scales(
     c: &Dispatch,
-    a: &DispatchArgs,
-    inbox: &Inbox,
+    a: &TokenArgs,
+    inbox: &Inbox<'_>,
     token: Val<u32>,
     to: Val<u64>,
     parcel: &mut Option<Parcel>,
 ) {
     let i = arange(c.sent_scales());
     let scale = if c.sent_scales() == c.scales() {
-        a.tokens.x_scale.load(at(token, c.scales()), c.scales())
+        a.x_scale.load(at(token, c.scales()), c.scales())
     } else {
-        a.tokens.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
+        a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
     };
-    inbox.send_scales(&a.inbox, to, parcel, scale);
+    inbox.send_scales(to, parcel, scale);
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
@@ -260,7 +264,10 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
             }
         }
     });
-    hear(&a.begun, b, c.ranks, epoch);
+    // A launch that sends hears it where there is nothing else to do.
+    if c.phase == Phase::Recv {
+        hear(&a.begun, b, c.ranks, epoch);
+    }
 }
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
@@ -287,7 +294,7 @@ fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> S
 
 /// Stores a part of a slot's row to each of `rows` that is not negative.
 #[kernel]
-fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
+fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>, hook: RowHook<'_>) {
     if c.hook == Hook::None {
         move_row(c, a, rows, came);
     } else {
@@ -297,10 +304,10 @@ fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook
 
 /// Stores a part of a row as it is.
 #[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>) {
     let pieces = c.pieces();
     pieces.each(came.part, |start, len| {
-        let x = came.piece(&a.inbox, start, len);
+        let x = came.piece(start, len);
         each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
     });
     if c.scales() > 0 {
@@ -310,8 +317,8 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
 
 /// Stores a row's scales.
 #[kernel]
-fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) {
-    let scale = came.scales(&a.inbox);
+fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>) {
+    let scale = came.scales();
     let i = arange(c.sent_scales());
     each(c, rows, |row| {
         if c.sent_scales() == c.scales() {
@@ -324,20 +331,36 @@ fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came) 
 
 /// Stores what the hook makes of a part of a row.
 #[kernel]
-fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came, hook: RowHook<'_>) {
-    let scales = (c.scales() > 0).then(|| {
-        let scales = shared::<f32>("scales", c.sent_scales());
-        scales.store(0, came.scales(&a.inbox));
-        scales
-    });
+fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>, hook: RowHook<'_>) {
+    let scales = scales_of(c, came);
     c.pieces().each(came.part, |start, len| {
-        let mut x = came.piece(&a.inbox, start, len).to_f32();
-        if let Some(scales) = scales {
-            x = x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0);
-        }
-        let y = hook(x);
+        let y = hooked(came, scales, hook, start, len);
         each(c, rows, |row| a.rows.store_f32(at(row, c.row()) + start.to_u64(), y));
     });
+}
+
+/// The scales of a row that has come, where rows have some: they are taken once for all of its pieces.
+pub(super) fn scales_of(c: &Dispatch, came: &Came<'_>) -> Option<Shared<f32>> {
+    (c.scales() > 0).then(|| {
+        let scales = shared::<f32>("scales", c.sent_scales());
+        scales.store(0, came.scales());
+        scales
+    })
+}
+
+/// What the hook makes of a piece of a row.
+pub(super) fn hooked(
+    came: &Came<'_>,
+    scales: Option<Shared<f32>>,
+    hook: RowHook<'_>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let x = came.piece(start, len).to_f32();
+    hook(match scales {
+        Some(scales) => x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0),
+        None => x,
+    })
 }
 
 /// Does something with each of a slot's rows that is this rank's.

@@ -30,7 +30,8 @@ pub struct InboxArgs {
 
 /// Where the row of a source's slot is on the ranks that it goes to.
 #[derive(Clone, Copy)]
-pub(super) struct Inbox {
+pub(super) struct Inbox<'a> {
+    a: &'a InboxArgs,
     /// Its number among all rows of the inbox.
     pub row: Val<u32>,
     /// Its first element.
@@ -43,48 +44,41 @@ pub(super) struct Inbox {
     pub flag: Option<Flags>,
 }
 
-impl Inbox {
+impl<'a> Inbox<'a> {
     /// The place of slot `slot` of rank `source`.
-    pub fn new(c: &Dispatch, a: &InboxArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Inbox {
+    pub fn new(c: &Dispatch, a: &'a InboxArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Self {
         let row = source * c.slots() + slot;
         let row = if a.inbox_packets.is_some() { row + epoch.parity() * (c.ranks * c.slots()) } else { row };
         let scales = c.sent_scales();
-        Inbox { row, first: at(row, c.row()), first_scale: at(row, scales), scales, flag: a.row_flag }
+        Inbox { a, row, first: at(row, c.row()), first_scale: at(row, scales), scales, flag: a.row_flag }
     }
 
     /// Sends a piece of the row, in a parcel if there is one.
-    pub fn send(
-        &self,
-        a: &InboxArgs,
-        to: Val<u64>,
-        parcel: &mut Option<Parcel>,
-        start: Val<u32>,
-        x: AnyTile,
-    ) {
+    pub fn send(&self, to: Val<u64>, parcel: &mut Option<Parcel>, start: Val<u32>, x: AnyTile) {
         let first = self.first + start.to_u64();
-        if let Some(packets) = a.inbox_packets {
+        if let Some(packets) = self.a.inbox_packets {
             packets.send(Peers::mask(to), first, x);
         }
-        if let (Some(inbox), Some(parcel)) = (a.inbox, parcel) {
+        if let (Some(inbox), Some(parcel)) = (self.a.inbox, parcel) {
             parcel.put_any(&inbox, first, x);
         }
     }
 
     /// Sends the row's scales.
-    pub fn send_scales(&self, a: &InboxArgs, to: Val<u64>, parcel: &mut Option<Parcel>, scales: Tile<f32>) {
-        if let Some(packets) = a.scale_packets {
+    pub fn send_scales(&self, to: Val<u64>, parcel: &mut Option<Parcel>, scales: Tile<f32>) {
+        if let Some(packets) = self.a.scale_packets {
             packets.send(Peers::mask(to), self.first_scale, scales);
         }
-        if let (Some(inbox), Some(parcel)) = (a.inbox_scale, parcel) {
+        if let (Some(inbox), Some(parcel)) = (self.a.inbox_scale, parcel) {
             parcel.put(&inbox, self.first_scale, scales);
         }
     }
 }
 
 /// A part of a row at the rank that it goes to.
-pub(super) struct Came {
+pub(super) struct Came<'a> {
     /// Its place.
-    pub inbox: Inbox,
+    pub inbox: Inbox<'a>,
     /// The rank that it comes from.
     pub source: Val<u32>,
     /// Which part of the row it is.
@@ -93,25 +87,25 @@ pub(super) struct Came {
     arrived: Option<Arrived>,
 }
 
-impl Came {
+impl<'a> Came<'a> {
     /// A part of the row of slot `slot` of rank `source`; waits for its flag, where it has one.
     pub fn wait(
         c: &Dispatch,
-        a: &InboxArgs,
+        a: &'a InboxArgs,
         source: Val<u32>,
         slot: Val<u32>,
         part: Val<u32>,
         epoch: Epoch,
-    ) -> Came {
+    ) -> Self {
         let inbox = Inbox::new(c, a, source, slot, epoch);
         let arrived = inbox.flag.map(|flag| flag.from(source).wait(inbox.row, epoch));
         Came { inbox, source, part, arrived }
     }
 
     /// A piece of the row.
-    pub fn piece(&self, a: &InboxArgs, start: Val<u32>, len: u32) -> AnyTile {
+    pub fn piece(&self, start: Val<u32>, len: u32) -> AnyTile {
         let first = self.inbox.first + start.to_u64();
-        match (a.inbox, &self.arrived, a.inbox_packets) {
+        match (self.inbox.a.inbox, &self.arrived, self.inbox.a.inbox_packets) {
             (Some(inbox), Some(arrived), _) => inbox.load(arrived, first, len),
             (_, _, Some(packets)) => packets.take(first, len, self.source),
             _ => unreachable!("rows come with flags or as packets"),
@@ -119,9 +113,9 @@ impl Came {
     }
 
     /// The row's scales.
-    pub fn scales(&self, a: &InboxArgs) -> Tile<f32> {
+    pub fn scales(&self) -> Tile<f32> {
         let (first, len) = (self.inbox.first_scale, self.inbox.scales);
-        match (a.inbox_scale, &self.arrived, a.scale_packets) {
+        match (self.inbox.a.inbox_scale, &self.arrived, self.inbox.a.scale_packets) {
             (Some(scales), Some(arrived), _) => scales.load(arrived, first, len),
             (_, _, Some(scales)) => scales.take(first, len, self.source),
             _ => unreachable!("scales come as rows do"),

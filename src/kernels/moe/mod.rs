@@ -26,6 +26,10 @@
 //! sender; the receiver polls the data themselves and empties what it has taken. Records, which every block of a rank reads,
 //! go with a flag in the first case; in the second each of their words travels with the epoch, and nobody waits for flags.
 //!
+//! A *round trip* in one launch ([`round_trip`]) is made of the same parts, for experts that are elementwise: rows go out and come
+//! back as packets, and the group that takes a row's piece runs the experts on it and sends the sum home at once. No row is
+//! stored in between, and nobody needs to know how many rows an expert has: a record is an entry's expert and its weight.
+//!
 //! # Why buffers may be written again
 //! Nothing is ever cleared, no barrier separates rounds; flags are compared with the epoch, which the kernels count in
 //! device memory. One round is dispatch, then combine, each rank's launches in order (split launches too).
@@ -48,6 +52,10 @@
 //!   begun it, which S said after its combine e. As packets order nothing, rows that went out with flags have to come back with flags.
 //! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
 //!
+//! In one launch the same holds for packets that go out and for records; those that come back have two banks as well, as nobody
+//! hears anything between taking a row and answering it: one that comes back to S in round e+2 is sent by B after its round e+1
+//! heard that S had begun it, which S said after its round e had emptied the packet.
+//!
 //! # What a caller keeps to
 //! Every rank launches dispatch and combine in turn, in one stream, with `n` and `ids` (and, in plain mode, `weights`)
 //! unchanged from a dispatch to its combine. All ranks use the same variants. A split operation is its `send` launch and
@@ -63,10 +71,12 @@ mod hook;
 mod inbox;
 mod pieces;
 mod records;
+mod round_trip;
 
-pub use combine::{CombineArgs, combine};
+pub use combine::{CombineArgs, ReturnArgs, combine};
 pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase, Protocol};
 pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;
 pub use records::BegunArgs;
+pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, round_trip, round_trip_with};

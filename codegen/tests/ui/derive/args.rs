@@ -60,4 +60,14 @@ struct Lengths {
     sometimes: Option<Ptr<u32>>,
 }
 
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Groups {
+    #[group]
+    #[len(4)]
+    rows: Rows,
+    #[group(4)]
+    more: Rows,
+}
+
 fn main() {}
