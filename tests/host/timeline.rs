@@ -42,8 +42,9 @@ fn recordings(emitted: &[Emitted], rank: u32, mut read: &[u8]) -> Result<Vec<Rec
         let timeline = e.source.timeline.as_ref().expect("emitted with one");
         let (own, rest) = read.split_at(timeline.bytes as usize);
         read = rest;
-        let name = &e.source.entry;
-        all.push(Recording::read(name, name, rank, timeline, own).map_err(|e| e.to_string())?);
+        // Halves of an operation are called what it is called.
+        let (label, name) = (&e.kernel.name, &e.source.entry);
+        all.push(Recording::read(label, name, rank, timeline, own).map_err(|e| e.to_string())?);
     }
     Ok(all)
 }
