@@ -95,6 +95,15 @@ fn round_trip(tuning: &MoeTuning) -> Option<RoundTrip> {
     fused.check().is_ok().then_some(fused)
 }
 
+/// A number that entries, one a lane, are computed with and that scales, a packet a lane, are counted with.
+#[test]
+fn as_many_scales_as_records() {
+    let shape = MoeShape { hidden: 144, experts: 21, topk: 4, tokens: 6, ranks: 2, dtype: RowDtype::Fp8 };
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_protocol(Protocol::Packets);
+    assert_eq!(tuning.dispatch.scales(), tuning.dispatch.records());
+    prints(&tuning.dispatch);
+}
+
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(60))]
 

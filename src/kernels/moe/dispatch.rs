@@ -315,7 +315,7 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>)
     }
 }
 
-/// Stores a row's scales.
+/// Stores a row's scales. They are counted in i32: a u32 could be one that entries, a lane each, are computed with too.
 #[kernel]
 fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>) {
     let scale = came.scales();
@@ -324,7 +324,7 @@ fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'
         if c.sent_scales() == c.scales() {
             a.row_scale.store(at(row, c.scales()), scale);
         } else {
-            a.row_scale.store_where(at(row, c.scales()), scale, i < c.scales());
+            a.row_scale.store_where(at(row, c.scales()), scale, i.cast::<i32>() < c.scales() as i32);
         }
     });
 }
