@@ -26,6 +26,12 @@ pub enum Problem {
     Io(String),
 }
 
+/// The parts of a list as users write it, with commas between. Blanks around a part do not count; a part may be empty, which
+/// is for its reader to refuse.
+pub(crate) fn list(text: &str) -> impl Iterator<Item = &str> {
+    text.split(',').map(str::trim)
+}
+
 /// An input that cannot be used, with what would do instead. Boxed, because it travels in every result.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(transparent)]

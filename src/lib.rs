@@ -20,6 +20,7 @@ mod moe_scenario;
 pub mod npy;
 pub mod pack;
 pub mod reference;
+mod replace;
 pub mod request;
 pub mod routing;
 pub mod runtime;

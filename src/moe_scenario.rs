@@ -58,6 +58,7 @@ pub(crate) fn problem(
     inputs: &Inputs,
 ) -> Result<(MoeProblem, MoeTuning), ScenarioError> {
     let tuning = tuning(variants)?;
+    tuning.check(&tuning.dispatch.shape())?;
     Ok((problem_of(tuning.dispatch.shape(), inputs)?, tuning))
 }
 

@@ -8,7 +8,7 @@ use rand::seq::SliceRandom;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
-use crate::input::InputError;
+use crate::input::{self, InputError};
 use crate::moe::{MoeShape, Routing};
 use crate::npy;
 
@@ -44,7 +44,7 @@ impl FromStr for Source {
             _ if text.to_lowercase().ends_with(".npy") => Ok(Source::File(text.into())),
             _ => {
                 let mut e = bad();
-                e.nearest = crate::input::nearest(text, &["uniform", "zipf:1"]);
+                e.nearest = input::nearest(text, &["uniform", "zipf:1"]);
                 Err(e)
             }
         }
@@ -94,7 +94,7 @@ impl Source {
 /// Parses `--tokens-per-rank`.
 pub fn parse_counts(text: &str) -> Result<Vec<u32>, InputError> {
     let one = |part: &str| {
-        part.trim().parse().map_err(|_| {
+        part.parse().map_err(|_| {
             InputError::not_allowed(
                 "--tokens-per-rank",
                 part,
@@ -102,7 +102,7 @@ pub fn parse_counts(text: &str) -> Result<Vec<u32>, InputError> {
             )
         })
     };
-    text.split(',').map(one).collect()
+    input::list(text).map(one).collect()
 }
 
 fn check_counts(counts: &[u32], shape: &MoeShape, most: u32) -> Result<Vec<u32>, InputError> {

@@ -6,8 +6,10 @@ use std::sync::Arc;
 use serde_json::{Value, json};
 
 use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report};
-use crate::input::InputError;
+use crate::input::{self, InputError};
 use crate::moe_scenario;
+use crate::runtime::cache::ModuleCache;
+use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions, cuda};
 use crate::scenario::{Inputs, ScenarioError};
 use crate::tune::{Choice, Tuned};
@@ -17,33 +19,33 @@ use super::args::{BenchArgs, Selection};
 use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
 use super::run::{inputs, resolved};
-use super::run_gpu::{images, moe_only, tuned_for, wait_budget};
+use super::run_gpu::{moe_only, tuned_for, wait_budget, with_round_trip};
 
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
     // What is wrong with the input is told before what is wrong with the machine.
     cases(app, args, &inputs, args.selection.tuned(|| None)?.as_ref())?;
+    // Every process gets all times, and one is enough to tell them.
+    let first = Launched::here()?.is_none_or(|launched| launched.rank == 0);
+    // Before the work, which takes long; what is there stays until there is something to put in its place.
+    let html = args.html.as_deref().filter(|_| first);
+    let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     // Kept until the world has them: to open them twice takes seconds.
     let gpus = cuda::gpus().unwrap_or_default();
     let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
     let (cases, from) = cases(app, args, &inputs, tuned.as_ref())?;
     let world = world(args, &inputs, &cases)?;
     drop(gpus);
-    // Every process gets all times, and one is enough to tell them.
-    let first = world.members()[0].rank == 0;
-    let images = images(None)?;
+    let images = Jit::new(ModuleCache::of_user())?;
     let options = BenchOptions {
         iterations: args.iterations,
         rounds: args.rounds,
         flush_l2: args.flush_l2,
         check: !args.skip_check,
     };
-    // Before the work, which takes long; what is there stays until there is something to put in its place.
-    let html = args.html.as_deref().filter(|_| first);
-    let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     let progress = Progress::new("timing", cases.len() as u64);
     let routing = inputs.routing.to_string();
-    let timed = bench::run(&cases, &options, &routing, &world, &*images, &mut || progress.tick());
+    let timed = bench::run(&cases, &options, &routing, &world, &images, &mut || progress.tick());
     progress.finish();
     let mut timed = timed?;
     if args.compare {
@@ -92,10 +94,8 @@ fn cases(
         let settings = args.fused.then(|| fused::settings(&mut selection));
         let (variants, from) = resolved(app, &selection, tuned)?;
         moe_only("bench", &variants)?;
-        let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
-        if let Some(settings) = settings {
-            tuning.round_trip = Some(fused::round_trip(&problem.shape, &settings)?);
-        }
+        let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+        let tuning = with_round_trip(tuning, settings.as_deref())?;
         cases.push(Case { problem, tuning });
         all_from.push(from);
     }
@@ -111,7 +111,7 @@ fn selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selection, Input
     let list = |given: &Option<String>| -> Vec<Option<String>> {
         match given {
             None => vec![None],
-            Some(text) => text.split(',').map(|part| Some(part.trim().to_owned())).collect(),
+            Some(text) => input::list(text).map(|part| Some(part.to_owned())).collect(),
         }
     };
     let mut selections = vec![];

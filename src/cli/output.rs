@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
-use tempfile::NamedTempFile;
 
 use crate::emit::EmitError;
 use crate::input::InputError;
 use crate::pack::BuildError;
+use crate::replace::Replacement;
 use crate::runtime::RuntimeError;
 use crate::scenario::ScenarioError;
 use crate::toolchain::{InstallError, ToolError};
@@ -219,7 +219,7 @@ pub(crate) fn table(head: &[&str], rows: impl IntoIterator<Item = Vec<String>>) 
 pub(crate) struct Pending {
     field: &'static str,
     path: PathBuf,
-    file: NamedTempFile,
+    file: Replacement,
 }
 
 impl Pending {
@@ -228,29 +228,16 @@ impl Pending {
         if path.is_dir() {
             return Err(InputError::not_allowed(field, path.display(), "a file"));
         }
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        let mut builder = tempfile::Builder::new();
-        // As any new file: the umask takes away what it should.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let file = builder.prefix(".peerwarp-").tempfile_in(folder).map_err(|e| {
-            // Without the name of the temporary file, which the error tells too.
-            let error = std::io::Error::from(e.kind());
-            InputError::io(field, path.display(), &error)
-                .allowed("a file in a folder that is there and can be written")
-        })?;
+        let allowed = "a file in a folder that is there and can be written";
+        let file =
+            Replacement::of(path).map_err(|e| InputError::io(field, path.display(), &e).allowed(allowed))?;
         Ok(Pending { field, path: path.to_owned(), file })
     }
 
     /// Puts the text in place.
-    pub fn write(mut self, text: &[u8]) -> Result<(), InputError> {
-        let Pending { field, ref path, .. } = self;
-        let cannot = |e: std::io::Error| InputError::io(field, path.display(), &e);
-        self.file.write_all(text).map_err(cannot)?;
-        self.file
-            .persist(&self.path)
-            .map(drop)
-            .map_err(|e| InputError::io(field, self.path.display(), &e.error))
+    pub fn write(self, text: &[u8]) -> Result<(), InputError> {
+        let Pending { field, path, file } = self;
+        file.write(|file| file.write_all(text)).map_err(|e| InputError::io(field, path.display(), &e))
     }
 }
 

@@ -22,6 +22,7 @@ use crate::tune::Tuned;
 
 use super::App;
 use super::args::{GpuArgs, Selection};
+use super::fused;
 use super::output::{Done, Failure, Progress, Style, table};
 use super::run::{resolved, selected};
 
@@ -74,6 +75,7 @@ pub(super) fn run(
     let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
     moe_scenario::problem(&variants, &inputs)?;
     let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
+    let pack = args.pack.as_deref().map(open_pack).transpose()?;
     let replays = args.replays.unwrap_or(0);
     // Kept until the world has them: to open them twice takes seconds.
     let gpus = cuda::gpus().unwrap_or_default();
@@ -86,7 +88,10 @@ pub(super) fn run(
     }
     let progress = Progress::spinner("running on GPUs");
     let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
-    let images = images(args.pack.as_deref())?;
+    let images: Box<dyn Images> = match pack {
+        Some(pack) => Box::new(pack),
+        None => Box::new(Jit::new(ModuleCache::of_user())?),
+    };
     let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
     progress.finish();
     let mut done = done(&ran?, &inputs, style);
@@ -99,13 +104,21 @@ pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
     Tuned::builtin(&gpu.info().name, gpu.info().target)
 }
 
-/// Where kernels come from: the pack alone, which needs no compiler, or compiled here.
-pub(super) fn images(pack: Option<&Path>) -> Result<Box<dyn Images>, Failure> {
-    let Some(folder) = pack else { return Ok(Box::new(Jit::new(ModuleCache::of_user())?)) };
+/// The pack that an option names: it has all kernels, and no compiler is needed.
+pub(super) fn open_pack(folder: &Path) -> Result<Pack, InputError> {
     let readable = "a folder that `pack` wrote";
-    let pack =
-        Pack::open(folder).map_err(|e| InputError::malformed("--pack", folder.display(), e, readable))?;
-    Ok(Box::new(pack))
+    Pack::open(folder).map_err(|e| InputError::malformed("--pack", folder.display(), e, readable))
+}
+
+/// With round trips in one launch beside dispatch and combine, if there are settings for them.
+pub(super) fn with_round_trip(tuning: MoeTuning, settings: Option<&[String]>) -> Result<MoeTuning, Failure> {
+    let Some(settings) = settings else { return Ok(tuning) };
+    if !tuning.dispatch.dedup {
+        let allowed = "dispatch with dedup: in one launch a row goes to a rank once";
+        return Err(InputError::conflict("--fused", "true", tuning.dispatch.variant_name(), allowed).into());
+    }
+    let round_trip = fused::round_trip(&tuning.dispatch.shape(), settings)?;
+    Ok(MoeTuning { round_trip: Some(round_trip), ..tuning })
 }
 
 /// The ranks, for these kernels: this process's alone, or those of the processes that were started with it.

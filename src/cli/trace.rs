@@ -20,7 +20,7 @@ use super::args::TraceArgs;
 use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
 use super::run::{inputs, selected, sized};
-use super::run_gpu::{moe_only, wait_budget, world};
+use super::run_gpu::{moe_only, wait_budget, with_round_trip, world};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, args.warmup)?;
@@ -32,10 +32,8 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
-    if let Some(settings) = settings {
-        tuning.round_trip = Some(fused::round_trip(&problem.shape, &settings)?);
-    }
+    let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+    let tuning = with_round_trip(tuning, settings.as_deref())?;
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);

@@ -9,7 +9,7 @@ use std::time::Duration;
 use peerwarp_codegen::family::Target;
 use serde_json::json;
 
-use crate::input::InputError;
+use crate::input::{self, InputError};
 use crate::kernels::moe::Dispatch;
 use crate::moe::MoeShape;
 use crate::request::{Request, Scope};
@@ -130,10 +130,10 @@ fn each(request: &Request, field: &str, list: &str) -> Vec<Request> {
     let with = |value: &str| {
         let mut request = request.clone();
         request.key.retain(|(name, _)| name != field);
-        request.key.push((field.to_owned(), value.trim().to_owned()));
+        request.key.push((field.to_owned(), value.to_owned()));
         request
     };
-    list.split(',').map(with).collect()
+    input::list(list).map(with).collect()
 }
 
 /// What selects other things than shapes, or says what tuning is to find out.

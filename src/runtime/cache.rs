@@ -11,6 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
+use crate::replace::Replacement;
 
 /// First bytes of an entry; the number is the format's.
 const MAGIC: &[u8; 8] = b"PWMODUL1";
@@ -109,14 +110,12 @@ impl ModuleCache {
 
     fn write(&self, path: &Path, key: &[u8; 32], module: &[u8]) -> io::Result<()> {
         fs::create_dir_all(&self.folder)?;
-        let mut file = tempfile::Builder::new().prefix(".new-").tempfile_in(&self.folder)?;
-        file.write_all(MAGIC)?;
-        file.write_all(key)?;
-        file.write_all(&Sha256::digest(module))?;
-        file.write_all(module)?;
-        file.as_file().sync_all()?;
-        file.persist(path)?;
-        Ok(())
+        Replacement::of(path)?.write(|file| {
+            file.write_all(MAGIC)?;
+            file.write_all(key)?;
+            file.write_all(&Sha256::digest(module))?;
+            file.write_all(module)
+        })
     }
 }
 

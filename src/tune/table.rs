@@ -13,6 +13,7 @@ use crate::emit::EmitError;
 use crate::kernels::moe::{Combine, Dispatch};
 use crate::moe::{MoeError, MoeShape};
 use crate::moe_run::MoeTuning;
+use crate::replace::Replacement;
 
 /// Version of the format. Tables of another one are refused.
 pub const SCHEMA: u32 = 1;
@@ -232,15 +233,9 @@ impl Table {
     pub fn write(&self, path: &Path) -> Result<(), TableError> {
         let io =
             |e: std::io::Error| TableError::Io { path: path.display().to_string(), reason: e.to_string() };
-        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
-        fs::create_dir_all(folder).map_err(io)?;
-        let mut builder = tempfile::Builder::new();
-        // As any new file: the umask takes away what it should.
-        #[cfg(unix)]
-        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        let mut file = builder.prefix(".peerwarp-").tempfile_in(folder).map_err(io)?;
-        file.write_all(self.text().as_bytes()).map_err(io)?;
-        file.persist(path).map(drop).map_err(|e| io(e.error))
+        path.parent().map_or(Ok(()), fs::create_dir_all).map_err(io)?;
+        let file = Replacement::of(path).map_err(io)?;
+        file.write(|file| file.write_all(self.text().as_bytes())).map_err(io)
     }
 
     /// Whether it is of this device.

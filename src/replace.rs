@@ -1,0 +1,121 @@
+//! Files that are written beside their place and moved there as a whole: who reads them sees what was there before or all
+//! of what is there now, and work that fails leaves what was there.
+
+use std::fs::File;
+use std::io;
+use std::path::{Path, PathBuf};
+
+use tempfile::NamedTempFile;
+
+/// A file that is to take another's place. Dropped without having been written, it leaves nothing behind.
+#[derive(Debug)]
+pub(crate) struct Replacement {
+    path: PathBuf,
+    file: NamedTempFile,
+}
+
+impl Replacement {
+    /// For this path, in whose folder it is made now: what is in the way of a new file there is told before any work.
+    pub fn of(path: &Path) -> io::Result<Replacement> {
+        let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        let mut builder = tempfile::Builder::new();
+        // As any new file: the umask takes away what it should.
+        #[cfg(unix)]
+        builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
+        // The error without the name of the temporary file, which nobody has heard of.
+        let made = builder.prefix(".peerwarp-").tempfile_in(folder).map_err(|e| io::Error::from(e.kind()));
+        Ok(Replacement { path: path.to_owned(), file: made? })
+    }
+
+    /// Fills it and puts it in place.
+    pub fn write(mut self, content: impl FnOnce(&mut File) -> io::Result<()>) -> io::Result<()> {
+        content(self.file.as_file_mut())?;
+        // Or else a machine that loses power may keep the new name without the new bytes.
+        self.file.as_file().sync_all()?;
+        self.file.persist(&self.path).map(drop).map_err(|e| e.error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::io::Write;
+
+    use super::*;
+
+    fn names(folder: &Path) -> Vec<String> {
+        let name = |entry: io::Result<fs::DirEntry>| entry.unwrap().file_name().into_string().unwrap();
+        fs::read_dir(folder).unwrap().map(name).collect()
+    }
+
+    /// A folder with a file in it that has something to lose.
+    fn place() -> (tempfile::TempDir, PathBuf) {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("table");
+        fs::write(&path, "old").unwrap();
+        (folder, path)
+    }
+
+    #[test]
+    fn what_is_there_is_replaced_when_all_is_written() {
+        let (folder, path) = place();
+        let seen_meanwhile = |file: &mut File| {
+            file.write_all(b"new ")?;
+            assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+            file.write_all(b"and longer")
+        };
+        Replacement::of(&path).unwrap().write(seen_meanwhile).unwrap();
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap().as_str(), names(folder.path())),
+            ("new and longer", vec!["table".to_owned()])
+        );
+    }
+
+    #[test]
+    fn what_fails_half_way_leaves_the_old_file_and_nothing_beside_it() {
+        let (folder, path) = place();
+        let fails = |file: &mut File| {
+            file.write_all(b"ne")?;
+            Err(io::Error::from(io::ErrorKind::StorageFull))
+        };
+        let error = Replacement::of(&path).unwrap().write(fails).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::StorageFull);
+        drop(Replacement::of(&path).unwrap());
+        assert_eq!(
+            (fs::read_to_string(&path).unwrap().as_str(), names(folder.path())),
+            ("old", vec!["table".to_owned()])
+        );
+    }
+
+    #[test]
+    fn what_cannot_be_put_in_place_leaves_nothing_beside_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("in the way");
+        fs::create_dir_all(path.join("full")).unwrap();
+        Replacement::of(&path).unwrap().write(|file| file.write_all(b"new")).unwrap_err();
+        assert_eq!(
+            (names(folder.path()), names(&path)),
+            (vec!["in the way".to_owned()], vec!["full".to_owned()])
+        );
+    }
+
+    #[test]
+    fn a_folder_that_is_not_there_is_told_without_the_name_of_a_temporary_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let error = Replacement::of(&folder.path().join("no/table")).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::NotFound);
+        assert!(!error.to_string().contains(".peerwarp-"), "{error}");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn others_may_read_it_as_any_new_file() {
+        use std::os::unix::fs::PermissionsExt;
+        let (folder, path) = place();
+        let plain = folder.path().join("plain");
+        fs::write(&plain, "").unwrap();
+        Replacement::of(&path).unwrap().write(|_| Ok(())).unwrap();
+        let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode();
+        assert_eq!(mode(&path), mode(&plain));
+    }
+}
