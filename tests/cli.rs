@@ -8,6 +8,8 @@ mod bench;
 mod generate;
 #[path = "cli/pack.rs"]
 mod pack;
+#[path = "cli/round_trip.rs"]
+mod round_trip;
 #[path = "cli/run.rs"]
 mod run;
 #[path = "cli/show.rs"]

@@ -359,6 +359,9 @@ pub(crate) struct TraceArgs {
     /// Records that a warp has room for
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub slots: u32,
+    /// A folder that `pack --timeline` wrote: its kernels are recorded, and none but that which compares clocks is compiled
+    #[arg(long, value_name = "DIR", conflicts_with = "slots")]
+    pub pack: Option<PathBuf>,
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,

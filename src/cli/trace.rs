@@ -1,16 +1,19 @@
 //! `peerwarp trace`.
 
 use std::fmt::Write as _;
+use std::path::Path;
 use std::sync::Arc;
 
+use peerwarp_codegen::family::Family;
 use serde_json::json;
 
-use crate::input::InputError;
+use crate::input::{InputError, nearest};
 use crate::moe::MoeProblem;
 use crate::moe_run::{MoeGpu, MoeTuning};
 use crate::moe_scenario;
+use crate::pack::Pack;
 use crate::runtime::cache::ModuleCache;
-use crate::runtime::image::Jit;
+use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Clocks, Launched, World, WorldOptions};
 use crate::trace::clock::{ClockLine, ClockOffset};
 use crate::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
@@ -20,7 +23,7 @@ use super::args::TraceArgs;
 use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
 use super::run::{inputs, selected, sized};
-use super::run_gpu::{moe_only, wait_budget, with_round_trip, world};
+use super::run_gpu::{moe_only, open_pack, wait_budget, with_round_trip, world};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, args.warmup)?;
@@ -39,16 +42,40 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
     }
+    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &tuning)).transpose()?;
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
     let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
-    let recorded = record(&problem, &tuning, &world, args)?;
+    let recorded = record(&problem, &tuning, &world, args, pack.as_ref())?;
     progress.finish();
     if let Some(out) = out {
         out.write(&file(&recorded, args.keep as usize))?;
     }
     Ok(done(&recorded, args, style))
+}
+
+/// A pack in which all kernels of these launches record a timeline. For which GPU they are is asked when there is one.
+fn traced_pack(folder: &Path, tuning: &MoeTuning) -> Result<Pack, InputError> {
+    let pack = open_pack(folder)?;
+    let dispatch = tuning.dispatch_launches().iter().map(Family::variant_name).collect::<Vec<_>>();
+    let combine = tuning.combine_launches().iter().map(Family::variant_name).collect::<Vec<_>>();
+    let round_trip = tuning.round_trip.as_ref().map(Family::variant_name);
+    for name in dispatch.iter().chain(&combine).chain(&round_trip) {
+        let of_name = || pack.kernels().map(|kernel| kernel.entry).filter(|entry| entry.variant == *name);
+        if of_name().any(|entry| entry.timeline.is_some()) {
+            continue;
+        }
+        let allowed = match of_name().next() {
+            None => format!("a pack that has {name}"),
+            Some(_) => format!("a pack that was made with --timeline, so that {name} records one"),
+        };
+        let mut error = InputError::not_allowed("--pack", folder.display(), allowed);
+        let known: Vec<&str> = pack.kernels().map(|kernel| kernel.entry.variant.as_str()).collect();
+        error.nearest = nearest(name, &known).into_iter().filter(|near| near != name).collect();
+        return Err(error);
+    }
+    Ok(pack)
 }
 
 /// Rounds on one clock.
@@ -65,10 +92,13 @@ fn record(
     tuning: &MoeTuning,
     world: &Arc<World>,
     args: &TraceArgs,
+    pack: Option<&Pack>,
 ) -> Result<Recorded, Failure> {
     let jit = Jit::new(ModuleCache::of_user())?;
     let mut clocks = Clocks::new(world, &jit.clone().with_timeline(Clocks::slots(world.ranks())))?;
-    let mut moe = MoeGpu::new(problem, tuning, args.warmup, world, &jit.with_timeline(args.slots))?;
+    let jit = jit.with_timeline(args.slots);
+    let images: &dyn Images = pack.map_or(&jit, |pack| pack);
+    let mut moe = MoeGpu::new(problem, tuning, args.warmup, world, images)?;
     let ran = moe.run(0)?;
     let before = clocks.measure()?;
     let rounds = (0..args.rounds).map(|_| moe.record(1)).collect::<Result<Vec<_>, _>>()?;

@@ -11,6 +11,67 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ),
     ("nothing selected", "show", &["selection is missing", "--model NAME"]),
     ("bench of a bad list", "bench --model glm-4.5 --tokens 1,,8", &["tokens = ", "1 to 65536"]),
+    ("tuning of a bad list", "tune --model glm-4.5 --tokens 1,,8", &["tokens = ", "1 to 65536"]),
+    (
+        "a report to nowhere",
+        "bench --model glm-4.5 --ranks 2 --html no/such/folder/report.html",
+        &["--html = no/such/folder/report.html", "a folder that is there"],
+    ),
+    (
+        "no such setting of round trips",
+        "bench --model glm-4.5 --ranks 2 --fused --set moe_round_trip.nonsense=1",
+        &["--set = nonsense", "expert_blocks"],
+    ),
+    (
+        "value of a setting of round trips",
+        "bench --model glm-4.5 --ranks 2 --fused --set moe_round_trip.warps=3",
+        &["warps = 3", "one of 2, 4, 8, 16"],
+    ),
+    (
+        "setting of round trips that are not timed",
+        "bench --model glm-4.5 --ranks 2 --set moe_round_trip.warps=4",
+        &["--set = moe_round_trip.warps"],
+    ),
+    (
+        "round trips in one launch without dedup",
+        "bench --model glm-4.5 --ranks 2 --fused --dedup false",
+        &["--fused = true", "contradicts moe_dispatch_", "dispatch with dedup"],
+    ),
+    (
+        "a trace of round trips in one launch without dedup",
+        "trace --model glm-4.5 --ranks 2 --fused --dedup false",
+        &["--fused = true", "contradicts moe_dispatch_", "dispatch with dedup"],
+    ),
+    (
+        "round trips of rows that are not whole packets",
+        "bench --hidden 136 --experts 8 --topk 2 --ranks 2 --dtype fp8 --fused",
+        &["hidden = 136", "whole packets of 16 bytes"],
+    ),
+    (
+        "round trips on GPUs by their family",
+        "run --backend gpu --family moe_round_trip hidden=64 experts=8 topk=2 tokens=4 ranks=2 dtype=bf16 hook=expert",
+        &["family = moe_round_trip", "moe_dispatch and moe_combine"],
+    ),
+    (
+        "dispatch and combine that do not go together",
+        "run --backend gpu --model glm-4.5 --ranks 2 --set moe_dispatch.dedup=false",
+        &["combine = moe_combine_", "with dedup as dispatch has it"],
+    ),
+    (
+        "a pack that is not there",
+        "run --backend gpu --model glm-4.5 --ranks 2 --pack no/such/pack",
+        &["--pack = no/such/pack", "a folder that `pack` wrote"],
+    ),
+    (
+        "a trace of a pack that is not there",
+        "trace --model glm-4.5 --ranks 2 --pack no/such/pack",
+        &["--pack = no/such/pack", "a folder that `pack` wrote"],
+    ),
+    (
+        "a trace of a pack with room for records",
+        "trace --model glm-4.5 --ranks 2 --pack no/such/pack --slots 8",
+        &["--pack <DIR>", "cannot be used with", "--slots <N>"],
+    ),
     (
         "gpumode with tokens",
         "bench --gpumode --ranks 2 --tokens 8",

@@ -237,3 +237,27 @@ fn a_compiler_that_is_missing_or_too_old_is_told_by_name() {
     let ran = p.pack("--compiler gcc", &[]);
     assert!(ran.stderr.contains("--compiler = gcc: no such name"), "{}", ran.stderr);
 }
+
+#[test]
+fn a_trace_of_a_pack_takes_kernels_that_record() {
+    let packing = Packing::new();
+    let trace = |tokens: u32| {
+        packing.place.say(&format!("trace --model mixtral-8x7b --tokens {tokens} --ranks 2 --pack out"))
+    };
+    assert_eq!(packing.pack("--ranks 2", &[]).code, 0);
+    let ran = trace(8);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+    for needle in ["--pack = out: not allowed", "made with --timeline", "moe_dispatch_h4096_e8_k2_t8_r2_bf16"]
+    {
+        assert!(ran.stderr.contains(needle), "no `{needle}` in {}", ran.stderr);
+    }
+
+    assert_eq!(packing.pack("--ranks 2 --timeline", &[]).code, 0);
+    let ran = trace(16);
+    let absent = "a pack that has moe_dispatch_h4096_e8_k2_t16_r2_bf16";
+    assert!(ran.code == 2 && ran.stderr.contains(absent), "{}", ran.report());
+    assert!(ran.stderr.contains("did you mean: moe_dispatch_h4096_e8_k2_t8_r2_bf16"), "{}", ran.stderr);
+    // What is left to say is that such objects are no kernels, or that there is nothing to run them on.
+    let ran = trace(8);
+    assert!(ran.code == 2 && !ran.stderr.contains("--pack"), "{}", ran.report());
+}
