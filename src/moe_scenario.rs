@@ -137,8 +137,9 @@ fn one<F: Family>(
 
 fn combine_for(d: &Dispatch) -> Result<Combine, ScenarioError> {
     let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
-    let (dtype, phase) = (dtype.into(), Phase::Both);
-    let combine = Combine::with_defaults(&CombineKey { hidden, experts, topk, tokens, ranks, dtype, phase })?;
+    let (dtype, layout, phase) = (dtype.into(), d.layout, Phase::Both);
+    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+    let combine = Combine::with_defaults(&key)?;
     Ok(Combine { dedup: d.dedup, protocol: d.protocol, ..combine })
 }
 
@@ -148,8 +149,8 @@ fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {
         CombineDtype::Bf16 => RowDtype::Bf16,
         CombineDtype::Fp16 => RowDtype::Fp16,
     };
-    let (hook, phase) = (Hook::None, Phase::Both);
-    let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, phase };
+    let (hook, layout, phase) = (Hook::None, c.layout, Phase::Both);
+    let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
     Ok(Dispatch { dedup: c.dedup, protocol: c.protocol, ..Dispatch::with_defaults(&key)? })
 }
 

@@ -6,7 +6,7 @@ use peerwarp_codegen::family::{
 };
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch, Hook, Phase, RoundTrip};
+use crate::kernels::moe::{Combine, Dispatch, Hook, Layout, Phase, RoundTrip};
 use crate::moe::{MoeShape, RowDtype};
 use crate::moe_run::MoeTuning;
 use crate::tune::{Choice, Chosen, Tuned};
@@ -93,10 +93,12 @@ impl Request {
         }
     }
 
-    /// The shape that whole launches without a hook are for, unless a variant is named in full: what tables are about.
+    /// The shape that whole launches without a hook, with rows by expert, are for, unless a variant is named in full: what tables are about.
     fn whole_shape(&self, variants: &[Variant]) -> Option<MoeShape> {
         let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
-        let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
+        let whole = dispatch.phase == Phase::Both
+            && dispatch.hook == Hook::None
+            && dispatch.layout == Layout::Experts;
         (whole && !matches!(self.scope, Scope::Variant(_))).then(|| dispatch.shape())
     }
 

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 use peerwarp::codegen::print::SiteKind;
-use peerwarp::kernels::moe::{Hook, Protocol};
+use peerwarp::kernels::moe::{Hook, Layout, Protocol};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeGpu, MoeTuning};
 use peerwarp::runtime::cache::ModuleCache;
@@ -127,19 +127,23 @@ fn every_dtype_and_option_is_right_to_the_bit() {
             for (hidden, tokens, n) in
                 [(2880, 37, [37, 0]), (64, 1, [1, 1]), (520, 9, [4, 9]), (1024, 16, [0, 0])]
             {
-                for (dedup, split, hook, protocol) in [
-                    (true, false, Hook::None, Protocol::Flags),
-                    (false, false, Hook::None, Protocol::Flags),
-                    (true, true, Hook::None, Protocol::Flags),
-                    (true, false, Hook::Expert, Protocol::Flags),
-                    (true, false, Hook::None, Protocol::Packets),
-                    (false, true, Hook::None, Protocol::Packets),
-                    (true, false, Hook::Expert, Protocol::Packets),
+                for (dedup, split, hook, protocol, layout) in [
+                    (true, false, Hook::None, Protocol::Flags, Layout::Experts),
+                    (false, false, Hook::None, Protocol::Flags, Layout::Experts),
+                    (true, true, Hook::None, Protocol::Flags, Layout::Experts),
+                    (true, false, Hook::Expert, Protocol::Flags, Layout::Experts),
+                    (true, false, Hook::None, Protocol::Packets, Layout::Experts),
+                    (false, true, Hook::None, Protocol::Packets, Layout::Experts),
+                    (true, false, Hook::Expert, Protocol::Packets, Layout::Experts),
+                    (true, true, Hook::None, Protocol::Flags, Layout::Tokens),
+                    (true, false, Hook::Expert, Protocol::Flags, Layout::Tokens),
+                    (true, false, Hook::None, Protocol::Packets, Layout::Tokens),
+                    (true, true, Hook::Expert, Protocol::Packets, Layout::Tokens),
                 ] {
                     let shape = shape(hidden, tokens, dtype);
                     let tuning = MoeTuning::defaults(&shape).unwrap();
                     let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
-                    let tuning = tuning.with_protocol(protocol);
+                    let tuning = tuning.with_protocol(protocol).with_layout(layout);
                     // Rows of 520 bytes are no whole number of packets.
                     if tuning.check(&shape).is_err() {
                         continue;
@@ -174,14 +178,16 @@ fn epochs_that_wrap_around_are_right_to_the_bit() {
     let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = MoeShape { topk: 1, ..shape(2048, 64, RowDtype::Bf16) };
     let mut cases = 0;
-    for (dedup, split, protocol) in [
-        (true, false, Protocol::Flags),
-        (false, true, Protocol::Flags),
-        (true, false, Protocol::Packets),
-        (false, true, Protocol::Packets),
+    for (dedup, split, protocol, layout) in [
+        (true, false, Protocol::Flags, Layout::Experts),
+        (false, true, Protocol::Flags, Layout::Experts),
+        (true, false, Protocol::Packets, Layout::Experts),
+        (false, true, Protocol::Packets, Layout::Experts),
+        (true, false, Protocol::Flags, Layout::Tokens),
+        (true, true, Protocol::Packets, Layout::Tokens),
     ] {
         let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
-        let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol);
+        let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol).with_layout(layout);
         let tuning = if dedup { tuning.with_round_trip().unwrap() } else { tuning };
         epochs_wrap(&world, &tuning, &[64, 33]);
         cases += 1;

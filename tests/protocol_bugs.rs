@@ -4,7 +4,7 @@
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::kernels::moe::{Protocol, RoundTrip};
+use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 use rayon::prelude::*;
@@ -12,6 +12,7 @@ use rayon::prelude::*;
 const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
 const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
 const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
+const INDEX: &str = include_str!("../src/kernels/moe/index.rs");
 const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
 const ROUND_TRIP: &str = include_str!("../src/kernels/moe/round_trip.rs");
 
@@ -56,6 +57,10 @@ const fn records(text: &'static str) -> Line {
     Line { file: "records", source: RECORDS, text }
 }
 
+const fn index(text: &'static str) -> Line {
+    Line { file: "index", source: INDEX, text }
+}
+
 const fn combine(text: &'static str) -> Line {
     Line { file: "combine", source: COMBINE, text }
 }
@@ -70,6 +75,7 @@ struct Bug {
     /// The kernel it is planted in.
     kernel: &'static str,
     protocol: Protocol,
+    layout: Layout,
     plant: Plant,
     /// Kind of a finding.
     kind: &'static str,
@@ -179,6 +185,9 @@ const N_READ: Line = records("n.gather(record + self.bank");
 const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
 const COUNT_SEND: Line = records("count.send(Peers::rank(to)");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
+const WORDS_LOAD: Line = records("=> route.load(arrived");
+const WORDS_READ: Line = records("=> route.load(first");
+const GATHER_STORE: Line = index("gather.scatter(row");
 const RETURN_PUT: Line = combine("parcel.put_f32(&returns");
 const RETURN_SIGNAL: Line = combine("parcel.signal(&flag, back");
 const RETURN_WAIT: Line = combine("flag.wait_some(first");
@@ -186,11 +195,15 @@ const RETURN_LOAD: Line = combine("returns.load_if(arrived");
 const RETURN_SEND: Line = combine("packets.send_f32(Peers::rank(source)");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
 const ANSWER: Line = round_trip("a.return_packets.send_f32(");
+const ROW_SEND_BACK: Line = combine("packets.send(Peers::rank(source)");
 const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
 
 fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
-    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let bug = |kernel, name, plant, kind, role, line| {
+        let layout = Layout::Experts;
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+    };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
     let row_signal = || Site::signal("send", "row_flag");
@@ -298,7 +311,10 @@ fn bugs_with_flags() -> Vec<Bug> {
 
 fn bugs_with_packets() -> Vec<Bug> {
     let protocol = Protocol::Packets;
-    let bug = |kernel, name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let bug = |kernel, name, plant, kind, role, line| {
+        let layout = Layout::Experts;
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+    };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
     let (row_send, row_take) = (
@@ -364,7 +380,9 @@ fn bugs_with_packets() -> Vec<Bug> {
 
 fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
-    let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, plant, kind, role, line };
+    let layout = Layout::Experts;
+    let bug =
+        |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
     let entries_send = || Site::new("route", Access::Send, "entries");
     let entries_read = || Site::wait("expert", "entries");
     let row_send = || Site::new("send", Access::Send, "inbox_packets");
@@ -405,15 +423,97 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
     let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
     match bug.kernel {
         "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
-        _ => MoeSim::with_edited(problem, &tuning(problem, bug.protocol), 3, edit).unwrap(),
+        _ => {
+            let tuning = tuning(problem, bug.protocol).with_layout(bug.layout);
+            MoeSim::with_edited(problem, &tuning, 3, edit).unwrap()
+        }
     }
+}
+
+/// Those of what is different with rows by token.
+fn bugs_by_token() -> Vec<Bug> {
+    let bug = |(protocol, kernel, name), plant, kind, role, line| {
+        let layout = Layout::Tokens;
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+    };
+    let flags = |name| (Protocol::Flags, "dispatch", name);
+    let packets = |name| (Protocol::Packets, "dispatch", name);
+    let of_combine = |protocol, name| (protocol, "combine", name);
+    let words_wait = || Site::wait("recv", "stamped_route");
+    let entries = || Site::new("send", Access::Load, "entry_expert");
+    vec![
+        bug(
+            flags("no wait for the words of rows"),
+            leave_out(Site::wait("recv", "rec_flag")),
+            "data-race",
+            "recv",
+            WORDS_LOAD,
+        ),
+        bug(
+            flags("an index of records that are not there"),
+            leave_out(Site::wait("index", "rec_flag")),
+            "uninitialized-read",
+            "index",
+            COUNT_LOAD,
+        ),
+        bug(
+            flags("all rows in one place"),
+            replace(Site::store("recv", "rows"), Slot::Index, 0),
+            "data-race",
+            "recv",
+            ROW_STORE,
+        ),
+        bug(
+            flags("an index out of range"),
+            offset(Site::store("index", "gather"), Slot::Index, 1000),
+            "out-of-bounds",
+            "index",
+            GATHER_STORE,
+        ),
+        bug(
+            of_combine(Protocol::Flags, "entries of the one before"),
+            replace(entries(), Slot::Index, 0),
+            "deadlock",
+            "recv",
+            RETURN_WAIT,
+        ),
+        bug(
+            packets("words of the epoch before"),
+            offset(words_wait(), Slot::Value, -1),
+            "epoch-confusion",
+            "recv",
+            WORDS_READ,
+        ),
+        bug(
+            packets("words from the wrong rank"),
+            replace(words_wait(), Slot::From, 0),
+            "wrong-sender",
+            "recv",
+            WORDS_READ,
+        ),
+        bug(
+            packets("nobody hears who has begun"),
+            leave_out(Site::wait("route", "begun")),
+            "lost-packet",
+            "route",
+            COUNT_SEND,
+        ),
+        bug(
+            of_combine(Protocol::Packets, "all returns to slot 0"),
+            replace(Site::new("send", Access::Send, "return_packets"), Slot::Index, 0),
+            "lost-packet",
+            "send",
+            ROW_SEND_BACK,
+        ),
+    ]
 }
 
 #[test]
 fn every_planted_bug_is_found_and_named() {
     let problem = problem();
     let mut missed = vec![];
-    for bug in bugs_with_flags().into_iter().chain(bugs_with_packets()).chain(bugs_in_one_launch()) {
+    let all = [bugs_with_flags(), bugs_with_packets(), bugs_by_token(), bugs_in_one_launch()];
+    for bug in all.into_iter().flatten() {
         let sim = planted(&bug, &problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
@@ -438,7 +538,10 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let problem = problem();
     let plain = tuning(&problem, Protocol::Flags).with_dedup(false).with_split(true);
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
-    let apart = [flags, packets, plain].map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
+    let [flags_by_token, packets_by_token] =
+        [&flags, &packets].map(|t| t.clone().with_layout(Layout::Tokens));
+    let apart = [flags, packets, plain, flags_by_token, packets_by_token];
+    let apart = apart.map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
     let in_one = MoeSim::fused(&problem, &fused(&problem), 3).unwrap();
     for sim in apart.into_iter().chain([in_one]) {
         (0..1000u64).into_par_iter().for_each(|seed| {

@@ -4,6 +4,7 @@
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
+use crate::kernels::moe::Layout;
 use crate::moe::{MoeProblem, MoeShape, RowDtype};
 use crate::moe_run::io::{Io, combined_row_bytes};
 use crate::runtime::gpu::DevicePtr;
@@ -24,8 +25,11 @@ impl Inputs {
     /// Of the first round of a problem.
     pub fn new(problem: &MoeProblem, rank: &MoeRank) -> Result<Inputs, RuntimeError> {
         let (shape, routing, at) = (problem.shape, problem.routing(0), rank.rank() as usize);
-        // As many rows come as entries name this rank's experts.
-        let rows: u64 = super::wire::rows(&shape, routing, false).iter().map(|to| to[at]).sum();
+        let rows = match rank.layout() {
+            // As many rows come as entries name this rank's experts.
+            Layout::Experts => super::wire::rows(&shape, routing, false).iter().map(|to| to[at]).sum(),
+            Layout::Tokens => rank.layout().places(shape.ranks * shape.tokens, shape.topk),
+        };
         let io = Io::new(rank.gpu(), &shape)?;
         let y = Buffer::new(rank.gpu(), rows * combined_row_bytes(&shape))?;
         let n = routing.tokens_per_rank(shape.topk)[at];

@@ -101,6 +101,9 @@ pub(crate) struct Selection {
     /// Send a token once to each rank that needs it, and expand it there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub dedup: Option<String>,
+    /// How rows stand at the rank that receives them: by its experts, or by tokens with an index [default: experts]
+    #[arg(long, value_name = "ORDER")]
+    pub layout: Option<String>,
     /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
     /// [default: none; in `bench` and `run --backend gpu` that of the GPUs, if there is one]
     #[arg(long, value_name = "DEVICE|FILE")]

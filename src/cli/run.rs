@@ -175,7 +175,7 @@ fn report(
         writeln!(text, "{}", style.bold(&variant.variant_name())).expect("string");
     }
     let problem = variants.first().map(|v| problem(&**v)).unwrap_or_default();
-    writeln!(text, "{problem}; routing {}, seed {}", inputs.routing, inputs.seed).expect("string");
+    writeln!(text, "{problem}\nrouting {}, seed {}", inputs.routing, inputs.seed).expect("string");
     let bytes_of = link_table(&ran.report, |r, a, b| r.link_bytes(a, b));
     let flags_of = link_table(&ran.report, |r, a, b| r.link_signals(a, b));
     writeln!(text, "\n{}", per_rank(prepared, &bytes_of, &flags_of)).expect("string");

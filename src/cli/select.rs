@@ -136,7 +136,8 @@ impl Selection {
 
     fn tuning(&self) -> Result<Vec<(String, String)>, InputError> {
         let mut all = self.settings.iter().map(|s| pair(s, "--set")).collect::<Result<Vec<_>, _>>()?;
-        all.extend(self.dedup.clone().map(|v| ("dedup".to_owned(), v)));
+        let given = [("dedup", &self.dedup), ("layout", &self.layout)];
+        all.extend(given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value.clone()?))));
         Ok(all)
     }
 }

@@ -141,6 +141,7 @@ fn refuse(selection: &Selection) -> Result<(), InputError> {
     let given = [
         ("--set", selection.settings.first()),
         ("--dedup", selection.dedup.as_ref()),
+        ("--layout", selection.layout.as_ref()),
         ("--phase", selection.phase.as_ref()),
         ("--tuned", selection.tuned.as_ref()),
         ("--family", selection.family.as_ref()),

@@ -6,17 +6,55 @@ use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use super::Errors;
-use crate::kernels::moe::Hook;
+use crate::kernels::moe::{Hook, Layout};
 use crate::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::reference::{self, Entry, Grouped, Tokens};
+
+/// What the results of a round depend on, beside the problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What dispatch does to rows.
+    pub hook: Hook,
+    /// How rows stand between dispatch and combine.
+    pub layout: Layout,
+    /// Whether owners sum their rows of a token.
+    pub dedup: bool,
+}
+
+impl Way {
+    /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. By token, where the
+    /// weights are the experts' business, nobody applies them then: combine yields the plain sums of the owners' rows.
+    pub fn y_is_rows(&self) -> bool {
+        self.hook != Hook::None
+    }
+
+    /// The routing with the weights that are applied.
+    fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
+        if self.layout == Layout::Experts || !self.y_is_rows() {
+            return routing.clone();
+        }
+        // One row comes from each owner, whichever of its entries it is of.
+        let mut routing = routing.clone();
+        for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
+            let topk = shape.topk as usize;
+            for (ids, weights) in ids.chunks(topk).zip(weights.chunks_mut(topk)) {
+                let owners: Vec<_> = ids.iter().map(|&id| shape.map().owner(id)).collect();
+                for (k, weight) in weights.iter_mut().enumerate() {
+                    *weight = if owners[..k].contains(&owners[k]) { 0.0 } else { 1.0 };
+                }
+            }
+        }
+        routing
+    }
+}
 
 /// One round of a problem: its inputs, and the reference's results.
 #[derive(Clone, Debug)]
 pub struct Round {
     /// The problem's shape.
     pub shape: MoeShape,
-    /// What dispatch does to rows.
-    pub hook: Hook,
+    /// How it is computed.
+    pub way: Way,
     /// Who sends what where.
     pub routing: Routing,
     /// By rank, what it sends.
@@ -30,21 +68,21 @@ pub struct Round {
 }
 
 impl Round {
-    /// A round of a problem, by its number from 0 on, as kernels with this hook have to compute it, whose owners sum their
-    /// rows of a token or do not.
-    pub fn new(problem: &MoeProblem, hook: Hook, dedup: bool, round: u32) -> Round {
+    /// A round of a problem, by its number from 0 on, as it is to be computed.
+    pub fn new(problem: &MoeProblem, way: Way, round: u32) -> Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
         let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
         let output = |owner: u32, entry: Entry| expert_output(&shape, &tokens, owner, entry);
-        let in_order = |rank| reference::in_order(&shape, &routing, rank, output);
+        let applied = way.applied(&shape, &routing);
+        let in_order = |rank| reference::in_order(&shape, &applied, rank, output);
         let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
-        let by_owner = |rank| reference::by_owner(&shape, &routing, rank, output);
-        let out = if dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
+        let by_owner = |rank| reference::by_owner(&shape, &applied, rank, output);
+        let out = if way.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
         let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
-        Round { shape, hook, routing, tokens, grouped, out, in_order }
+        Round { shape, way, routing, tokens, grouped, out, in_order }
     }
 
     /// What a rank's buffer of expert ids holds. Those of tokens that it does not have name an expert all the same: kernels
@@ -57,7 +95,7 @@ impl Round {
 
     /// The bytes of a row of a rank after dispatch.
     pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        match self.hook {
+        match self.way.hook {
             Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).to_vec(),
             Hook::Expert | Hook::Custom => self.expert_row(rank, entry),
         }
@@ -65,8 +103,12 @@ impl Round {
 
     /// The bytes of the expert's output for a row of a rank.
     pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        let y = expert_output(&self.shape, &self.tokens, rank, entry);
-        reference::encode(self.shape.dtype.combined(), &y)
+        reference::encode(self.shape.dtype.combined(), &self.expert_output(rank, entry))
+    }
+
+    /// What the expert makes of a row of a rank.
+    pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
+        expert_output(&self.shape, &self.tokens, rank, entry)
     }
 
     /// How the combined rows of a rank compare; `got` may have more bytes than that.

@@ -2,7 +2,8 @@
 
 use peerwarp_codegen::family::Family;
 
-use crate::kernels::moe::{Hook, RoundTrip, RoundTripKey};
+use super::Way;
+use crate::kernels::moe::{Hook, Layout, RoundTrip, RoundTripKey};
 use crate::moe::{MoeError, MoeShape};
 
 impl RoundTrip {
@@ -10,6 +11,11 @@ impl RoundTrip {
     pub fn defaults(shape: &MoeShape) -> Result<RoundTrip, MoeError> {
         shape.check()?;
         Ok(RoundTrip::with_defaults(&key(shape, Hook::Expert))?)
+    }
+
+    /// How its rounds are computed.
+    pub fn way(&self) -> Way {
+        Way { hook: self.hook, layout: Layout::Experts, dedup: true }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.

@@ -1,5 +1,6 @@
 //! MoE problems on GPUs.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use super::data::Round;
 use super::io::{Io, combined_row_bytes};
 use super::steps::{self, RankMemory};
 use super::{Errors, MoeTuning, Traffic};
-use crate::kernels::moe::{Dispatch, Hook};
+use crate::kernels::moe::Layout;
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
@@ -96,7 +97,7 @@ pub struct MoeGpu {
 
 /// How a round is launched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Way {
+enum Launches {
     Apart,
     Fused,
 }
@@ -133,10 +134,9 @@ impl MoeGpu {
         let variants = variants.chain(combine.iter().map(Family::variant_name));
         let variants = variants.chain(tuning.round_trip.iter().map(Family::variant_name)).collect();
         let op = MoeAllToAll::new(world, tuning, images)?;
-        let Dispatch { hook, dedup, .. } = tuning.dispatch;
-        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, hook, dedup, i)).collect();
+        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, tuning.way(), i)).collect();
         let traffic = Traffic::of(&rounds);
-        let y_bytes = tuning.combine.max_rows() * combined_row_bytes(&problem.shape);
+        let y_bytes = tuning.combine.placed_rows() * combined_row_bytes(&problem.shape);
         let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
         let fused = tuning.round_trip.is_some();
@@ -178,15 +178,10 @@ impl MoeGpu {
                 errors = errors.merge(self.fused_round(number)?);
             }
         }
-        let replayed = match (replays, self.rounds[0].hook) {
-            (0, _) | (_, Hook::None) => None,
-            (_, Hook::Expert | Hook::Custom) => Some(self.replay(replays, Way::Apart)?),
-        };
-        let fused = match replays {
-            0 => None,
-            _ if !self.fused => None,
-            _ => Some(self.replay(replays, Way::Fused)?),
-        };
+        let alone = replays > 0 && self.rounds[0].way.y_is_rows();
+        let replayed = alone.then(|| self.replay(replays, Launches::Apart)).transpose()?;
+        let in_one = replays > 0 && self.fused;
+        let fused = in_one.then(|| self.replay(replays, Launches::Fused)).transpose()?;
         let right = |errors: &Errors| errors.wrong == 0;
         let ok = wrong_dispatch.is_none() && right(&errors);
         let ok = ok && [&replayed, &fused].into_iter().flatten().all(|r| right(&r.errors));
@@ -255,10 +250,7 @@ impl MoeGpu {
         }
         for ((place, rank), routed) in self.places.iter().zip(ranks.iter_mut()).zip(routed) {
             let out = place.rounds[number].out.ptr();
-            let y = match round.hook {
-                Hook::None => place.y.ptr(),
-                Hook::Expert | Hook::Custom => rank.buffer("rows")?.0,
-            };
+            let y = if round.way.y_is_rows() { rank.buffer("rows")?.0 } else { place.y.ptr() };
             place.events[2].record(place.stream.raw())?;
             // SAFETY: as above.
             unsafe { rank.combine_raw(routed, y, out, place.stream.raw())? };
@@ -308,8 +300,8 @@ impl MoeGpu {
         self.places.iter().map(of).collect()
     }
 
-    fn replay(&mut self, replays: u32, way: Way) -> Result<Replayed, RuntimeError> {
-        let graphs = self.capture(way)?;
+    fn replay(&mut self, replays: u32, launches: Launches) -> Result<Replayed, RuntimeError> {
+        let graphs = self.capture(launches)?;
         let mut errors = Errors::default();
         // Results are looked at after the first, an odd number of replays, and the last.
         let stops = [1, 3, replays];
@@ -353,9 +345,9 @@ impl MoeGpu {
     /// launches recorded, kernel by kernel and rank by rank: nothing unless images have a timeline. Inputs are those that
     /// [`MoeGpu::run`] has loaded, which comes first.
     pub fn record(&mut self, times: u32) -> Result<Vec<Recording>, GpuRunError> {
-        let ways = if self.fused { &[Way::Apart, Way::Fused][..] } else { &[Way::Apart] };
-        for &way in ways {
-            let graphs = self.capture(way)?;
+        let all = if self.fused { &[Launches::Apart, Launches::Fused][..] } else { &[Launches::Apart] };
+        for &launches in all {
+            let graphs = self.capture(launches)?;
             for _ in 0..times {
                 for (place, graph) in self.places.iter().zip(&graphs) {
                     graph.launch(place.stream.raw())?;
@@ -370,25 +362,22 @@ impl MoeGpu {
     }
 
     /// All rounds of each rank as a graph.
-    fn capture(&mut self, way: Way) -> Result<Vec<Graph>, RuntimeError> {
-        let hook = self.rounds[0].hook;
+    fn capture(&mut self, launches: Launches) -> Result<Vec<Graph>, RuntimeError> {
+        let way = self.rounds[0].way;
         let capture = |(place, rank): (&Place, &mut MoeRank)| {
-            let y = match hook {
-                // What the last round that the host looked at left there.
-                Hook::None => place.y.ptr(),
-                Hook::Expert | Hook::Custom => rank.buffer("rows")?.0,
-            };
+            // Or else what the last round that the host looked at left there.
+            let y = if way.y_is_rows() { rank.buffer("rows")?.0 } else { place.y.ptr() };
             place.stream.capture(|| {
                 for io in &place.rounds {
                     let stream = place.stream.raw();
                     // SAFETY: the buffers are of this GPU, as large as the shape demands, and live as long as the stream.
                     unsafe {
-                        match way {
-                            Way::Apart => {
+                        match launches {
+                            Launches::Apart => {
                                 let routed = rank.dispatch_raw(&io.tokens(), stream)?;
                                 rank.combine_raw(routed, y, io.out.ptr(), stream)?;
                             }
-                            Way::Fused => rank.round_trip_raw(&io.tokens(), io.out.ptr(), stream)?,
+                            Launches::Fused => rank.round_trip_raw(&io.tokens(), io.out.ptr(), stream)?,
                         }
                     }
                 }
@@ -454,20 +443,33 @@ impl Host<'_> {
         })
     }
 
-    /// Whether dispatch wrote nothing beyond its last row.
+    /// Whether dispatch wrote nothing but its rows.
     fn beyond_rows(&mut self, round: &Round) -> Result<(), String> {
-        let rows = round.grouped[self.place.rank as usize].rows.len();
-        let shape = &round.shape;
-        let (row, scales) = match round.hook {
-            Hook::None => (shape.row_bytes() as usize, shape.scales() as usize),
-            Hook::Expert | Hook::Custom => (combined_row_bytes(shape) as usize, 0),
-        };
-        for (name, from) in [("rows", rows * row), ("row_scale", rows * scales * 4)] {
-            let (_, bytes) = self.rank.buffer(name).map_err(|e| e.to_string())?;
-            let all: Vec<u8> = self.read(name, 0, bytes as usize)?;
-            untouched(name, &all, from)?;
+        let rank = self.place.rank;
+        let places: BTreeSet<u64> = round.places(rank).iter().map(|(place, _)| *place).collect();
+        let (row, scales) = round.dispatched_row_bytes();
+        for (name, bytes) in [("rows", row), ("row_scale", scales)] {
+            let all = self.all_of(name)?;
+            if bytes == 0 {
+                untouched(name, &all, 0)?;
+                continue;
+            }
+            for (place, row) in (0..).zip(all.chunks(bytes)).filter(|(place, _)| !places.contains(place)) {
+                untouched(&format!("{name}, row {place}"), row, 0)?;
+            }
         }
-        Ok(())
+        match round.way.layout {
+            Layout::Experts => Ok(()),
+            Layout::Tokens => {
+                let rows = round.grouped[rank as usize].rows.len();
+                untouched("gather", &self.all_of("gather")?, 4 * rows)
+            }
+        }
+    }
+
+    fn all_of(&mut self, name: &str) -> Result<Vec<u8>, String> {
+        let (_, bytes) = self.rank.buffer(name).map_err(|e| e.to_string())?;
+        self.read(name, 0, bytes as usize)
     }
 }
 
@@ -522,10 +524,7 @@ mod tests {
         let moe = MoeGpu::new(&problem, &tuning, 1, &Arc::new(world.unwrap()), &Uncompiled).unwrap();
         let ran = moe.poisoned().run(0).unwrap();
         let wrong = ran.wrong_dispatch.unwrap();
-        assert!(
-            wrong.starts_with("round 0, rank 0: rows of each expert: element 0 is 4294967295"),
-            "{wrong}"
-        );
+        assert!(wrong.starts_with("round 0, rank 0: rows of each expert: byte 0 is 0xff"), "{wrong}");
         assert_eq!((ran.errors.compared, ran.errors.wrong), (4 * 64, 4 * 64));
         assert!(ran.errors.first_wrong.unwrap().contains("NaN"));
     }

@@ -15,6 +15,7 @@
 //! ```
 
 mod data;
+mod expect;
 mod fused;
 mod gpu;
 pub(crate) mod io;
@@ -24,7 +25,8 @@ mod steps;
 mod traffic;
 mod tuning;
 
-pub use data::Round;
+pub use data::{Round, Way};
+pub use expect::Expected;
 pub use gpu::{GpuRunError, MoeGpu, MoeGpuRun, Replayed};
 pub use result::{Errors, MoeRun};
 pub use sim::MoeSim;

@@ -8,8 +8,8 @@ use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Memory, Options, SimErr
 use rayon::prelude::*;
 
 use super::data::Round;
-use super::{Errors, MoeRun, MoeTuning, Traffic, fused, steps};
-use crate::kernels::moe::{Dispatch, Hook, RoundTrip};
+use super::{Errors, MoeRun, MoeTuning, Traffic, Way, fused, steps};
+use crate::kernels::moe::{Layout, RoundTrip};
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums, of which the kernels have none, depends
@@ -59,10 +59,9 @@ impl MoeSim {
             traced.push((compile(config.trace(WARP_SIZE)?, edit)?, Bindings::new()));
         }
         for config in &combine {
-            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, combine_bindings(tuning.dispatch.hook)));
+            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, combine_bindings(tuning.way())));
         }
-        let Dispatch { hook, dedup, .. } = tuning.dispatch;
-        let rounds = all_rounds(problem, hook, dedup, rounds)?;
+        let rounds = all_rounds(problem, tuning.way(), rounds)?;
         let (dispatch, combine) = traced.split_at(dispatch.len());
         let machine = machine(&problem.shape, &rounds, dispatch, combine)?;
         let epochs = vec![DISPATCH_EPOCH, COMBINE_EPOCH];
@@ -84,7 +83,7 @@ impl MoeSim {
         problem.check()?;
         fused::check(config, &problem.shape)?;
         let kernel = compile(config.trace(WARP_SIZE)?, edit)?;
-        let rounds = all_rounds(problem, config.hook, true, rounds)?;
+        let rounds = all_rounds(problem, config.way(), rounds)?;
         let machine = fused_machine(&problem.shape, &rounds, &kernel)?;
         Ok(MoeSim::of(problem.shape, rounds, machine, vec![config.variant_name()], vec![DISPATCH_EPOCH]))
     }
@@ -168,17 +167,16 @@ fn compile(mut kernel: Kernel, edit: &mut dyn FnMut(&mut Kernel)) -> Result<Arc<
     Ok(Arc::new(Compiled::new(kernel)?))
 }
 
-fn all_rounds(problem: &MoeProblem, hook: Hook, dedup: bool, rounds: u32) -> Result<Arc<[Round]>, MoeError> {
+fn all_rounds(problem: &MoeProblem, way: Way, rounds: u32) -> Result<Arc<[Round]>, MoeError> {
     match rounds {
         0 => Err(MoeError::invalid("rounds", rounds, "must be 1 or more")),
-        _ => Ok((0..rounds).map(|i| Round::new(problem, hook, dedup, i)).collect()),
+        _ => Ok((0..rounds).map(|i| Round::new(problem, way, i)).collect()),
     }
 }
 
 /// Combine's parameters that are not dispatch's of the same name.
-fn combine_bindings(hook: Hook) -> Bindings {
-    // With a hook the rows that dispatch yields are the experts' outputs already.
-    let y = if hook == Hook::None { "y" } else { "rows" };
+fn combine_bindings(way: Way) -> Bindings {
+    let y = if way.y_is_rows() { "rows" } else { "y" };
     Bindings::new().buffer("y", y).buffer("epoch", COMBINE_EPOCH)
 }
 

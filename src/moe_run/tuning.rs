@@ -3,9 +3,9 @@
 use peerwarp_codegen::family::Family;
 use serde::{Deserialize, Serialize};
 
-use super::fused;
+use super::{Way, fused};
 use crate::kernels::moe::{
-    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol, RoundTrip,
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, RoundTrip,
 };
 use crate::moe::{MoeError, MoeShape};
 
@@ -24,14 +24,14 @@ pub struct MoeTuning {
 }
 
 impl MoeTuning {
-    /// The defaults for a shape: one launch an operation, deduplicated, no hook.
+    /// The defaults for a shape: one launch an operation, deduplicated, no hook, rows by expert.
     pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-        let (hook, phase) = (Hook::None, Phase::Both);
-        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, phase };
+        let (hook, layout, phase) = (Hook::None, Layout::Experts, Phase::Both);
+        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
         let dtype = CombineDtype::from(dtype);
-        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, phase };
+        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
         Ok(MoeTuning {
             dispatch: Dispatch::with_defaults(&dispatch)?,
             combine: Combine::with_defaults(&combine)?,
@@ -69,6 +69,14 @@ impl MoeTuning {
         self
     }
 
+    /// The same with rows in another order.
+    #[must_use]
+    pub fn with_layout(mut self, layout: Layout) -> MoeTuning {
+        self.dispatch.layout = layout;
+        self.combine.layout = layout;
+        self
+    }
+
     /// The same with one launch an operation, or one for sending and one for receiving.
     #[must_use]
     pub fn with_split(mut self, split: bool) -> MoeTuning {
@@ -87,6 +95,12 @@ impl MoeTuning {
         self
     }
 
+    /// What the results depend on.
+    pub fn way(&self) -> Way {
+        let Dispatch { hook, layout, dedup, .. } = self.dispatch;
+        Way { hook, layout, dedup }
+    }
+
     /// The launches of a dispatch, in order.
     pub fn dispatch_launches(&self) -> Vec<Dispatch> {
         self.phases().iter().map(|&phase| Dispatch { phase, ..self.dispatch.clone() }).collect()
@@ -103,7 +117,7 @@ impl MoeTuning {
 
     /// Whether all kernels are legal, are for this shape and fit each other.
     pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
-        let mut fitting = MoeTuning::defaults(shape)?;
+        let mut fitting = MoeTuning::defaults(shape)?.with_layout(self.dispatch.layout);
         fitting.dispatch.hook = self.dispatch.hook;
         if self.dispatch.key() != fitting.dispatch.key() {
             let name = self.dispatch.variant_name();
@@ -111,7 +125,8 @@ impl MoeTuning {
         }
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
-            let allowed = format!("must be for {shape:?}, in one phase, with dedup as dispatch has it");
+            let allowed =
+                format!("must be for {shape:?}, in one phase, with layout and dedup as dispatch has them");
             return Err(MoeError::invalid("combine", name, allowed));
         }
         if self.combine.protocol == Protocol::Packets && self.dispatch.protocol == Protocol::Flags {

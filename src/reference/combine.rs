@@ -24,14 +24,30 @@ pub fn in_order(
     output: impl Fn(u32, Entry) -> Vec<f32>,
 ) -> Vec<u8> {
     let mut out = vec![];
-    for_each_token(shape, routing, rank, |entries| {
+    for token in tokens_of(shape, routing, rank) {
         let mut sum = vec![0f32; shape.hidden as usize];
-        for &(owner, weight, entry) in entries {
+        for (owner, weight, entry) in entries_of(shape, routing, rank, token) {
             add(&mut sum, weight, &output(owner, entry));
         }
         out.extend(encode(shape.dtype.combined(), &sum));
-    });
+    }
     out
+}
+
+/// What the experts of one rank make of one token: the sum over those of its entries that are there, in the order of k, with
+/// the weights, in f32.
+pub fn of_owner(
+    shape: &MoeShape,
+    routing: &Routing,
+    owner: u32,
+    (source, token): (u32, u32),
+    output: impl Fn(u32, Entry) -> Vec<f32>,
+) -> Vec<f32> {
+    let mut piece = vec![0f32; shape.hidden as usize];
+    for (_, weight, entry) in entries_of(shape, routing, source, token).iter().filter(|e| e.0 == owner) {
+        add(&mut piece, *weight, &output(owner, *entry));
+    }
+    piece
 }
 
 /// As [`in_order`], but summed as the deduplicating kernels do it: each owner sums its own entries and rounds once,
@@ -44,39 +60,30 @@ pub fn by_owner(
 ) -> Vec<u8> {
     let dtype = shape.dtype.combined();
     let mut out = vec![];
-    for_each_token(shape, routing, rank, |entries| {
+    for token in tokens_of(shape, routing, rank) {
         let mut sum = vec![0f32; shape.hidden as usize];
         for owner in 0..shape.ranks {
-            let mut piece = vec![0f32; shape.hidden as usize];
-            for &(_, weight, entry) in entries.iter().filter(|e| e.0 == owner) {
-                add(&mut piece, weight, &output(owner, entry));
-            }
+            let piece = of_owner(shape, routing, owner, (rank, token), &output);
             add(&mut sum, 1.0, &round(dtype, &piece));
         }
         out.extend(encode(dtype, &sum));
-    });
+    }
     out
 }
 
-/// Calls `visit` for each of a rank's tokens with the owner, weight and place of its entries, without masked ones.
-fn for_each_token(
-    shape: &MoeShape,
-    routing: &Routing,
-    source: u32,
-    mut visit: impl FnMut(&[(u32, f32, Entry)]),
-) {
-    let topk = shape.topk as usize;
-    let ids = routing.ids[source as usize].chunks(topk);
-    let weights = routing.weights[source as usize].chunks(topk);
-    for (token, (ids, weights)) in ids.zip(weights).enumerate() {
-        let mut entries = vec![];
-        for (k, (&id, &weight)) in ids.iter().zip(weights).enumerate() {
-            if let Some(owner) = shape.map().owner(id) {
-                entries.push((owner, weight, Entry { source, token: token as u32, k: k as u32 }));
-            }
-        }
-        visit(&entries);
-    }
+fn tokens_of(shape: &MoeShape, routing: &Routing, rank: u32) -> std::ops::Range<u32> {
+    0..routing.ids[rank as usize].len() as u32 / shape.topk
+}
+
+/// Owner, weight and place of each of a token's entries, without masked ones.
+fn entries_of(shape: &MoeShape, routing: &Routing, source: u32, token: u32) -> Vec<(u32, f32, Entry)> {
+    let first = (token * shape.topk) as usize;
+    let (ids, weights) = (&routing.ids[source as usize], &routing.weights[source as usize]);
+    let of = |k: u32| {
+        let owner = shape.map().owner(ids[first + k as usize])?;
+        Some((owner, weights[first + k as usize], Entry { source, token, k }))
+    };
+    (0..shape.topk).filter_map(of).collect()
 }
 
 #[cfg(test)]
@@ -117,6 +124,14 @@ mod tests {
         // Rank 0's piece is 256 + 1.5, which rounds to 258; with rank 1's -256 in order nothing is lost.
         let [in_order, by_owner] = both(&tiny([1.0; 3]), 0, [256.0, -256.0, 1.5]);
         assert_eq!((in_order[0], by_owner[0]), (1.5, 2.0));
+    }
+
+    #[test]
+    fn an_owner_sums_its_own_entries_of_one_token() {
+        let routing = tiny([0.5, 0.25, 2.0]);
+        let output = |_, entry: Entry| vec![[4.0, 8.0, 1.0][entry.k as usize]; 8];
+        let of = |owner, token| of_owner(&SHAPE, &routing, owner, (0, token), output)[0];
+        assert_eq!([of(0, 0), of(1, 0), of(0, 1)], [4.0, 2.0, 0.0]);
     }
 
     #[test]

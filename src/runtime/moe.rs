@@ -14,6 +14,7 @@ use super::plan::{INPUTS, Kernel, OUTPUTS, Plan};
 use super::symmetric::{Member, Symmetric};
 use super::timeline::Recorder;
 use super::world::World;
+use crate::kernels::moe::Layout;
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::trace::Recording;
@@ -90,7 +91,8 @@ impl MoeAllToAll {
         let plan = Plan::new(&kernels);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |(index, member)| {
-            Making { world, member, index, plan: &plan, shared: &shared, shape, images }.rank(&kernels)
+            let layout = tuning.dispatch.layout;
+            Making { world, member, index, plan: &plan, shared: &shared, shape, layout, images }.rank(&kernels)
         };
         let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
         // Nobody launches before everybody can.
@@ -121,6 +123,7 @@ struct Making<'a> {
     plan: &'a Plan,
     shared: &'a Arc<Symmetric>,
     shape: MoeShape,
+    layout: Layout,
     images: &'a dyn Images,
 }
 
@@ -156,6 +159,7 @@ impl Making<'_> {
             round_trip: launches(&kernels[2])?,
             serial: 0,
             shape: self.shape,
+            layout: self.layout,
             stream: None,
             buffers: self.plan.local.clone(),
             payload,
@@ -248,6 +252,7 @@ pub struct MoeRank {
     round_trip: Vec<Launch>,
     serial: u64,
     shape: MoeShape,
+    layout: Layout,
     /// The stream that calls on slices have used.
     stream: Option<RawStream>,
     buffers: BTreeMap<String, (u64, u64)>,
@@ -274,6 +279,11 @@ impl MoeRank {
         &self.shape
     }
 
+    /// How rows stand after dispatch.
+    pub fn layout(&self) -> Layout {
+        self.layout
+    }
+
     /// What the last launch of each kernel recorded: dispatch, combine, round trip. Empty unless images have a timeline. The
     /// launches have to have ended.
     pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
@@ -293,7 +303,7 @@ impl MoeRank {
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
-    /// `n_from`, `pos`, `weight_from`.
+    /// `n_from`, `weight_from`; with rows by expert `pos`, with rows by token `gather` and `entry_expert`.
     pub fn buffer(&self, name: &str) -> Result<(DevicePtr, u64), RuntimeError> {
         let found = self.buffers.get(name).map(|&(at, bytes)| (self.local.ptr() + at, bytes));
         found.ok_or_else(|| {
@@ -372,7 +382,7 @@ impl MoeRank {
     }
 
     /// Brings the experts' outputs back and sums them with the weights: `y` in the order of dispatch's `rows`, to
-    /// `out[token][hidden]`.
+    /// `out[token][hidden]`. With rows by token, `y` has what this rank's experts made of each token, summed with the weights.
     ///
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`]; `y` and `out` are valid until it has ended.

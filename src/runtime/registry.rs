@@ -8,7 +8,7 @@ use sha2::{Digest, Sha256};
 use super::RuntimeError;
 use super::image::{Images, Jit, KernelImage};
 use super::world::World;
-use crate::kernels::moe::{Combine, Dispatch, Hook, Phase};
+use crate::kernels::moe::{Combine, Dispatch, Hook, Layout, Phase};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::pack::Pack;
@@ -21,18 +21,21 @@ pub struct MoeKey {
     pub shape: MoeShape,
     /// What happens to rows on their way into dispatch's output.
     pub hook: Hook,
+    /// How rows stand at the rank that receives them.
+    pub layout: Layout,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
 }
 
 impl MoeKey {
-    /// One launch an operation, and rows as they are.
+    /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
-        MoeKey { shape, hook: Hook::None, split: false }
+        MoeKey { shape, hook: Hook::None, layout: Layout::Experts, split: false }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {
-        MoeKey { shape: tuning.dispatch.shape(), hook: tuning.dispatch.hook, split: tuning.split }
+        let Dispatch { hook, layout, .. } = tuning.dispatch;
+        MoeKey { shape: tuning.dispatch.shape(), hook, layout, split: tuning.split }
     }
 
     /// What has to be equal: all but the number of tokens.
@@ -140,16 +143,16 @@ impl Registry {
     }
 
     /// The variants for a problem, compiled or not: [`Registry::select`], and where that says `Jit` what was tuned, or else the
-    /// defaults. Tables are of whole launches without a hook.
+    /// defaults. Tables are of whole launches without a hook, with rows by expert.
     pub fn tuning(&self, key: &MoeKey) -> Result<MoeTuning, RuntimeError> {
         match self.select(key).map_err(|e| RuntimeError::invalid("shape", e, "that of a compiled variant"))? {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
             Selected::Jit => {
-                let whole = key.hook == Hook::None && !key.split;
+                let whole = key.hook == Hook::None && key.layout == Layout::Experts && !key.split;
                 let chosen = Tuned::choose(self.tuned.as_ref().filter(|_| whole), &key.shape);
                 let chosen = chosen
                     .map_err(|e| RuntimeError::invalid("shape", e, "one that kernels can be emitted for"))?;
-                Ok(chosen.tuning.with_hook(key.hook).with_split(key.split))
+                Ok(chosen.tuning.with_hook(key.hook).with_layout(key.layout).with_split(key.split))
             }
         }
     }

@@ -41,6 +41,7 @@ fn all_but_the_tokens_has_to_be_equal() {
     let others = [
         MoeKey { split: true, ..key },
         MoeKey { hook: Hook::Expert, ..key },
+        MoeKey { layout: Layout::Tokens, ..key },
         MoeKey::new(MoeShape { hidden: 72, ..key.shape }),
         MoeKey::new(MoeShape { experts: 9, ..key.shape }),
         MoeKey::new(MoeShape { topk: 3, ..key.shape }),
@@ -55,11 +56,11 @@ fn all_but_the_tokens_has_to_be_equal() {
 
 #[test]
 fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
-    let key = MoeKey { split: true, hook: Hook::Expert, ..MoeKey::new(shape(100)) };
+    let key = MoeKey { split: true, hook: Hook::Expert, layout: Layout::Tokens, ..MoeKey::new(shape(100)) };
     let with = Registry::new([tuning(8)], true);
     assert_eq!(with.select(&key).unwrap(), Selected::Jit);
     let made = with.tuning(&key).unwrap();
-    assert_eq!(made, tuning(100).with_split(true).with_hook(Hook::Expert));
+    assert_eq!(made, tuning(100).with_split(true).with_hook(Hook::Expert).with_layout(Layout::Tokens));
     assert_eq!(with.tuning(&MoeKey::new(shape(3))).unwrap(), tuning(8));
 
     let wide = MoeTuning::defaults(&MoeShape { hidden: 128, ..shape(200) }).unwrap();

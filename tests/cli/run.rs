@@ -22,8 +22,12 @@ fn agrees_with_the_reference_and_says_what_moved() {
     let json = place.say(&format!("run {SMALL} --tokens-per-rank 4,0,1,3 --seed 7 --json")).json();
     assert_eq!((&json["ok"], &json["backend"]), (&true.into(), &"sim".into()));
     assert!(json["max_abs_err"].is_number() && json["max_rel_err"].is_number(), "{json}");
-    assert!(json["variant"].as_str().unwrap().starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_both__"));
-    assert!(json["variants"][1].as_str().unwrap().starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_both__"));
+    assert!(
+        json["variant"].as_str().unwrap().starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_experts_both__")
+    );
+    assert!(
+        json["variants"][1].as_str().unwrap().starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_experts_both__")
+    );
     let links = json["link_bytes"].as_array().unwrap();
     let wire: u64 = (0..4)
         .flat_map(|a| (0..4).filter(move |b| a != *b).map(move |b| (a, b)))

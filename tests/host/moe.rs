@@ -2,9 +2,9 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
-use peerwarp::kernels::moe::{Hook, RoundTrip};
+use peerwarp::kernels::moe::RoundTrip;
 use peerwarp::moe::MoeProblem;
-use peerwarp::moe_run::{MoeTuning, Round};
+use peerwarp::moe_run::{Expected, MoeTuning, Round};
 
 use crate::build::{Language, Mode, Program, Text};
 use crate::job::{Emitted, Job, Run};
@@ -64,12 +64,11 @@ impl MoeHost {
         let dispatch = tuning.dispatch_launches().into_iter().map(|c| traced(&c, language, timeline));
         let combine = tuning.combine_launches().into_iter().map(|c| traced(&c, language, timeline));
         let (dispatch, combine) = (dispatch.collect::<Vec<_>>(), combine.collect::<Vec<_>>());
-        let hook = tuning.dispatch.hook;
+        let way = tuning.way();
         let of_combine = move |name: &str| -> String {
             match name {
                 "epoch" => COMBINE_EPOCH.into(),
-                // With a hook the rows that dispatch yields are the experts' outputs already.
-                "y" if hook != Hook::None => "rows".into(),
+                "y" if way.y_is_rows() => "rows".into(),
                 _ => name.into(),
             }
         };
@@ -92,7 +91,7 @@ impl MoeHost {
                 job.write(rank, epoch, 0, &[plan.start_after, 0]);
             }
         }
-        for round in (0..plan.rounds).map(|i| Round::new(problem, hook, tuning.dispatch.dedup, i)) {
+        for round in (0..plan.rounds).map(|i| Round::new(problem, way, i)) {
             for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
                 let expected = &mut expected[rank as usize];
                 add_dispatch(&mut job, &round, rank, &launches[0]);
@@ -116,7 +115,7 @@ impl MoeHost {
         for rank in 0..problem.shape.ranks {
             job.write(rank, "epoch", 0, &[plan.start_after, 0]);
         }
-        for round in (0..plan.rounds).map(|i| Round::new(problem, config.hook, true, i)) {
+        for round in (0..plan.rounds).map(|i| Round::new(problem, config.way(), i)) {
             for rank in 0..problem.shape.ranks {
                 add_dispatch(&mut job, &round, rank, &[launch]);
                 let out = round.out[rank as usize].clone();
@@ -188,11 +187,8 @@ fn add_combine(
     launches: &[usize],
     expected: &mut Vec<(String, Vec<u8>)>,
 ) {
-    if round.hook == Hook::None {
-        for (i, &entry) in round.grouped[rank as usize].rows.iter().enumerate() {
-            let y = round.expert_row(rank, entry);
-            job.write(rank, "y", (i * y.len()) as u64, &y);
-        }
+    for (at, y) in round.experts_outputs(rank) {
+        job.write(rank, "y", at, &y);
     }
     launches.iter().for_each(|&launch| job.run_on(rank, launch));
     let out = round.out[rank as usize].clone();
@@ -201,43 +197,8 @@ fn add_combine(
 
 /// Reads all that dispatch yields.
 fn expect_dispatched(job: &mut Job, round: &Round, rank: u32, expected: &mut Vec<(String, Vec<u8>)>) {
-    let grouped = &round.grouped[rank as usize];
-    let shape = &round.shape;
-    let mut rows = grouped.counts.clone();
-    rows.resize(shape.map().at_most() as usize, 0);
-    let mut start = vec![0];
-    start.extend(rows.iter().scan(0, |sum, n| {
-        *sum += n;
-        Some(*sum)
-    }));
-    let words = |w: &[u32]| bytemuck::cast_slice(w).to_vec();
-    expect(job, rank, expected, "expert_rows", 0, "rows of each expert".into(), words(&rows));
-    expect(job, rank, expected, "expert_start", 0, "first row of each expert".into(), words(&start));
-    let n = round.routing.tokens_per_rank(shape.topk);
-    expect(job, rank, expected, "n_from", 0, "tokens of each source".into(), words(&n));
-    let most = u64::from(shape.tokens * shape.topk);
-    for (source, pos) in grouped.pos.iter().enumerate() {
-        let what = format!("rows of the entries of rank {source}");
-        let bytes = bytemuck::cast_slice(pos).to_vec();
-        expect(job, rank, expected, "pos", source as u64 * most * 4, what, bytes);
-    }
-    for (i, &entry) in grouped.rows.iter().enumerate() {
-        let row = round.row(rank, entry);
-        let at = (i * row.len()) as u64;
-        expect(job, rank, expected, "rows", at, format!("row {i}, which is {entry:?}"), row);
-        if shape.scales() > 0 && round.hook == Hook::None {
-            let scales: Vec<u8> = bytemuck::cast_slice(round.scales(entry)).to_vec();
-            let at = (i * scales.len()) as u64;
-            expect(
-                job,
-                rank,
-                expected,
-                "row_scale",
-                at,
-                format!("scales of row {i}, which is {entry:?}"),
-                scales,
-            );
-        }
+    for Expected { buffer, at, what, bytes } in round.dispatched(rank) {
+        expect(job, rank, expected, buffer, at, what, bytes);
     }
 }
 

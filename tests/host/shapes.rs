@@ -1,6 +1,6 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::kernels::moe::{Hook, Protocol, RoundTrip};
+use peerwarp::kernels::moe::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 
@@ -119,6 +119,16 @@ fn rounds_in_one_launch() {
             host.run_clean(&host.program(Mode::Checked), SEEDS);
         }
     }
+}
+
+#[test]
+fn rows_by_token() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape).with_layout(Layout::Tokens);
+    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
+    run(&ragged(shape), &tuning.clone().with_protocol(Protocol::Flags));
+    let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
+    run(&ragged(fp8), &small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Packets));
 }
 
 #[test]

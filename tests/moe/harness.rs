@@ -2,9 +2,9 @@
 
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::Options;
-use peerwarp::kernels::moe::{Phase, Protocol};
+use peerwarp::kernels::moe::{Hook, Layout, Phase, Protocol};
 use peerwarp::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeRun, MoeSim, MoeTuning};
+use peerwarp::moe_run::{MoeRun, MoeSim, MoeTuning, Round};
 
 use crate::support::{shape, small};
 
@@ -76,6 +76,39 @@ fn mutate_one(kernel: &mut peerwarp::codegen::ir::Kernel, name: &str, site: &Sit
     }
 }
 
+/// With rows by token, weights and index are outputs like any other.
+#[test]
+fn a_wrong_index_is_found() {
+    let problem = problem();
+    let tuning = small(&problem.shape).with_layout(Layout::Tokens);
+    for (store, said) in [
+        (Site::store("index", "entry_expert"), "experts of the entries of rank 0"),
+        (Site::store("index", "weight_from"), "weights of the entries of rank 0"),
+        (Site::store("index", "n_from"), "tokens of each source"),
+        (Site::store("index", "gather"), "rows of the experts"),
+        (Site::store("recv", "rows"), "bytes of row 0"),
+    ] {
+        let edit = &mut |k: &mut _| mutate_one(k, "dispatch", &store);
+        let run = MoeSim::with_edited(&problem, &tuning, 2, edit).unwrap().run(&Options::default());
+        let found = run.findings.as_ref().unwrap().to_string();
+        assert!(!run.ok && found.contains(said), "{store:?}: {found}");
+    }
+}
+
+/// With a hook the rows are what combine takes: its sums have no weights then, and are told from those that do.
+#[test]
+fn rows_by_token_have_the_weights_that_the_experts_gave_them() {
+    let problem = problem();
+    let tuning = small(&problem.shape).with_layout(Layout::Tokens);
+    let [plain, hooked] = [Hook::None, Hook::Expert].map(|hook| {
+        let tuning = tuning.clone().with_hook(hook);
+        assert!(run(&tuning, 2).ok);
+        Round::new(&problem, tuning.way(), 0).out
+    });
+    let by_expert = Round::new(&problem, small(&problem.shape).way(), 0).out;
+    assert!(plain == by_expert && plain != hooked);
+}
+
 #[test]
 fn results_are_json() {
     let json = serde_json::to_value(run(&small(&problem().shape), 2)).unwrap();
@@ -98,14 +131,21 @@ fn what_does_not_fit_is_refused() {
 
     let other = small(&MoeShape { dtype: RowDtype::Fp16, ..problem.shape });
     let (mut wrong_dispatch, mut wrong_combine, mut unequal) = (fits.clone(), fits.clone(), fits.clone());
+    let mut other_layout = fits.clone().with_layout(Layout::Tokens);
+    other_layout.combine.layout = Layout::Experts;
     wrong_dispatch.dispatch = other.dispatch;
     wrong_combine.combine = other.combine;
     unequal.combine.dedup = false;
     assert!(
-        message(&wrong_dispatch, 1).starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_both__")
+        message(&wrong_dispatch, 1)
+            .starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_experts_both__")
     );
-    assert!(message(&wrong_combine, 1).starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_both__"));
-    assert!(message(&unequal, 1).ends_with("in one phase, with dedup as dispatch has it"));
+    assert!(
+        message(&wrong_combine, 1).starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_experts_both__")
+    );
+    assert!(message(&unequal, 1).ends_with("in one phase, with layout and dedup as dispatch has them"));
+
+    assert!(message(&other_layout, 1).ends_with("with layout and dedup as dispatch has them"));
 
     let mut half = fits.clone();
     half.dispatch.phase = Phase::Send;

@@ -6,7 +6,7 @@ use peerwarp::codegen::dsl::prelude::*;
 use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::Dtype;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
-use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Phase, Protocol, dispatch_with};
+use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with};
 use peerwarp::moe::{Routing, RowDtype};
 use peerwarp::reference::{self, Tokens};
 
@@ -18,6 +18,8 @@ pub struct ReluDispatch {
     pub hidden: u32,
     #[key(short = "r", range = 2..=8, ranks)]
     pub ranks: u32,
+    #[key]
+    pub layout: Layout,
     #[tune]
     pub dedup: bool,
 }
@@ -32,6 +34,7 @@ impl ReluDispatch {
             ranks: self.ranks,
             dtype: RowDtype::Fp16,
             hook: Hook::Custom,
+            layout: self.layout,
             phase: Phase::Both,
             warps: 2,
             send_blocks: 1,
@@ -66,8 +69,8 @@ pub fn relu_dispatch(c: &ReluDispatch, a: &ReluArgs) {
 
 #[test]
 fn a_hook_of_ones_own_in_a_family_of_ones_own() {
-    for dedup in [true, false] {
-        let config = ReluDispatch { hidden: 40, ranks: 2, dedup };
+    for (layout, dedup) in [(Layout::Experts, true), (Layout::Experts, false), (Layout::Tokens, true)] {
+        let config = ReluDispatch { hidden: 40, ranks: 2, layout, dedup };
         let shape = config.dispatch().shape();
         let routing = Routing::uniform(&shape, &[3, 1], 0);
         let kernel = Arc::new(Compiled::new(config.trace(32).unwrap()).unwrap());
@@ -95,6 +98,10 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
             for (i, entry) in reference::dispatch(&shape, &routing, rank).rows.iter().enumerate() {
                 let mut want = tokens[entry.source as usize].values(&shape, entry.token);
                 want.iter_mut().for_each(|x| *x = x.max(0.0));
+                let i = match layout {
+                    Layout::Experts => i,
+                    Layout::Tokens => (entry.source * 3 + entry.token) as usize,
+                };
                 assert_eq!(got[i * 80..(i + 1) * 80], reference::encode(Dtype::Fp16, &want), "{entry:?}");
             }
         }
@@ -103,7 +110,8 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
 
 #[test]
 fn the_shipped_family_has_no_custom_hook() {
-    let mut config = ReluDispatch { hidden: 40, ranks: 2, dedup: true }.dispatch();
+    let layout = Layout::Experts;
+    let mut config = ReluDispatch { hidden: 40, ranks: 2, layout, dedup: true }.dispatch();
     assert_eq!(
         config.legal().unwrap_err().to_string(),
         "`hook` = custom is not allowed: it must be raw or expert here: a hook of one's own needs a family of \

@@ -1,7 +1,7 @@
 //! Which configurations are legal, and what tuning defaults to.
 
 use peerwarp::codegen::family::{Family, Illegal, Legal};
-use peerwarp::kernels::moe::{Combine, Dispatch};
+use peerwarp::kernels::moe::{Combine, Dispatch, Layout};
 use peerwarp::models;
 use peerwarp::moe::{MoeShape, RowDtype};
 use peerwarp::moe_run::MoeTuning;
@@ -29,9 +29,12 @@ fn every_reason_is_given() {
         dispatch(|c| (c.tokens, c.chunk, c.warps, c.group_warps) = (4096, 1024, 4, 4)),
         dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
         dispatch(|c| (c.send_blocks, c.recv_blocks) = (64, 96)),
+        dispatch(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
+        dispatch(|c| (c.layout, c.send_blocks) = (Layout::Tokens, 64)),
         combine(|c| (c.experts, c.topk) = (4, 5)),
         combine(|c| (c.warps, c.group_warps) = (4, 8)),
         combine(|c| (c.send_blocks, c.recv_blocks) = (96, 64)),
+        combine(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
     ];
     let reasons: Vec<String> = reasons.into_iter().map(|r| r.unwrap_err().to_string()).collect();
     insta::assert_snapshot!(reasons.join("\n"));
@@ -42,6 +45,8 @@ fn limits_are_reached_but_not_passed() {
     dispatch(|c| c.chunk = 128).unwrap();
     dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 80)).unwrap();
     combine(|c| (c.send_blocks, c.recv_blocks) = (64, 64)).unwrap();
+    dispatch(|c| c.layout = Layout::Tokens).unwrap();
+    combine(|c| c.layout = Layout::Tokens).unwrap();
     // A launch that only sends need not be resident together with blocks that receive.
     let phase = peerwarp::kernels::moe::Phase::Send;
     dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();

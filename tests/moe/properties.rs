@@ -3,7 +3,7 @@
 use peerwarp::codegen::family::{Choice, Family, Target};
 use peerwarp::codegen::ir;
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Protocol, RoundTrip};
+use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 use proptest::prelude::*;
@@ -30,10 +30,10 @@ fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
     let few = || select(vec![1u32, 2, 4]);
     let blocks = (few(), few(), few(), few());
     let warps = (select(vec![2u32, 4, 8]), select(vec![1u32, 2, 4]), select(vec![1u32, 2, 4, 8]));
-    let protocol = (any::<[bool; 5]>(), select(vec![1u32, 2, 4, 8, 16]));
+    let protocol = (any::<[bool; 6]>(), select(vec![1u32, 2, 4, 8, 16]));
     (blocks, warps, warps_of_combine(), protocol).prop_filter_map("legal", move |(b, w, cw, p)| {
         let mut tuning = MoeTuning::defaults(&shape).ok()?;
-        let ([dedup, split, hook, packets, packets_back], chunk) = p;
+        let ([dedup, split, hook, packets, packets_back, tokens], chunk) = p;
         let d = &mut tuning.dispatch;
         (d.send_blocks, d.recv_blocks, d.warps, d.group_warps, d.vectors) = (b.0, b.1, w.0, w.1, w.2);
         d.chunk = chunk;
@@ -43,7 +43,8 @@ fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
         (c.send_blocks, c.recv_blocks, c.warps, c.group_warps, c.vectors) = (b.2, b.3, cw.0, cw.1, cw.2);
         c.protocol = protocol(packets_back);
         let hook = if hook { Hook::Expert } else { Hook::None };
-        let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
+        let layout = if tokens && dedup { Layout::Tokens } else { Layout::Experts };
+        let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook).with_layout(layout);
         tuning.check(&shape).is_ok().then_some(tuning)
     })
 }

@@ -1,7 +1,7 @@
 //! What the tests of MoE kernels share.
 
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::kernels::moe::{Protocol, RoundTrip};
+use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{Errors, MoeSim, MoeTuning};
 
@@ -15,21 +15,26 @@ pub fn small(shape: &MoeShape) -> MoeTuning {
     MoeTuning::defaults(shape).unwrap().small()
 }
 
-/// The ways to run: deduplicated or plain, one launch an operation or two, and rows with flags or, where a row is a whole
-/// number of them, as packets.
+/// The ways to run: deduplicated or plain, one launch an operation or two, rows with flags or, where a row is a whole number
+/// of them, as packets, and rows by expert or by token.
 pub fn modes(tuning: &MoeTuning) -> Vec<MoeTuning> {
+    use Layout::{Experts, Tokens};
     use Protocol::{Flags, Packets};
     let modes = [
-        (true, false, Flags),
-        (true, true, Flags),
-        (false, false, Flags),
-        (false, true, Flags),
-        (true, false, Packets),
-        (true, true, Packets),
-        (false, false, Packets),
+        (true, false, Flags, Experts),
+        (true, true, Flags, Experts),
+        (false, false, Flags, Experts),
+        (false, true, Flags, Experts),
+        (true, false, Packets, Experts),
+        (true, true, Packets, Experts),
+        (false, false, Packets, Experts),
+        (true, false, Flags, Tokens),
+        (true, true, Packets, Tokens),
     ];
-    let tuned =
-        |(dedup, split, protocol)| tuning.clone().with_dedup(dedup).with_split(split).with_protocol(protocol);
+    let tuned = |(dedup, split, protocol, layout)| {
+        let tuning = tuning.clone().with_dedup(dedup).with_split(split);
+        tuning.with_protocol(protocol).with_layout(layout)
+    };
     modes.map(tuned).into_iter().filter(|t| t.check(&t.dispatch.shape()).is_ok()).collect()
 }
 

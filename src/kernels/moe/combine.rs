@@ -4,6 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::{Combine, Phase, Protocol};
 use super::device::{at, expert, owner, owners};
+use super::layout::Layout;
 use super::pieces::each_piece;
 
 /// What rows of combine come back in.
@@ -28,19 +29,24 @@ pub struct ReturnArgs {
 #[derive(KernelArgs)]
 #[args(config = Combine)]
 pub struct CombineArgs {
-    /// The experts' outputs, in the order of the rows of dispatch.
-    #[len(|c| c.max_rows() * u64::from(c.hidden))]
+    /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum, with
+    /// the weights, of what this rank's experts made of that token.
+    #[len(|c| c.placed_rows() * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub y: AnyPtr,
     /// Of dispatch: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Of dispatch: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| c.max_rows())]
-    pub pos: Ptr<i32>,
-    /// Of dispatch: weights of the entries, `[source][token][k]`.
-    #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
-    pub weight_from: Ptr<f32>,
+    /// Of dispatch, for rows by token: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for one that
+    /// is not here.
+    #[len(|c| if c.layout == Layout::Tokens { c.max_rows() } else { 0 })]
+    pub entry_expert: Option<Ptr<i32>>,
+    /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    pub pos: Option<Ptr<i32>>,
+    /// Of dispatch, for owners that sum: weights of the entries, `[source][token][k]`.
+    #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]
+    pub weight_from: Option<Ptr<f32>>,
     /// Of dispatch: how many tokens this rank has.
     pub n: Ptr<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
@@ -66,9 +72,10 @@ pub struct CombineArgs {
 ///
 /// One round is dispatch, the experts' work, and this combine, on every rank in this order in one stream (or in
 /// streams that keep this order), ranks without tokens too. `y` holds what the experts made of dispatch's rows,
-/// in the same order. `n`, `ids`, `weights`, `n_from`, `pos` and `weight_from` are those of the dispatch of the same
-/// round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than dispatch's;
-/// the status records are the same.
+/// in the same order: with `tokens` in the variant's name, a row for each token that has come, in which what several of this
+/// rank's experts made of it is summed with `weight_from` already. `n`, `ids`, `weights` and what is "of dispatch" are those of
+/// the dispatch of the same round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than
+/// dispatch's; the status records are the same.
 ///
 /// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
 /// followed by the one with `recv`, on the same buffers.
@@ -84,10 +91,11 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
     }
 }
 
-/// Sends back what belongs to each slot that was received: in dedup mode the weighted sum of this rank's rows of it.
+/// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
 #[kernel]
 fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
     let pieces = c.sent_pieces();
+    let here = a.pos.or(a.entry_expert).expect("either says which entries are here");
     for i in g.strided(c.tokens * c.token_slots() * c.ranks * pieces.parts()) {
         let (i, part) = pieces.part(i);
         // Each rank begins with itself, so that they do not all send to one.
@@ -95,13 +103,13 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
         let slot = i / c.ranks;
         if slot < a.n_from.get(source) * c.token_slots() {
             let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
-            if (a.pos.load(entry, c.slot_entries()) >= 0).any() {
+            if (here.load(entry, c.slot_entries()) >= 0).any() {
                 let back = if c.dedup { slot * c.ranks + rank() } else { slot };
                 let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
                 pieces.each(part, |start, len| {
                     let to = at(back, c.hidden) + start.to_u64();
-                    if c.dedup {
-                        let sum = owned_sum(c, a, entry, start, len);
+                    if let Some(weights) = a.weight_from {
+                        let sum = owned_sum(c, a, &here, &weights, entry, start, len);
                         if let Some(packets) = a.back.return_packets {
                             packets.send_f32(Peers::rank(source), to, sum);
                         }
@@ -109,7 +117,10 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
                             parcel.put_f32(&returns, to, sum);
                         }
                     } else {
-                        let row = a.pos.get(entry).cast::<u32>();
+                        let row = match c.layout {
+                            Layout::Experts => here.get(entry).cast::<u32>(),
+                            Layout::Tokens => source * c.tokens + slot,
+                        };
                         let y = a.y.load(at(row, c.hidden) + start.to_u64(), len);
                         if let Some(packets) = a.back.return_packets {
                             packets.send(Peers::rank(source), to, y);
@@ -129,16 +140,24 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
 
 /// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
 #[kernel]
-fn owned_sum(c: &Combine, a: &CombineArgs, entry: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
+fn owned_sum(
+    c: &Combine,
+    a: &CombineArgs,
+    pos: &Ptr<i32>,
+    weights: &Ptr<f32>,
+    entry: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     // A loop of the device, as all rows at once would not fit the registers.
     each_piece(c.topk, tiles_in_flight(c.vectors).min(c.topk), |first, count| {
         let rows = (0..count).map(|i| {
             let k = first + i;
-            let row = a.pos.get(entry + k);
+            let row = pos.get(entry + k);
             let here = row >= 0;
             let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
-            (y, here.select(a.weight_from.get(entry + k), 0.0))
+            (y, here.select(weights.get(entry + k), 0.0))
         });
         for (y, weight) in rows.collect::<Vec<_>>() {
             sum = y.to_f32().fma(weight, &sum);

@@ -6,6 +6,8 @@ use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use super::combine::CombineArgs;
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
+use super::index::entry_pieces;
+use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
 use crate::moe::{ExpertMap, MoeShape, RowDtype};
 
@@ -60,6 +62,15 @@ fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
     })
 }
 
+fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
+    Illegal::unless(
+        layout == Layout::Experts || dedup,
+        "layout",
+        layout.name(),
+        || "experts, where `dedup` is off: a row that goes once for every entry has no place by token",
+    )
+}
+
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, serde)]
@@ -85,6 +96,9 @@ pub struct Dispatch {
     /// What happens to rows on their way into the output.
     #[key]
     pub hook: Hook,
+    /// How rows stand at the rank that receives them.
+    #[key]
+    pub layout: Layout,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -254,6 +268,24 @@ impl Dispatch {
         Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
     }
 
+    /// Blocks that make the index of rows by token.
+    pub fn index_blocks(&self) -> u32 {
+        match self.layout {
+            Layout::Experts => 0,
+            Layout::Tokens => (self.records() * entry_pieces(self).parts()).div_ceil(self.warps).min(8),
+        }
+    }
+
+    /// Entries of the index of rows by token.
+    pub(super) fn index_entries(&self) -> u64 {
+        if self.layout == Layout::Tokens { self.max_rows() } else { 0 }
+    }
+
+    /// Rows that there are places for.
+    pub fn placed_rows(&self) -> u64 {
+        self.layout.places(self.ranks * self.tokens, self.topk)
+    }
+
     /// The most rows that can come out: every entry of every rank.
     pub fn max_rows(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
@@ -267,7 +299,7 @@ impl Dispatch {
 
     fn blocks(&self) -> u32 {
         let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
-        send + if self.phase.receives() { self.recv_blocks } else { 0 }
+        send + if self.phase.receives() { self.recv_blocks + self.index_blocks() } else { 0 }
     }
 
     /// Bytes of shared memory a block declares at most.
@@ -304,6 +336,7 @@ impl Dispatch {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         protocol_of(self.protocol, self.shape().row_bytes())?;
+        layout_of(self.layout, self.dedup)?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
             format!("at most {most}, which holds all {} tokens", self.tokens)
@@ -396,6 +429,9 @@ pub struct Combine {
     /// Type of the experts' outputs and of the combined rows.
     #[key]
     pub dtype: CombineDtype,
+    /// How rows stand at the rank that has received them; as in dispatch.
+    #[key]
+    pub layout: Layout,
     /// Which half of the operation a launch does.
     #[key]
     pub phase: Phase,
@@ -459,7 +495,17 @@ impl Combine {
         Pieces { row: self.hidden, len, shared: true }
     }
 
-    /// The most rows that an owner can have.
+    /// Whether an owner sums its rows of a token: by token, that has been done.
+    pub(super) fn sums_at_owner(&self) -> bool {
+        self.dedup && self.layout == Layout::Experts
+    }
+
+    /// Rows that the experts' outputs have places for.
+    pub fn placed_rows(&self) -> u64 {
+        self.layout.places(self.ranks * self.tokens, self.topk)
+    }
+
+    /// The most rows that can come to the experts: every entry of every rank.
     pub fn max_rows(&self) -> u64 {
         u64::from(self.ranks * self.tokens) * u64::from(self.topk)
     }
@@ -470,6 +516,7 @@ impl Legal for Combine {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         protocol_of(self.protocol, self.hidden * self.dtype.dtype().bytes())?;
+        layout_of(self.layout, self.dedup)?;
         let send = if self.phase.sends() { self.send_blocks } else { 0 };
         let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
         resident("send_blocks", self.send_blocks, send + recv)

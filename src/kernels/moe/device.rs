@@ -31,6 +31,15 @@ pub(super) fn owned_experts(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
     if larger == 0 { few.val() } else { (rank < larger).select(few + 1, few) }
 }
 
+/// The numbers of experts among those of this rank, and which are this rank's.
+#[kernel]
+pub(super) fn local_experts(map: ExpertMap, expert: Tile<u32>) -> (Tile<u32>, Tile<bool>) {
+    // An expert below this rank's first one wraps to a large number.
+    let expert = expert - first_expert(map, rank());
+    let mine = expert < owned_experts(map, rank());
+    (expert, mine)
+}
+
 /// The expert that an id names. One that names none becomes too large, a negative one too.
 pub(super) fn expert(id: Val<i32>) -> Val<u32> {
     id.cast::<u32>()

@@ -1,12 +1,13 @@
-//! Dispatch: every token to the ranks that own its experts, grouped by expert.
+//! Dispatch: every token to the ranks that own its experts.
 
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::{Dispatch, Phase, Protocol};
-use super::device::{at, first_expert, owned_experts, owners};
+use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, Inbox, InboxArgs};
-use super::pieces::each_piece;
+use super::index::{index, lay_out};
+use super::layout::{Layout, Places};
 use super::records::{BegunArgs, Record, Records, announce, hear};
 use crate::moe::SCALE_BLOCK;
 
@@ -42,12 +43,12 @@ pub struct DispatchArgs {
     #[group]
     pub tokens: TokenArgs,
 
-    /// Out: rows received, by expert, source, token and k.
-    #[len(|c| c.max_rows() * u64::from(c.row()))]
+    /// Out: rows received, by expert, source, token and k; or `[source][token][row]`.
+    #[len(|c| c.placed_rows() * u64::from(c.row()))]
     #[dtype(|c| c.received())]
     pub rows: AnyPtr,
     /// Out: their scales.
-    #[len(|c| if c.keeps_scales() { c.max_rows() * u64::from(c.scales()) } else { 1 })]
+    #[len(|c| if c.keeps_scales() { c.placed_rows() * u64::from(c.scales()) } else { 1 })]
     pub row_scale: Ptr<f32>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
     #[len(|c| u64::from(c.map().at_most()) + 1)]
@@ -55,13 +56,21 @@ pub struct DispatchArgs {
     /// Out: rows of each of this rank's experts.
     #[len(|c| u64::from(c.map().at_most()))]
     pub expert_rows: Ptr<u32>,
+    /// Out, for rows by token: which rows are whose experts', by expert, source, token and k. A row's number is
+    /// source * the most tokens + token.
+    #[len(|c| c.index_entries())]
+    pub gather: Option<Ptr<u32>>,
+    /// Out, for rows by token, and for combine: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for
+    /// one that is not here, also of tokens that are not there.
+    #[len(|c| c.index_entries())]
+    pub entry_expert: Option<Ptr<i32>>,
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Out, for combine: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| c.max_rows())]
-    pub pos: Ptr<i32>,
-    /// Out, for combine: weights of the entries, `[source][token][k]`.
+    /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    pub pos: Option<Ptr<i32>>,
+    /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
     pub weight_from: Ptr<f32>,
 
@@ -103,17 +112,19 @@ pub struct DispatchArgs {
     pub epoch: EpochWord,
 }
 
-/// Brings every token to the ranks that own its experts, grouped by expert.
+/// Brings every token to the ranks that own its experts.
 ///
 /// One round is this dispatch, the experts' work on `rows`, and the combine that belongs to it. Every rank
 /// launches round after round in this order in one stream (or in streams that keep this order), ranks without
 /// tokens too, with n = 0: everybody waits for everybody's routing. A dispatch without the combine of the
 /// round before would overwrite rows that are still being read.
 ///
-/// After it, the rows of this rank's e-th expert are `expert_rows[e]` rows from row `expert_start[e]` on. Expert
-/// ids are global; a rank's experts are contiguous. Pass `n`, `ids`, `weights`, `n_from`, `pos` and
-/// `weight_from` on to combine, and change none of them before it is done. Where `x` and `rows` are words,
-/// a word is four bytes of a row in the dtype that the variant's name tells.
+/// After it, with `experts` in the variant's name, the rows of this rank's e-th expert are `expert_rows[e]` rows from row
+/// `expert_start[e]` on. With `tokens` there, row `source * T + token`, where T is the most tokens of a rank, is what came of
+/// that token, if it has an expert here; the rows of the e-th expert are those whose numbers are `expert_rows[e]` elements of
+/// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
+/// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
+/// done. Where `x` and `rows` are words, a word is four bytes of a row in the dtype that the variant's name tells.
 ///
 /// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
 /// followed by the one with `recv`, on the same buffers.
@@ -134,7 +145,13 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
     }
     if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
+        match c.layout {
+            Layout::Experts => role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook)),
+            Layout::Tokens => {
+                role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
+                role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
+            }
+        }
     }
 }
 
@@ -224,7 +241,7 @@ fn send_scales(
 fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
     let records = Records::receive(c, a, epoch, bank);
     let n = shared::<u32>("n", c.records());
-    n.store(0, records.n());
+    n.store(0, records.n(arange(c.records())));
     if b.index() == 0 {
         a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
     }
@@ -243,23 +260,24 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
             if slot < n.get(record) * c.token_slots() {
                 let entry = slot * c.slot_entries();
                 let in_record = entry - chunk * c.record_entries();
-                let word = records.words(record, in_record);
-                // An expert below this rank's first one wraps to a large number.
-                let expert = (word & 0xffff) - first_expert(c.map(), rank());
-                let mine = expert < owned_experts(c.map(), rank());
+                let word = records.words(record, in_record, c.slot_entries());
+                let (expert, mine) = local_experts(c.map(), word & 0xffff);
                 let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
                 let row = mine.select(row.cast::<i32>(), -1);
 
                 pieces.once(part, || {
                     let from = source * (c.tokens * c.topk) + entry;
-                    a.pos.store(from, row);
+                    if let Some(pos) = a.pos {
+                        pos.store(from, row);
+                    }
                     if c.dedup {
-                        a.weight_from.store(from, records.weights(record, in_record));
+                        a.weight_from.store(from, records.weights(record, in_record, c.slot_entries()));
                     }
                 });
                 if mine.any() {
                     rows.store(0, row);
-                    deliver(c, a, &rows, &Came::wait(c, &a.inbox, source, slot, part, epoch), hook);
+                    let came = Came::wait(c, &a.inbox, source, slot, part, epoch);
+                    deliver(c, a, &Places::All(rows), &came, hook);
                 }
             }
         }
@@ -270,57 +288,71 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     }
 }
 
-/// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
+/// Puts every row that arrives in its source's and token's place. That it comes is said by the words of its own entries: what
+/// is known of other tokens only later, nobody here waits for.
 #[kernel]
-fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
-    let most = c.map().at_most();
-    let base = shared::<u32>("base", most * c.records());
-    let mut rows = var(0u32);
-    each_piece(most * c.records(), (most * c.records()).min(b.warps() * 32 * 8), |start, len| {
-        let i = arange(len) + start;
-        let count = records.count(i / c.records(), i % c.records());
-        base.store(start, count.scan_sum(true) + &rows);
-        rows += count.sum();
+fn receive_by_token(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    epoch: Epoch,
+    bank: Val<u32>,
+    hook: RowHook<'_>,
+) {
+    let records = Records::receive(c, a, epoch, bank);
+    // Records that came with flags are all here.
+    let most = match c.protocol {
+        Protocol::Flags => records.n(arange(c.records())).max(),
+        Protocol::Packets => c.tokens.val(),
+    };
+    let pieces = c.pieces();
+    b.split(c.group_warps, |g| {
+        for i in g.strided(most * (c.ranks * pieces.parts())) {
+            let (i, part) = pieces.part(i);
+            // All sources' first tokens, then their second ones: the order in which they are sent.
+            let source = i % c.ranks;
+            let token = i / c.ranks;
+            let chunk = token / c.chunk;
+            let in_record = token * c.topk - chunk * c.record_entries();
+            let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
+            let (_, mine) = local_experts(c.map(), word & 0xffff);
+            if mine.any() {
+                let came = Came::wait(c, &a.inbox, source, token, part, epoch);
+                deliver(c, a, &Places::One(source * c.tokens + token), &came, hook);
+            }
+        }
     });
-    if b.index() == 0 {
-        let expert = arange(most + 1);
-        let start = base.gather(expert * c.records(), expert < most, &rows);
-        let end = base.gather((expert + 1) * c.records(), expert + 1 < most, &rows);
-        a.expert_start.store(0, start);
-        a.expert_rows.store_where(0, end - start, expert < most);
-    }
-    base
 }
 
-/// Stores a part of a slot's row to each of `rows` that is not negative.
+/// Stores a part of a slot's row where it belongs.
 #[kernel]
-fn deliver(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>, hook: RowHook<'_>) {
+fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
     if c.hook == Hook::None {
-        move_row(c, a, rows, came);
+        move_row(c, a, places, came);
     } else {
-        hook_row(c, a, rows, came, hook);
+        hook_row(c, a, places, came, hook);
     }
 }
 
 /// Stores a part of a row as it is.
 #[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>) {
+fn move_row(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>) {
     let pieces = c.pieces();
     pieces.each(came.part, |start, len| {
         let x = came.piece(start, len);
-        each(c, rows, |row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
+        places.each(|row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
     });
     if c.scales() > 0 {
-        pieces.once(came.part, || move_scales(c, a, rows, came));
+        pieces.once(came.part, || move_scales(c, a, places, came));
     }
 }
 
 /// Stores a row's scales. They are counted in i32: a u32 could be one that entries, a lane each, are computed with too.
 #[kernel]
-fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>) {
+fn move_scales(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>) {
     let scale = came.scales();
     let i = arange(c.sent_scales());
-    each(c, rows, |row| {
+    places.each(|row| {
         if c.sent_scales() == c.scales() {
             a.row_scale.store(at(row, c.scales()), scale);
         } else {
@@ -331,11 +363,11 @@ fn move_scales(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'
 
 /// Stores what the hook makes of a part of a row.
 #[kernel]
-fn hook_row(c: &Dispatch, a: &DispatchArgs, rows: &Shared<i32>, came: &Came<'_>, hook: RowHook<'_>) {
+fn hook_row(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
     let scales = scales_of(c, came);
     c.pieces().each(came.part, |start, len| {
         let y = hooked(came, scales, hook, start, len);
-        each(c, rows, |row| a.rows.store_f32(at(row, c.row()) + start.to_u64(), y));
+        places.each(|row| a.rows.store_f32(at(row, c.row()) + start.to_u64(), y));
     });
 }
 
@@ -361,15 +393,4 @@ pub(super) fn hooked(
         Some(scales) => x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0),
         None => x,
     })
-}
-
-/// Does something with each of a slot's rows that is this rank's.
-#[kernel]
-fn each(c: &Dispatch, rows: &Shared<i32>, act: impl Fn(Val<u32>)) {
-    for k in 0..c.slot_entries().val() {
-        let row = rows.get(k);
-        if row >= 0 {
-            act(row.cast::<u32>());
-        }
-    }
 }

@@ -1,7 +1,7 @@
 //! MoE dispatch and combine.
 //!
-//! *Dispatch* brings every token to the ranks that own its experts, grouped by expert for a grouped GEMM. *Combine*
-//! brings the experts' outputs back and sums them with the weights.
+//! *Dispatch* brings every token to the ranks that own its experts, grouped by expert for a grouped GEMM, or by token with an
+//! index by which one gathers ([`Layout`]). *Combine* brings the experts' outputs back and sums them with the weights.
 //!
 //! # Protocol
 //! A rank has up to `tokens` tokens with `topk` *entries* each: expert ids. What travels is a *slot*: a token's row, once
@@ -14,9 +14,14 @@
 //! 2. **send** (dispatch): a group loads a row once, stores it to every destination, and flags each.
 //! 3. **recv** (dispatch): having all records, every block knows by one prefix sum where each (expert, source, chunk)
 //!    starts in its output; an entry's row goes there, plus its rank in the chunk. No atomics: the order of rows is
-//!    always expert, source, token, k. What combine needs to find its way back stays in this rank's memory.
+//!    always expert, source, token, k. What combine needs to find its way back stays in this rank's memory. With rows by
+//!    token the place is the slot's own: a group knows from the words of the slot's entries whether its row comes, and puts
+//!    it down without having heard of any other. With packets it waits for nothing else; with flags, for all records, which
+//!    is cheaper than an acquire for each row. Blocks of the role **index** meanwhile do the prefix sum, and write down the
+//!    rows of each expert, in the same order, and the expert and the weight of each entry.
 //! 4. **send** (combine): the owner sums a token's rows with their weights in f32, rounds once, and stores the result
-//!    at the source; in plain mode every row goes back as it is.
+//!    at the source; in plain mode every row goes back as it is, and so does, by token, every token's: the experts' work
+//!    included the sum.
 //! 5. **recv** (combine): the source adds what the owners sent, in the order of ranks; in plain mode it applies the
 //!    weights, in the order of k, which is bit for bit what a loop over k computes.
 //!
@@ -50,7 +55,13 @@
 //!   released and a wait acquired is ordered by the memory model of PTX, and packets and stamps order nothing: of the flags,
 //!   that of having begun. One that comes back to S in combine e+1 is sent by B after its dispatch e+1 had heard that S had
 //!   begun it, which S said after its combine e. As packets order nothing, rows that went out with flags have to come back with flags.
-//! - *Rows, positions and weights* on B are read by B's combine e and written by B's dispatch e+1: same rank, in order.
+//! - *Rows, positions, weights and the index* on B are read by the experts and by B's combine e and written by B's dispatch
+//!   e+1: same rank, in order.
+//!
+//! None of this depends on the order of rows. By token, those who move rows have not waited for all records when they are
+//! done, but the launch has when it is: the role index waits for every rank's, which is what orders the records of e+2, and
+//! for every rank's having begun, which is what orders packets and stamps. Combine sends a slot's row back in the very cases in
+//! which dispatch took it: some entry is this rank's, whether that is told by its row or by its expert.
 //!
 //! In one launch the same holds for packets that go out and for records; those that come back have two banks as well, as nobody
 //! hears anything between taking a row and answering it: one that comes back to S in round e+2 is sent by B after its round e+1
@@ -69,6 +80,8 @@ mod device;
 mod dispatch;
 mod hook;
 mod inbox;
+mod index;
+mod layout;
 mod pieces;
 mod records;
 mod round_trip;
@@ -78,5 +91,6 @@ pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase
 pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;
+pub use layout::Layout;
 pub use records::BegunArgs;
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, round_trip, round_trip_with};

@@ -5,6 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::{Dispatch, Protocol};
 use super::device::{first_expert, owned_experts};
 use super::dispatch::DispatchArgs;
+use super::layout::Layout;
 
 /// The record of a chunk, as its sender has it.
 pub(super) struct Record {
@@ -37,6 +38,13 @@ impl Record {
             parcel.signal(&flag, self.number, epoch);
         }
         if let (Some(n), Some(route), Some(count)) = (a.stamped_n, a.stamped_route, a.stamped_count) {
+            let send_words = || {
+                route.send(Peers::all(), self.number * c.record_entries(), self.words, epoch);
+            };
+            // Rows that stay by token are waited for as soon as the words are there, and nobody hurries for the counts.
+            if c.layout == Layout::Tokens {
+                send_words();
+            }
             // To each rank the counts of its own experts.
             let most = c.map().at_most();
             for to in 0..c.ranks.val() {
@@ -45,7 +53,9 @@ impl Record {
                 let of_rank = self.count.gather(expert + first_expert(c.map(), to), mine, 0);
                 count.send(Peers::rank(to), self.number * most, of_rank, epoch);
             }
-            route.send(Peers::all(), self.number * c.record_entries(), self.words, epoch);
+            if c.layout == Layout::Experts {
+                send_words();
+            }
             if let (Some(weight), Some(weights)) = (a.stamped_weight, self.weights) {
                 weight.send(Peers::all(), self.number * c.record_entries(), weights, epoch);
             }
@@ -110,11 +120,10 @@ impl<'a> Records<'a> {
         Records { c, a, epoch, bank, arrived }
     }
 
-    /// Tokens of the source of each record.
-    pub fn n(&self) -> Tile<u32> {
-        let record = arange(self.c.records());
+    /// Tokens of the source of each of these records.
+    pub fn n(&self, record: Tile<u32>) -> Tile<u32> {
         match (self.a.rec_n, &self.arrived, self.a.stamped_n) {
-            (Some(n), Some(arrived), _) => n.load(arrived, self.bank, self.c.records()),
+            (Some(n), Some(arrived), _) => n.gather(arrived, record + self.bank, true, 0),
             (_, _, Some(n)) => n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
             _ => unreachable!("records come with flags or with stamps"),
         }
@@ -137,9 +146,9 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The words of a slot's entries: `entry` is the first of them in its record, whose number is `record`.
-    pub fn words(&self, record: Val<u32>, entry: Val<u32>) -> Tile<u32> {
-        let (first, len) = (self.first(record, entry), self.c.slot_entries());
+    /// The words of `len` entries: `entry` is the first of them in its record, whose number is `record`.
+    pub fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
+        let first = self.first(record, entry);
         match (self.a.rec_route, &self.arrived, self.a.stamped_route) {
             (Some(route), Some(arrived), _) => route.load(arrived, first, len),
             (_, _, Some(route)) => route.load(first, len, record / self.c.chunks(), self.epoch),
@@ -147,9 +156,9 @@ impl<'a> Records<'a> {
         }
     }
 
-    /// The weights of a slot's entries, as [`Records::words`].
-    pub fn weights(&self, record: Val<u32>, entry: Val<u32>) -> Tile<f32> {
-        let (first, len) = (self.first(record, entry), self.c.slot_entries());
+    /// The weights of `len` entries, as [`Records::words`].
+    pub fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<f32> {
+        let first = self.first(record, entry);
         match (self.a.rec_weight, &self.arrived, self.a.stamped_weight) {
             (Some(weight), Some(arrived), _) => weight.load(arrived, first, len),
             (_, _, Some(weight)) => weight.load(first, len, record / self.c.chunks(), self.epoch),

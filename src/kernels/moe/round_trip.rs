@@ -10,6 +10,7 @@ use super::device::{at, first_expert, owned_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_of, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, InboxArgs};
+use super::layout::Layout;
 use super::pieces::Pieces;
 use super::records::{BegunArgs, announce, hear};
 use crate::moe::RowDtype;
@@ -72,6 +73,7 @@ impl RoundTrip {
             ranks,
             dtype,
             hook,
+            layout: Layout::Tokens,
             phase: Phase::Both,
             warps,
             send_blocks,
@@ -94,6 +96,7 @@ impl RoundTrip {
             tokens,
             ranks,
             dtype: CombineDtype::from(self.dtype),
+            layout: Layout::Tokens,
             phase: Phase::Both,
             warps,
             send_blocks: self.expert_blocks,

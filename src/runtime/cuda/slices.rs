@@ -77,7 +77,7 @@ impl MoeRank {
         Ok(RoutedSlices { routed, stream, _reads: reads })
     }
 
-    /// [`MoeRank::combine_raw`] on slices, on the stream of dispatch: `y` for as many rows as can come out of dispatch, and
+    /// [`MoeRank::combine_raw`] on slices, on the stream of dispatch: `y` for as many rows as dispatch has places for, and
     /// `out` for as many tokens as the variant takes.
     ///
     /// # Errors
@@ -91,7 +91,7 @@ impl MoeRank {
         let raw = own(self, routed.stream)?;
         let shape = *self.shape();
         let row = u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes());
-        let rows = u64::from(shape.ranks * shape.tokens) * u64::from(shape.topk);
+        let rows = self.layout().places(shape.ranks * shape.tokens, shape.topk);
         fits("y", y, rows * row, routed.stream)?;
         fits("out", out, u64::from(shape.tokens) * row, routed.stream)?;
         let (y, _y_read) = y.device_ptr(routed.stream);
