@@ -8,7 +8,7 @@ use half::bf16;
 use peerwarp_codegen::fp8;
 
 const BITS: &str = include_str!("../../templates/hip/prim/bits.hbs");
-const TYPES: &str = include_str!("../../templates/hip/prim/types.hbs");
+const TYPES: &str = include_str!("../../templates/prim/types.hbs");
 const FP8: &str = include_str!("../../templates/hip/prim/fp8.hbs");
 const BF16: &str = include_str!("../../templates/hip/prim/bf16.hbs");
 

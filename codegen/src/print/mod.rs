@@ -1,8 +1,9 @@
 //! From IR to readable CUDA C++ and HIP C++.
 //!
 //! The printer holds structure: which lane does what, where groups meet, what is named and what is written out. Machine
-//! primitives and the file's skeleton are handlebars templates, one file for each primitive and target. Both targets
-//! share the structure; they differ in templates and in the warp size that a kernel was traced with.
+//! primitives and the file's skeleton are handlebars templates: one file for a primitive whose text is that of both
+//! targets, else one for each. Both targets share the structure; they differ in those templates and in the warp size
+//! that a kernel was traced with.
 //!
 //! # What a launcher must know
 //!

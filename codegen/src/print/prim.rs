@@ -2,7 +2,12 @@
 
 use std::collections::BTreeSet;
 
-use crate::ir::{Dtype, ReduceOp};
+use crate::{
+    family::Target,
+    ir::{Dtype, ReduceOp},
+};
+
+use super::template::{Template, template};
 
 /// What a primitive's template is rendered with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,18 +20,46 @@ pub(super) enum Context {
     Target,
 }
 
-macro_rules! cuda_text {
-    ($file:literal) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/prim/", $file, ".hbs"))
-    };
+/// The templates of a primitive.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Templates {
+    /// One that all targets share, in `templates/prim`.
+    Common(Template),
+    /// One for each backend, in its own folder.
+    Own { cuda: Template, hip: Template },
 }
-macro_rules! hip_text {
-    ($file:literal) => {
-        include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/prim/", $file, ".hbs"))
+
+impl Templates {
+    /// The one for a target.
+    pub fn of(self, target: Target) -> Template {
+        match (self, target) {
+            (Templates::Common(t), _) => t,
+            (Templates::Own { cuda, .. }, Target::Cuda(_)) => cuda,
+            (Templates::Own { hip, .. }, Target::Hip(_)) => hip,
+        }
+    }
+
+    /// Each of them, once.
+    pub fn each(self) -> impl Iterator<Item = Template> {
+        let each = match self {
+            Templates::Common(t) => [Some(t), None],
+            Templates::Own { cuda, hip } => [Some(cuda), Some(hip)],
+        };
+        each.into_iter().flatten()
+    }
+}
+
+/// The templates of a primitive by where its row of the table says they are, and their name there.
+macro_rules! templates {
+    (common $file:literal) => {
+        Templates::Common(template!("prim/", $file))
+    };
+    (own $file:literal) => {
+        Templates::Own { cuda: template!("cuda/prim/", $file), hip: template!("hip/prim/", $file) }
     };
 }
 macro_rules! prims {
-    ($($(#[$m:meta])* $name:ident = $file:literal, $context:ident, [$($needs:ident),*];)+) => {
+    ($($(#[$m:meta])* $name:ident = $place:ident $file:literal, $context:ident, [$($needs:ident),*];)+) => {
         /// A primitive. The order is the order in emitted source: each comes after what it needs.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
         pub(super) enum Prim { $($(#[$m])* $name,)+ }
@@ -34,11 +67,6 @@ macro_rules! prims {
         impl Prim {
             /// Every primitive, in order of emission.
             pub const ALL: &[Prim] = &[$(Prim::$name),+];
-
-            /// File name of its templates, without folder and extension.
-            pub fn file(self) -> &'static str {
-                match self { $(Prim::$name => $file,)+ }
-            }
 
             /// What its template is rendered with.
             pub fn context(self) -> Context {
@@ -50,14 +78,9 @@ macro_rules! prims {
                 match self { $(Prim::$name => &[$(Prim::$needs),*],)+ }
             }
 
-            /// Its text for CUDA.
-            pub fn cuda(self) -> &'static str {
-                match self { $(Prim::$name => cuda_text!($file),)+ }
-            }
-
-            /// Its text for HIP.
-            pub fn hip(self) -> &'static str {
-                match self { $(Prim::$name => hip_text!($file),)+ }
+            /// Its templates.
+            pub fn templates(self) -> Templates {
+                match self { $(Prim::$name => templates!($place $file),)+ }
             }
         }
     };
@@ -65,115 +88,115 @@ macro_rules! prims {
 
 prims! {
     /// Names of the plain types.
-    Types = "types", Nothing, [];
+    Types = common "types", Nothing, [];
     /// A record of the timeline.
-    TimelineEvent = "timeline_event", Nothing, [Types];
+    TimelineEvent = common "timeline_event", Nothing, [Types];
     /// Thread and block index.
-    Index = "index", Nothing, [];
+    Index = own "index", Nothing, [];
     /// Same bits, other type.
-    Bits = "bits", Nothing, [];
+    Bits = own "bits", Nothing, [];
     /// Several elements of one access.
-    Vec = "vec", Nothing, [];
+    Vec = common "vec", Nothing, [];
     /// 16-bit IEEE floats.
-    Fp16 = "fp16", Nothing, [];
+    Fp16 = own "fp16", Nothing, [];
     /// bfloat16.
-    Bf16 = "bf16", Nothing, [Bits];
+    Bf16 = own "bf16", Nothing, [Bits];
     /// OCP e4m3fn.
-    Fp8 = "fp8", Nothing, [Bits];
+    Fp8 = own "fp8", Nothing, [Bits];
     /// Vector of one value.
-    Fill = "fill", Nothing, [Vec];
+    Fill = common "fill", Nothing, [Vec];
     /// Vector of consecutive integers.
-    Iota = "iota", Nothing, [Vec];
+    Iota = common "iota", Nothing, [Vec];
     /// Vector load.
-    Load = "load", Nothing, [Vec];
+    Load = common "load", Nothing, [Vec];
     /// Vector store to global memory.
-    Store = "store", Nothing, [Bits, Vec];
+    Store = own "store", Nothing, [Bits, Vec];
     /// Vector store to shared memory.
-    StoreShared = "store_shared", Nothing, [Vec];
+    StoreShared = common "store_shared", Nothing, [Vec];
     /// Shared-memory arrays.
-    Shared = "shared", Nothing, [];
+    Shared = own "shared", Nothing, [];
     /// Signed arithmetic that wraps.
-    Wrapping = "wrapping", Nothing, [];
+    Wrapping = common "wrapping", Nothing, [];
     /// Minimum and maximum of two.
-    MinMax = "minmax", Nothing, [];
+    MinMax = own "minmax", Nothing, [];
     /// Functions of floats.
-    Math = "math", Nothing, [];
+    Math = own "math", Nothing, [];
     /// Population count and trailing zeros.
-    BitCount = "bitcount", Nothing, [];
+    BitCount = own "bitcount", Nothing, [];
     /// Saturating float to integer.
-    ToInt = "to_int", Nothing, [];
+    ToInt = own "to_int", Nothing, [];
     /// Smallest and largest value of a type.
-    Limits = "limits", Nothing, [];
+    Limits = own "limits", Nothing, [];
     /// A block as a group.
-    Block = "block", Block, [Index];
+    Block = own "block", Block, [Index];
     /// A warp as a group.
-    Warp = "warp", Block, [Index];
+    Warp = own "warp", Block, [Index];
     /// Several warps as a group.
-    Warps = "warps", Block, [Index];
+    Warps = own "warps", Block, [Index];
     /// Values of other lanes.
-    Shuffle = "shuffle", Block, [Index, Bits];
+    Shuffle = own "shuffle", Block, [Index, Bits];
     /// Sums.
-    OpSum = "op_sum", Nothing, [];
+    OpSum = common "op_sum", Nothing, [];
     /// Minima.
-    OpMin = "op_min", Nothing, [MinMax, Limits];
+    OpMin = common "op_min", Nothing, [MinMax, Limits];
     /// Maxima.
-    OpMax = "op_max", Nothing, [MinMax, Limits];
+    OpMax = common "op_max", Nothing, [MinMax, Limits];
     /// Conjunctions.
-    OpAnd = "op_and", Nothing, [];
+    OpAnd = common "op_and", Nothing, [];
     /// Disjunctions.
-    OpOr = "op_or", Nothing, [];
+    OpOr = common "op_or", Nothing, [];
     /// Reduction over a group.
-    Reduce = "reduce", Block, [Shuffle];
+    Reduce = common "reduce", Block, [Shuffle];
     /// Prefix reduction over a group.
-    Scan = "scan", Block, [Shuffle, Vec];
+    Scan = common "scan", Block, [Shuffle, Vec];
     /// Counting in order.
-    Tally = "tally", Block, [Shuffle, BitCount];
+    Tally = own "tally", Block, [Shuffle, BitCount];
     /// One lane works, all get the result.
-    Once = "once", Block, [Shuffle];
+    Once = common "once", Block, [Shuffle];
     /// Atomic sum.
-    AtomicSum = "atomic_sum", Nothing, [];
+    AtomicSum = own "atomic_sum", Nothing, [];
     /// Atomic minimum.
-    AtomicMin = "atomic_min", Nothing, [];
+    AtomicMin = own "atomic_min", Nothing, [];
     /// Atomic maximum.
-    AtomicMax = "atomic_max", Nothing, [];
+    AtomicMax = own "atomic_max", Nothing, [];
     /// Atomic conjunction.
-    AtomicAnd = "atomic_and", Nothing, [];
+    AtomicAnd = own "atomic_and", Nothing, [];
     /// Atomic disjunction.
-    AtomicOr = "atomic_or", Nothing, [];
+    AtomicOr = own "atomic_or", Nothing, [];
     /// Flag accesses at system scope.
-    System = "system", Target, [];
+    System = own "system", Target, [];
     /// Signal one rank.
-    Signal = "signal", Nothing, [System];
+    Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
-    SignalRanks = "signal_ranks", Nothing, [System];
+    SignalRanks = own "signal_ranks", Nothing, [System];
     /// The wall clock.
-    Clock = "clock", Nothing, [];
+    Clock = own "clock", Nothing, [];
     /// What records the timeline.
-    Timeline = "timeline", Block, [Index, Clock, TimelineEvent];
+    Timeline = common "timeline", Block, [Index, Clock, TimelineEvent];
     /// Bounded polling, and what happens when it fails.
-    Poll = "poll", Nothing, [Index, System, Clock];
+    Poll = own "poll", Nothing, [Index, System, Clock];
     /// Wait for one flag.
-    Wait = "wait", Nothing, [Poll];
+    Wait = common "wait", Nothing, [Poll];
     /// Wait for many flags.
-    WaitAll = "wait_all", Nothing, [Poll];
+    WaitAll = common "wait_all", Nothing, [Poll];
     /// Wait for those of a few flags that a mask picks.
-    WaitSome = "wait_some", Nothing, [Poll];
+    WaitSome = common "wait_some", Nothing, [Poll];
     /// Packets and their atomic accesses.
-    Packet = "packet", Nothing, [];
+    Packet = own "packet", Nothing, [];
     /// Send a packet.
-    SendPacket = "send_packet", Nothing, [Bits, Vec, Packet];
+    SendPacket = own "send_packet", Nothing, [Bits, Vec, Packet];
     /// Send several packets.
-    SendPackets = "send_packets", Nothing, [Vec, SendPacket];
+    SendPackets = common "send_packets", Nothing, [Vec, SendPacket];
     /// Take packets.
-    TakePackets = "take_packets", Nothing, [Bits, Vec, Poll, Packet];
+    TakePackets = own "take_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Send elements with a stamp.
-    SendStamped = "send_stamped", Nothing, [Bits];
+    SendStamped = own "send_stamped", Nothing, [Bits];
     /// Read elements with a stamp.
-    ReadStamped = "read_stamped", Nothing, [Bits, Poll];
+    ReadStamped = own "read_stamped", Nothing, [Bits, Poll];
     /// Successor of an epoch.
-    Epoch = "epoch", Nothing, [];
+    Epoch = common "epoch", Nothing, [];
     /// The last block advances the epoch.
-    Finish = "finish", Nothing, [Index];
+    Finish = own "finish", Nothing, [Index];
 }
 
 impl Prim {
@@ -326,13 +349,6 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_primitive_has_text_for_both_targets() {
-        for &p in Prim::ALL {
-            assert!(!p.cuda().is_empty() && !p.hip().is_empty(), "{p:?}");
-        }
-    }
-
-    #[test]
     fn primitives_come_after_what_they_need() {
         for &p in Prim::ALL {
             assert!(p.needs().iter().all(|n| *n < p), "{p:?} comes before something it needs");
@@ -351,7 +367,7 @@ mod tests {
     #[test]
     fn names_keep_clear_of_what_primitives_define() {
         for &p in Prim::ALL {
-            for name in [p.cuda(), p.hip()].iter().flat_map(|t| defined(t)) {
+            for name in p.templates().each().flat_map(|t| defined(t.text)) {
                 assert!(DEFINED.contains(&name), "{p:?} defines `{name}`, which DEFINED does not list");
             }
         }

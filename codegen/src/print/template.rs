@@ -14,12 +14,39 @@ use super::{
     timeline::{Timeline, TimelineSite},
 };
 
-const CUDA_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/kernel.hbs"));
-const HIP_KERNEL: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/kernel.hbs"));
-const CUDA_LAUNCH: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/cuda/launch.hbs"));
-const HIP_LAUNCH: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/launch.hbs"));
-const HIP_PRELUDE: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/hip/prelude.hbs"));
-const ABI: &str = include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/abi.h.hbs"));
+/// A file of `templates`.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Template {
+    /// Its path there, without the extension.
+    pub name: &'static str,
+    pub text: &'static str,
+}
+
+/// The template whose name the parts make up.
+macro_rules! template {
+    ($($part:literal),+) => {
+        Template {
+            name: concat!($($part),+),
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/", $($part,)+ ".hbs")),
+        }
+    };
+}
+pub(super) use template;
+
+/// The templates that are not of primitives.
+const SKELETONS: &[Template] = &[
+    template!("cuda/kernel"),
+    template!("hip/kernel"),
+    template!("cuda/launch"),
+    template!("hip/launch"),
+    template!("hip/prelude"),
+    template!("abi.h"),
+];
+
+/// Every template.
+fn all() -> impl Iterator<Item = Template> {
+    SKELETONS.iter().copied().chain(Prim::ALL.iter().flat_map(|p| p.templates().each()))
+}
 
 /// A named constant of the emitted source.
 #[derive(Debug, Serialize)]
@@ -145,31 +172,19 @@ fn registry() -> Result<&'static Handlebars<'static>, PrintError> {
         let mut h = Handlebars::new();
         h.set_strict_mode(true);
         h.register_escape_fn(no_escape);
-        let files = [
-            ("cuda/kernel", CUDA_KERNEL),
-            ("hip/kernel", HIP_KERNEL),
-            ("cuda/launch", CUDA_LAUNCH),
-            ("hip/launch", HIP_LAUNCH),
-            ("hip/prelude", HIP_PRELUDE),
-            ("abi.h", ABI),
-        ];
-        for (name, text) in files {
+        for Template { name, text } in all() {
             h.register_template_string(name, text)
                 .map_err(|e| PrintError::Template { template: name, message: e.to_string() })?;
-        }
-        for &prim in Prim::ALL {
-            for (backend, text) in [("cuda", prim.cuda()), ("hip", prim.hip())] {
-                h.register_template_string(&format!("{backend}/prim/{}", prim.file()), text)
-                    .map_err(|e| PrintError::Template { template: prim.file(), message: e.to_string() })?;
-            }
         }
         Ok(h)
     });
     built.as_ref().map_err(Clone::clone)
 }
 
-fn render(template: &'static str, name: &str, context: &impl Serialize) -> Result<String, PrintError> {
-    registry()?.render(name, context).map_err(|e| PrintError::Template { template, message: e.to_string() })
+fn render(name: &'static str, context: &impl Serialize) -> Result<String, PrintError> {
+    registry()?
+        .render(name, context)
+        .map_err(|e| PrintError::Template { template: name, message: e.to_string() })
 }
 
 /// The emitted source.
@@ -178,12 +193,12 @@ pub(super) fn kernel(target: Target, context: &KernelText) -> Result<String, Pri
         Target::Cuda(_) => "cuda/kernel",
         Target::Hip(_) => "hip/kernel",
     };
-    render(name, name, context)
+    render(name, context)
 }
 
 /// The C header.
 pub(super) fn abi(context: &AbiText) -> Result<String, PrintError> {
-    render("abi.h", "abi.h", context)
+    render("abi.h", context)
 }
 
 /// The launcher, which follows the emitted source.
@@ -192,19 +207,19 @@ pub(super) fn launch(target: Target, context: &LaunchText) -> Result<String, Pri
         Target::Cuda(_) => "cuda/launch",
         Target::Hip(_) => "hip/launch",
     };
-    render(name, name, context)
+    render(name, context)
 }
 
 /// What stands in for `hip/hip_runtime.h` where there is no ROCm.
 pub(super) fn hip_prelude() -> Result<String, PrintError> {
-    render("hip/prelude", "hip/prelude", &NothingText {})
+    render("hip/prelude", &NothingText {})
 }
 
 /// A primitive's text for a kernel.
 pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<String, PrintError> {
-    let name = format!("{}/prim/{}", target.backend(), prim.file());
+    let name = prim.templates().of(target).name;
     let text = match prim.context() {
-        Context::Nothing => render(prim.file(), &name, &NothingText {}),
+        Context::Nothing => render(name, &NothingText {}),
         Context::Block => {
             let block = BlockText {
                 warp_size: kernel.warp_size,
@@ -212,15 +227,53 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<S
                 block_warps: kernel.block_warps,
                 threads: kernel.block_threads(),
             };
-            render(prim.file(), &name, &block)
+            render(name, &block)
         }
         Context::Target => {
             let fence_acquire = match target {
                 Target::Cuda(arch) => arch.capability() >= 90,
                 Target::Hip(_) => true,
             };
-            render(prim.file(), &name, &TargetText { fence_acquire })
+            render(name, &TargetText { fence_acquire })
         }
     };
     text.map(|t| t.trim_end().to_string())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        collections::BTreeMap,
+        fs,
+        path::{Path, PathBuf},
+    };
+
+    use super::*;
+
+    /// The files below a folder.
+    fn files(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).unwrap().map(|e| e.unwrap().path());
+        entries.flat_map(|p| if p.is_dir() { files(&p) } else { vec![p] }).collect()
+    }
+
+    #[test]
+    fn every_file_is_used_once() {
+        let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../templates");
+        let mut there = files(&root);
+        let mut used: Vec<PathBuf> = all().map(|t| root.join(format!("{}.hbs", t.name))).collect();
+        there.sort();
+        used.sort();
+        assert_eq!(there, used);
+    }
+
+    #[test]
+    fn every_text_stands_once() {
+        let mut names = BTreeMap::new();
+        for Template { name, text } in all() {
+            assert!(!text.trim().is_empty(), "`{name}` is empty");
+            if let Some(other) = names.insert(text, name) {
+                panic!("`{other}` and `{name}` have the same text; what targets share is in templates/prim");
+            }
+        }
+    }
 }
