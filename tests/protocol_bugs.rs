@@ -175,7 +175,7 @@ const ROW_WAIT: Line = inbox("flag.from(source).wait(");
 const ROW_LOAD: Line = inbox("=> inbox.load(arrived, first");
 const ROW_SEND: Line = inbox("packets.send(Peers::mask(to), first, x)");
 const ROW_TAKE: Line = inbox("packets.take(first");
-const ROW_STORE: Line = dispatch("a.rows.store(");
+const ROW_STORE: Line = dispatch("rows.store(at(");
 const RECORD_SIGNAL: Line = records("parcel.signal(&flag");
 const RECORD_WAIT: Line = records("flag.wait_all(");
 const COUNT_PUT: Line = records("parcel.put(&count");
@@ -367,22 +367,23 @@ fn bugs_with_packets() -> Vec<Bug> {
         d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
         d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_TAKE),
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
-        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "route", BEGUN_SIGNAL),
-        d(
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
+        c(
             "nobody hears who has begun",
-            leave_out(Site::wait("route", "begun")),
+            leave_out(Site::wait("begun", "begun")),
             "lost-packet",
             "route",
             COUNT_SEND,
         ),
+        c("one copy of returns", one_bank(), "lost-packet", "send", RETURN_SEND),
+        c("combine keeps its epoch", keep_epoch(), "lost-packet", "send", RETURN_SEND),
     ]
 }
 
 fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
     let layout = Layout::Experts;
-    let bug =
-        |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
+    let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
     let entries_send = || Site::new("route", Access::Send, "entries");
     let entries_read = || Site::wait("expert", "entries");
     let row_send = || Site::new("send", Access::Send, "inbox_packets");
@@ -409,12 +410,12 @@ fn bugs_in_one_launch() -> Vec<Bug> {
         bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
         bug(
             "nobody hears who has begun",
-            leave_out(Site::wait("route", "begun")),
+            leave_out(Site::wait("begun", "begun")),
             "lost-packet",
             "expert",
             ENTRIES_READ,
         ),
-        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "route", BEGUN_SIGNAL),
+        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
     ]
 }
 
@@ -457,7 +458,21 @@ fn bugs_by_token() -> Vec<Bug> {
             COUNT_LOAD,
         ),
         bug(
+            flags("rows that nobody waits for"),
+            leave_out(Site::wait("recv", "row_flag")),
+            "data-race",
+            "send",
+            ROW_PUT,
+        ),
+        bug(
             flags("all rows in one place"),
+            replace(Site::put("send", "inbox"), Slot::Index, 0),
+            "data-race",
+            "send",
+            ROW_PUT,
+        ),
+        bug(
+            packets("all rows in one place"),
             replace(Site::store("recv", "rows"), Slot::Index, 0),
             "data-race",
             "recv",
@@ -492,8 +507,8 @@ fn bugs_by_token() -> Vec<Bug> {
             WORDS_READ,
         ),
         bug(
-            packets("nobody hears who has begun"),
-            leave_out(Site::wait("route", "begun")),
+            of_combine(Protocol::Packets, "nobody hears who has begun"),
+            leave_out(Site::wait("begun", "begun")),
             "lost-packet",
             "route",
             COUNT_SEND,

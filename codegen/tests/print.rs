@@ -37,3 +37,29 @@ fn sources_with_a_timeline() {
         }
     }
 }
+
+/// The kernel waits for the launch before it exactly if launchers are told that it may overlap it, and lets the next one begin
+/// after its work.
+#[test]
+fn kernels_that_overlap_the_launch_before_wait_for_it_first() {
+    for (target, overlaps) in [("cuda:sm_89", false), ("cuda:sm_90a", true), ("hip:gfx942", false)] {
+        for (name, make) in ALL {
+            let source = emitted(*make, target).unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
+            let entry = source.text.split_once("extern \"C\" __global__").expect("there is an entry").1;
+            let (_, body) = entry.split_once("{\n").expect("the entry has a body");
+            let body = body.split_once("\n}\n").expect("which ends").0;
+            let mut statements = body.lines().map(str::trim).filter(|l| !l.starts_with("//"));
+            let waits =
+                statements.next().is_some_and(|s| s.starts_with("asm volatile(\"griddepcontrol.wait;\""));
+            let lets =
+                statements.skip_while(|s| !s.contains("_role(")).any(|s| s.contains("launch_dependents"));
+            assert_eq!((waits, lets), (overlaps, overlaps), "{name} for {target}: {body}");
+            assert_eq!(source.launch.overlaps_previous, overlaps, "{name} for {target}");
+            assert_eq!(
+                source.text.contains("programmaticStreamSerialization"),
+                overlaps,
+                "{name} for {target}"
+            );
+        }
+    }
+}

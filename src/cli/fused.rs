@@ -1,10 +1,11 @@
 //! `--fused`: round trips in one launch beside dispatch and combine.
 
-use peerwarp_codegen::family::{Family, FieldRole, Fields};
+use peerwarp_codegen::family::{Family, Registry};
 
 use crate::input::InputError;
 use crate::kernels::moe::RoundTrip;
 use crate::moe::MoeShape;
+use crate::request::{Request, Scope};
 use crate::scenario::ScenarioError;
 
 use super::args::Selection;
@@ -13,27 +14,17 @@ use super::select::pair;
 
 /// Takes the settings of round trips in one launch out of all, which are for dispatch and combine.
 pub(super) fn settings(selection: &mut Selection) -> Vec<String> {
-    let settings = &mut selection.settings;
-    let of = |setting: &String| setting.strip_prefix(RoundTrip::NAME)?.strip_prefix('.').map(str::to_owned);
-    let own = settings.iter().filter_map(of).collect();
-    settings.retain(|setting| of(setting).is_none());
-    own
+    let own = |setting: &mut String| setting.split_once('.').is_some_and(|(of, _)| of == RoundTrip::NAME);
+    selection.settings.extract_if(.., own).collect()
 }
 
 /// The round trip for a shape: the defaults, but for what is set.
 pub(super) fn round_trip(shape: &MoeShape, settings: &[String]) -> Result<RoundTrip, Failure> {
-    let defaults = RoundTrip::defaults(shape).map_err(ScenarioError::from)?;
-    let family = RoundTrip::entry();
-    let mut values: Vec<(String, String)> =
-        family.fields().iter().zip(defaults.values()).map(|(f, v)| (f.name.into(), v.to_string())).collect();
-    for setting in settings {
-        let (name, value) = pair(setting, "--set")?;
-        let tuned = || family.fields().iter().filter(|f| f.role == FieldRole::Tune);
-        let field = tuned().find(|f| f.answers_to(&name));
-        let field = field.ok_or_else(|| InputError::unknown("--set", &name, tuned().map(|f| f.name)))?;
-        let at = values.iter_mut().find(|(name, _)| name == field.name);
-        at.expect("every field has a value").1 = value;
-    }
-    let built = family.build(&values).map_err(ScenarioError::from)?;
-    Ok(built.as_any().downcast_ref::<RoundTrip>().expect("of this family").clone())
+    let defaults = RoundTrip::defaults(shape).map_err(ScenarioError::from)?.variant_name();
+    let tuning: Result<_, InputError> = settings.iter().map(|s| pair(s, "--set")).collect();
+    let scope = Scope::Variant(defaults.clone());
+    let request = Request { label: defaults, origin: None, scope, key: vec![], tuning: tuning? };
+    let variants = request.resolve(&Registry::new([RoundTrip::entry()]))?;
+    let config = variants.first().and_then(|v| v.as_any().downcast_ref::<RoundTrip>());
+    Ok(config.expect("a variant of the family that its name says").clone())
 }

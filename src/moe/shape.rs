@@ -74,6 +74,13 @@ pub struct MoeShape {
     pub dtype: RowDtype,
 }
 
+impl fmt::Display for MoeShape {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = self;
+        write!(f, "hidden {hidden}, {experts} experts, topk {topk}, {tokens} tokens, {ranks} ranks, {dtype}")
+    }
+}
+
 impl MoeShape {
     /// Checks every field.
     pub fn check(&self) -> Result<(), MoeError> {

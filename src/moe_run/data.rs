@@ -19,18 +19,30 @@ pub struct Way {
     pub layout: Layout,
     /// Whether owners sum their rows of a token.
     pub dedup: bool,
+    /// Whether rows arrive in their places.
+    pub in_place: bool,
 }
 
 impl Way {
+    /// The buffers in which dispatch yields rows and their scales.
+    pub fn rows(&self) -> [&'static str; 2] {
+        if self.in_place { ["inbox", "inbox_scale"] } else { ["rows", "row_scale"] }
+    }
+
     /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. By token, where the
     /// weights are the experts' business, nobody applies them then: combine yields the plain sums of the owners' rows.
     pub fn y_is_rows(&self) -> bool {
         self.hook != Hook::None
     }
 
+    /// Whether anybody applies the weights.
+    pub fn weighs(&self) -> bool {
+        self.layout == Layout::Experts || !self.y_is_rows()
+    }
+
     /// The routing with the weights that are applied.
     fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
-        if self.layout == Layout::Experts || !self.y_is_rows() {
+        if self.weighs() {
             return routing.clone();
         }
         // One row comes from each owner, whichever of its entries it is of.

@@ -140,14 +140,15 @@ impl Round {
     }
 
     fn rows(&self, rank: u32, all: &mut Vec<Expected>) {
+        let [rows, scales_of_rows] = self.way.rows();
         for (place, entry) in self.places(rank) {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
-            all.push(Expected::new("rows", place * row.len() as u64, what, &row));
+            all.push(Expected::new(rows, place * row.len() as u64, what, &row));
             if self.shape.scales() > 0 && self.way.hook == Hook::None {
                 let scales: &[u8] = cast_slice(self.scales(entry));
                 let what = format!("scales of row {place}, which is {entry:?}");
-                all.push(Expected::new("row_scale", place * scales.len() as u64, what, scales));
+                all.push(Expected::new(scales_of_rows, place * scales.len() as u64, what, scales));
             }
         }
     }

@@ -15,7 +15,7 @@ impl RoundTrip {
 
     /// How its rounds are computed.
     pub fn way(&self) -> Way {
-        Way { hook: self.hook, layout: Layout::Experts, dedup: true }
+        Way { hook: self.hook, layout: Layout::Experts, dedup: true, in_place: false }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.
@@ -35,7 +35,7 @@ fn key(shape: &MoeShape, hook: Hook) -> RoundTripKey {
 /// Whether a variant is legal and for this shape.
 pub(super) fn check(config: &RoundTrip, shape: &MoeShape) -> Result<(), MoeError> {
     if config.key() != key(shape, config.hook) {
-        return Err(MoeError::invalid("round_trip", config.variant_name(), format!("must be for {shape:?}")));
+        return Err(MoeError::invalid("round_trip", config.variant_name(), format!("must be for {shape}")));
     }
     Ok(config.check()?)
 }

@@ -448,12 +448,10 @@ impl Host<'_> {
         let rank = self.place.rank;
         let places: BTreeSet<u64> = round.places(rank).iter().map(|(place, _)| *place).collect();
         let (row, scales) = round.dispatched_row_bytes();
-        for (name, bytes) in [("rows", row), ("row_scale", scales)] {
+        let [rows_in, scales_in] = round.way.rows();
+        for (name, bytes) in [(rows_in, row), (scales_in, scales)].into_iter().filter(|(_, bytes)| *bytes > 0)
+        {
             let all = self.all_of(name)?;
-            if bytes == 0 {
-                untouched(name, &all, 0)?;
-                continue;
-            }
             for (place, row) in (0..).zip(all.chunks(bytes)).filter(|(place, _)| !places.contains(place)) {
                 untouched(&format!("{name}, row {place}"), row, 0)?;
             }

@@ -9,7 +9,7 @@ use rayon::prelude::*;
 
 use super::data::Round;
 use super::{Errors, MoeRun, MoeTuning, Traffic, Way, fused, steps};
-use crate::kernels::moe::{Layout, RoundTrip};
+use crate::kernels::moe::RoundTrip;
 use crate::moe::{MoeError, MoeProblem, MoeShape};
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums, of which the kernels have none, depends

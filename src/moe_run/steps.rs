@@ -41,7 +41,9 @@ pub(super) fn load(round: &Round, memory: &mut impl RankMemory) -> Result<(), St
     let n = ids.len() as u32 / round.shape.topk;
     memory.write("n", 0, &[n])?;
     memory.write("x", 0, &tokens.rows)?;
-    memory.write("x_scale", 0, &tokens.scales)?;
+    if !tokens.scales.is_empty() {
+        memory.write("x_scale", 0, &tokens.scales)?;
+    }
     memory.write("ids", 0, &round.ids(memory.rank()))?;
     memory.write("weights", 0, &round.routing.weights[rank])
 }

@@ -1,6 +1,6 @@
 //! Which variants of dispatch and combine run together.
 
-use peerwarp_codegen::family::Family;
+use peerwarp_codegen::family::{Choice, Family};
 use serde::{Deserialize, Serialize};
 
 use super::{Way, fused};
@@ -98,7 +98,7 @@ impl MoeTuning {
     /// What the results depend on.
     pub fn way(&self) -> Way {
         let Dispatch { hook, layout, dedup, .. } = self.dispatch;
-        Way { hook, layout, dedup }
+        Way { hook, layout, dedup, in_place: self.dispatch.in_place() }
     }
 
     /// The launches of a dispatch, in order.
@@ -121,18 +121,22 @@ impl MoeTuning {
         fitting.dispatch.hook = self.dispatch.hook;
         if self.dispatch.key() != fitting.dispatch.key() {
             let name = self.dispatch.variant_name();
-            return Err(MoeError::invalid("dispatch", name, format!("must be for {shape:?}, in one phase")));
+            return Err(MoeError::invalid("dispatch", name, format!("must be for {shape}, in one phase")));
         }
         if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
             let name = self.combine.variant_name();
             let allowed =
-                format!("must be for {shape:?}, in one phase, with layout and dedup as dispatch has them");
+                format!("must be for {shape}, in one phase, with layout and dedup as dispatch has them");
             return Err(MoeError::invalid("combine", name, allowed));
         }
-        if self.combine.protocol == Protocol::Packets && self.dispatch.protocol == Protocol::Flags {
+        if self.combine.protocol != self.dispatch.protocol {
             let name = self.combine.variant_name();
-            // A return that came with a flag is what says that the row's slot at its owner is free again.
-            let allowed = "must be for rows that come back with flags, as dispatch sends them with flags";
+            // A return that came with a flag is what says that the slot of a row that went with one is free again; of packets,
+            // combine hears what dispatch has said.
+            let allowed = format!(
+                "must be for rows that come back as they went out, {}",
+                self.dispatch.protocol.name()
+            );
             return Err(MoeError::invalid("combine", name, allowed));
         }
         if let Some(round_trip) = &self.round_trip {
@@ -140,6 +144,11 @@ impl MoeTuning {
             if !self.dispatch.dedup {
                 let name = round_trip.variant_name();
                 return Err(MoeError::invalid("round_trip", name, "none where dispatch is not deduplicated"));
+            }
+            if !self.way().weighs() {
+                let name = round_trip.variant_name();
+                let allowed = "none beside a hook on rows by token, to which nobody applies the weights";
+                return Err(MoeError::invalid("round_trip", name, allowed));
             }
         }
         self.dispatch_launches().iter().try_for_each(Family::check)?;

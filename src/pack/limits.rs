@@ -134,7 +134,7 @@ pub(super) fn residency(
     if residency.blocks() >= launch.grid {
         return Ok(residency);
     }
-    let LaunchShape { grid, block_threads, shared_bytes } = *launch;
+    let LaunchShape { grid, block_threads, shared_bytes, .. } = *launch;
     let because = match limit {
         Limit::Registers => format!("{} registers for each of {block_threads} threads", used.registers),
         Limit::Threads => format!("{block_threads} threads a block"),
@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn launch(grid: u32, block_threads: u32, shared_bytes: u32) -> LaunchShape {
-        LaunchShape { grid, block_threads, shared_bytes }
+        LaunchShape { grid, block_threads, shared_bytes, overlaps_previous: true }
     }
 
     fn registers(registers: u32) -> Resources {

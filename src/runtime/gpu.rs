@@ -124,8 +124,8 @@ pub struct LaunchConfig {
 
 impl From<&LaunchShape> for LaunchConfig {
     fn from(shape: &LaunchShape) -> LaunchConfig {
-        let LaunchShape { grid, block_threads, shared_bytes, .. } = *shape;
-        LaunchConfig { grid, block_threads, shared_bytes, ..LaunchConfig::default() }
+        let LaunchShape { grid, block_threads, shared_bytes, overlaps_previous } = *shape;
+        LaunchConfig { grid, block_threads, shared_bytes, overlaps_previous, ..LaunchConfig::default() }
     }
 }
 

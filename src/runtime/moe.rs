@@ -91,8 +91,10 @@ impl MoeAllToAll {
         let plan = Plan::new(&kernels);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |(index, member)| {
-            let layout = tuning.dispatch.layout;
-            Making { world, member, index, plan: &plan, shared: &shared, shape, layout, images }.rank(&kernels)
+            let (layout, in_place) = (tuning.dispatch.layout, tuning.dispatch.in_place());
+            let plan = &plan;
+            Making { world, member, index, plan, shared: &shared, shape, layout, in_place, images }
+                .rank(&kernels)
         };
         let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
         // Nobody launches before everybody can.
@@ -124,6 +126,7 @@ struct Making<'a> {
     shared: &'a Arc<Symmetric>,
     shape: MoeShape,
     layout: Layout,
+    in_place: bool,
     images: &'a dyn Images,
 }
 
@@ -150,6 +153,21 @@ impl Making<'_> {
                 .collect::<Result<Vec<_>, _>>()
         };
         let payload = self.plan.payload(own, local.ptr());
+        let mut buffers: BTreeMap<_, _> = self
+            .plan
+            .local
+            .iter()
+            .map(|(name, &(at, bytes))| (name.clone(), (local.ptr() + at, bytes)))
+            .collect();
+        if self.in_place {
+            // Rows and scales are where they arrive.
+            for (name, arrives) in [("rows", "inbox"), ("row_scale", "inbox_scale")] {
+                let found = self.plan.symmetric.get(arrives).map(|&(at, bytes)| (own + at, bytes));
+                buffers.extend(
+                    found.into_iter().flat_map(|at| [name, arrives].map(|name| (name.to_owned(), at))),
+                );
+            }
+        }
         Ok(MoeRank {
             rank: self.member.rank,
             gpu: Arc::clone(gpu),
@@ -161,9 +179,9 @@ impl Making<'_> {
             shape: self.shape,
             layout: self.layout,
             stream: None,
-            buffers: self.plan.local.clone(),
+            buffers,
             payload,
-            local,
+            _local: local,
             _alive: alive,
             _shared: Arc::clone(self.shared),
         })
@@ -255,10 +273,11 @@ pub struct MoeRank {
     layout: Layout,
     /// The stream that calls on slices have used.
     stream: Option<RawStream>,
-    buffers: BTreeMap<String, (u64, u64)>,
+    /// First byte and size of what there is for callers.
+    buffers: BTreeMap<String, (DevicePtr, u64)>,
     /// First byte and size of what a round writes before it reads it.
     payload: Vec<(DevicePtr, u64)>,
-    local: Buffer,
+    _local: Buffer,
     _alive: Arc<()>,
     _shared: Arc<Symmetric>,
 }
@@ -305,8 +324,7 @@ impl MoeRank {
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
     /// `n_from`, `weight_from`; with rows by expert `pos`, with rows by token `gather` and `entry_expert`.
     pub fn buffer(&self, name: &str) -> Result<(DevicePtr, u64), RuntimeError> {
-        let found = self.buffers.get(name).map(|&(at, bytes)| (self.local.ptr() + at, bytes));
-        found.ok_or_else(|| {
+        self.buffers.get(name).copied().ok_or_else(|| {
             let known: Vec<&str> = self.buffers.keys().map(String::as_str).collect();
             RuntimeError::invalid("buffer", name, format!("one of {}", known.join(", ")))
         })
@@ -315,10 +333,9 @@ impl MoeRank {
     /// Lets all kernels begin in the epochs after `epoch`, as if so many had gone before. Before the first
     /// launch, on all ranks.
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
-        let there = [(Kernel::Dispatch, true), (Kernel::Combine, true)];
-        let there = there.into_iter().chain([(Kernel::RoundTrip, !self.round_trip.is_empty())]);
-        there.filter(|(_, there)| *there).try_for_each(|(kernel, _)| {
-            let (word, _) = self.buffer(kernel.epoch())?;
+        let words = [Kernel::Dispatch, Kernel::Combine, Kernel::RoundTrip].map(Kernel::epoch);
+        words.into_iter().filter(|word| self.buffers.contains_key(*word)).try_for_each(|word| {
+            let (word, _) = self.buffer(word)?;
             self.gpu.upload(word, &epoch.to_ne_bytes())
         })
     }

@@ -48,7 +48,8 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
     for (rank, pair) in launches.chunks(2).enumerate() {
         let d = |name, at| member(&pair[0], &*dispatch, name, at);
         let c = |name, at| member(&pair[1], &*combine, name, at);
-        assert_eq!(["x", "x_scale", "n", "ids", "weights"].map(|n| d(n, 0)), [0x10, 0x20, 0x30, 0x40, 0x50]);
+        // Rows in bf16 have no scales.
+        assert_eq!(["x", "n", "ids", "weights"].map(|n| d(n, 0)), [0x10, 0x30, 0x40, 0x50]);
         assert_eq!(["n", "ids", "weights", "y", "out"].map(|n| c(n, 0)), [0x30, 0x40, 0x50, 0x60, 0x70]);
         for name in ["n_from", "pos", "weight_from"] {
             assert_eq!(d(name, 0), c(name, 0), "{name}");

@@ -86,7 +86,7 @@ impl Found {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// None of the pairs can be used.
-    #[error("{shape:?}: none of {tried} pairs can be used; the last one: {reason}")]
+    #[error("{shape}: none of {tried} pairs can be used; the last one: {reason}")]
     Nothing {
         /// The shape.
         shape: Box<MoeShape>,

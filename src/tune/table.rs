@@ -159,7 +159,7 @@ pub enum TableError {
         allowed: String,
     },
     /// A record names a variant that does not exist any more.
-    #[error("record of {shape:?}: {source}: the kernels have changed; tune anew")]
+    #[error("record of {shape}: {source}: the kernels have changed; tune anew")]
     Variant {
         /// The record's shape.
         shape: Box<MoeShape>,
@@ -167,7 +167,7 @@ pub enum TableError {
         source: Box<NameError>,
     },
     /// A record's variants are not for its shape, or do not go together.
-    #[error("record of {shape:?}: {source}")]
+    #[error("record of {shape}: {source}")]
     Pair {
         /// The record's shape.
         shape: Box<MoeShape>,
@@ -176,7 +176,7 @@ pub enum TableError {
     },
     /// The kernels are not those that were measured.
     #[error(
-        "record of {shape:?}: kernels = {found}: must be {allowed}, as they are emitted now; the kernels have changed, \
+        "record of {shape}: kernels = {found}: must be {allowed}, as they are emitted now; the kernels have changed, \
          tune anew"
     )]
     Drifted {

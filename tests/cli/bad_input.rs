@@ -20,7 +20,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     (
         "no such setting of round trips",
         "bench --model glm-4.5 --ranks 2 --fused --set moe_round_trip.nonsense=1",
-        &["--set = nonsense", "expert_blocks"],
+        &["--set = moe_round_trip.nonsense", "expert_blocks"],
     ),
     (
         "value of a setting of round trips",
@@ -55,7 +55,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     (
         "dispatch and combine that do not go together",
         "run --backend gpu --model glm-4.5 --ranks 2 --set moe_dispatch.dedup=false",
-        &["combine = moe_combine_", "with dedup as dispatch has it"],
+        &["combine = moe_combine_", "with layout and dedup as dispatch has them"],
     ),
     (
         "a pack that is not there",

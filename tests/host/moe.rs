@@ -173,7 +173,9 @@ fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
     let (tokens, ids) = (&round.tokens[at], &round.routing.ids[at]);
     job.write(rank, "n", 0, &[ids.len() as u32 / round.shape.topk]);
     job.write(rank, "x", 0, &tokens.rows);
-    job.write(rank, "x_scale", 0, &tokens.scales);
+    if !tokens.scales.is_empty() {
+        job.write(rank, "x_scale", 0, &tokens.scales);
+    }
     job.write(rank, "ids", 0, &round.ids(rank));
     job.write(rank, "weights", 0, &round.routing.weights[at]);
     launches.iter().for_each(|&launch| job.run_on(rank, launch));

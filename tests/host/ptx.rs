@@ -106,6 +106,8 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let words = vector(value, operands)?;
             format!("::host::store_words({to}, {words});")
         }
+        // Launches run one after the other here.
+        (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
         _ => return Err(refused()),
     })

@@ -86,16 +86,12 @@ fn launches_of_an_aborted_world_leave_at_once() {
     }
 }
 
-/// Checks the record of a wait for a rank's records or, as whose time runs out first is up to the schedule, of the one for
-/// its having begun.
+/// Checks the record of a wait for a rank's records.
 fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Status) {
     let kernel = &host.emitted[0].kernel;
     let named = |name: &str| kernel.params.iter().position(|p| p.name == name);
     let (name, kind, wait, role) = match protocol {
         Protocol::Flags => ("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv"),
-        Protocol::Packets if named("begun") == Some(status.flag as usize) => {
-            ("begun", ParamKind::Flags, "begun.wait_all(", "route")
-        }
         Protocol::Packets => ("stamped_n", ParamKind::Stamped, "n.gather(record + self.bank", "recv"),
     };
     let flag = named(name).expect("dispatch has it");

@@ -86,7 +86,7 @@ fn a_wrong_index_is_found() {
         (Site::store("index", "weight_from"), "weights of the entries of rank 0"),
         (Site::store("index", "n_from"), "tokens of each source"),
         (Site::store("index", "gather"), "rows of the experts"),
-        (Site::store("recv", "rows"), "bytes of row 0"),
+        (Site::store("recv", "rows"), "bytes of row "),
     ] {
         let edit = &mut |k: &mut _| mutate_one(k, "dispatch", &store);
         let run = MoeSim::with_edited(&problem, &tuning, 2, edit).unwrap().run(&Options::default());
@@ -146,6 +146,10 @@ fn what_does_not_fit_is_refused() {
     assert!(message(&unequal, 1).ends_with("in one phase, with layout and dedup as dispatch has them"));
 
     assert!(message(&other_layout, 1).ends_with("with layout and dedup as dispatch has them"));
+
+    let mut unweighted = fits.clone().with_layout(Layout::Tokens).with_hook(Hook::Expert);
+    unweighted.round_trip = unweighted.clone().with_round_trip().unwrap().round_trip;
+    assert!(message(&unweighted, 1).ends_with("to which nobody applies the weights"));
 
     let mut half = fits.clone();
     half.dispatch.phase = Phase::Send;

@@ -43,7 +43,8 @@ impl ReluDispatch {
             vectors: 1,
             chunk: 2,
             dedup: self.dedup,
-            protocol: if self.dedup { Protocol::Packets } else { Protocol::Flags },
+            // Of packets, combine hears who has begun, and there is none here.
+            protocol: Protocol::Flags,
         }
     }
 }

@@ -113,6 +113,14 @@ impl Target {
         }
     }
 
+    /// Whether a kernel can wait by itself for the launches before it (programmatic dependent launch).
+    pub const fn overlaps_launches(self) -> bool {
+        match self {
+            Target::Cuda(arch) => arch.capability() >= 90,
+            Target::Hip(_) => false,
+        }
+    }
+
     /// Extension of emitted source files, without the dot.
     pub const fn file_extension(self) -> &'static str {
         match self {

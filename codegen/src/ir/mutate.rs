@@ -17,6 +17,7 @@ use thiserror::Error;
 
 use super::*;
 
+pub(crate) use edit::insert_before;
 pub use site::{Access, Site};
 
 /// A bug to plant.

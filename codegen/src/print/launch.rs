@@ -103,6 +103,7 @@ pub(super) fn launcher(host: &Host) -> Result<String, PrintError> {
             threads: launch.block_threads,
             shared: launch.shared_bytes,
             large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
+            overlaps_previous: launch.overlaps_previous,
             pointers: args::pointers(kernel, names, timeline),
         },
     )

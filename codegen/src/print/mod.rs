@@ -40,6 +40,7 @@ mod program;
 mod protocol;
 mod reach;
 mod source;
+mod splats;
 mod stamped;
 mod steps;
 mod sync;
@@ -72,6 +73,9 @@ pub struct LaunchShape {
     pub block_threads: u32,
     /// Dynamic shared memory a block, in bytes.
     pub shared_bytes: u32,
+    /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
+    #[serde(default)]
+    pub overlaps_previous: bool,
 }
 
 /// An emitted kernel.

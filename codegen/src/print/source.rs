@@ -1,6 +1,7 @@
 //! Puts the parts of an emitted source together.
 
 use std::collections::{BTreeSet, HashMap};
+use std::mem;
 
 use crate::{
     family::Target,
@@ -18,8 +19,10 @@ use super::{
     names::is_identifier,
     ops::{self, type_name},
     prim::{Prim, Used},
+    splats,
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
+    writer::Writer,
 };
 
 /// Emits a kernel.
@@ -30,18 +33,23 @@ pub(super) fn emit(
     timeline: Option<u32>,
 ) -> Result<Source, PrintError> {
     check(kernel, target)?;
+    let kernel = &splats::apart(kernel);
     let facts = Facts::new(kernel, target, timeline)?;
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
     let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
-    let launch =
-        LaunchShape { grid: kernel.grid_blocks(), block_threads: kernel.block_threads(), shared_bytes };
+    let launch = LaunchShape {
+        grid: kernel.grid_blocks(),
+        block_threads: kernel.block_threads(),
+        shared_bytes,
+        overlaps_previous: target.overlaps_launches(),
+    };
     let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref());
     check_args(kernel, target, &layout)?;
     let mut used = Used::default();
     used.add(Prim::Types);
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
-    let body = entry_body(&facts, &mut used, &offsets)?;
+    let [body, end] = entry_body(&facts, &mut used, &offsets)?;
     let mut roles = vec![];
     let mut first = 0;
     for (i, role) in kernel.roles.iter().enumerate() {
@@ -64,7 +72,9 @@ pub(super) fn emit(
         roles,
         threads: kernel.block_threads(),
         entry: kernel.variant.clone(),
+        overlaps_previous: launch.overlaps_previous,
         body,
+        end,
     };
     let device = template::kernel(target, &context)?;
     let host = launch::Host {
@@ -232,7 +242,7 @@ fn entry_body(
     facts: &Facts,
     used: &mut Used,
     offsets: &HashMap<SharedId, u32>,
-) -> Result<String, PrintError> {
+) -> Result<[String; 2], PrintError> {
     let kernel = facts.p.kernel;
     let talks = kernel
         .params
@@ -292,8 +302,9 @@ fn entry_body(
             e.w.line("}");
         }
     }
+    let body = mem::replace(&mut e.w, Writer::new(1));
     finish(facts, &mut e);
-    Ok(e.w.finish().trim_end().to_string())
+    Ok([body, e.w].map(|w| w.finish().trim_end().to_owned()))
 }
 
 /// The epoch that an operation of the prologue begins, and its word, if the kernel advances it.

@@ -72,7 +72,9 @@ pub(super) struct KernelText {
     pub roles: Vec<String>,
     pub threads: u32,
     pub entry: String,
+    pub overlaps_previous: bool,
     pub body: String,
+    pub end: String,
 }
 
 /// What `abi.h.hbs` is rendered with.
@@ -143,6 +145,7 @@ pub(super) struct LaunchText {
     pub threads: u32,
     pub shared: u32,
     pub large_shared: bool,
+    pub overlaps_previous: bool,
     pub pointers: Vec<PointerText>,
 }
 

@@ -45,13 +45,39 @@ int RUNTIME_(OccupancyMaxActiveBlocksPerMultiprocessor)(
     return 0;
 }
 
-int RUNTIME_(LaunchKernel)(
-    const void* kernel, struct dim3 grid, struct dim3 block, void** args, size_t shared, void* stream) {
+static int launched(
+    const void* kernel, struct dim3 grid, struct dim3 block, void** args, size_t shared, const void* stream) {
     printf(
         "launch of %u %u %u blocks, %u %u %u threads, %lu bytes, %s, %s, %s\n", grid.x, grid.y, grid.z, block.x,
         block.y, block.z, (unsigned long)shared, kernel == fake_entry() ? "the kernel" : "another kernel",
         args[0] == fake_args() ? "the arguments" : "other arguments", stream == &fake ? "the stream" : "another");
     return fake.launch_error;
+}
+
+int RUNTIME_(LaunchKernel)(
+    const void* kernel, struct dim3 grid, struct dim3 block, void** args, size_t shared, void* stream) {
+    return launched(kernel, grid, block, args, shared, stream);
+}
+
+/* As cudaLaunchConfig_t and cudaLaunchAttribute are laid out. */
+struct attribute {
+    int id;
+    char pad[4];
+    int value[16];
+};
+struct config {
+    struct dim3 grid, block;
+    size_t shared;
+    void* stream;
+    const struct attribute* attributes;
+    unsigned count;
+};
+
+int RUNTIME_(LaunchKernelExC)(const struct config* config, const void* kernel, void** args) {
+    for (unsigned i = 0; i < config->count; ++i) {
+        printf("attribute %d: %d\n", config->attributes[i].id, config->attributes[i].value[0]);
+    }
+    return launched(kernel, config->grid, config->block, args, config->shared, config->stream);
 }
 
 const char* RUNTIME_(GetErrorString)(int code) {

@@ -2,10 +2,12 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Combine, Phase, Protocol};
+use super::config::Combine;
 use super::device::{at, expert, owner, owners};
 use super::layout::Layout;
 use super::pieces::each_piece;
+use super::protocol::{Phase, Protocol};
+use super::records::hear;
 
 /// What rows of combine come back in.
 #[derive(KernelArgs)]
@@ -18,8 +20,7 @@ pub struct ReturnArgs {
     /// A row has come back, `[token][owner]` or `[token][k]`.
     #[len(|c| c.return_rows(Protocol::Flags))]
     pub return_flag: Option<Flags>,
-    /// Rows as they come back as packets, in the same order. One bank is enough: everybody has heard in dispatch, from
-    /// everybody, that the combine before has taken its packets.
+    /// Rows as they come back as packets, in the same order, `[parity]` first.
     #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub return_packets: Option<AnyPackets>,
@@ -64,7 +65,10 @@ pub struct CombineArgs {
     /// Where rows come back.
     #[group]
     pub back: ReturnArgs,
-    /// Counts combines.
+    /// Of dispatch, with packets: a rank has begun it, `[parity][source]`. Dispatch says so, and combine hears it.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub begun: Option<Flags>,
+    /// Counts combines: as many as dispatches.
     pub epoch: EpochWord,
 }
 
@@ -83,17 +87,22 @@ pub struct CombineArgs {
 pub fn combine(c: &Combine, a: &CombineArgs) {
     // Of the two launches of a split operation, the second one ends the epoch.
     let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    // Packets exist twice: this launch uses the bank that starts here.
+    let bank = epoch.parity() * c.bank_rows();
     if c.phase.sends() {
-        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch)));
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch, bank)));
     }
     if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
+        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch, bank)));
+        if let Some(begun) = a.begun {
+            role("begun", c.begun_blocks(), |_| hear(&begun, c.ranks, epoch));
+        }
     }
 }
 
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
 #[kernel]
-fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
+fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let pieces = c.sent_pieces();
     let here = a.pos.or(a.entry_expert).expect("either says which entries are here");
     for i in g.strided(c.tokens * c.token_slots() * c.ranks * pieces.parts()) {
@@ -104,7 +113,7 @@ fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
         if slot < a.n_from.get(source) * c.token_slots() {
             let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
             if (here.load(entry, c.slot_entries()) >= 0).any() {
-                let back = if c.dedup { slot * c.ranks + rank() } else { slot };
+                let back = bank + if c.dedup { slot * c.ranks + rank() } else { slot };
                 let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
                 pieces.each(part, |start, len| {
                     let to = at(back, c.hidden) + start.to_u64();
@@ -173,24 +182,31 @@ fn tiles_in_flight(vectors: u32) -> u32 {
 
 /// Sums what comes back for every token.
 #[kernel]
-fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch) {
+fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let pieces = c.summed_pieces();
     for i in g.strided(a.n.get(0).min(c.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
-        pieces.each(part, |start, len| sum_piece(c, a, epoch, token, start, len));
+        pieces.each(part, |start, len| sum_piece(c, a, (epoch, bank), token, start, len));
     }
 }
 
 /// `len` elements from element `start` on of what comes back for a token, summed: the owners' pieces in the order of
 /// ranks, or the entries' rows with their weights in the order of k.
 #[kernel]
-fn sum_piece(c: &Combine, a: &CombineArgs, epoch: Epoch, token: Val<u32>, start: Val<u32>, len: u32) {
+fn sum_piece(
+    c: &Combine,
+    a: &CombineArgs,
+    (epoch, bank): (Epoch, Val<u32>),
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) {
     let sum = match (c.dedup, a.back.return_packets) {
         (true, _) => {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-            sum_of_owners(c, &a.back, owners, token * c.ranks, epoch, start, len)
+            sum_of_owners(c, &a.back, owners, bank + token * c.ranks, epoch, start, len)
         }
-        (false, Some(packets)) => sum_of_packets(c, a, packets, token, start, len),
+        (false, Some(packets)) => sum_of_packets(c, a, packets, bank, token, start, len),
         (false, None) => sum_of_entries(c, a, epoch, token, start, len),
     };
     a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
@@ -235,6 +251,7 @@ fn sum_of_packets(
     c: &Combine,
     a: &CombineArgs,
     packets: AnyPackets,
+    bank: Val<u32>,
     token: Val<u32>,
     start: Val<u32>,
     len: u32,
@@ -249,7 +266,7 @@ fn sum_of_packets(
             let expert = expert(a.ids.get(back));
             let valid = expert < c.experts;
             there = there | valid.select(1u64 << i, 0u64);
-            tiles.push((at(back, c.hidden) + start.to_u64(), owner(c.map(), expert)));
+            tiles.push((at(bank + back, c.hidden) + start.to_u64(), owner(c.map(), expert)));
             weights.push(valid.select(a.weights.get(back), 0.0));
         }
         for (y, weight) in packets.take_each(tiles, len, there).into_iter().zip(weights) {

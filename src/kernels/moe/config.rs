@@ -9,7 +9,8 @@ use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
-use crate::moe::{ExpertMap, MoeShape, RowDtype};
+use super::protocol::{Phase, Protocol, protocol_of};
+use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
@@ -20,47 +21,6 @@ const MAX_SHARED_BYTES: u64 = 46 << 10;
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
-
-/// Which half of an operation a launch does.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[choice(serde)]
-pub enum Phase {
-    /// Sends and receives, with roles for each.
-    Both,
-    /// Sends only; the launch that receives comes later, and work may go on in between.
-    Send,
-    /// Receives what the launch before sent.
-    Recv,
-}
-
-impl Phase {
-    /// Whether it has the sending roles.
-    pub fn sends(self) -> bool {
-        self != Phase::Recv
-    }
-
-    /// Whether it has the receiving role.
-    pub fn receives(self) -> bool {
-        self != Phase::Send
-    }
-}
-
-/// How rows travel.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[choice(serde)]
-pub enum Protocol {
-    /// 16-byte stores, then a flag for the row that is released after them: three trips until a row is there.
-    Flags,
-    /// Packets, which are there after one trip. Each is looked at until it has arrived and is emptied again.
-    Packets,
-}
-
-fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
-    let legal = protocol == Protocol::Flags || row_bytes.is_multiple_of(PACKET_BYTES);
-    Illegal::unless(legal, "protocol", protocol.name(), || {
-        format!("flags for rows of {row_bytes} bytes: packets carry {PACKET_BYTES}")
-    })
-}
 
 fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
     Illegal::unless(
@@ -103,19 +63,19 @@ pub struct Dispatch {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 32 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks(key.tokens * key.ranks))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens))]
     pub group_warps: u32,
-    /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = 4)]
+    /// Vectors of 16 bytes that a lane has in flight: of fp8 one has as many elements to compute with as four should have.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| if key.dtype == RowDtype::Fp8 && key.hook != Hook::None { 1 } else { 4 })]
     pub vectors: u32,
     /// Tokens of a record.
     #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
@@ -126,6 +86,37 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
+}
+
+/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
+/// summed at home, are better spread over more warps.
+fn vectors_of_combine(key: &CombineKey) -> u32 {
+    match (key.layout, protocol(key.hidden, key.tokens)) {
+        (Layout::Tokens, Protocol::Flags) => 4,
+        (Layout::Tokens, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
+        _ => 2,
+    }
+}
+
+/// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
+fn only_waits(key: &DispatchKey) -> bool {
+    key.layout == Layout::Tokens
+        && key.hook == Hook::None
+        && protocol(key.hidden, key.tokens) == Protocol::Flags
+}
+
+/// Fewer that send once there are enough warps for all rows, as receivers have more to do: until the link is what they wait for.
+fn send_blocks(key: &DispatchKey) -> u32 {
+    match key.tokens * key.ranks {
+        _ if only_waits(key) => 64,
+        slots if slots > 512 => 32,
+        _ if key.tokens >= 32 => 16,
+        _ => (key.tokens * 4).next_power_of_two().clamp(8, 32),
+    }
+}
+
+fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
+    if only_waits(key) { 16 } else { recv_blocks(key.tokens * key.ranks) }
 }
 
 /// Blocks for a number of (source, token) slots to receive.
@@ -235,12 +226,33 @@ impl Dispatch {
         self.shape().scales()
     }
 
-    /// Elements of a row's scales as they travel: whole packets, where they are packets.
-    pub fn sent_scales(&self) -> u32 {
+    /// Elements of a row, of the type in which it moves, that have a scale together.
+    pub fn scaled(&self) -> u32 {
+        SCALE_BLOCK / self.moved().bytes()
+    }
+
+    /// Scales of a piece of a row. Pieces that are not a row's last have whole packets of them.
+    pub(super) fn scales_of(&self, piece: u32) -> u32 {
+        piece.div_ceil(self.scaled())
+    }
+
+    /// The same as they travel: whole packets, where they are packets.
+    pub(super) fn sent_scales_of(&self, piece: u32) -> u32 {
+        let scales = self.scales_of(piece);
         match self.protocol {
-            Protocol::Flags => self.scales(),
-            Protocol::Packets => self.scales().next_multiple_of(PACKET_BYTES / 4),
+            Protocol::Flags => scales,
+            Protocol::Packets => scales.next_multiple_of(PACKET_BYTES / 4),
         }
+    }
+
+    /// Elements of a row's scales as they travel.
+    pub fn sent_scales(&self) -> u32 {
+        if self.scales() == 0 { 0 } else { self.sent_scales_of(self.row()) }
+    }
+
+    /// The most scales of a piece that a hook needs.
+    pub(super) fn scales_at_hand(&self) -> u32 {
+        if self.scales() == 0 || self.hook == Hook::None { 0 } else { self.sent_scales_of(self.pieces().len) }
     }
 
     /// Rows that can be on their way to a rank, if they travel by this protocol: none if not.
@@ -259,12 +271,16 @@ impl Dispatch {
         self.scales() > 0 && self.hook == Hook::None
     }
 
-    /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself, unless the hook
-    /// needs scales, which can be taken only once.
+    /// Whether rows are where they belong when they arrive: nobody looks into them, and each has one place, which its sender
+    /// knows. `inbox` and `inbox_scale` are what comes out then.
+    pub fn in_place(&self) -> bool {
+        self.layout == Layout::Tokens && self.protocol == Protocol::Flags && self.hook == Hook::None
+    }
+
+    /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself.
     pub(super) fn pieces(&self) -> Pieces {
         let row = self.row();
-        let once = self.scales() > 0 && self.hook != Hook::None;
-        let shared = self.protocol == Protocol::Packets && !once;
+        let shared = self.protocol == Protocol::Packets;
         Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
     }
 
@@ -272,7 +288,7 @@ impl Dispatch {
     pub fn index_blocks(&self) -> u32 {
         match self.layout {
             Layout::Experts => 0,
-            Layout::Tokens => (self.records() * entry_pieces(self).parts()).div_ceil(self.warps).min(8),
+            Layout::Tokens => (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(8),
         }
     }
 
@@ -297,9 +313,16 @@ impl Dispatch {
         MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
+    /// Blocks that say who has begun, where records order nothing.
+    pub fn begun_blocks(&self) -> u32 {
+        u32::from(self.protocol == Protocol::Packets && self.phase.sends())
+    }
+
     fn blocks(&self) -> u32 {
         let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
-        send + if self.phase.receives() { self.recv_blocks + self.index_blocks() } else { 0 }
+        self.begun_blocks()
+            + send
+            + if self.phase.receives() { self.recv_blocks + self.index_blocks() } else { 0 }
     }
 
     /// Bytes of shared memory a block declares at most.
@@ -308,7 +331,7 @@ impl Dispatch {
         let groups = u64::from(self.warps / self.group_warps);
         let bases = u64::from(self.map().at_most()) * u64::from(self.records());
         // Three more words each: arrays are rounded up to 16 bytes.
-        let group = u64::from(self.slot_entries() + 3 + self.scales() + 3);
+        let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
         let recv = if self.phase.receives() {
             bases + 3 + u64::from(self.records()) + 3 + groups * group
         } else {
@@ -362,7 +385,7 @@ pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
     Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
 }
 
-fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
+pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
     Illegal::unless(group_warps <= warps, "group_warps", group_warps, || format!("at most `warps`, {warps}"))
 }
 
@@ -403,8 +426,9 @@ impl From<RowDtype> for CombineDtype {
 }
 
 /// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets.
-fn warps_of_combine(tokens: u32, topk: u32) -> u32 {
-    if tokens <= 64 || topk > 8 { 8 } else { 16 }
+fn warps_of_combine(key: &CombineKey) -> u32 {
+    let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
+    if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
 }
 
 /// Configuration of [`combine`](super::combine()).
@@ -436,7 +460,7 @@ pub struct Combine {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key.tokens, key.topk))]
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key))]
     pub warps: u32,
     /// Blocks that send.
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
@@ -447,8 +471,8 @@ pub struct Combine {
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| if key.tokens > 128 { 1 } else { group_warps(key.hidden, 2, key.tokens) })]
     pub group_warps: u32,
-    /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = 2)]
+    /// Vectors of 16 bytes that a lane has in flight: twice as many where no sums at the owner need registers.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
     pub vectors: u32,
     /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
     #[tune(default = true)]
@@ -479,9 +503,20 @@ impl Combine {
         if self.dedup { self.ranks } else { self.topk }
     }
 
+    /// Rows from one launch's packets to the next launch's, which must not overtake them: none where there are no packets.
+    pub(super) fn bank_rows(&self) -> u32 {
+        if self.protocol == Protocol::Packets { self.tokens * self.returns() } else { 0 }
+    }
+
     /// Rows that may come back to a rank, if they come by this protocol: none if not.
     pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
-        if self.protocol == protocol { u64::from(self.tokens * self.returns()) } else { 0 }
+        let rows = u64::from(self.tokens * self.returns() + self.bank_rows());
+        if self.protocol == protocol { rows } else { 0 }
+    }
+
+    /// Blocks that hear who has begun, where records order nothing.
+    pub fn begun_blocks(&self) -> u32 {
+        u32::from(self.protocol == Protocol::Packets && self.phase.receives())
     }
 
     /// How groups divide rows that they send: a flag is for a row, a packet for itself.
@@ -519,6 +554,6 @@ impl Legal for Combine {
         layout_of(self.layout, self.dedup)?;
         let send = if self.phase.sends() { self.send_blocks } else { 0 };
         let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        resident("send_blocks", self.send_blocks, send + recv)
+        resident("send_blocks", self.send_blocks, send + recv + self.begun_blocks())
     }
 }

@@ -2,14 +2,14 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Dispatch, Phase, Protocol};
+use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, Inbox, InboxArgs};
 use super::index::{index, lay_out};
 use super::layout::{Layout, Places};
-use super::records::{BegunArgs, Record, Records, announce, hear};
-use crate::moe::SCALE_BLOCK;
+use super::protocol::{Phase, Protocol};
+use super::records::{BegunArgs, Record, Records, announce};
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 pub(super) const NOWHERE: u32 = u32::MAX;
@@ -23,8 +23,8 @@ pub struct TokenArgs {
     #[dtype(|c| c.moved())]
     pub x: AnyPtr,
     /// Scales of the tokens, `[token][scale]`.
-    #[len(|c| (u64::from(c.tokens) * u64::from(c.scales())).max(1))]
-    pub x_scale: Ptr<f32>,
+    #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
+    pub x_scale: Option<Ptr<f32>>,
     /// How many tokens there are.
     pub n: Ptr<u32>,
     /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
@@ -43,13 +43,13 @@ pub struct DispatchArgs {
     #[group]
     pub tokens: TokenArgs,
 
-    /// Out: rows received, by expert, source, token and k; or `[source][token][row]`.
-    #[len(|c| c.placed_rows() * u64::from(c.row()))]
+    /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.
+    #[len(|c| if c.in_place() { 0 } else { c.placed_rows() * u64::from(c.row()) })]
     #[dtype(|c| c.received())]
-    pub rows: AnyPtr,
+    pub rows: Option<AnyPtr>,
     /// Out: their scales.
-    #[len(|c| if c.keeps_scales() { c.placed_rows() * u64::from(c.scales()) } else { 1 })]
-    pub row_scale: Ptr<f32>,
+    #[len(|c| if c.keeps_scales() && !c.in_place() { c.placed_rows() * u64::from(c.scales()) } else { 0 })]
+    pub row_scale: Option<Ptr<f32>>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
     #[len(|c| u64::from(c.map().at_most()) + 1)]
     pub expert_start: Ptr<u32>,
@@ -71,8 +71,8 @@ pub struct DispatchArgs {
     #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
-    #[len(|c| if c.dedup { c.max_rows() } else { 1 })]
-    pub weight_from: Ptr<f32>,
+    #[len(|c| if c.dedup { c.max_rows() } else { 0 })]
+    pub weight_from: Option<Ptr<f32>>,
 
     /// Where rows arrive.
     #[group]
@@ -124,7 +124,8 @@ pub struct DispatchArgs {
 /// that token, if it has an expert here; the rows of the e-th expert are those whose numbers are `expert_rows[e]` elements of
 /// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
 /// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
-/// done. Where `x` and `rows` are words, a word is four bytes of a row in the dtype that the variant's name tells.
+/// done. Where there is no `rows`, rows are this rank's own `inbox`, and their scales its `inbox_scale`. Where `x` and `rows` are
+/// words, a word is four bytes of a row in the dtype that the variant's name tells.
 ///
 /// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
 /// followed by the one with `recv`, on the same buffers.
@@ -152,6 +153,9 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
                 role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
             }
         }
+    }
+    if c.begun_blocks() > 0 {
+        role("begun", c.begun_blocks(), |_| announce(&a.begun, &a.tokens.n, c.ranks, epoch));
     }
 }
 
@@ -187,11 +191,6 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
         let words = valid.select((before << 16) | expert, NOWHERE);
         Record { number, n, count, words, weights }.send(c, a, epoch);
     }
-    announce(&a.begun, b, n, c.ranks, epoch);
-    // One that only sends waits for nobody.
-    if c.phase == Phase::Both {
-        hear(&a.begun, b, c.ranks, epoch);
-    }
 }
 
 /// Sends rows, each once to every rank that its slot goes to.
@@ -207,33 +206,23 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
         pieces.each(part, |start, len| {
             let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
             inbox.send(to, &mut parcel, start, x);
+            if let Some(scales) = a.x_scale {
+                let scale = scales_to_send(c, &scales, token, start, len);
+                inbox.send_scales(to, &mut parcel, start, scale);
+            }
         });
-        if c.scales() > 0 {
-            pieces.once(part, || send_scales(c, a, &inbox, token, to, &mut parcel));
-        }
         if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
             parcel.signal(&flag, inbox.row, epoch);
         }
     }
 }
 
-/// Sends a row's scales.
+/// The scales of a piece of a token's row, as they travel.
 #[kernel]
-fn send_scales(
-    c: &Dispatch,
-    a: &TokenArgs,
-    inbox: &Inbox<'_>,
-    token: Val<u32>,
-    to: Val<u64>,
-    parcel: &mut Option<Parcel>,
-) {
-    let i = arange(c.sent_scales());
-    let scale = if c.sent_scales() == c.scales() {
-        a.x_scale.load(at(token, c.scales()), c.scales())
-    } else {
-        a.x_scale.load_where(at(token, c.scales()), i < c.scales(), 0.0)
-    };
-    inbox.send_scales(to, parcel, scale);
+fn scales_to_send(c: &Dispatch, scales: &Ptr<f32>, token: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
+    let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+    let first = at(token, c.scales()) + (start / c.scaled()).to_u64();
+    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n, 0.0) }
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
@@ -270,8 +259,8 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                     if let Some(pos) = a.pos {
                         pos.store(from, row);
                     }
-                    if c.dedup {
-                        a.weight_from.store(from, records.weights(record, in_record, c.slot_entries()));
+                    if let Some(weight_from) = a.weight_from {
+                        weight_from.store(from, records.weights(record, in_record, c.slot_entries()));
                     }
                 });
                 if mine.any() {
@@ -282,14 +271,10 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
             }
         }
     });
-    // A launch that sends hears it where there is nothing else to do.
-    if c.phase == Phase::Recv {
-        hear(&a.begun, b, c.ranks, epoch);
-    }
 }
 
-/// Puts every row that arrives in its source's and token's place. That it comes is said by the words of its own entries: what
-/// is known of other tokens only later, nobody here waits for.
+/// Puts every row that arrives in its source's and token's place, if it is not there already. That it comes is said by the
+/// words of its own entries: what is known of other tokens only later, nobody here waits for.
 #[kernel]
 fn receive_by_token(
     c: &Dispatch,
@@ -306,7 +291,8 @@ fn receive_by_token(
         Protocol::Packets => c.tokens.val(),
     };
     let pieces = c.pieces();
-    b.split(c.group_warps, |g| {
+    // Where there is nothing to move, a warp that waits is enough.
+    b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (i, part) = pieces.part(i);
             // All sources' first tokens, then their second ones: the order in which they are sent.
@@ -318,7 +304,9 @@ fn receive_by_token(
             let (_, mine) = local_experts(c.map(), word & 0xffff);
             if mine.any() {
                 let came = Came::wait(c, &a.inbox, source, token, part, epoch);
-                deliver(c, a, &Places::One(source * c.tokens + token), &came, hook);
+                if !c.in_place() {
+                    deliver(c, a, &Places::One(source * c.tokens + token), &came, hook);
+                }
             }
         }
     });
@@ -327,61 +315,54 @@ fn receive_by_token(
 /// Stores a part of a slot's row where it belongs.
 #[kernel]
 fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
+    let rows = a.rows.expect("what is moved has somewhere to go");
     if c.hook == Hook::None {
-        move_row(c, a, places, came);
+        move_row(c, a, &rows, places, came);
     } else {
-        hook_row(c, a, places, came, hook);
+        hook_row(c, &rows, places, came, hook);
     }
 }
 
-/// Stores a part of a row as it is.
+/// Stores a part of a row as it is, and its scales.
 #[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>) {
-    let pieces = c.pieces();
-    pieces.each(came.part, |start, len| {
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, came: &Came<'_>) {
+    c.pieces().each(came.part, |start, len| {
         let x = came.piece(start, len);
-        places.each(|row| a.rows.store(at(row, c.row()) + start.to_u64(), x));
-    });
-    if c.scales() > 0 {
-        pieces.once(came.part, || move_scales(c, a, places, came));
-    }
-}
-
-/// Stores a row's scales. They are counted in i32: a u32 could be one that entries, a lane each, are computed with too.
-#[kernel]
-fn move_scales(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>) {
-    let scale = came.scales();
-    let i = arange(c.sent_scales());
-    places.each(|row| {
-        if c.sent_scales() == c.scales() {
-            a.row_scale.store(at(row, c.scales()), scale);
-        } else {
-            a.row_scale.store_where(at(row, c.scales()), scale, i.cast::<i32>() < c.scales() as i32);
+        places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
+        if let Some(row_scale) = a.row_scale {
+            let scales = came.scales(c, start, len);
+            places.each(|row| {
+                let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
+                let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+                if sent == n {
+                    row_scale.store(to, scales);
+                } else {
+                    row_scale.store_where(to, scales, arange(sent) < n);
+                }
+            });
         }
     });
 }
 
 /// Stores what the hook makes of a part of a row.
 #[kernel]
-fn hook_row(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
-    let scales = scales_of(c, came);
+fn hook_row(c: &Dispatch, rows: &AnyPtr, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
+    let scales = scales_at_hand(c);
     c.pieces().each(came.part, |start, len| {
-        let y = hooked(came, scales, hook, start, len);
-        places.each(|row| a.rows.store_f32(at(row, c.row()) + start.to_u64(), y));
+        let y = hooked(c, came, scales, hook, start, len);
+        places.each(|row| rows.store_f32(at(row, c.row()) + start.to_u64(), y));
     });
 }
 
-/// The scales of a row that has come, where rows have some: they are taken once for all of its pieces.
-pub(super) fn scales_of(c: &Dispatch, came: &Came<'_>) -> Option<Shared<f32>> {
-    (c.scales() > 0).then(|| {
-        let scales = shared::<f32>("scales", c.sent_scales());
-        scales.store(0, came.scales());
-        scales
-    })
+/// Room for the scales of a piece, where rows have some: each lane needs those of its elements.
+pub(super) fn scales_at_hand(c: &Dispatch) -> Option<Shared<f32>> {
+    (c.scales() > 0).then(|| shared::<f32>("scales", c.scales_at_hand()))
 }
 
 /// What the hook makes of a piece of a row.
+#[kernel]
 pub(super) fn hooked(
+    c: &Dispatch,
     came: &Came<'_>,
     scales: Option<Shared<f32>>,
     hook: RowHook<'_>,
@@ -390,7 +371,10 @@ pub(super) fn hooked(
 ) -> Tile<f32> {
     let x = came.piece(start, len).to_f32();
     hook(match scales {
-        Some(scales) => x * scales.gather((arange(len) + start) / SCALE_BLOCK, true, 0.0),
+        Some(scales) => {
+            scales.store(0, came.scales(c, start, len));
+            x * scales.gather(arange(len) / c.scaled(), true, 0.0)
+        }
         None => x,
     })
 }

@@ -2,14 +2,15 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Dispatch, Protocol};
+use super::config::Dispatch;
 use super::device::at;
+use super::protocol::Protocol;
 
 /// What rows of dispatch arrive in.
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
 pub struct InboxArgs {
-    /// Rows as they arrive with flags, `[source][slot][row]`.
+    /// Rows as they arrive with flags, `[source][slot][row]`. Out, where rows arrive in their places.
     #[len(|c| c.inbox_rows(Protocol::Flags) * u64::from(c.row()))]
     #[dtype(|c| c.moved())]
     pub inbox: Option<AnySym>,
@@ -38,8 +39,8 @@ pub(super) struct Inbox<'a> {
     first: Val<u64>,
     /// Its first scale.
     first_scale: Val<u64>,
-    /// Elements of its scales.
-    scales: u32,
+    /// Elements of the row that have a scale together.
+    scaled: u32,
     /// Says that it has arrived, where rows need that.
     pub flag: Option<Flags>,
 }
@@ -49,8 +50,8 @@ impl<'a> Inbox<'a> {
     pub fn new(c: &Dispatch, a: &'a InboxArgs, source: Val<u32>, slot: Val<u32>, epoch: Epoch) -> Self {
         let row = source * c.slots() + slot;
         let row = if a.inbox_packets.is_some() { row + epoch.parity() * (c.ranks * c.slots()) } else { row };
-        let scales = c.sent_scales();
-        Inbox { a, row, first: at(row, c.row()), first_scale: at(row, scales), scales, flag: a.row_flag }
+        let (first, first_scale) = (at(row, c.row()), at(row, c.sent_scales()));
+        Inbox { a, row, first, first_scale, scaled: c.scaled(), flag: a.row_flag }
     }
 
     /// Sends a piece of the row, in a parcel if there is one.
@@ -64,14 +65,20 @@ impl<'a> Inbox<'a> {
         }
     }
 
-    /// Sends the row's scales.
-    pub fn send_scales(&self, to: Val<u64>, parcel: &mut Option<Parcel>, scales: Tile<f32>) {
+    /// Sends the scales of a piece of the row, in a parcel if there is one.
+    pub fn send_scales(&self, to: Val<u64>, parcel: &mut Option<Parcel>, start: Val<u32>, scales: Tile<f32>) {
+        let first = self.first_scale(start);
         if let Some(packets) = self.a.scale_packets {
-            packets.send(Peers::mask(to), self.first_scale, scales);
+            packets.send(Peers::mask(to), first, scales);
         }
         if let (Some(inbox), Some(parcel)) = (self.a.inbox_scale, parcel) {
-            parcel.put(&inbox, self.first_scale, scales);
+            parcel.put(&inbox, first, scales);
         }
+    }
+
+    /// The first scale of a piece of the row.
+    fn first_scale(&self, start: Val<u32>) -> Val<u64> {
+        self.first_scale + (start / self.scaled).to_u64()
     }
 }
 
@@ -112,9 +119,9 @@ impl<'a> Came<'a> {
         }
     }
 
-    /// The row's scales.
-    pub fn scales(&self) -> Tile<f32> {
-        let (first, len) = (self.inbox.first_scale, self.inbox.scales);
+    /// The scales of a piece of the row, as they travel.
+    pub fn scales(&self, c: &Dispatch, start: Val<u32>, len: u32) -> Tile<f32> {
+        let (first, len) = (self.inbox.first_scale(start), c.sent_scales_of(len));
         match (self.inbox.a.inbox_scale, &self.arrived, self.inbox.a.scale_packets) {
             (Some(scales), Some(arrived), _) => scales.load(arrived, first, len),
             (_, _, Some(scales)) => scales.take(first, len, self.source),

@@ -2,11 +2,11 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Dispatch, Phase};
+use super::config::Dispatch;
 use super::device::local_experts;
 use super::dispatch::DispatchArgs;
 use super::pieces::{Pieces, each_piece};
-use super::records::{Records, hear};
+use super::records::Records;
 
 /// Entries that a lane of the index looks at together.
 const ENTRIES_A_LANE: u32 = 4;
@@ -46,20 +46,17 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
     let records = Records::receive(c, a, epoch, bank);
     let base = lay_out(c, a, b, &records);
     let pieces = entry_pieces(c);
+    let parts = c.records() * pieces.parts();
     b.split(1, |g| {
-        for i in g.strided(c.records() * pieces.parts()) {
-            let (record, part) = pieces.part(i);
-            pieces.each(part, |start, len| index_entries(c, a, &records, &base, record, start, len));
+        for i in g.strided(parts + 1) {
+            if i < parts {
+                let (record, part) = pieces.part(i);
+                pieces.each(part, |start, len| index_entries(c, a, &records, &base, record, start, len));
+            } else {
+                a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
+            }
         }
     });
-    // Numbers of tokens are sent last.
-    if b.index() == 0 {
-        a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
-    }
-    // A launch that sends hears it where there is nothing else to do.
-    if c.phase == Phase::Recv {
-        hear(&a.begun, b, c.ranks, epoch);
-    }
 }
 
 /// Writes down what is to be known of `len` entries of a record, from entry `start` on.
@@ -84,14 +81,14 @@ fn index_entries(
 
     let to = source * (c.tokens * c.topk) + first;
     let there = entry < c.tokens * c.topk;
-    if let (Some(entry_expert), Some(gather)) = (a.entry_expert, a.gather) {
+    if let (Some(entry_expert), Some(weight_from), Some(gather)) = (a.entry_expert, a.weight_from, a.gather) {
         if c.tokens % c.chunk == 0 {
             entry_expert.store(to, expert);
-            a.weight_from.store(to, weights);
+            weight_from.store(to, weights);
         } else {
             // The last record may be longer than what is left of the tokens.
             entry_expert.store_where(to, expert, there);
-            a.weight_from.store_where(to, weights, there);
+            weight_from.store_where(to, weights, there);
         }
         gather.scatter(row, entry / c.topk + source * c.tokens, mine);
     }

@@ -39,7 +39,7 @@ impl Places {
         match self {
             Places::One(row) => act(*row),
             Places::All(rows) => {
-                for k in 0..rows.len().val() {
+                for k in 0..(rows.len() as u32).val() {
                     let row = rows.get(k);
                     if row >= 0 {
                         act(row.cast::<u32>());

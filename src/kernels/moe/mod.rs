@@ -46,26 +46,28 @@
 //! - *Records* have no answer: a rank that owns none of my tokens may still be in dispatch e while I am in e+1. They exist
 //!   twice, by parity of the epoch. S writes those of e+2 after its dispatch e+1 had every rank's record of e+1; B sent
 //!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round. With
-//!   flags, the records' own tell so; stamps order nothing, so that every rank also says by a flag that it has begun, which
-//!   is waited for at the end.
+//!   flags, the records' own tell so. Stamps order nothing, so that every rank also says by a flag that it has begun: a block
+//!   of the role **begun** of dispatch does, and one of that role of combine hears it. By then it was said long ago, and
+//!   neither has anybody wait for it.
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
-//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in dispatch e+1, heard that B had begun it, which
-//!   B said after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag
+//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in combine e+1, heard that B had begun dispatch
+//!   e+1, which B said after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag
 //!   released and a wait acquired is ordered by the memory model of PTX, and packets and stamps order nothing: of the flags,
-//!   that of having begun. One that comes back to S in combine e+1 is sent by B after its dispatch e+1 had heard that S had
-//!   begun it, which S said after its combine e. As packets order nothing, rows that went out with flags have to come back with flags.
+//!   that of having begun. One that comes back to S in combine e+2 is sent by B after its combine e+1 had heard that S had
+//!   begun dispatch e+1, which S said after its combine e had emptied the packet. So rows come back as they went out: combine
+//!   hears of packets only, and packets order nothing, as the slots of rows that go out with flags need it.
 //! - *Rows, positions, weights and the index* on B are read by the experts and by B's combine e and written by B's dispatch
 //!   e+1: same rank, in order.
 //!
 //! None of this depends on the order of rows. By token, those who move rows have not waited for all records when they are
-//! done, but the launch has when it is: the role index waits for every rank's, which is what orders the records of e+2, and
-//! for every rank's having begun, which is what orders packets and stamps. Combine sends a slot's row back in the very cases in
-//! which dispatch took it: some entry is this rank's, whether that is told by its row or by its expert.
+//! done, but the launch has when it is: the role index waits for every rank's, which is what orders the records of e+2
+//! that come with flags. Combine sends a slot's row back in the very cases in which dispatch took it: some entry is this rank's,
+//! whether that is told by its row or by its expert.
 //!
 //! In one launch the same holds for packets that go out and for records; those that come back have two banks as well, as nobody
 //! hears anything between taking a row and answering it: one that comes back to S in round e+2 is sent by B after its round e+1
-//! heard that S had begun it, which S said after its round e had emptied the packet.
+//! heard that S had begun that one, which S said after its round e had emptied the packet.
 //!
 //! # What a caller keeps to
 //! Every rank launches dispatch and combine in turn, in one stream, with `n` and `ids` (and, in plain mode, `weights`)
@@ -83,14 +85,16 @@ mod inbox;
 mod index;
 mod layout;
 mod pieces;
+mod protocol;
 mod records;
 mod round_trip;
 
 pub use combine::{CombineArgs, ReturnArgs, combine};
-pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Phase, Protocol};
+pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey};
 pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;
 pub use layout::Layout;
+pub use protocol::{Phase, Protocol};
 pub use records::BegunArgs;
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, round_trip, round_trip_with};

@@ -2,10 +2,11 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::{Dispatch, Protocol};
+use super::config::Dispatch;
 use super::device::{first_expert, owned_experts};
 use super::dispatch::DispatchArgs;
 use super::layout::Layout;
+use super::protocol::Protocol;
 
 /// The record of a chunk, as its sender has it.
 pub(super) struct Record {
@@ -78,28 +79,22 @@ pub struct BegunArgs {
 }
 
 /// Tells every rank, where records order nothing, that this rank has begun: what it did in earlier launches is over, such as
-/// reading their records and emptying their packets.
+/// reading their records and emptying their packets. A block of its own does it: the fence delays nobody.
 #[kernel]
-pub(super) fn announce(a: &BegunArgs, b: Group, n: Val<u32>, ranks: u32, epoch: Epoch) {
+pub(super) fn announce(a: &BegunArgs, n: &Ptr<u32>, ranks: u32, epoch: Epoch) {
     if let (Some(begun_n), Some(begun)) = (a.begun_n, a.begun) {
-        if b.index() == 0 {
-            let place = epoch.parity() * ranks + rank();
-            let mut parcel = send_to(Peers::all());
-            parcel.put_value(&begun_n, place, n);
-            parcel.signal(&begun, place, epoch);
-        }
+        let place = epoch.parity() * ranks + rank();
+        let mut parcel = send_to(Peers::all());
+        parcel.put_value(&begun_n, place, n.get(0));
+        parcel.signal(&begun, place, epoch);
     }
 }
 
-/// Hears from every rank that it has begun, where records don't tell. A block that does so is enough: what is sent after
-/// this launch comes after it.
+/// Hears from every rank that it has begun: what is sent after this launch comes after what it did before. Nobody else waits
+/// for that.
 #[kernel]
-pub(super) fn hear(a: &BegunArgs, b: Group, ranks: u32, epoch: Epoch) {
-    if let Some(begun) = a.begun {
-        if b.index() == 0 {
-            let _everybody = begun.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
-        }
-    }
+pub(super) fn hear(begun: &Flags, ranks: u32, epoch: Epoch) {
+    let _everybody = begun.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
 }
 
 /// The records of all ranks, as a rank receives them.

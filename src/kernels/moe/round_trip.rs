@@ -5,13 +5,13 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, sum_of_owners};
-use super::config::{Combine, CombineDtype, Dispatch, Phase, Protocol, resident, topk_of};
+use super::config::{Combine, CombineDtype, Dispatch, groups_of, resident, topk_of};
 use super::device::{at, first_expert, owned_experts, owners};
-use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_of, send, tokens};
+use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, InboxArgs};
 use super::layout::Layout;
-use super::pieces::Pieces;
+use super::protocol::{Phase, Protocol};
 use super::records::{BegunArgs, announce, hear};
 use crate::moe::RowDtype;
 
@@ -41,13 +41,13 @@ pub struct RoundTrip {
     #[key]
     pub hook: Hook,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens <= 64 { 8 } else { 16 })]
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 16))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 80))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
@@ -55,8 +55,8 @@ pub struct RoundTrip {
     /// Warps that move a piece of a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
     pub group_warps: u32,
-    /// Vectors of 16 bytes that a lane has in flight.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = 4)]
+    /// Vectors of 16 bytes that a lane has in flight: of fp8 one has as many elements as two should have.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| if key.dtype == RowDtype::Fp8 { 1 } else { 2 })]
     pub vectors: u32,
 }
 
@@ -125,7 +125,7 @@ impl RoundTrip {
     }
 
     fn route_blocks(&self) -> u32 {
-        (self.sent_entries() / self.told()).min(4)
+        (self.sent_entries() / self.told()).min(3)
     }
 }
 
@@ -155,11 +155,9 @@ impl RoundTrip {
         Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
         })?;
-        let most = self.warps;
-        Illegal::unless(self.group_warps <= most, "group_warps", self.group_warps, || {
-            format!("at most `warps`, {most}")
-        })?;
+        groups_of(self.group_warps, self.warps)?;
         let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
+        let blocks = blocks + self.dispatch().begun_blocks();
         resident("expert_blocks", self.expert_blocks, blocks)
     }
 }
@@ -214,6 +212,10 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch)));
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
+    role("begun", out.begun_blocks(), |_| {
+        announce(&a.begun, &a.tokens.n, c.ranks, epoch);
+        hear(&a.begun.begun.expect("packets order nothing"), c.ranks, epoch);
+    });
 }
 
 /// Tells every rank where each entry goes and what it weighs: those of tokens that are not there go nowhere.
@@ -232,8 +234,6 @@ fn tell(c: &RoundTrip, a: &RoundTripArgs, b: Group, epoch: Epoch) {
         let words = (i % 2 == 0).select(expert, weight);
         a.entries.send(Peers::all(), (bank(c, rank(), epoch) + chunk * len) * 2, words, epoch);
     }
-    announce(&a.begun, b, n, c.ranks, epoch);
-    hear(&a.begun, b, c.ranks, epoch);
 }
 
 /// The first of a rank's entries.
@@ -253,6 +253,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let pieces = arriving.pieces();
     let entries = shared::<u32>("entries", 2 * c.topk);
     let word = arange(2 * c.topk);
+    let scales = scales_at_hand(&arriving);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (i, part) = pieces.part(i);
         // All sources' first tokens, then their second ones: the order in which they are sent.
@@ -266,10 +267,9 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         if mine != 0 {
             entries.store(0, words);
             let came = Came::wait(&arriving, &a.inbox, source, token, part, epoch);
-            let scales = scales_of(&arriving, &came);
             let back = at(first_return(c, token, epoch) + rank(), c.hidden);
             pieces.each(part, |start, len| {
-                let y = hooked(&came, scales, hook, start, len);
+                let y = hooked(&arriving, &came, scales, hook, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
                 a.return_packets.send_f32(Peers::rank(source), back + start.to_u64(), sum);
@@ -294,7 +294,7 @@ fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, 
 #[kernel]
 fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let coming = c.combine();
-    let pieces: Pieces = coming.summed_pieces();
+    let pieces = coming.summed_pieces();
     let back = ReturnArgs { returns: None, return_flag: None, return_packets: Some(a.return_packets) };
     for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);

@@ -19,7 +19,7 @@ pub(super) fn siblings(kernel: &mut Kernel, op: OpId) -> Option<(&mut Vec<OpId>,
 }
 
 /// Adds an operation right before another.
-pub(super) fn insert_before(kernel: &mut Kernel, op: OpId, kind: OpKind) {
+pub(crate) fn insert_before(kernel: &mut Kernel, op: OpId, kind: OpKind) {
     let loc = kernel.op(op).loc;
     let new = kernel.add_op(kind, loc);
     if let Some((ops, index)) = siblings(kernel, op) {

@@ -1,0 +1,45 @@
+//! What a launch does of an operation, and how rows travel.
+
+use peerwarp_codegen::family::{Choice, Illegal};
+use peerwarp_codegen::ir::PACKET_BYTES;
+
+/// Which half of an operation a launch does.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Phase {
+    /// Sends and receives, with roles for each.
+    Both,
+    /// Sends only; the launch that receives comes later, and work may go on in between.
+    Send,
+    /// Receives what the launch before sent.
+    Recv,
+}
+
+impl Phase {
+    /// Whether it has the sending roles.
+    pub fn sends(self) -> bool {
+        self != Phase::Recv
+    }
+
+    /// Whether it has the receiving role.
+    pub fn receives(self) -> bool {
+        self != Phase::Send
+    }
+}
+
+/// How rows travel.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Protocol {
+    /// 16-byte stores, then a flag for the row that is released after them: three trips until a row is there.
+    Flags,
+    /// Packets, which are there after one trip. Each is looked at until it has arrived and is emptied again.
+    Packets,
+}
+
+pub(super) fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
+    let legal = protocol == Protocol::Flags || row_bytes.is_multiple_of(PACKET_BYTES);
+    Illegal::unless(legal, "protocol", protocol.name(), || {
+        format!("flags for rows of {row_bytes} bytes: packets carry {PACKET_BYTES}")
+    })
+}
