@@ -14,7 +14,7 @@ use super::plan::{INPUTS, Kernel, OUTPUTS, Plan};
 use super::symmetric::{Member, Symmetric};
 use super::timeline::Recorder;
 use super::world::World;
-use crate::kernels::moe::Layout;
+use crate::kernels::moe::{Dispatch, Layout};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::trace::Recording;
@@ -91,9 +91,7 @@ impl MoeAllToAll {
         let plan = Plan::new(&kernels);
         let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
         let rank = |(index, member)| {
-            let (layout, in_place) = (tuning.dispatch.layout, tuning.dispatch.in_place());
-            let plan = &plan;
-            Making { world, member, index, plan, shared: &shared, shape, layout, in_place, images }
+            Making { world, member, index, plan: &plan, shared: &shared, dispatch: &tuning.dispatch, images }
                 .rank(&kernels)
         };
         let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
@@ -124,9 +122,7 @@ struct Making<'a> {
     index: usize,
     plan: &'a Plan,
     shared: &'a Arc<Symmetric>,
-    shape: MoeShape,
-    layout: Layout,
-    in_place: bool,
+    dispatch: &'a Dispatch,
     images: &'a dyn Images,
 }
 
@@ -159,7 +155,7 @@ impl Making<'_> {
             .iter()
             .map(|(name, &(at, bytes))| (name.clone(), (local.ptr() + at, bytes)))
             .collect();
-        if self.in_place {
+        if self.dispatch.in_place() {
             // Rows and scales are where they arrive.
             for (name, arrives) in [("rows", "inbox"), ("row_scale", "inbox_scale")] {
                 let found = self.plan.symmetric.get(arrives).map(|&(at, bytes)| (own + at, bytes));
@@ -176,8 +172,8 @@ impl Making<'_> {
             combine: launches(&kernels[1])?,
             round_trip: launches(&kernels[2])?,
             serial: 0,
-            shape: self.shape,
-            layout: self.layout,
+            shape: self.dispatch.shape(),
+            layout: self.dispatch.layout,
             stream: None,
             buffers,
             payload,

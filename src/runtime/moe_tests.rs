@@ -73,6 +73,30 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
 }
 
 #[test]
+fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
+    let machine = Arc::new(Machine::default());
+    let tuning = tuning().with_protocol(Protocol::Flags).with_layout(Layout::Tokens);
+    assert!(tuning.dispatch.in_place());
+    let mut op = MoeAllToAll::new(&world(&machine), &tuning, &Uncompiled).unwrap();
+    for rank in op.ranks_mut() {
+        // SAFETY: nothing runs on mocks.
+        let _routed = unsafe { rank.dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
+    }
+    let launches = machine.launches.lock().unwrap().clone();
+    let dispatch = tuning.dispatch.into_variant();
+    for (at, (rank, launch)) in op.ranks().iter().zip(&launches).enumerate() {
+        let rows = rank.buffer("rows").unwrap();
+        assert_eq!(rows.0, member(launch, &*dispatch, "inbox", at));
+        assert_eq!(rows, rank.buffer("inbox").unwrap());
+        assert_eq!(
+            rows.1,
+            rank.shape().row_bytes() as u64 * u64::from(rank.shape().ranks * rank.shape().tokens)
+        );
+        assert!(rank.buffer("row_scale").is_err(), "rows in bf16 have no scales");
+    }
+}
+
+#[test]
 fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
     for (protocol, payload, lasting) in [
         (Protocol::Flags, vec!["inbox", "rec_n"], vec![("row_flag", 0), ("rec_flag", 0)]),
