@@ -157,8 +157,30 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 }
             }
         }
+        cases += in_bulk(&world);
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
+}
+
+/// Rows in bulk, and several with a flag: by token, and one for each entry.
+fn in_bulk(world: &Arc<World>) -> u32 {
+    let mut cases = 0;
+    for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
+        for (hidden, tokens, n) in [(2880, 37, [37, 0]), (1024, 16, [9, 16])] {
+            for (dedup, split, layout) in [(true, false, Layout::Tokens), (false, true, Layout::Experts)] {
+                for batch in [1, 4] {
+                    let shape = shape(hidden, tokens, dtype);
+                    let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup).with_split(split);
+                    let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
+                    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, batch);
+                    (tuning.dispatch.group_warps, tuning.combine.group_warps) = (2, 1);
+                    every_bit(world, &tuning, &n, 4, 51, 7);
+                    cases += 1;
+                }
+            }
+        }
+    }
+    cases
 }
 
 /// Rounds over the end of epochs, looked at one by one and in a graph. With one expert a token most flags have never

@@ -14,6 +14,7 @@ const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
 const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
 const INDEX: &str = include_str!("../src/kernels/moe/index.rs");
 const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
+const SEND_BACK: &str = include_str!("../src/kernels/moe/send_back.rs");
 const ROUND_TRIP: &str = include_str!("../src/kernels/moe/round_trip.rs");
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
@@ -31,6 +32,11 @@ fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
     tuning.dispatch.chunk = 1;
     tuning.with_protocol(protocol)
+}
+
+fn in_bulk(mut tuning: MoeTuning) -> MoeTuning {
+    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
+    tuning
 }
 
 fn fused(problem: &MoeProblem) -> RoundTrip {
@@ -65,6 +71,10 @@ const fn combine(text: &'static str) -> Line {
     Line { file: "combine", source: COMBINE, text }
 }
 
+const fn send_back(text: &'static str) -> Line {
+    Line { file: "send_back", source: SEND_BACK, text }
+}
+
 const fn round_trip(text: &'static str) -> Line {
     Line { file: "round_trip", source: ROUND_TRIP, text }
 }
@@ -76,6 +86,8 @@ struct Bug {
     kernel: &'static str,
     protocol: Protocol,
     layout: Layout,
+    /// Whether rows go in bulk, and come back with a flag for two of them.
+    bulk: bool,
     plant: Plant,
     /// Kind of a finding.
     kind: &'static str,
@@ -188,21 +200,23 @@ const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> route.load(arrived");
 const WORDS_READ: Line = records("=> route.load(first");
 const GATHER_STORE: Line = index("gather.scatter(row");
-const RETURN_PUT: Line = combine("parcel.put_f32(&returns");
-const RETURN_SIGNAL: Line = combine("parcel.signal(&flag, back");
-const RETURN_WAIT: Line = combine("flag.wait_some(first");
+const RETURN_PUT: Line = send_back("parcel.put_f32(&returns");
+const ROW_COPY: Line = inbox("parcel.copy_any(&inbox");
+const RETURN_COPY: Line = send_back("parcel.copy_any(&returns");
+const RETURN_SIGNAL: Line = send_back("parcel.signal(&flag, slot.back");
+const RETURN_WAIT: Line = combine("flag.wait_some(flags");
 const RETURN_LOAD: Line = combine("returns.load_if(arrived");
-const RETURN_SEND: Line = combine("packets.send_f32(Peers::rank(source)");
+const RETURN_SEND: Line = send_back("packets.send_f32(Peers::rank(slot.source)");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
 const ANSWER: Line = round_trip("a.return_packets.send_f32(");
-const ROW_SEND_BACK: Line = combine("packets.send(Peers::rank(source)");
+const ROW_SEND_BACK: Line = send_back("packets.send(Peers::rank(slot.source)");
 const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
 
 fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::Experts;
-        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
@@ -313,7 +327,7 @@ fn bugs_with_packets() -> Vec<Bug> {
     let protocol = Protocol::Packets;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::Experts;
-        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
@@ -383,7 +397,17 @@ fn bugs_with_packets() -> Vec<Bug> {
 fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
     let layout = Layout::Experts;
-    let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
+    let bug = |name, plant, kind, role, line| Bug {
+        name,
+        kernel,
+        protocol,
+        layout,
+        bulk: false,
+        plant,
+        kind,
+        role,
+        line,
+    };
     let entries_send = || Site::new("route", Access::Send, "entries");
     let entries_read = || Site::wait("expert", "entries");
     let row_send = || Site::new("send", Access::Send, "inbox_packets");
@@ -425,7 +449,10 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
     match bug.kernel {
         "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
         _ => {
-            let tuning = tuning(problem, bug.protocol).with_layout(bug.layout);
+            let mut tuning = tuning(problem, bug.protocol).with_layout(bug.layout);
+            if bug.bulk {
+                tuning = in_bulk(tuning);
+            }
             MoeSim::with_edited(problem, &tuning, 3, edit).unwrap()
         }
     }
@@ -435,7 +462,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
 fn bugs_by_token() -> Vec<Bug> {
     let bug = |(protocol, kernel, name), plant, kind, role, line| {
         let layout = Layout::Tokens;
-        Bug { name, kernel, protocol, layout, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
     };
     let flags = |name| (Protocol::Flags, "dispatch", name);
     let packets = |name| (Protocol::Packets, "dispatch", name);
@@ -523,11 +550,43 @@ fn bugs_by_token() -> Vec<Bug> {
     ]
 }
 
+/// Those of rows in bulk, with one flag for two tokens on their way back.
+fn bugs_in_bulk() -> Vec<Bug> {
+    let bug = |kernel, name, plant, kind, role, line| {
+        let (protocol, layout) = (Protocol::Flags, Layout::Tokens);
+        Bug { name, kernel, protocol, layout, bulk: true, plant, kind, role, line }
+    };
+    let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
+    let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
+    let return_signal = || Site::signal("send", "return_flag");
+    vec![
+        d("row flag before its copy", signal_first("send", "row_flag"), "data-race", "send", ROW_COPY),
+        d(
+            "a copy to the wrong place",
+            replace(Site::put("send", "inbox"), Slot::Index, 0),
+            "data-race",
+            "send",
+            ROW_COPY,
+        ),
+        c("flag before the batch", signal_first("send", "return_flag"), "data-race", "send", RETURN_COPY),
+        c("batches without release", relax("send", "return_flag"), "data-race", "recv", RETURN_LOAD),
+        c("no flag of a batch", leave_out(return_signal()), "deadlock", "recv", RETURN_WAIT),
+        c("flag of the next owner", offset(return_signal(), Slot::Index, 1), "deadlock", "recv", RETURN_WAIT),
+        c(
+            "a copy out of range",
+            offset(Site::put("send", "returns"), Slot::Index, 200),
+            "out-of-bounds",
+            "send",
+            RETURN_COPY,
+        ),
+    ]
+}
+
 #[test]
 fn every_planted_bug_is_found_and_named() {
     let problem = problem();
     let mut missed = vec![];
-    let all = [bugs_with_flags(), bugs_with_packets(), bugs_by_token(), bugs_in_one_launch()];
+    let all = [bugs_with_flags(), bugs_with_packets(), bugs_by_token(), bugs_in_bulk(), bugs_in_one_launch()];
     for bug in all.into_iter().flatten() {
         let sim = planted(&bug, &problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
@@ -555,7 +614,10 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
     let [flags_by_token, packets_by_token] =
         [&flags, &packets].map(|t| t.clone().with_layout(Layout::Tokens));
-    let apart = [flags, packets, plain, flags_by_token, packets_by_token];
+    let mut batches = flags.clone();
+    batches.combine.batch = 2;
+    let bulk = in_bulk(flags_by_token.clone());
+    let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
     let apart = apart.map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
     let in_one = MoeSim::fused(&problem, &fused(&problem), 3).unwrap();
     for sim in apart.into_iter().chain([in_one]) {

@@ -1,7 +1,7 @@
 //! Printer bugs, planted one at a time in the emitted text: each must be caught. What they are planted in is clean over
 //! the same seeds.
 
-use peerwarp::kernels::moe::Protocol;
+use peerwarp::kernels::moe::{Layout, Protocol};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::MoeTuning;
 use rayon::prelude::*;
@@ -18,12 +18,21 @@ enum Groups {
     OfTwoWarps,
 }
 
+/// How rows travel.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Rows {
+    WithFlags,
+    AsPackets,
+    /// In bulk, with a flag for two of them on their way back.
+    InBulk,
+}
+
 /// Replaces all occurrences of a text in one kernel. `WARP` in it stands for the warp size.
 struct Bug {
     name: &'static str,
     language: Language,
     groups: Groups,
-    protocol: Protocol,
+    rows: Rows,
     /// Dispatch or combine.
     kernel: usize,
     from: &'static str,
@@ -40,7 +49,7 @@ const COMBINE: usize = 1;
 impl Bug {
     fn new(name: &'static str, kernel: usize, from: &'static str, to: &'static str) -> Bug {
         let (language, groups) = (Language::Cuda, Groups::OfTwoWarps);
-        Bug { name, language, groups, protocol: Protocol::Flags, kernel, from, to, count: 1, caught: "" }
+        Bug { name, language, groups, rows: Rows::WithFlags, kernel, from, to, count: 1, caught: "" }
     }
 
     fn in_hip(self) -> Bug {
@@ -52,7 +61,11 @@ impl Bug {
     }
 
     fn with_packets(self) -> Bug {
-        Bug { protocol: Protocol::Packets, ..self }
+        Bug { rows: Rows::AsPackets, ..self }
+    }
+
+    fn in_bulk(self) -> Bug {
+        Bug { rows: Rows::InBulk, ..self }
     }
 
     fn twice(self) -> Bug {
@@ -81,9 +94,14 @@ fn problem() -> MoeProblem {
     MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
 }
 
-fn host(language: Language, groups: Groups, protocol: Protocol) -> MoeHost {
+fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
+    let protocol = if rows == Rows::AsPackets { Protocol::Packets } else { Protocol::Flags };
     let problem = problem();
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small().with_protocol(protocol);
+    if rows == Rows::InBulk {
+        tuning = tuning.with_layout(Layout::Tokens);
+        (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
+    }
     let warps = if groups == Groups::OfOneWarp { 1 } else { 2 };
     let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
     (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (2 * warps, warps, 1);
@@ -143,8 +161,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "flags of the wrong rank",
             COMBINE,
-            "args.return_flag[source] + back",
-            "args.return_flag[args.rank] + back",
+            "args.return_flag[source] + slot",
+            "args.return_flag[args.rank] + slot",
         )
         .caught_by("wrong result: "),
         Bug::new(
@@ -170,7 +188,7 @@ fn of_both() -> Vec<Bug> {
             "a missing packet is taken for one that came",
             COMBINE,
             "all = all && (!mine(i, step) || has_arrived(taken[i][step]));",
-            "all = all && (!mine(i, step) || i > 0 || has_arrived(taken[i][step]));",
+            "all = all && (!mine(i, step) || group.lane > 0 || has_arrived(taken[i][step]));",
         )
         .with_packets()
         .caught_by("wrong result: "),
@@ -210,6 +228,33 @@ fn of_cuda() -> Vec<Bug> {
             "return every;",
         )
         .in_one_warp(),
+        Bug::new("a flag before bulk copies are there", DISPATCH, "bulk_done();\n", "\n").in_bulk(),
+        Bug::new("copied on before it has come", COMBINE, "\"cp.async.wait_all;\"", "\"\"")
+            .in_bulk()
+            .caught_by("wrong result: "),
+        Bug::new(
+            "copied on before all lanes have brought theirs",
+            DISPATCH,
+            "fence.proxy.async.shared::cta;\" ::: \"memory\");\n    group.sync();",
+            "fence.proxy.async.shared::cta;\" ::: \"memory\");",
+        )
+        .in_bulk(),
+        Bug::new(
+            "the room is filled again before it has been read",
+            COMBINE,
+            "asm volatile(\"cp.async.bulk.wait_group.read 0;\" ::: \"memory\");\n    group.sync();",
+            "",
+        )
+        .in_bulk()
+        .caught_by("wrong result: "),
+        Bug::new(
+            "bulk copies are read, and not waited for",
+            DISPATCH,
+            "asm volatile(\"cp.async.bulk.wait_group 0;\"",
+            "asm volatile(\"cp.async.bulk.wait_group.read 0;\"",
+        )
+        .in_bulk()
+        .caught_by("copies: "),
     ]
 }
 
@@ -307,17 +352,18 @@ fn missed(bug: &Bug, host: &MoeHost) -> Option<String> {
 
 fn all_are_caught(language: Language, bugs: Vec<Bug>) {
     let kinds = [
-        (Groups::OfOneWarp, Protocol::Flags),
-        (Groups::OfTwoWarps, Protocol::Flags),
-        (Groups::OfTwoWarps, Protocol::Packets),
+        (Groups::OfOneWarp, Rows::WithFlags),
+        (Groups::OfTwoWarps, Rows::WithFlags),
+        (Groups::OfTwoWarps, Rows::AsPackets),
+        (Groups::OfTwoWarps, Rows::InBulk),
     ];
-    let hosts = kinds.map(|(groups, protocol)| {
-        let host = host(language, groups, protocol);
+    let hosts = kinds.map(|(groups, rows)| {
+        let host = host(language, groups, rows);
         host.run_clean(&host.program(Mode::Checked), SEEDS);
         host
     });
     let host_of = |bug: &Bug| {
-        let kind = kinds.iter().position(|&k| k == (bug.groups, bug.protocol));
+        let kind = kinds.iter().position(|&k| k == (bug.groups, bug.rows));
         &hosts[kind.expect("every bug's kind is there")]
     };
     let missed: Vec<String> = bugs.par_iter().filter_map(|bug| missed(bug, host_of(bug))).collect();

@@ -106,6 +106,20 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let words = vector(value, operands)?;
             format!("::host::store_words({to}, {words});")
         }
+        (["cp", "async", "cg", "shared", "global"], [to, from, "16"]) => {
+            let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
+            format!("::host::copy_later({to}, {from}, 16);")
+        }
+        (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
+        (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {
+            let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
+            format!("::host::bulk_copy({to}, {from}, {bytes});")
+        }
+        (["cp", "async", "bulk", "commit_group"], []) => "::host::bulk_commit();".into(),
+        (["cp", "async", "bulk", "wait_group", "read"], ["0"]) => "::host::bulk_read();".into(),
+        (["cp", "async", "bulk", "wait_group"], ["0"]) => "::host::bulk_done();".into(),
+        // Which proxy an access goes through is not modelled here.
+        (["fence", "proxy", "async", "shared::cta"], []) => String::new(),
         // Launches run one after the other here.
         (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),

@@ -131,6 +131,32 @@ fn rows_by_token() {
     run(&ragged(fp8), &small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Packets));
 }
 
+/// Through shared memory where the language can: with one warp a group and with two, with scales beside the rows, and several
+/// rows with a flag.
+#[test]
+fn rows_in_bulk() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
+    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
+    run(&ragged(shape), &tuning);
+    let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
+    let mut tuning = small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
+    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.bulk) = (4, 2, true);
+    (tuning.combine.warps, tuning.combine.group_warps, tuning.combine.bulk) = (4, 2, true);
+    run(&ragged(fp8), &tuning);
+}
+
+/// Also where the owner sums, and where each entry has a row of its own.
+#[test]
+fn several_rows_with_a_flag() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape).with_protocol(Protocol::Flags);
+    tuning.combine.batch = 2;
+    run(&ragged(shape), &tuning);
+    tuning.combine.batch = 8;
+    run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
+}
+
 #[test]
 fn epochs_that_wrap_around() {
     let shape = MoeShape { hidden: 32, experts: 8, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };

@@ -111,4 +111,5 @@ pub mod prelude {
 }
 
 pub mod control;
+mod copy;
 pub mod rt;

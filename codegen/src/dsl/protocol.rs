@@ -225,7 +225,11 @@ impl Parcel {
         });
     }
 
-    fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
+    pub(super) fn id(&self) -> ParcelId {
+        self.parcel
+    }
+
+    pub(super) fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
         t.same_trace(self.trace, Thing::Parcel, loc)?;
         let made = t.parcels[self.parcel.index()].made;
         t.reachable(made, Thing::Parcel, loc)?;

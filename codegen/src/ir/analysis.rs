@@ -148,7 +148,9 @@ impl DefUse {
 /// The value that says where an operation of a parcel, packets or stamped elements go.
 pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
     let target = match kind {
-        OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } => kernel.parcels[parcel.index()].target,
+        OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } => {
+            kernel.parcels[parcel.index()].target
+        }
         OpKind::SendPackets { target, .. } | OpKind::SendStamped { target, .. } => *target,
         _ => return None,
     };

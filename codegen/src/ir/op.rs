@@ -198,6 +198,17 @@ pub enum OpKind {
     /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
     /// it has). Not ordered before the parcel is signalled.
     Put { parcel: ParcelId, buffer: ParamId, index: ValueId, value: ValueId, mask: Option<ValueId> },
+    /// As a `Put` of the `len` elements of this rank's own buffer `source` (of `Local` memory) from element `from` on. Where
+    /// the target can, they are copied in bulk by way of `room`, a shared array of the group with space for all of them.
+    Copy {
+        parcel: ParcelId,
+        buffer: ParamId,
+        index: ValueId,
+        source: ParamId,
+        from: ValueId,
+        len: u32,
+        room: SharedId,
+    },
     /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
     /// every lane's puts of the parcel.
     Signal { parcel: ParcelId, flag: ParamId, index: ValueId, value: ValueId, order: SignalOrder },

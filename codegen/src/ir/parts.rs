@@ -36,6 +36,7 @@ impl OpKind {
             Store { .. }
             | Scatter { .. }
             | Put { .. }
+            | Copy { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
@@ -84,6 +85,7 @@ impl OpKind {
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
             Tally { index, mask, .. } => vec![*index, *mask],
+            Copy { index, from, .. } => vec![*index, *from],
             Wait { index, from, value, .. } => vec![*index, *from, *value],
             WaitAll { index, count, only, value, .. } => {
                 let mut v = vec![*index, *count, *value];
@@ -142,6 +144,7 @@ impl OpKind {
             }
             Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
             Tally { index, mask, .. } => vec![index, mask],
+            Copy { index, from, .. } => vec![index, from],
             Wait { index, from, value, .. } => vec![index, from, value],
             WaitAll { index, count, only, value, .. } => {
                 let mut v = vec![index, count, value];
@@ -199,6 +202,7 @@ impl OpKind {
             | Atomic { .. }
             | Tally { .. }
             | Put { .. }
+            | Copy { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }
@@ -245,6 +249,7 @@ impl OpKind {
             | Atomic { .. }
             | Tally { .. }
             | Put { .. }
+            | Copy { .. }
             | Signal { .. }
             | Wait { .. }
             | WaitAll { .. }

@@ -166,6 +166,7 @@ impl OpKind {
             }
             OpKind::Tally { .. } => "tally",
             OpKind::Put { .. } => "put",
+            OpKind::Copy { .. } => "copy",
             OpKind::Signal { .. } => "signal",
             OpKind::Wait { .. } => "wait",
             OpKind::WaitAll { .. } => "wait_all",

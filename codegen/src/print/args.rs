@@ -281,10 +281,13 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
     let regions = kernel.roles.iter().map(|r| &r.body).chain([&kernel.prologue]);
     for region in regions {
         kernel.walk(region, &mut |_, op| {
+            if let OpKind::Copy { source, .. } = op.kind {
+                found.insert(source);
+            }
             let param = match op.kind {
                 OpKind::ScalarParam { param, .. } => Some(param),
                 OpKind::Epoch { word, .. } => Some(word),
-                OpKind::Put { buffer, .. } => Some(buffer),
+                OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => Some(buffer),
                 OpKind::SendPackets { packets, .. } => Some(packets),
                 OpKind::TakePackets { packets, .. } => Some(packets),
                 OpKind::SendStamped { stamped, .. } | OpKind::ReadStamped { stamped, .. } => Some(stamped),

@@ -81,6 +81,10 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
     let param = |p: crate::ir::ParamId| kernel.params[p.index()].name.as_str();
     kernel.walk(&role.body, &mut |_, op| match &op.kind {
         OpKind::Put { buffer, .. } => note("puts", param(*buffer)),
+        OpKind::Copy { buffer, source, .. } => {
+            note("reads", param(*source));
+            note("puts", param(*buffer));
+        }
         OpKind::Signal { flag, .. } => note("signals", param(*flag)),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => note("waits for", param(*flag)),
         OpKind::SendPackets { packets, .. } => note("sends", param(*packets)),

@@ -67,6 +67,12 @@ fn use_of(p: &Program, v: ValueId) -> Option<String> {
             | OpKind::Atomic { index, .. }
             | OpKind::Tally { index, .. }
             | OpKind::Put { index, .. } => *index,
+            OpKind::Copy { source, from, .. } if *from == v => {
+                return Some(format!("{}_index", p.kernel.params[source.index()].name));
+            }
+            OpKind::Copy { buffer, index, .. } if *index == v => {
+                return Some(format!("{}_index", p.kernel.params[buffer.index()].name));
+            }
             OpKind::Signal { flag, index, .. } | OpKind::Wait { flag, index, .. } if *index == v => {
                 return Some(format!("{}_index", p.kernel.params[flag.index()].name));
             }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use crate::ir::{BinaryOp, OpId, OpKind, Place, ValueId};
+use crate::ir::{BinaryOp, OpId, OpKind, PACKET_BYTES, Place, ValueId};
 
 use super::{layout::Layouts, program::Program, reach::Reach};
 
@@ -117,6 +117,15 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             // A scalar put to a mask is spread over lanes by destination, not by element.
             let lanes = if k.ty(value).is_tile() { spread(value) } else { Lanes::Anywhere };
             one(Place::Param(buffer), true, true, lanes, Some(index))
+        }
+        OpKind::Copy { buffer, index, source, from, len, .. } => {
+            let element = k.params[source.index()].element_bytes();
+            let (per_lane, lanes) = (PACKET_BYTES / element, p.lanes(op));
+            let read = Lanes::Spread { len, per_lane, lanes };
+            let mut both = one(Place::Param(source), false, false, read, Some(from));
+            let written = Lanes::Spread { len, per_lane: len, lanes: 1 };
+            both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
+            both
         }
         OpKind::Const { .. }
         | OpKind::Rank { .. }

@@ -347,16 +347,16 @@ impl<'f, 'k> Emitter<'f, 'k> {
 
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.
     pub fn declare_shared(&mut self, region: &Region, copies: u32) {
-        let k = self.f.p.kernel;
+        let (k, target) = (self.f.p.kernel, self.f.target);
         let mut found: Vec<SharedId> = vec![];
         k.walk(region, &mut |_, op| {
-            if let Some(Place::Shared(id)) = super::memory::place_of(&op.kind)
-                && !found.contains(&id)
-            {
+            if let Some(Place::Shared(id)) = super::memory::place_of(&op.kind) {
                 found.push(id);
             }
+            found.extend(super::copy::room_of(&op.kind, target));
         });
         found.sort();
+        found.dedup();
         for id in found {
             if self.shared.contains_key(&id) {
                 continue;

@@ -57,6 +57,19 @@ pub enum PrintError {
         /// Elements of a packet.
         packet: u32,
     },
+    /// A copy that may begin or end within 16 bytes.
+    #[error(
+        "{loc}: {len} elements are copied in bulk here, which go 16 bytes at a time: lengths and indices must be multiples \
+         of {unit} elements, and be known to be; multiply by a constant"
+    )]
+    CopyAlignment {
+        /// Where they are copied.
+        loc: Loc,
+        /// Elements of the copy.
+        len: u32,
+        /// Elements of 16 bytes.
+        unit: u32,
+    },
     /// Tiles of which a lane would have to hold two numbers of elements at once.
     #[error(
         "{loc}: a tile of which each lane holds {per_lane} elements here, as packets, stamps and counting in order want it, \

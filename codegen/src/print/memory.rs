@@ -40,6 +40,7 @@ impl Emitter<'_, '_> {
             OpKind::Scan { out, op: how, a, exclusive } => self.scan(out, how, a, exclusive, op.loc),
             OpKind::Tally { out, place, index, mask } => self.tally(out, place, index, mask, op.loc),
             OpKind::Put { .. } => self.put(id),
+            OpKind::Copy { .. } => self.copy(id),
             OpKind::Signal { .. } => self.signal(id),
             OpKind::Wait { .. } => self.wait(id),
             OpKind::WaitAll { .. } => self.wait_all(id),

@@ -23,6 +23,7 @@
 mod args;
 mod banner;
 mod control;
+mod copy;
 mod describe;
 mod effects;
 mod emitter;

@@ -27,13 +27,15 @@ pub(super) enum Templates {
     Common(Template),
     /// One for each backend, in its own folder.
     Own { cuda: Template, hip: Template },
+    /// One of CUDA's, for what only its GPUs can.
+    Cuda(Template),
 }
 
 impl Templates {
     /// The one for a target.
     pub fn of(self, target: Target) -> Template {
         match (self, target) {
-            (Templates::Common(t), _) => t,
+            (Templates::Common(t) | Templates::Cuda(t), _) => t,
             (Templates::Own { cuda, .. }, Target::Cuda(_)) => cuda,
             (Templates::Own { hip, .. }, Target::Hip(_)) => hip,
         }
@@ -42,7 +44,7 @@ impl Templates {
     /// Each of them, once.
     pub fn each(self) -> impl Iterator<Item = Template> {
         let each = match self {
-            Templates::Common(t) => [Some(t), None],
+            Templates::Common(t) | Templates::Cuda(t) => [Some(t), None],
             Templates::Own { cuda, hip } => [Some(cuda), Some(hip)],
         };
         each.into_iter().flatten()
@@ -53,6 +55,9 @@ impl Templates {
 macro_rules! templates {
     (common $file:literal) => {
         Templates::Common(template!("prim/", $file))
+    };
+    (cuda $file:literal) => {
+        Templates::Cuda(template!("cuda/prim/", $file))
     };
     (own $file:literal) => {
         Templates::Own { cuda: template!("cuda/prim/", $file), hip: template!("hip/prim/", $file) }
@@ -165,6 +170,16 @@ prims! {
     AtomicOr = own "atomic_or", Nothing, [];
     /// Flag accesses at system scope.
     System = own "system", Target, [];
+    /// Bring what is to be copied in bulk to shared memory.
+    Stage = cuda "stage", Nothing, [];
+    /// Copy it to one rank.
+    CopyBulk = cuda "copy_bulk", Nothing, [];
+    /// Copy it to a set of ranks.
+    CopyBulkRanks = cuda "copy_bulk_ranks", Nothing, [];
+    /// Wait until it is there.
+    BulkDone = cuda "bulk_done", Nothing, [];
+    /// Copy without shared memory.
+    CopyVectors = common "copy_vectors", Nothing, [Bits, Vec, Load, Store];
     /// Signal one rank.
     Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
@@ -268,6 +283,10 @@ pub(super) const DEFINED: &[&str] = &[
     "bits_as",
     "block_in_grid",
     "broadcast",
+    "bulk_done",
+    "copy_bulk",
+    "copy_bulk_ranks",
+    "copy_vectors",
     "exp_of",
     "fetch_and",
     "fetch_and_shared",
@@ -317,6 +336,7 @@ pub(super) const DEFINED: &[&str] = &[
     "signal_rank",
     "signal_ranks",
     "sqrt_of",
+    "stage",
     "store",
     "store_packet",
     "store_release_system",

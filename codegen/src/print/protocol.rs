@@ -182,6 +182,7 @@ impl Emitter<'_, '_> {
         self.w.gap();
         let place = self.place(op.loc);
         self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
+        self.await_copies(parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {
                 self.used.add(Prim::Signal);

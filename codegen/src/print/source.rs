@@ -12,6 +12,7 @@ use super::{
     EmitInfo, LaunchShape, PrintError, Source,
     args::{self, ArgsLayout},
     banner,
+    copy::room_of,
     emitter::{Emitter, Facts},
     inline::Form,
     launch,
@@ -157,7 +158,7 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
     let mut most = 0u64;
     for role in &kernel.roles {
         let mut end = 0u64;
-        for id in shared_of(kernel, &role.body) {
+        for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.
             let start = offsets.get(&id).map_or(end, |&o| u64::from(o));
@@ -179,12 +180,13 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
     Ok((offsets, most as u32))
 }
 
-fn shared_of(kernel: &Kernel, region: &Region) -> BTreeSet<SharedId> {
+fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTreeSet<SharedId> {
     let mut found = BTreeSet::new();
     kernel.walk(region, &mut |_, op| {
         if let Some(Place::Shared(id)) = place_of(&op.kind) {
             found.insert(id);
         }
+        found.extend(room_of(&op.kind, target));
     });
     found
 }

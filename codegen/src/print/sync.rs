@@ -150,7 +150,7 @@ impl Walk<'_, '_> {
         let mine = accesses(self.p, self.layouts, op);
         let mut state = self.separate(op, state, &mine);
         for m in mine {
-            let at = self.seen.iter().position(|s| s.op == m.op).unwrap_or_else(|| {
+            let at = self.seen.iter().position(|s| (s.op, s.place) == (m.op, m.place)).unwrap_or_else(|| {
                 self.seen.push(m);
                 self.seen.len() - 1
             });

@@ -238,8 +238,7 @@ fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, Site
 
 /// The puts of a parcel, in program order.
 fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
-    let is_put =
-        |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Put { parcel: of, .. } if of == parcel);
+    let is_put = |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Put { parcel: of, .. } | OpKind::Copy { parcel: of, .. } if of == parcel);
     p.ops().iter().filter(is_put).copied().collect()
 }
 
@@ -291,7 +290,9 @@ impl Emitter<'_, '_> {
 
     /// Notes when a parcel's first put begins. Whatever waits to be written comes after it, as do its loads.
     pub fn note_put(&mut self, id: OpId) {
-        let OpKind::Put { parcel, .. } = self.f.p.kernel.op(id).kind else { return };
+        let (OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. }) = self.f.p.kernel.op(id).kind else {
+            return;
+        };
         let Some(opened) = self.opened.get(&parcel) else { return };
         let p = &self.f.p;
         let earlier = |&put: &OpId| put < id && p.ancestor_beside(id, put).is_some();

@@ -271,6 +271,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Atomic { place: p, .. } => format!("atomic on {}", place(*p)),
         OpKind::Tally { place: p, .. } => format!("tally on {}", place(*p)),
         OpKind::Put { buffer, .. } => format!("put to {}", param(*buffer)),
+        OpKind::Copy { buffer, source, .. } => format!("copy of {} to {}", param(*source), param(*buffer)),
         OpKind::Signal { flag, .. } => format!("signal of {}", param(*flag)),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
         OpKind::SendPackets { packets, .. } => format!("sending packets {}", param(*packets)),

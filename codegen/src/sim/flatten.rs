@@ -239,6 +239,7 @@ impl Flattener<'_> {
             OpKind::Put { .. } | OpKind::Signal { .. } | OpKind::Wait { .. } | OpKind::WaitAll { .. } => {
                 self.communication(kind);
             }
+            OpKind::Copy { .. } => self.bulk_copy(kind),
             OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
             | OpKind::SendStamped { .. }
@@ -350,6 +351,27 @@ impl Flattener<'_> {
             _ => unreachable!("called for communication"),
         };
         self.emit(insn);
+    }
+
+    /// A copy is a load and a put. That a lane has it done for all of them, and when, is the printer's to hide.
+    fn bulk_copy(&mut self, kind: &OpKind) {
+        let OpKind::Copy { parcel, buffer, index, source, from, len, .. } = *kind else {
+            unreachable!("called for copies")
+        };
+        let AnyReg::Tile(tile) = self.new_register(true) else { unreachable!("a tile was asked for") };
+        let dtype = self.kernel.params[source.index()].dtype;
+        let from = Access { place: Place::Param(source), index: self.reg(from), dtype };
+        self.emit(Insn::LoadTile { from, len, out: tile, receipt: None });
+        let put = Insn::Put {
+            target: self.target(self.kernel.parcels[parcel.index()].target),
+            buffer,
+            dtype,
+            index: self.reg(index),
+            value: AnyReg::Tile(tile),
+            mask: None,
+            epoch: self.parcel_epoch(parcel),
+        };
+        self.emit(put);
     }
 
     fn packets(&mut self, kind: &OpKind) {

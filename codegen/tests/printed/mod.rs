@@ -1,6 +1,7 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
 mod census;
+mod freight;
 mod mail;
 
 use peerwarp_codegen::dsl::prelude::*;
@@ -23,6 +24,7 @@ pub const ALL: &[Fixture] = &[
     ("teams", teams),
     ("mail", mail::mail),
     ("census", census::census),
+    ("freight", freight::freight),
 ];
 
 /// Emits a fixture for a target.

@@ -2,12 +2,13 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::config::Combine;
+use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
 use super::layout::Layout;
 use super::pieces::each_piece;
 use super::protocol::{Phase, Protocol};
 use super::records::hear;
+use super::send_back::send;
 
 /// What rows of combine come back in.
 #[derive(KernelArgs)]
@@ -17,8 +18,8 @@ pub struct ReturnArgs {
     #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub returns: Option<AnySym>,
-    /// A row has come back, `[token][owner]` or `[token][k]`.
-    #[len(|c| c.return_rows(Protocol::Flags))]
+    /// A row has come back, `[token][owner]` or `[token][k]`; those of a batch of tokens, `[batch][owner]`.
+    #[len(|c| c.return_flags())]
     pub return_flag: Option<Flags>,
     /// Rows as they come back as packets, in the same order, `[parity]` first.
     #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
@@ -100,84 +101,9 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
     }
 }
 
-/// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
-#[kernel]
-fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
-    let pieces = c.sent_pieces();
-    let here = a.pos.or(a.entry_expert).expect("either says which entries are here");
-    for i in g.strided(c.tokens * c.token_slots() * c.ranks * pieces.parts()) {
-        let (i, part) = pieces.part(i);
-        // Each rank begins with itself, so that they do not all send to one.
-        let source = (i + rank()) % c.ranks;
-        let slot = i / c.ranks;
-        if slot < a.n_from.get(source) * c.token_slots() {
-            let entry = source * (c.tokens * c.topk) + slot * c.slot_entries();
-            if (here.load(entry, c.slot_entries()) >= 0).any() {
-                let back = bank + if c.dedup { slot * c.ranks + rank() } else { slot };
-                let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
-                pieces.each(part, |start, len| {
-                    let to = at(back, c.hidden) + start.to_u64();
-                    if let Some(weights) = a.weight_from {
-                        let sum = owned_sum(c, a, &here, &weights, entry, start, len);
-                        if let Some(packets) = a.back.return_packets {
-                            packets.send_f32(Peers::rank(source), to, sum);
-                        }
-                        if let (Some(returns), Some(parcel)) = (a.back.returns, &mut parcel) {
-                            parcel.put_f32(&returns, to, sum);
-                        }
-                    } else {
-                        let row = match c.layout {
-                            Layout::Experts => here.get(entry).cast::<u32>(),
-                            Layout::Tokens => source * c.tokens + slot,
-                        };
-                        let y = a.y.load(at(row, c.hidden) + start.to_u64(), len);
-                        if let Some(packets) = a.back.return_packets {
-                            packets.send(Peers::rank(source), to, y);
-                        }
-                        if let (Some(returns), Some(parcel)) = (a.back.returns, &mut parcel) {
-                            parcel.put_any(&returns, to, y);
-                        }
-                    }
-                });
-                if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
-                    parcel.signal(&flag, back, epoch);
-                }
-            }
-        }
-    }
-}
-
-/// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
-#[kernel]
-fn owned_sum(
-    c: &Combine,
-    a: &CombineArgs,
-    pos: &Ptr<i32>,
-    weights: &Ptr<f32>,
-    entry: Val<u32>,
-    start: Val<u32>,
-    len: u32,
-) -> Tile<f32> {
-    let mut sum = var(splat(0f32, len));
-    // A loop of the device, as all rows at once would not fit the registers.
-    each_piece(c.topk, tiles_in_flight(c.vectors).min(c.topk), |first, count| {
-        let rows = (0..count).map(|i| {
-            let k = first + i;
-            let row = pos.get(entry + k);
-            let here = row >= 0;
-            let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
-            (y, here.select(weights.get(entry + k), 0.0))
-        });
-        for (y, weight) in rows.collect::<Vec<_>>() {
-            sum = y.to_f32().fma(weight, &sum);
-        }
-    });
-    sum.get()
-}
-
-/// How many tiles have their loads in flight together: 8 vectors of 16 bytes for each lane.
-fn tiles_in_flight(vectors: u32) -> u32 {
-    (8 / vectors).max(1)
+/// The batch of a token.
+fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
+    if c.flagged() > 1 { token / c.flagged() } else { token }
 }
 
 /// Sums what comes back for every token.
@@ -186,46 +112,41 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>)
     let pieces = c.summed_pieces();
     for i in g.strided(a.n.get(0).min(c.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
-        pieces.each(part, |start, len| sum_piece(c, a, (epoch, bank), token, start, len));
+        if c.dedup {
+            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+            let first = bank + token * c.ranks;
+            let flags = batch_of(c, token) * c.ranks;
+            let arrived = a.back.return_flag.map(|flag| flag.wait_some(flags, c.ranks, owners, 1, epoch));
+            pieces.each(part, |start, len| {
+                let sum = sum_of_owners(c, &a.back, owners, first, arrived, start, len);
+                a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+            });
+        } else {
+            pieces.each(part, |start, len| {
+                let sum = match a.back.return_packets {
+                    Some(packets) => sum_of_packets(c, a, packets, bank, token, start, len),
+                    None => sum_of_entries(c, a, epoch, token, start, len),
+                };
+                a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+            });
+        }
     }
 }
 
-/// `len` elements from element `start` on of what comes back for a token, summed: the owners' pieces in the order of
-/// ranks, or the entries' rows with their weights in the order of k.
-#[kernel]
-fn sum_piece(
-    c: &Combine,
-    a: &CombineArgs,
-    (epoch, bank): (Epoch, Val<u32>),
-    token: Val<u32>,
-    start: Val<u32>,
-    len: u32,
-) {
-    let sum = match (c.dedup, a.back.return_packets) {
-        (true, _) => {
-            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-            sum_of_owners(c, &a.back, owners, bank + token * c.ranks, epoch, start, len)
-        }
-        (false, Some(packets)) => sum_of_packets(c, a, packets, bank, token, start, len),
-        (false, None) => sum_of_entries(c, a, epoch, token, start, len),
-    };
-    a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
-}
-
-/// A piece of the sum of what the ranks of a mask send back for a token, in the order of ranks: rows from row `first` on.
+/// A piece of the sum of what the ranks of a mask send back for a token, in the order of ranks: rows from row `first` on. Those that
+/// come with flags have arrived.
 #[kernel]
 pub(super) fn sum_of_owners(
     c: &Combine,
     a: &ReturnArgs,
     owners: Val<u64>,
     first: Val<u32>,
-    epoch: Epoch,
+    arrived: Option<Arrived>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
-    let arrived = a.return_flag.map(|flag| flag.wait_some(first, c.ranks, owners, 1, epoch));
     let mut sum = var(splat(0f32, len));
-    each_piece(c.ranks, tiles_in_flight(c.vectors).min(c.ranks), |owner, count| {
+    each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
         let some = (0..count).map(|i| owner + i);
         let place = |owner: Val<u32>| at(first + owner, c.hidden) + start.to_u64();
         let there = |owner: Val<u32>| (owners & bit(owner)) != 0;
@@ -258,7 +179,7 @@ fn sum_of_packets(
 ) -> Tile<f32> {
     let first = token * c.topk;
     let mut sum = var(splat(0f32, len));
-    each_piece(c.topk, tiles_in_flight(c.vectors).min(c.topk), |k, count| {
+    each_piece(c.topk, c.tiles_in_flight().min(c.topk), |k, count| {
         let mut there = 0u64.val();
         let (mut tiles, mut weights) = (vec![], vec![]);
         for i in 0..count {
@@ -291,7 +212,9 @@ fn sum_of_entries(
         let expert = expert(a.ids.get(back));
         if expert < c.experts {
             if let (Some(flag), Some(returns)) = (a.back.return_flag, a.back.returns) {
-                let arrived = flag.from(owner(c.map(), expert)).wait(back, epoch);
+                let owner = owner(c.map(), expert);
+                let number = if c.flagged() > 1 { batch_of(c, token) * c.ranks + owner } else { back };
+                let arrived = flag.from(owner).wait(number, epoch);
                 let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
                 sum = y.fma(a.weights.get(back), &sum);
             }

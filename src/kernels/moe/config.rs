@@ -1,15 +1,14 @@
-//! Configurations of dispatch and combine: what comes from the problem, what tuning chooses, which points are legal.
+//! The configuration of dispatch: what comes from the problem, what tuning chooses, which points are legal.
 
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
-use super::combine::CombineArgs;
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
-use super::protocol::{Phase, Protocol, protocol_of};
+use super::protocol::{Phase, Protocol, bulk_of, protocol_of};
 use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
@@ -19,10 +18,13 @@ const MAX_BLOCKS: u32 = 132;
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;
 
+/// Tokens up to which latency is what counts.
+pub(super) const MOST_PACKETS: u32 = 256;
+
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
 
-fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
+pub(super) fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
     Illegal::unless(
         layout == Layout::Experts || dedup,
         "layout",
@@ -86,16 +88,9 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
-}
-
-/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
-/// summed at home, are better spread over more warps.
-fn vectors_of_combine(key: &CombineKey) -> u32 {
-    match (key.layout, protocol(key.hidden, key.tokens)) {
-        (Layout::Tokens, Protocol::Flags) => 4,
-        (Layout::Tokens, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
-        _ => 2,
-    }
+    /// Whether rows are copied in bulk, by way of shared memory: few blocks then keep the link busy.
+    #[tune(default = false)]
+    pub bulk: bool,
 }
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
@@ -125,13 +120,17 @@ fn recv_blocks(slots: u32) -> u32 {
 }
 
 /// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
-fn protocol(hidden: u32, tokens: u32) -> Protocol {
-    if tokens <= 256 && hidden.is_multiple_of(PACKET_BYTES) { Protocol::Packets } else { Protocol::Flags }
+pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
+    if tokens <= MOST_PACKETS && hidden.is_multiple_of(PACKET_BYTES) {
+        Protocol::Packets
+    } else {
+        Protocol::Flags
+    }
 }
 
 /// One where groups share rows, which spreads a row over as many multiprocessors as can be; else as many that a lane has
 /// one to four vectors, and for few tokens more.
-fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
+pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     match protocol(hidden, tokens) {
         Protocol::Packets => 1,
         Protocol::Flags => {
@@ -359,6 +358,9 @@ impl Dispatch {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         protocol_of(self.protocol, self.shape().row_bytes())?;
+        if self.bulk {
+            bulk_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
+        }
         layout_of(self.layout, self.dedup)?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
@@ -394,166 +396,4 @@ pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illeg
         let most = (value + MAX_BLOCKS).saturating_sub(blocks);
         format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
     })
-}
-
-/// What rows are combined in.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[choice(serde)]
-pub enum CombineDtype {
-    /// bfloat16, also after fp8 dispatch.
-    Bf16,
-    /// IEEE binary16.
-    Fp16,
-}
-
-impl CombineDtype {
-    /// The element type.
-    pub fn dtype(self) -> Dtype {
-        match self {
-            CombineDtype::Bf16 => Dtype::Bf16,
-            CombineDtype::Fp16 => Dtype::Fp16,
-        }
-    }
-}
-
-impl From<RowDtype> for CombineDtype {
-    fn from(dispatched: RowDtype) -> CombineDtype {
-        match dispatched {
-            RowDtype::Bf16 | RowDtype::Fp8 => CombineDtype::Bf16,
-            RowDtype::Fp16 => CombineDtype::Fp16,
-        }
-    }
-}
-
-/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets.
-fn warps_of_combine(key: &CombineKey) -> u32 {
-    let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
-    if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
-}
-
-/// Configuration of [`combine`](super::combine()).
-#[derive(Family, Clone, Debug, PartialEq)]
-#[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
-pub struct Combine {
-    /// Elements of a row.
-    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
-    pub hidden: u32,
-    /// Experts of all ranks together.
-    #[key(short = "e", range = 1..=65535)]
-    pub experts: u32,
-    /// Expert ids of a token.
-    #[key(short = "k", range = 1..=32)]
-    pub topk: u32,
-    /// Tokens of a rank at most.
-    #[key(short = "t", range = 1..=65536)]
-    pub tokens: u32,
-    /// World size.
-    #[key(short = "r", range = 2..=64, ranks)]
-    pub ranks: u32,
-    /// Type of the experts' outputs and of the combined rows.
-    #[key]
-    pub dtype: CombineDtype,
-    /// How rows stand at the rank that has received them; as in dispatch.
-    #[key]
-    pub layout: Layout,
-    /// Which half of the operation a launch does.
-    #[key]
-    pub phase: Phase,
-    /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key))]
-    pub warps: u32,
-    /// Blocks that send.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
-    pub send_blocks: u32,
-    /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
-    pub recv_blocks: u32,
-    /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| if key.tokens > 128 { 1 } else { group_warps(key.hidden, 2, key.tokens) })]
-    pub group_warps: u32,
-    /// Vectors of 16 bytes that a lane has in flight: twice as many where no sums at the owner need registers.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
-    pub vectors: u32,
-    /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
-    #[tune(default = true)]
-    pub dedup: bool,
-    /// How rows come back: as packets only if they went out as packets.
-    #[tune(default = |key| protocol(key.hidden, key.tokens))]
-    pub protocol: Protocol,
-}
-
-impl Combine {
-    /// Which rank owns which expert.
-    pub fn map(&self) -> ExpertMap {
-        ExpertMap { experts: self.experts, ranks: self.ranks }
-    }
-
-    /// Expert ids that come back together: a token's of one owner, or one.
-    pub fn slot_entries(&self) -> u32 {
-        if self.dedup { self.topk } else { 1 }
-    }
-
-    /// Slots of a token.
-    pub fn token_slots(&self) -> u32 {
-        self.topk / self.slot_entries()
-    }
-
-    /// Rows that may come back for a token: one from every owner, or one for every entry.
-    pub fn returns(&self) -> u32 {
-        if self.dedup { self.ranks } else { self.topk }
-    }
-
-    /// Rows from one launch's packets to the next launch's, which must not overtake them: none where there are no packets.
-    pub(super) fn bank_rows(&self) -> u32 {
-        if self.protocol == Protocol::Packets { self.tokens * self.returns() } else { 0 }
-    }
-
-    /// Rows that may come back to a rank, if they come by this protocol: none if not.
-    pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
-        let rows = u64::from(self.tokens * self.returns() + self.bank_rows());
-        if self.protocol == protocol { rows } else { 0 }
-    }
-
-    /// Blocks that hear who has begun, where records order nothing.
-    pub fn begun_blocks(&self) -> u32 {
-        u32::from(self.protocol == Protocol::Packets && self.phase.receives())
-    }
-
-    /// How groups divide rows that they send: a flag is for a row, a packet for itself.
-    pub(super) fn sent_pieces(&self) -> Pieces {
-        Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
-    }
-
-    /// How groups divide rows that they sum.
-    pub(super) fn summed_pieces(&self) -> Pieces {
-        let len = piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes());
-        Pieces { row: self.hidden, len, shared: true }
-    }
-
-    /// Whether an owner sums its rows of a token: by token, that has been done.
-    pub(super) fn sums_at_owner(&self) -> bool {
-        self.dedup && self.layout == Layout::Experts
-    }
-
-    /// Rows that the experts' outputs have places for.
-    pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk)
-    }
-
-    /// The most rows that can come to the experts: every entry of every rank.
-    pub fn max_rows(&self) -> u64 {
-        u64::from(self.ranks * self.tokens) * u64::from(self.topk)
-    }
-}
-
-impl Legal for Combine {
-    fn legal(&self) -> Result<(), Illegal> {
-        topk_of(self.topk, self.experts)?;
-        groups_of(self.group_warps, self.warps)?;
-        protocol_of(self.protocol, self.hidden * self.dtype.dtype().bytes())?;
-        layout_of(self.layout, self.dedup)?;
-        let send = if self.phase.sends() { self.send_blocks } else { 0 };
-        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        resident("send_blocks", self.send_blocks, send + recv + self.begun_blocks())
-    }
 }

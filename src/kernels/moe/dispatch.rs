@@ -203,14 +203,20 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
         let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
         let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
-        pieces.each(part, |start, len| {
-            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-            inbox.send(to, &mut parcel, start, x);
-            if let Some(scales) = a.x_scale {
+        if let (true, Some(parcel)) = (c.bulk, &mut parcel) {
+            inbox.copy(parcel, &a.x, at(token, c.row()), c.row());
+        } else {
+            pieces.each(part, |start, len| {
+                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+                inbox.send(to, &mut parcel, start, x);
+            });
+        }
+        if let Some(scales) = a.x_scale {
+            pieces.each(part, |start, len| {
                 let scale = scales_to_send(c, &scales, token, start, len);
                 inbox.send_scales(to, &mut parcel, start, scale);
-            }
-        });
+            });
+        }
         if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
             parcel.signal(&flag, inbox.row, epoch);
         }

@@ -65,6 +65,12 @@ impl<'a> Inbox<'a> {
         }
     }
 
+    /// Copies the whole row in bulk, in a parcel.
+    pub fn copy(&self, parcel: &mut Parcel, x: &AnyPtr, from: Val<u64>, len: u32) {
+        let inbox = self.a.inbox.expect("rows that are copied come with flags");
+        parcel.copy_any(&inbox, self.first, x, from, len);
+    }
+
     /// Sends the scales of a piece of the row, in a parcel if there is one.
     pub fn send_scales(&self, to: Val<u64>, parcel: &mut Option<Parcel>, start: Val<u32>, scales: Tile<f32>) {
         let first = self.first_scale(start);

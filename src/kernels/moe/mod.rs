@@ -77,6 +77,7 @@
 //! A hook of one's own on the rows is a family of one's own around [`dispatch_with`].
 
 mod combine;
+mod combine_config;
 mod config;
 mod device;
 mod dispatch;
@@ -88,9 +89,11 @@ mod pieces;
 mod protocol;
 mod records;
 mod round_trip;
+mod send_back;
 
 pub use combine::{CombineArgs, ReturnArgs, combine};
-pub use config::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey};
+pub use combine_config::{Combine, CombineDtype, CombineKey};
+pub use config::{Dispatch, DispatchKey};
 pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;

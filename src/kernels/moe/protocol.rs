@@ -37,6 +37,30 @@ pub enum Protocol {
     Packets,
 }
 
+/// Bytes of shared memory for rows that are copied in bulk: what GPUs that do so give a block, less what reductions take.
+const MAX_ROOM_BYTES: u32 = 225 << 10;
+
+/// Whether each of a block's groups can copy a row in bulk.
+pub(super) fn bulk_of(protocol: Protocol, row_bytes: u32, groups: u32) -> Result<(), Illegal> {
+    Illegal::unless(protocol == Protocol::Flags, "bulk", true, || {
+        "false, where rows are packets".to_owned()
+    })?;
+    Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "bulk", true, || {
+        format!("false for rows of {row_bytes} bytes, which are no multiple of {PACKET_BYTES}")
+    })?;
+    Illegal::unless(
+        u64::from(row_bytes) * u64::from(groups) <= u64::from(MAX_ROOM_BYTES),
+        "bulk",
+        true,
+        || {
+            let most = MAX_ROOM_BYTES / row_bytes;
+            format!(
+                "false, or at most {most} groups a block: each has a row of {row_bytes} bytes in shared memory"
+            )
+        },
+    )
+}
+
 pub(super) fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
     let legal = protocol == Protocol::Flags || row_bytes.is_multiple_of(PACKET_BYTES);
     Illegal::unless(legal, "protocol", protocol.name(), || {

@@ -5,7 +5,8 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, sum_of_owners};
-use super::config::{Combine, CombineDtype, Dispatch, groups_of, resident, topk_of};
+use super::combine_config::{Combine, CombineDtype};
+use super::config::{Dispatch, groups_of, resident, topk_of};
 use super::device::{at, first_expert, owned_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
@@ -83,6 +84,7 @@ impl RoundTrip {
             chunk: 1,
             dedup: true,
             protocol: Protocol::Packets,
+            bulk: false,
         }
     }
 
@@ -106,6 +108,8 @@ impl RoundTrip {
             vectors: (self.vectors / 2).max(1),
             dedup: true,
             protocol: Protocol::Packets,
+            batch: 1,
+            bulk: false,
         }
     }
 
@@ -301,7 +305,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk);
         let first = first_return(c, token, epoch);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &back, owners, first, epoch, start, len);
+            let sum = sum_of_owners(&coming, &back, owners, first, None, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

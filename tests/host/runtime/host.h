@@ -43,6 +43,15 @@ void stores_done();
 
 void fence(Order order, Scope scope);
 
+// ---- Copies that go on while the thread does: of each thread for itself
+
+void copy_later(void* to, const void* from, u32 bytes);  // to shared memory
+void copies_done();                                      // all of them
+void bulk_copy(void* to, const void* from, u32 bytes);   // from shared memory
+void bulk_commit();                                      // those since the last time are waited for from here on
+void bulk_read();                                        // what they copy has been read
+void bulk_done();                                        // and is there
+
 // ---- Time
 
 u64 now_ns();

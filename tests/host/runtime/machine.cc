@@ -242,6 +242,11 @@ Thread* Machine::pick() {
 
 void Machine::end_thread() {
     const u32 rank = me->rank;
+    if (!me->copies.waited_for()) {
+        findings.add("copies", "thread " + std::to_string(me->in_block) + " of block " +
+                                   std::to_string(me->home->index) + " of rank " + std::to_string(rank) +
+                                   " ends before what it has had copied is there");
+    }
     if (--ranks_[rank].running == 0) finish(rank);
     Fiber::switch_to(me->fiber, scheduler_);
     __builtin_unreachable();
@@ -437,7 +442,7 @@ void Machine::fence(const Order order, const Scope scope, const Site site) {
 }
 
 void Machine::poll(const void* const p, const u32 bytes, const Site site) {
-    u64 value = 0;
+    u128 value = 0;
     std::memcpy(&value, p, bytes);
     if (me->polled == p && me->polled_value == value) {
         if (me->free_polls != 0) {
@@ -530,6 +535,12 @@ void fence(const Order order, const Scope scope) { machine->fence(order, scope, 
 void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
     machine->atomic(p, bytes, access, order, scope, HERE);
 }
+void copy_later(void* to, const void* from, const u32 bytes) { me->copies.later(to, from, bytes, HERE); }
+void copies_done() { me->copies.done(*me); }
+void bulk_copy(void* to, const void* from, const u32 bytes) { me->copies.bulk(to, from, bytes, HERE); }
+void bulk_commit() { me->copies.commit(); }
+void bulk_read() { me->copies.read(*me); }
+void bulk_done() { me->copies.written(*me); }
 void raw_read(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
 void raw_write(void* to, const void* from, const u32 bytes) { std::memcpy(to, from, bytes); }
 

@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "copies.h"
 #include "fiber.h"
 #include "host.h"
 #include "memory.h"
@@ -37,9 +38,12 @@ struct Thread : Actor {
     Released fenced;
     Knowledge seen[4];
 
+    // What it has had copied and has not waited for.
+    Copies copies;
+
     // The last atomic load: the same again is a poll.
     const void* polled = nullptr;
-    u64 polled_value = 0;
+    u128 polled_value = 0;
     u32 free_polls = 0;
 };
 

@@ -96,6 +96,7 @@ impl Exprs<'_> {
             | OpKind::Store { .. }
             | OpKind::Scatter { .. }
             | OpKind::Put { .. }
+            | OpKind::Copy { .. }
             | OpKind::Signal { .. }
             | OpKind::Wait { .. }
             | OpKind::WaitAll { .. }

@@ -173,6 +173,11 @@ impl<'k> Teller<'k> {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
             }
+            OpKind::Copy { parcel, buffer, index, source, len, .. } => {
+                let copy = at(Deed::Puts, Place::Param(*buffer), index, index);
+                let bytes = u64::from(*len) * u64::from(self.kernel.params[source.index()].element_bytes());
+                Action { ranks: Some(self.parcel_target(*parcel)), bytes, ..copy }
+            }
             OpKind::Signal { parcel, flag, index, value, .. } => {
                 let signal = at(Deed::Signals, Place::Param(*flag), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..signal }

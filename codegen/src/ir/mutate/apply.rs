@@ -64,7 +64,9 @@ fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), Muta
 
 fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     match &kernel.op(op).kind {
-        OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } => Ok(*parcel),
+        OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } => {
+            Ok(*parcel)
+        }
         other => Err(MutateError::NoParcel { op: other.name() }),
     }
 }
@@ -79,7 +81,10 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| matches!(kernel.op(o).kind, OpKind::Put { parcel: p, .. } if p == parcel);
+    let is_put = |o: OpId| match kernel.op(o).kind {
+        OpKind::Put { parcel: p, .. } | OpKind::Copy { parcel: p, .. } => p == parcel,
+        _ => false,
+    };
     let first_put = tree
         .in_order()
         .iter()

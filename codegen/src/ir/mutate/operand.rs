@@ -23,7 +23,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
         *v = new;
     } else if let OpKind::SendPackets { target, .. } | OpKind::SendStamped { target, .. } = kind {
         *target = retarget(*target, new);
-    } else if let OpKind::Put { parcel, .. } | OpKind::Signal { parcel, .. } = kind {
+    } else if let OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } =
+        kind
+    {
         let target = retarget(kernel.parcels[parcel.index()].target, new);
         *parcel = ParcelId(kernel.parcels.len() as u32);
         kernel.parcels.push(Parcel { target, loc: *loc });
@@ -64,6 +66,7 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
             | OpKind::Atomic { index, .. }
             | OpKind::Tally { index, .. }
             | OpKind::Put { index, .. }
+            | OpKind::Copy { index, .. }
             | OpKind::Signal { index, .. }
             | OpKind::Wait { index, .. }
             | OpKind::WaitAll { index, .. }

@@ -15,7 +15,7 @@ pub enum Access {
     Store,
     /// An atomic update.
     Atomic,
-    /// A put.
+    /// A put, also one that copies.
     Put,
     /// A signal.
     Signal,
@@ -141,7 +141,7 @@ fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
         OpKind::Atomic { place: at, .. } | OpKind::Tally { place: at, .. } => {
             Some((Access::Atomic, place(at)))
         }
-        OpKind::Put { buffer, .. } => Some((Access::Put, param(buffer))),
+        OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => Some((Access::Put, param(buffer))),
         OpKind::Signal { flag, .. } => Some((Access::Signal, param(flag))),
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => Some((Access::Wait, param(flag))),
         OpKind::SendPackets { packets, .. } => Some((Access::Send, param(packets))),

@@ -155,6 +155,12 @@ impl Line<'_> {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
             }
+            OpKind::Copy { parcel, buffer, index, source, from, len, room } => {
+                let at = self.element(Place::Param(*buffer), *index);
+                let (source, from) = (self.param(*source), v(from));
+                let room = self.place(Place::Shared(*room));
+                format!("copy {at} <- {source}[{from}; {len}] by {room}{}", self.to(*parcel))
+            }
             OpKind::Signal { parcel, flag, index, value, order } => {
                 let at = self.element(Place::Param(*flag), *index);
                 let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };

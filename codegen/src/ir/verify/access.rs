@@ -41,6 +41,11 @@ impl Check<'_, '_, '_> {
                     Some(_) => self.wide_enough(Place::Param(*buffer), *index),
                 }
             }
+            OpKind::Copy { parcel, buffer, index, source, from, len, .. } => {
+                self.target(self.report.kernel.parcels[parcel.index()].target);
+                self.elements(Place::Param(*buffer), *index, (*len).into());
+                self.elements(Place::Param(*source), *from, (*len).into());
+            }
             OpKind::Signal { parcel, flag, index, .. } => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.elements(Place::Param(*flag), *index, 1);

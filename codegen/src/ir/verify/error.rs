@@ -125,6 +125,10 @@ pub enum Problem {
     NoFlagsPerRank,
     #[error("`wait_all` picks among {count} flags by a mask, which has 64 bits")]
     MaskedFlags { count: i128 },
+    #[error("`{source_name}` of {from} is copied to `{buffer}` of {to}")]
+    CopyDtype { source_name: String, from: Dtype, buffer: String, to: Dtype },
+    #[error("a copy of {bytes} bytes goes through `{room}`, which has {there}")]
+    CopyRoom { room: String, there: u64, bytes: u64 },
     #[error(
         "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
     )]

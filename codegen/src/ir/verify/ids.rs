@@ -54,6 +54,12 @@ fn operation(report: &mut Report<'_>, op: &Op) {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
             in_range(report, op.loc, "parcel", parcel.0, k.parcels.len());
         }
+        OpKind::Copy { parcel, buffer, source, room, .. } => {
+            in_range(report, op.loc, "parameter", buffer.0, k.params.len());
+            in_range(report, op.loc, "parameter", source.0, k.params.len());
+            in_range(report, op.loc, "parcel", parcel.0, k.parcels.len());
+            place(report, op.loc, Place::Shared(*room));
+        }
         OpKind::Wait { receipt, flag, .. } | OpKind::WaitAll { receipt, flag, .. } => {
             in_range(report, op.loc, "parameter", flag.0, k.params.len());
             in_range(report, op.loc, "receipt", receipt.0, k.receipts.len());

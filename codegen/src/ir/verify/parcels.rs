@@ -15,7 +15,9 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     let mut leaves = vec![];
     for &id in tree.in_order() {
         match report.kernel.op(id).kind {
-            OpKind::Put { parcel, .. } => parcels.entry(parcel).or_default().puts.push(id),
+            OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } => {
+                parcels.entry(parcel).or_default().puts.push(id)
+            }
             OpKind::Signal { parcel, flag, order, .. } => {
                 parcels.entry(parcel).or_default().signals.push(id);
                 if order == SignalOrder::Relaxed {
@@ -66,7 +68,7 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
 
 fn put_buffer(report: &Report<'_>, put: OpId) -> String {
     match report.kernel.op(put).kind {
-        OpKind::Put { buffer, .. } => report.param(buffer).name.clone(),
+        OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => report.param(buffer).name.clone(),
         _ => String::new(),
     }
 }

@@ -38,7 +38,7 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
 fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
     let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let OpKind::Put { parcel, buffer, .. } = kernel.op(id).kind {
+        if let OpKind::Put { parcel, buffer, .. } | OpKind::Copy { parcel, buffer, .. } = kernel.op(id).kind {
             puts.entry(parcel).or_default().push(buffer);
         }
     }

@@ -198,6 +198,7 @@ impl<'k> Walk<'_, 'k> {
             | OpKind::Scatter { place, .. }
             | OpKind::Atomic { place, .. }
             | OpKind::Tally { place, .. } => self.shared_scope(*place, loc),
+            OpKind::Copy { room, .. } => self.shared_scope(Place::Shared(*room), loc),
             OpKind::Const { .. }
             | OpKind::Rank { .. }
             | OpKind::ScalarParam { .. }
@@ -294,6 +295,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
         | OpKind::Atomic { .. }
         | OpKind::Tally { .. }
         | OpKind::Put { .. }
+        | OpKind::Copy { .. }
         | OpKind::Signal { .. }
         | OpKind::Wait { .. }
         | OpKind::WaitAll { .. }

@@ -51,6 +51,7 @@ impl Check<'_, '_> {
             | OpKind::Atomic { .. }
             | OpKind::Tally { .. } => self.access(kind),
             OpKind::Put { .. }
+            | OpKind::Copy { .. }
             | OpKind::Signal { .. }
             | OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
@@ -240,6 +241,14 @@ impl Check<'_, '_> {
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
+            OpKind::Copy { parcel, buffer, index, source, from, len, room } => {
+                self.target(self.report.kernel.parcels[parcel.index()].target);
+                self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
+                self.param(*source, ParamKind::Local, "a buffer of this rank");
+                self.scalar_index(*index);
+                self.scalar_index(*from);
+                self.copied(*buffer, *source, *len, *room);
+            }
             OpKind::Signal { parcel, flag, index, value, .. } => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.flag(*flag, *index, *value);
@@ -369,6 +378,24 @@ impl Check<'_, '_> {
         if self.ty(v).dtype != dtype {
             let (value, buffer) = (self.report.typed(v), self.report.place_name(place));
             self.add(Problem::BufferDtype { op: self.name, value, buffer, dtype });
+        }
+    }
+
+    /// What is copied keeps its type, and fits the room on its way.
+    fn copied(&mut self, buffer: ParamId, source: ParamId, len: u32, room: SharedId) {
+        let (to, from) = (self.report.param(buffer), self.report.param(source));
+        if to.dtype != from.dtype {
+            let (buffer, source_name) = (to.name.clone(), from.name.clone());
+            let (to, from) = (to.dtype, from.dtype);
+            self.add(Problem::CopyDtype { source_name, from, buffer, to });
+            return;
+        }
+        let bytes = u64::from(len) * u64::from(from.dtype.bytes());
+        let room = &self.report.kernel.shared[room.index()];
+        let there = u64::from(room.len) * u64::from(room.dtype.bytes());
+        if there < bytes {
+            let room = room.name.clone();
+            self.add(Problem::CopyRoom { room, there, bytes });
         }
     }
 

@@ -80,7 +80,14 @@ PEERWARP_INLINE T atomicCAS(T* const p, const ::host::Value<T> expected, const :
 
 // ---- Stores that are written in PTX
 
-PEERWARP_INLINE void* __cvta_generic_to_global(void* const p) { return p; }
+template <typename T>
+PEERWARP_INLINE T* __cvta_generic_to_global(T* const p) {
+    return p;
+}
+template <typename T>
+PEERWARP_INLINE T* __cvta_generic_to_shared(T* const p) {
+    return p;
+}
 
 namespace host {
 // One store of a vector of words.

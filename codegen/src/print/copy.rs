@@ -1,0 +1,132 @@
+//! Copies from this rank's memory to others': in bulk where the target can, else by lanes.
+
+use crate::{
+    family::Target,
+    ir::{OpId, OpKind, PACKET_BYTES, ParamId, Place, SharedId, Target as To, ValueId},
+};
+
+use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
+
+/// The shared array that a copy goes through, on targets that copy in bulk.
+pub(super) fn room_of(kind: &OpKind, target: Target) -> Option<SharedId> {
+    match *kind {
+        OpKind::Copy { room, .. } if in_bulk(target) => Some(room),
+        _ => None,
+    }
+}
+
+/// Whether a target copies from shared memory to global memory by itself.
+fn in_bulk(target: Target) -> bool {
+    match target {
+        Target::Cuda(arch) => arch.capability() >= 90,
+        Target::Hip(_) => false,
+    }
+}
+
+impl Emitter<'_, '_> {
+    /// A copy to a rank or to a set of ranks.
+    pub fn copy(&mut self, id: OpId) -> Result<(), PrintError> {
+        self.flush()?;
+        let OpKind::Copy { parcel, buffer, index, source, from, len, room } = self.f.p.kernel.op(id).kind
+        else {
+            unreachable!("asked for copies only")
+        };
+        let bytes = self.aligned(id, source, [index, from], len)?;
+        let from = self.cell_address(Place::Param(source), from)?;
+        self.w.gap();
+        let (name, place) =
+            (&self.f.p.kernel.params[source.index()].name, self.place(self.f.p.kernel.op(id).loc));
+        let to = self.f.p.kernel.parcels[parcel.index()].target;
+        if !in_bulk(self.f.target) {
+            self.w.comment(&format!("Copy {name} ({place})"));
+            return self.copy_by_lanes(id, to, buffer, index, &from, bytes);
+        }
+        self.w.comment(&format!("Copy {name} in bulk, by way of shared memory ({place})"));
+        self.used.add(Prim::Stage);
+        let (group, room) = (self.group.name, self.shared[&room].clone());
+        self.w.line(&format!("stage<{bytes}>({group}, {room}, {});", from.plain()));
+        match to {
+            To::Rank(rank) => {
+                self.used.add(Prim::CopyBulk);
+                let there = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
+                let to = self.plus(&there, index)?;
+                self.w.line(&format!("copy_bulk<{bytes}>({group}, {}, {room});", to.plain()));
+            }
+            To::Mask(set) => {
+                self.used.add(Prim::CopyBulkRanks);
+                let (index, set) = (self.scalar(index)?, self.scalar(set)?);
+                self.w.line(&format!(
+                    "copy_bulk_ranks<{bytes}>({group}, args, {}, {}, {}, {room});",
+                    self.arg(buffer).text,
+                    index.plain(),
+                    set.plain()
+                ));
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits for the copies of a parcel that is about to be signalled.
+    pub fn await_copies(&mut self, parcel: crate::ir::ParcelId) {
+        let p = &self.f.p;
+        let copies =
+            |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Copy { parcel: of, .. } if of == parcel);
+        if in_bulk(self.f.target) && p.ops().iter().any(copies) {
+            self.used.add(Prim::BulkDone);
+            self.w.line("bulk_done();");
+        }
+    }
+
+    fn copy_by_lanes(
+        &mut self,
+        id: OpId,
+        to: To,
+        buffer: ParamId,
+        index: ValueId,
+        from: &Expr,
+        bytes: u32,
+    ) -> Result<(), PrintError> {
+        self.used.add(Prim::CopyVectors);
+        let group = self.group.name;
+        match to {
+            To::Rank(rank) => {
+                let there = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
+                let to = self.plus(&there, index)?;
+                self.w.line(&format!("copy_vectors<{bytes}>({group}, {}, {});", to.plain(), from.plain()));
+                Ok(())
+            }
+            To::Mask(set) => {
+                let loc = self.f.p.kernel.op(id).loc;
+                self.for_each_rank(loc, set, buffer, |me, base| {
+                    let to = me.plus(base, index)?;
+                    me.w.line(&format!("copy_vectors<{bytes}>({group}, {}, {});", to.plain(), from.plain()));
+                    Ok(())
+                })
+            }
+        }
+    }
+
+    /// The bytes of a copy, which begins and ends at multiples of 16 bytes.
+    fn aligned(&self, id: OpId, source: ParamId, indices: [ValueId; 2], len: u32) -> Result<u32, PrintError> {
+        let p = &self.f.p;
+        let element = p.kernel.params[source.index()].element_bytes();
+        let unit = PACKET_BYTES / element;
+        let whole = len.is_multiple_of(unit) && indices.iter().all(|&i| p.divisor(i, unit) >= unit);
+        match whole {
+            true => Ok(len * element),
+            false => Err(PrintError::CopyAlignment { loc: p.kernel.op(id).loc, len, unit }),
+        }
+    }
+
+    /// The address of an element of a buffer of this rank.
+    fn cell_address(&mut self, place: Place, index: ValueId) -> Result<Expr, PrintError> {
+        let base = self.base(place);
+        self.plus(&base, index)
+    }
+
+    fn plus(&mut self, base: &Expr, index: ValueId) -> Result<Expr, PrintError> {
+        let index = self.scalar(index)?;
+        let sum = Expr::binary("+", super::expr::Prec::Sum, base, &index);
+        Ok(if index.is_zero() { base.clone() } else { sum })
+    }
+}

@@ -1,0 +1,166 @@
+//! The sending half of combine.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::combine::CombineArgs;
+use super::combine_config::Combine;
+use super::device::at;
+use super::layout::Layout;
+use super::pieces::each_piece;
+
+/// A slot that was received, whose row goes back.
+#[derive(Clone, Copy)]
+struct Slot {
+    /// Whose it is.
+    source: Val<u32>,
+    /// Its number among the source's.
+    number: Val<u32>,
+    /// Its first entry.
+    entry: Val<u32>,
+    /// Where its row comes back, a row of the source's.
+    back: Val<u32>,
+}
+
+impl Slot {
+    fn new(c: &Combine, source: Val<u32>, number: Val<u32>, bank: Val<u32>) -> Slot {
+        let entry = source * (c.tokens * c.topk) + number * c.slot_entries();
+        let back = bank + if c.dedup { number * c.ranks + rank() } else { number };
+        Slot { source, number, entry, back }
+    }
+
+    /// Whether this rank has something to send for it.
+    #[kernel]
+    fn is_here(&self, c: &Combine, a: &CombineArgs) -> Val<bool> {
+        (here(a).load(self.entry, c.slot_entries()) >= 0).any()
+    }
+}
+
+/// What says which entries are here.
+fn here(a: &CombineArgs) -> Ptr<i32> {
+    a.pos.or(a.entry_expert).expect("either says which entries are here")
+}
+
+/// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
+#[kernel]
+pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    if c.flagged() > 1 {
+        send_batches(c, a, g, epoch, bank);
+    } else {
+        send_each(c, a, g, epoch, bank);
+    }
+}
+
+/// Each row, or piece of one, for itself.
+#[kernel]
+fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    let pieces = c.sent_pieces();
+    for i in g.strided(c.tokens * c.token_slots() * c.ranks * pieces.parts()) {
+        let (i, part) = pieces.part(i);
+        // Each rank begins with itself, so that they do not all send to one.
+        let source = (i + rank()) % c.ranks;
+        let number = i / c.ranks;
+        if number < a.n_from.get(source) * c.token_slots() {
+            let slot = Slot::new(c, source, number, bank);
+            if slot.is_here(c, a) {
+                let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
+                send_row(c, a, &slot, part, &mut parcel);
+                if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
+                    parcel.signal(&flag, slot.back, epoch);
+                }
+            }
+        }
+    }
+}
+
+/// Rows of several tokens with one flag, which says that those are there that this rank has. So a group waits for its
+/// stores once for all of them. A batch of which this rank has nothing has no flag, as nobody waits for it.
+#[kernel]
+fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    let flag = a.back.return_flag.expect("batches come back with flags");
+    let i = arange(c.flagged() * c.topk);
+    for number in g.strided(c.batches() * c.ranks) {
+        let source = (number + rank()) % c.ranks;
+        let batch = number / c.ranks;
+        let first = batch * c.flagged();
+        let n = a.n_from.get(source);
+        let end = (first + c.flagged()).min(n);
+        let entries = (end.max(first) - first) * c.topk;
+        let entry = (source * c.tokens + first) * c.topk;
+        if (here(a).load_where(entry, i < entries, -1) >= 0).any() {
+            let mut parcel = Some(send_to(Peers::rank(source)));
+            for number in first * c.token_slots()..end * c.token_slots() {
+                let slot = Slot::new(c, source, number, bank);
+                if slot.is_here(c, a) {
+                    send_row(c, a, &slot, 0u32.val(), &mut parcel);
+                }
+            }
+            parcel.expect("opened above").signal(&flag, batch * c.ranks + rank(), epoch);
+        }
+    }
+}
+
+/// A part of a slot's row, in a parcel if it travels with flags.
+#[kernel]
+fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, parcel: &mut Option<Parcel>) {
+    let to = at(slot.back, c.hidden);
+    if let (true, Some(parcel), Some(returns)) = (c.bulk, parcel.as_mut(), a.back.returns) {
+        parcel.copy_any(&returns, to, &a.y, at(row_of_y(c, a, slot), c.hidden), c.hidden);
+    } else {
+        c.sent_pieces().each(part, |start, len| {
+            let to = to + start.to_u64();
+            if let Some(weights) = a.weight_from {
+                let sum = owned_sum(c, a, &weights, slot.entry, start, len);
+                if let Some(packets) = a.back.return_packets {
+                    packets.send_f32(Peers::rank(slot.source), to, sum);
+                }
+                if let (Some(returns), Some(parcel)) = (a.back.returns, parcel.as_mut()) {
+                    parcel.put_f32(&returns, to, sum);
+                }
+            } else {
+                let y = a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len);
+                if let Some(packets) = a.back.return_packets {
+                    packets.send(Peers::rank(slot.source), to, y);
+                }
+                if let (Some(returns), Some(parcel)) = (a.back.returns, parcel.as_mut()) {
+                    parcel.put_any(&returns, to, y);
+                }
+            }
+        });
+    }
+}
+
+/// The row of `y` that goes back for a slot as it is.
+#[kernel]
+fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
+    match c.layout {
+        Layout::Experts => here(a).get(slot.entry).cast::<u32>(),
+        Layout::Tokens => slot.source * c.tokens + slot.number,
+    }
+}
+
+/// A piece of the weighted sum of the rows that this rank has of a token, in the order of k.
+#[kernel]
+fn owned_sum(
+    c: &Combine,
+    a: &CombineArgs,
+    weights: &Ptr<f32>,
+    entry: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    // A loop of the device, as all rows at once would not fit the registers.
+    each_piece(c.topk, c.tiles_in_flight().min(c.topk), |first, count| {
+        let rows = (0..count).map(|i| {
+            let k = first + i;
+            let row = here(a).get(entry + k);
+            let here = row >= 0;
+            let y = a.y.load_if(at(row.cast::<u32>(), c.hidden) + start.to_u64(), len, here);
+            (y, here.select(weights.get(entry + k), 0.0))
+        });
+        for (y, weight) in rows.collect::<Vec<_>>() {
+            sum = y.to_f32().fma(weight, &sum);
+        }
+    });
+    sum.get()
+}
