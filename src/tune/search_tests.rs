@@ -1,6 +1,6 @@
 use super::*;
 use crate::kernels::moe::Protocol;
-use crate::moe::RowDtype;
+use crate::moe::{MoeShape, RowDtype};
 use crate::tune::fake::Fake;
 use crate::tune::space;
 
