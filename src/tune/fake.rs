@@ -7,6 +7,7 @@ use peerwarp_codegen::family::Family;
 use super::measure::{Alone, Measure, MeasureError};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
+use crate::tune::Pair;
 
 /// Why a pair cannot be timed, and which of its kernels it is, if one.
 pub(super) type Refuses = dyn Fn(&MoeTuning) -> Option<(Option<String>, String)>;
@@ -23,6 +24,9 @@ pub(super) struct Fake {
     /// How long each measurement takes, and the run-off.
     pub takes: Duration,
     pub run_off_takes: Duration,
+    /// Pairs that are told to be measured next, and those that may be.
+    pub prepared: Vec<Pair>,
+    pub foreseen: Vec<Pair>,
     /// Names of the pairs that were timed.
     pub asked: Vec<(String, String)>,
 }
@@ -31,7 +35,17 @@ impl Fake {
     pub fn new(best: MoeTuning) -> Fake {
         let (refuses, wrong) = (Box::new(|_: &MoeTuning| None), Box::new(|_: &MoeTuning| false));
         let (takes, run_off_takes) = (Duration::ZERO, Duration::ZERO);
-        Fake { best, step: 0.05, refuses, wrong, takes, run_off_takes, asked: vec![] }
+        Fake {
+            best,
+            step: 0.05,
+            refuses,
+            wrong,
+            takes,
+            run_off_takes,
+            prepared: vec![],
+            foreseen: vec![],
+            asked: vec![],
+        }
     }
 
     fn us<F: Family>(&self, kernel: &F, best: &F) -> f64 {
@@ -52,7 +66,13 @@ impl Fake {
 }
 
 impl Measure for Fake {
-    fn prepare(&mut self, _: &[MoeTuning]) {}
+    fn prepare(&mut self, tunings: &[MoeTuning]) {
+        self.prepared.extend(tunings.iter().map(Pair::of));
+    }
+
+    fn foresee(&mut self, tunings: &[MoeTuning]) {
+        self.foreseen.extend(tunings.iter().map(Pair::of));
+    }
 
     fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError> {
         tuning.check(&tuning.dispatch.shape()).expect("only legal pairs are measured");

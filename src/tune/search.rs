@@ -122,6 +122,8 @@ pub fn search(
     let model = Model::new(default.dispatch.shape());
     let mut state = State::new(model);
     measure.prepare(seeds);
+    // Compilers have nothing to do while seeds are measured, and one that knows nothing yet is as good to ask as the other.
+    measure.foresee(&State::new(model).next(default));
     for seed in seeds {
         // The default is measured however little time there is.
         if state.trials.is_empty() || budget.left(state.tried) {
@@ -130,9 +132,11 @@ pub fn search(
         }
     }
     while let Some(best) = state.ranking(1).pop() {
-        let next: Vec<MoeTuning> = state.next(&best).into_iter().take(BATCH).collect();
-        measure.prepare(&next);
-        for tuning in &next {
+        let all = state.next(&best);
+        let (next, later) = all.split_at(all.len().min(BATCH));
+        measure.prepare(next);
+        measure.foresee(later);
+        for tuning in next {
             if budget.left(state.tried) {
                 state.try_pair(measure, tuning)?;
                 each();
