@@ -51,7 +51,7 @@ pub enum Selected<'a> {
     Exact(&'a MoeTuning),
     /// Variants for more tokens than asked for, as few more as there are.
     Covering(&'a MoeTuning),
-    /// Nothing that is compiled will do; it can be compiled now, from [`MoeTuning::defaults`].
+    /// Nothing that is compiled will do; it can be compiled now, from [`MoeTuning::defaults_with`].
     Jit,
 }
 

@@ -131,8 +131,8 @@ fn a_budget_of_time_is_shared_by_what_is_left() {
 #[test]
 fn what_a_budget_does_not_suffice_for_is_left_to_the_next_run() {
     let (mut table, mut seen) = (Table::new("A", TARGET), Seen::default());
-    let mut slow = Fake { takes: Duration::from_millis(20), ..fake() };
-    let short = Options { budget: Some(Duration::from_millis(5)), ..options() };
+    let mut slow = Fake { takes: Duration::from_millis(400), ..fake() };
+    let short = Options { budget: Some(Duration::from_millis(200)), ..options() };
     let outcomes = run(&mut table, &mut slow, &short, &mut seen);
     // The first one's default, which took all of it.
     assert_eq!(slow.asked.len(), 1);
@@ -145,10 +145,10 @@ fn what_a_budget_does_not_suffice_for_is_left_to_the_next_run() {
 #[test]
 fn time_that_a_run_off_takes_is_kept_for_it() {
     let (mut table, mut seen) = (Table::new("A", TARGET), Seen::default());
-    let mut slow = Fake { run_off_takes: Duration::from_millis(300), ..fake() };
-    let budget = Options { budget: Some(Duration::from_millis(400)), trials: 10, ..options() };
+    let mut slow = Fake { run_off_takes: Duration::from_millis(700), ..fake() };
+    let budget = Options { budget: Some(Duration::from_millis(1200)), trials: 10, ..options() };
     run(&mut table, &mut slow, &budget, &mut seen);
-    // The second has 100 ms, of which its run-off would take more: its default alone is measured.
+    // The second has half a second, of which its run-off would take more: its default alone is measured.
     assert_eq!(slow.asked.len(), 11);
     assert_eq!(table.records.len(), 2);
 }
