@@ -6,10 +6,10 @@ use peerwarp_codegen::family::{
 };
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch, Hook, Layout, Phase, RoundTrip};
-use crate::moe::{MoeShape, RowDtype};
+use crate::kernels::moe::{Combine, Dispatch, Hook, Phase, RoundTrip};
+use crate::moe::RowDtype;
 use crate::moe_run::MoeTuning;
-use crate::tune::{Choice, Chosen, Tuned};
+use crate::tune::{Choice, Chosen, Key, Tuned};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
 /// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
@@ -85,7 +85,7 @@ impl Request {
         tuned: Option<&Tuned>,
     ) -> Result<(Vec<Variant>, Choice), InputError> {
         let plain = self.resolve(registry)?;
-        let found = tuned.zip(self.whole_shape(&plain)).and_then(|(tuned, shape)| tuned.find(&shape));
+        let found = tuned.zip(self.tuned_key(&plain)).and_then(|(tuned, key)| tuned.find(&key));
         let variants = |chosen: Chosen| Some((self.with_values_of(&chosen.tuning, &plain)?, chosen.by));
         match found.and_then(variants) {
             Some(tuned) => Ok(tuned),
@@ -93,13 +93,12 @@ impl Request {
         }
     }
 
-    /// The shape that whole launches without a hook, with rows by expert, are for, unless a variant is named in full: what tables are about.
-    fn whole_shape(&self, variants: &[Variant]) -> Option<MoeShape> {
+    /// The shape and layout that whole launches without a hook are for, unless a variant is named in full: what tables are
+    /// about.
+    fn tuned_key(&self, variants: &[Variant]) -> Option<Key> {
         let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
-        let whole = dispatch.phase == Phase::Both
-            && dispatch.hook == Hook::None
-            && dispatch.layout == Layout::Experts;
-        (whole && !matches!(self.scope, Scope::Variant(_))).then(|| dispatch.shape())
+        let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
+        (whole && !matches!(self.scope, Scope::Variant(_))).then(|| Key::of(dispatch))
     }
 
     /// The variants with the tuning values of a pair where the request says nothing; none if that is not legal.

@@ -132,7 +132,8 @@ fn time(
         check(case, world, images)?;
     }
     let (shape, routing) = (case.problem.shape, case.problem.routing(0));
-    let ready = Ready::new(case, options.rounds, world, places, images)?;
+    let inputs = Inputs::all(&case.problem, case.tuning.dispatch.layout, world)?;
+    let ready = Ready::new(case, options.rounds, &inputs, world, places, images)?;
     let timed = measure(world, places, &ready.graphs, options);
     // Also after an error: nothing may run any more when graphs and inputs go.
     let ended = finish(world, places);
@@ -160,25 +161,24 @@ fn time(
 /// A case's graphs, and what they use: it goes after them.
 pub(crate) struct Ready {
     pub graphs: Graphs,
-    _inputs: Vec<Inputs>,
+    _inputs: Arc<Vec<Inputs>>,
     _op: MoeAllToAll,
 }
 
 impl Ready {
-    /// Loads a case; one of its graphs has `rounds` rounds.
+    /// Loads a case, with inputs of its problem and layout; one of its graphs has `rounds` rounds.
     pub fn new(
         case: &Case,
         rounds: u32,
+        inputs: &Arc<Vec<Inputs>>,
         world: &Arc<World>,
         places: &[Place],
         images: &dyn Images,
     ) -> Result<Ready, RuntimeError> {
         let mut op = MoeAllToAll::new(world, &case.tuning, images)?;
-        let inputs = op.ranks().iter().map(|rank| Inputs::new(&case.problem, rank));
-        let inputs = world.agree(inputs.collect::<Result<Vec<_>, _>>())?;
         let fused = case.tuning.round_trip.is_some();
-        let graphs = world.agree(graphs(places, op.ranks_mut(), &inputs, rounds, fused))?;
-        Ok(Ready { graphs, _inputs: inputs, _op: op })
+        let graphs = world.agree(graphs(places, op.ranks_mut(), inputs, rounds, fused))?;
+        Ok(Ready { graphs, _inputs: Arc::clone(inputs), _op: op })
     }
 }
 

@@ -1,6 +1,8 @@
 //! What a rank sends, on its GPU. Values are random, of one size and finite: how long kernels take does not depend on
 //! them, but links and memory that move zeros may be faster than they are.
 
+use std::sync::Arc;
+
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -9,36 +11,45 @@ use crate::moe::{MoeProblem, MoeShape, RowDtype};
 use crate::moe_run::io::{Io, combined_row_bytes};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::Buffer;
-use crate::runtime::{MoeRank, RuntimeError, Tokens};
+use crate::runtime::{Member, RuntimeError, Tokens, World};
 
 /// Bytes that are drawn; longer buffers repeat them.
 const PATTERN: usize = 1 << 20;
 
 /// Everything that dispatch and combine read or write of the caller's.
 #[derive(Debug)]
-pub(super) struct Inputs {
+pub(crate) struct Inputs {
     io: Io,
     y: Buffer,
 }
 
 impl Inputs {
-    /// Of the first round of a problem.
-    pub fn new(problem: &MoeProblem, rank: &MoeRank) -> Result<Inputs, RuntimeError> {
-        let (shape, routing, at) = (problem.shape, problem.routing(0), rank.rank() as usize);
-        let rows = match rank.layout() {
+    /// Of the first round of a problem, for every rank of this process.
+    pub fn all(
+        problem: &MoeProblem,
+        layout: Layout,
+        world: &World,
+    ) -> Result<Arc<Vec<Inputs>>, RuntimeError> {
+        let inputs = world.members().iter().map(|member| Inputs::new(problem, layout, member));
+        world.agree(inputs.collect::<Result<Vec<_>, _>>()).map(Arc::new)
+    }
+
+    fn new(problem: &MoeProblem, layout: Layout, member: &Member) -> Result<Inputs, RuntimeError> {
+        let (shape, routing, at) = (problem.shape, problem.routing(0), member.rank as usize);
+        let rows = match layout {
             // As many rows come as entries name this rank's experts.
             Layout::Experts => super::wire::rows(&shape, routing, false).iter().map(|to| to[at]).sum(),
-            Layout::Tokens => rank.layout().places(shape.ranks * shape.tokens, shape.topk),
+            Layout::Tokens => layout.places(shape.ranks * shape.tokens, shape.topk),
         };
-        let io = Io::new(rank.gpu(), &shape)?;
-        let y = Buffer::new(rank.gpu(), rows * combined_row_bytes(&shape))?;
+        let io = Io::new(&member.gpu, &shape)?;
+        let y = Buffer::new(&member.gpu, rows * combined_row_bytes(&shape))?;
         let n = routing.tokens_per_rank(shape.topk)[at];
         io.n.write(0, &[n])?;
         io.ids.write(0, &routing.ids[at])?;
         io.weights.write(0, &routing.weights[at])?;
         io.x_scale.write(0, &vec![1.0f32; (n * shape.scales()) as usize])?;
         let mut rng = ChaCha8Rng::seed_from_u64(problem.seed);
-        rng.set_stream(u64::from(rank.rank()));
+        rng.set_stream(u64::from(member.rank));
         fill(&io.x, &pattern(shape.dtype, &mut rng))?;
         fill(&y, &pattern(combined(&shape), &mut rng))?;
         Ok(Inputs { io, y })

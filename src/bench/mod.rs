@@ -7,7 +7,7 @@ pub mod align;
 pub(crate) mod gpu;
 mod gpumode;
 mod html;
-mod inputs;
+pub(crate) mod inputs;
 mod limit;
 mod peers;
 pub(crate) mod place;

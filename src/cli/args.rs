@@ -101,7 +101,8 @@ pub(crate) struct Selection {
     /// Send a token once to each rank that needs it, and expand it there
     #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
     pub dedup: Option<String>,
-    /// How rows stand at the rank that receives them: by its experts, or by tokens with an index [default: experts]
+    /// How rows stand at the rank that receives them: by its experts, or by tokens with an index [default: experts;
+    /// in `tune` both]
     #[arg(long, value_name = "ORDER")]
     pub layout: Option<String>,
     /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
@@ -203,7 +204,7 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// `--tokens` and `--dtype` may be lists, as in `1,8,32` and `bf16,fp8`; with --catalogue they stand for its own
+    /// `--tokens`, `--dtype` and `--layout` may be lists, as in `1,8,32` and `bf16,fp8`; with --catalogue they stand for its own
     #[command(flatten)]
     pub selection: Selection,
     /// A TOML file with several shapes; `builtin` is the built-in catalogue, `reviewed` a small part of it
@@ -212,10 +213,10 @@ pub(crate) struct TuneArgs {
     /// Table to go on with, or to begin [default: generated/tuned/DEVICE.toml]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Seconds for everything; every shape gets as much as those after it
+    /// Seconds for everything; every shape and layout gets as much as those after it
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<f64>,
-    /// Pairs to time for a shape at most, before the run-off
+    /// Pairs to time for a shape and layout at most, before the run-off
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub trials: u32,
     /// Iterations of each; three times as many in the run-off

@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::Target;
+use peerwarp_codegen::family::{Choice, Target};
 use serde_json::json;
 
 use crate::input::{self, InputError};
-use crate::kernels::moe::Dispatch;
+use crate::kernels::moe::{Dispatch, Layout};
 use crate::moe::MoeShape;
 use crate::request::{Request, Scope};
 use crate::runtime::cache::ModuleCache;
@@ -19,7 +19,7 @@ use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions};
 use crate::tune::gpu::{Effort, OnGpus};
 use crate::tune::{
-    End, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_shapes,
+    End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
 };
 
 use super::App;
@@ -38,8 +38,8 @@ const RUN_OFF: u32 = 3;
 const PARTS: u64 = 1000;
 
 pub(super) fn tune(app: &App, args: &TuneArgs, style: Style) -> Result<Done, Failure> {
-    let shapes = shapes(app, args)?;
-    let ranks = same_ranks(&shapes)?;
+    let keys = keys(app, args)?;
+    let ranks = same_ranks(&keys)?;
     let budget = budget(args.budget)?;
     let there = args.out.as_deref().map(existing).transpose()?.flatten();
     if let Some(launched) = Launched::here()? {
@@ -68,7 +68,7 @@ pub(super) fn tune(app: &App, args: &TuneArgs, style: Style) -> Result<Done, Fai
     let mut on = OnGpus::new(&world, Arc::new(Jit::new(ModuleCache::of_user())?), effort, args.seed)?;
     let progress = Progress::new("tuning", PARTS);
     let mut keeping = Keeping { out: &out, progress: &progress };
-    let outcomes = tune_shapes(&shapes, &mut tuned, &mut on, &options, &mut keeping);
+    let outcomes = tune_keys(&keys, &mut tuned, &mut on, &options, &mut keeping);
     progress.finish();
     Ok(done(&tuned, &outcomes?, &out, style))
 }
@@ -80,10 +80,11 @@ struct Keeping<'a> {
 }
 
 impl Watch for Keeping<'_> {
-    fn progress(&mut self, part: f64, shape: &MoeShape) {
-        let MoeShape { hidden, experts, topk, tokens, dtype, .. } = shape;
-        let at = (part * PARTS as f64) as u64;
-        self.progress.at(at, format!("tuning h{hidden} e{experts} k{topk} {dtype}, {tokens} tokens"));
+    fn progress(&mut self, part: f64, key: &Key) {
+        let MoeShape { hidden, experts, topk, tokens, dtype, .. } = key.shape;
+        let (at, layout) = ((part * PARTS as f64) as u64, key.layout.name());
+        let what = format!("tuning h{hidden} e{experts} k{topk} {dtype} by {layout}, {tokens} tokens");
+        self.progress.at(at, what);
     }
 
     fn keep(&mut self, table: &Table) -> Result<(), TableError> {
@@ -91,9 +92,32 @@ impl Watch for Keeping<'_> {
     }
 }
 
-/// What is to be tuned: every shape that is asked for, once.
+/// What is to be tuned: every shape that is asked for, once with each layout. All shapes with rows by expert come first, as
+/// they stand unless somebody asks for something else: they are there if time does not suffice for all.
+fn keys(app: &App, args: &TuneArgs) -> Result<Vec<Key>, InputError> {
+    let layouts = layouts(args.selection.layout.as_deref())?;
+    let shapes = shapes(app, args)?;
+    Ok(layouts.iter().flat_map(|&layout| shapes.iter().map(move |&shape| Key { shape, layout })).collect())
+}
+
+/// The layouts of a list; all, if none is given.
+fn layouts(list: Option<&str>) -> Result<Vec<Layout>, InputError> {
+    let Some(list) = list else { return Ok(Layout::ALL.to_vec()) };
+    let mut layouts = vec![];
+    for name in input::list(list) {
+        let known = Layout::ALL.iter().map(Choice::name);
+        let layout = Layout::from_name(name).ok_or_else(|| InputError::unknown("--layout", name, known))?;
+        if !layouts.contains(&layout) {
+            layouts.push(layout);
+        }
+    }
+    layouts.sort_by_key(|layout| Layout::ALL.iter().position(|known| known == layout));
+    Ok(layouts)
+}
+
+/// Every shape that is asked for, once.
 fn shapes(app: &App, args: &TuneArgs) -> Result<Vec<MoeShape>, InputError> {
-    let selection = &args.selection;
+    let selection = &Selection { layout: None, ..args.selection.clone() };
     refuse(selection)?;
     let mut requests = vec![];
     if !selection.is_empty() || args.catalogue.is_none() {
@@ -141,7 +165,6 @@ fn refuse(selection: &Selection) -> Result<(), InputError> {
     let given = [
         ("--set", selection.settings.first()),
         ("--dedup", selection.dedup.as_ref()),
-        ("--layout", selection.layout.as_ref()),
         ("--phase", selection.phase.as_ref()),
         ("--tuned", selection.tuned.as_ref()),
         ("--family", selection.family.as_ref()),
@@ -156,8 +179,8 @@ fn refuse(selection: &Selection) -> Result<(), InputError> {
     }
 }
 
-fn same_ranks(shapes: &[MoeShape]) -> Result<u32, InputError> {
-    let all: BTreeSet<u32> = shapes.iter().map(|s| s.ranks).collect();
+fn same_ranks(keys: &[Key]) -> Result<u32, InputError> {
+    let all: BTreeSet<u32> = keys.iter().map(|key| key.shape.ranks).collect();
     match all.into_iter().collect::<Vec<_>>()[..] {
         [ranks] => Ok(ranks),
         [first, other, ..] => {
@@ -214,7 +237,6 @@ fn device(world: &World) -> Result<(String, Target), InputError> {
 impl From<TuneError> for Failure {
     fn from(error: TuneError) -> Failure {
         match error {
-            TuneError::Moe(e) => crate::scenario::ScenarioError::from(e).into(),
             TuneError::Machine(e) => e.into(),
             TuneError::Table(TableError::Emit(e)) => e.into(),
             TuneError::Table(e) => InputError::malformed("--out", "", e, "a file that can be written").into(),
@@ -229,17 +251,18 @@ fn done(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> Done {
 }
 
 fn text(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> String {
-    let head = ["shape", "tokens", "tuned us", "default", "model", "limit", "tried", "refused"];
+    let head = ["shape", "layout", "tokens", "tuned us", "default", "model", "limit", "tried", "refused"];
     let us = |t: Option<f64>| t.map_or_else(|| "-".to_owned(), |t| format!("{t:.1}"));
     let rows = outcomes.iter().filter_map(|outcome| {
-        let s = outcome.shape;
+        let s = outcome.key.shape;
         let name = format!("h{} e{} k{} {} r{}", s.hidden, s.experts, s.topk, s.dtype, s.ranks);
-        let r = tuned.record(&s)?;
+        let r = tuned.record(&outcome.key)?;
         let over = |t: Option<f64>| {
             us(t) + &t.map_or_else(String::new, |t| format!(" ({:.2}x)", t / r.us.round_trip))
         };
         Some(vec![
             name,
+            r.layout.name().to_owned(),
             s.tokens.to_string(),
             us(Some(r.us.round_trip)),
             over(r.default.round_trip_us),
@@ -255,9 +278,15 @@ fn text(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> String
             writeln!(text, "{}: {reason}", style.bad("failed")).expect("string");
         }
     }
-    let skipped = outcomes.iter().filter(|o| matches!(o.end, End::Skipped)).count();
+    let count = |of: fn(&End) -> bool| outcomes.iter().filter(|o| of(&o.end)).count();
+    let skipped = count(|end| matches!(end, End::Skipped));
     if skipped > 0 {
         writeln!(text, "{skipped} were there already; --force tunes them anew").expect("string");
+    }
+    let left = count(|end| matches!(end, End::OutOfTime));
+    if left > 0 {
+        writeln!(text, "{left} had no time left in --budget; the same command goes on with them")
+            .expect("string");
     }
     writeln!(text, "{} records in {}", tuned.records.len(), out.display()).expect("string");
     text
@@ -269,25 +298,38 @@ mod tests {
     use crate::cli::args::When;
     use crate::tune::record_for_tests;
 
+    const SHAPE: MoeShape =
+        MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: crate::moe::RowDtype::Bf16 };
+
     #[test]
     fn text_sets_tuned_times_beside_others() {
-        let shape = MoeShape {
-            hidden: 64,
-            experts: 8,
-            topk: 2,
-            tokens: 4,
-            ranks: 2,
-            dtype: crate::moe::RowDtype::Bf16,
-        };
+        let key = Key::by_expert(SHAPE);
         let mut tuned = Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
-        tuned.insert(record_for_tests(shape));
-        let failed = MoeShape { tokens: 8, ..shape };
+        tuned.insert(record_for_tests(key));
+        let failed = End::Failed { reason: "none of 3 pairs can be used".into() };
         let outcomes = [
-            Outcome { shape, end: End::Skipped },
-            Outcome { shape: failed, end: End::Failed { reason: "none of 3 pairs can be used".into() } },
+            Outcome { key, end: End::Skipped },
+            Outcome { key: key.with_tokens(8), end: failed },
+            // A record of the other layout is not shown for this one.
+            Outcome { key: Key::by_token(SHAPE), end: End::OutOfTime },
         ];
         let done = done(&tuned, &outcomes, Path::new("t.toml"), Style::stdout(When::Never));
         assert!(!done.ok);
+        let of = |n: usize| {
+            let outcome = &done.json["outcomes"][n];
+            [&outcome["shape"]["tokens"], &outcome["layout"], &outcome["outcome"]].map(|v| v.to_string())
+        };
+        assert_eq!(of(1), ["8", "\"experts\"", "\"failed\""]);
+        assert_eq!(of(2), ["4", "\"tokens\"", "\"out_of_time\""]);
         insta::assert_snapshot!(done.text);
+    }
+
+    #[test]
+    fn layouts_are_those_of_the_list_and_else_all_by_expert_first() {
+        let of = |list: Option<&str>| layouts(list).map_err(|e| e.headline());
+        assert_eq!(of(None).unwrap(), [Layout::Experts, Layout::Tokens]);
+        assert_eq!(of(Some("tokens")).unwrap(), [Layout::Tokens]);
+        assert_eq!(of(Some("tokens, experts,tokens")).unwrap(), [Layout::Experts, Layout::Tokens]);
+        assert_eq!(of(Some("token")).unwrap_err(), "--layout = token: no such name");
     }
 }

@@ -36,15 +36,14 @@ impl Expected {
 }
 
 impl Round {
-    /// All that dispatch has to leave on a rank.
-    pub fn dispatched(&self, rank: u32) -> Vec<Expected> {
+    /// All that dispatch has to leave on a rank, made one by one: rows are many.
+    pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
         let mut all = self.counts(rank);
         match self.way.layout {
             Layout::Experts => self.positions(rank, &mut all),
             Layout::Tokens => self.index(rank, &mut all),
         }
-        self.rows(rank, &mut all);
-        all
+        all.into_iter().chain(self.rows(rank))
     }
 
     /// The places of rows on a rank, and an entry that each is of.
@@ -63,18 +62,16 @@ impl Round {
 
     /// What the experts of a rank make of what came, with the first byte of each part; nothing where dispatch's rows are
     /// what combine takes.
-    pub fn experts_outputs(&self, rank: u32) -> Vec<(u64, Vec<u8>)> {
-        if self.way.y_is_rows() {
-            return vec![];
-        }
-        let row = |(place, entry): (u64, Entry)| {
+    pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let places = if self.way.y_is_rows() { vec![] } else { self.places(rank) };
+        let row = move |(place, entry): (u64, Entry)| {
             let y = match self.way.layout {
                 Layout::Experts => self.expert_row(rank, entry),
                 Layout::Tokens => self.summed_row(rank, entry),
             };
             (place * y.len() as u64, y)
         };
-        self.places(rank).into_iter().map(row).collect()
+        places.into_iter().map(row)
     }
 
     /// The number of a token's row by token.
@@ -139,18 +136,20 @@ impl Round {
         all.push(Expected::new("gather", 0, "rows of the experts", cast_slice(&gather)));
     }
 
-    fn rows(&self, rank: u32, all: &mut Vec<Expected>) {
+    fn rows(&self, rank: u32) -> impl Iterator<Item = Expected> {
         let [rows, scales_of_rows] = self.way.rows();
-        for (place, entry) in self.places(rank) {
+        let scaled = self.shape.scales() > 0 && self.way.hook == Hook::None;
+        self.places(rank).into_iter().flat_map(move |(place, entry)| {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
-            all.push(Expected::new(rows, place * row.len() as u64, what, &row));
-            if self.shape.scales() > 0 && self.way.hook == Hook::None {
+            let row = Expected::new(rows, place * row.len() as u64, what, &row);
+            let scales = scaled.then(|| {
                 let scales: &[u8] = cast_slice(self.scales(entry));
                 let what = format!("scales of row {place}, which is {entry:?}");
-                all.push(Expected::new(scales_of_rows, place * scales.len() as u64, what, scales));
-            }
-        }
+                Expected::new(scales_of_rows, place * scales.len() as u64, what, scales)
+            });
+            [Some(row), scales].into_iter().flatten()
+        })
     }
 
     /// Bytes of a row that dispatch yields, and of its scales.

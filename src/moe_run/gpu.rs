@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use bytemuck::Pod;
 use peerwarp_codegen::family::Family;
+use rayon::prelude::*;
 use serde::Serialize;
 
 use super::data::Round;
@@ -84,7 +85,7 @@ pub struct Replayed {
 #[derive(Debug)]
 pub struct MoeGpu {
     shape: MoeShape,
-    rounds: Vec<Round>,
+    rounds: Arc<Vec<Round>>,
     variants: Vec<String>,
     traffic: Traffic,
     // Streams go before the memory and the modules of what is on them.
@@ -124,23 +125,36 @@ impl MoeGpu {
         images: &dyn Images,
     ) -> Result<MoeGpu, GpuRunError> {
         problem.check()?;
-        tuning.check(&problem.shape)?;
         if rounds == 0 {
             return Err(MoeError::invalid("rounds", rounds, "must be 1 or more").into());
         }
+        tuning.check(&problem.shape)?;
+        let rounds = (0..rounds).map(|i| Round::new(problem, tuning.way(), i)).collect();
+        MoeGpu::of_rounds(Arc::new(rounds), tuning, world, images)
+    }
+
+    /// The same with the inputs and the reference's results of these rounds, of which there is one at least: they are the
+    /// same for all pairs that go the same [way](MoeTuning::way).
+    pub(crate) fn of_rounds(
+        rounds: Arc<Vec<Round>>,
+        tuning: &MoeTuning,
+        world: &Arc<World>,
+        images: &dyn Images,
+    ) -> Result<MoeGpu, GpuRunError> {
+        let shape = rounds[0].shape;
+        tuning.check(&shape)?;
         let dispatch = tuning.dispatch_launches();
         let combine = tuning.combine_launches();
         let variants = dispatch.iter().map(Family::variant_name);
         let variants = variants.chain(combine.iter().map(Family::variant_name));
         let variants = variants.chain(tuning.round_trip.iter().map(Family::variant_name)).collect();
         let op = MoeAllToAll::new(world, tuning, images)?;
-        let rounds: Vec<Round> = (0..rounds).map(|i| Round::new(problem, tuning.way(), i)).collect();
         let traffic = Traffic::of(&rounds);
-        let y_bytes = tuning.combine.placed_rows() * combined_row_bytes(&problem.shape);
-        let place = |rank: &MoeRank| Place::new(&problem.shape, rank, rounds.len(), y_bytes);
+        let y_bytes = tuning.combine.placed_rows() * combined_row_bytes(&shape);
+        let place = |rank: &MoeRank| Place::new(&shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;
         let fused = tuning.round_trip.is_some();
-        Ok(MoeGpu { shape: problem.shape, rounds, variants, traffic, places, op, poisoned: false, fused })
+        Ok(MoeGpu { shape, rounds, variants, traffic, places, op, poisoned: false, fused })
     }
 
     /// With all that a round need not read filled with bytes 0xff before each round that the host looks at: outputs,
@@ -228,26 +242,26 @@ impl MoeGpu {
             self.poison(number..number + 1, true)?;
         }
         let round = &self.rounds[number];
-        let ranks = self.op.ranks_mut();
+        let hosts = self.places.par_iter().zip(self.op.ranks().par_iter());
+        let loaded = hosts.map(|(place, rank)| steps::load(round, &mut Host { place, number, rank }));
+        loaded.collect::<Result<(), String>>().map_err(host)?;
         let mut routed = vec![];
-        for (place, rank) in self.places.iter_mut().zip(ranks.iter_mut()) {
-            steps::load(round, &mut Host { place, number, rank }).map_err(host)?;
-        }
-        for (place, rank) in self.places.iter().zip(ranks.iter_mut()) {
+        for (place, rank) in self.places.iter().zip(self.op.ranks_mut()) {
             place.events[0].record(place.stream.raw())?;
             // SAFETY: the buffers are of this GPU, as large as the shape demands, and live as long as the stream.
             routed.push(unsafe { rank.dispatch_raw(&place.rounds[number].tokens(), place.stream.raw())? });
             place.events[1].record(place.stream.raw())?;
         }
         finish(self.op.world(), &self.places)?;
-        let mut wrong = None;
-        let ranks = self.op.ranks_mut();
-        for (place, rank) in self.places.iter_mut().zip(ranks.iter_mut()) {
+        // What the reference says is a lot to compute and to read.
+        let checked = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
             let mut host = Host { place, number, rank };
             let beyond = if self.poisoned { host.beyond_rows(round) } else { Ok(()) };
             let found = beyond.and(steps::check_and_run_expert(round, &mut host));
-            wrong = wrong.or(found.err().map(|e| format!("round {number}, rank {}: {e}", place.rank)));
-        }
+            found.err().map(|e| format!("round {number}, rank {}: {e}", place.rank))
+        });
+        let wrong = checked.collect::<Vec<_>>().into_iter().flatten().next();
+        let ranks = self.op.ranks_mut();
         for ((place, rank), routed) in self.places.iter().zip(ranks.iter_mut()).zip(routed) {
             let out = place.rounds[number].out.ptr();
             let y = if round.way.y_is_rows() { rank.buffer("rows")?.0 } else { place.y.ptr() };
@@ -498,32 +512,5 @@ impl RankMemory for Host<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::moe::RowDtype;
-    use crate::runtime::WorldOptions;
-    use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
-
-    #[test]
-    fn what_is_written_beyond_the_rows_is_found() {
-        let mut bytes = [POISON; 9];
-        bytes[1] = 0;
-        untouched("out", &bytes, 2).unwrap();
-        let said = untouched("out", &bytes, 1).unwrap_err();
-        assert_eq!(said, "byte 1 of out was written, whose rows end with byte 1");
-    }
-
-    #[test]
-    fn kernels_that_write_nothing_leave_poison() {
-        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
-        let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
-        let tuning = MoeTuning::defaults(&shape).unwrap();
-        let world = World::of_gpus(&MockGpu::all(&Arc::new(Machine::default()), 2), &WorldOptions::default());
-        let moe = MoeGpu::new(&problem, &tuning, 1, &Arc::new(world.unwrap()), &Uncompiled).unwrap();
-        let ran = moe.poisoned().run(0).unwrap();
-        let wrong = ran.wrong_dispatch.unwrap();
-        assert!(wrong.starts_with("round 0, rank 0: rows of each expert: byte 0 is 0xff"), "{wrong}");
-        assert_eq!((ran.errors.compared, ran.errors.wrong), (4 * 64, 4 * 64));
-        assert!(ran.errors.first_wrong.unwrap().contains("NaN"));
-    }
-}
+#[path = "gpu_tests.rs"]
+mod tests;

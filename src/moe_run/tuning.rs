@@ -26,9 +26,14 @@ pub struct MoeTuning {
 impl MoeTuning {
     /// The defaults for a shape: one launch an operation, deduplicated, no hook, rows by expert.
     pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
+        MoeTuning::defaults_with(shape, Hook::None, Layout::Experts)
+    }
+
+    /// The defaults for a shape with a hook and rows in an order: what is best depends on both.
+    pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
         shape.check()?;
         let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
-        let (hook, layout, phase) = (Hook::None, Layout::Experts, Phase::Both);
+        let phase = Phase::Both;
         let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
         let dtype = CombineDtype::from(dtype);
         let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };

@@ -12,7 +12,7 @@ use crate::kernels::moe::{Combine, Dispatch, Hook, Layout, Phase};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::pack::Pack;
-use crate::tune::Tuned;
+use crate::tune::{Key, Tuned};
 
 /// What a problem asks of its kernels.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -51,7 +51,7 @@ pub enum Selected<'a> {
     Exact(&'a MoeTuning),
     /// Variants for more tokens than asked for, as few more as there are.
     Covering(&'a MoeTuning),
-    /// Nothing that is compiled will do; it can be compiled now, from [`MoeTuning::defaults`].
+    /// Nothing that is compiled will do; it can be compiled now, from [`MoeTuning::defaults_with`].
     Jit,
 }
 
@@ -143,16 +143,20 @@ impl Registry {
     }
 
     /// The variants for a problem, compiled or not: [`Registry::select`], and where that says `Jit` what was tuned, or else the
-    /// defaults. Tables are of whole launches without a hook, with rows by expert.
+    /// defaults. Tables are of whole launches without a hook.
     pub fn tuning(&self, key: &MoeKey) -> Result<MoeTuning, RuntimeError> {
         match self.select(key).map_err(|e| RuntimeError::invalid("shape", e, "that of a compiled variant"))? {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
             Selected::Jit => {
-                let whole = key.hook == Hook::None && key.layout == Layout::Experts && !key.split;
-                let chosen = Tuned::choose(self.tuned.as_ref().filter(|_| whole), &key.shape);
-                let chosen = chosen
-                    .map_err(|e| RuntimeError::invalid("shape", e, "one that kernels can be emitted for"))?;
-                Ok(chosen.tuning.with_hook(key.hook).with_layout(key.layout).with_split(key.split))
+                let whole = key.hook == Hook::None && !key.split;
+                let of = Key { shape: key.shape, layout: key.layout };
+                let tuning = match whole {
+                    true => Tuned::choose(self.tuned.as_ref(), &of).map(|chosen| chosen.tuning),
+                    false => MoeTuning::defaults_with(&key.shape, key.hook, key.layout),
+                };
+                let allowed = "one that kernels can be emitted for";
+                let tuning = tuning.map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
+                Ok(tuning.with_split(key.split))
             }
         }
     }
@@ -196,6 +200,7 @@ fn distance(a: &MoeKey, b: &MoeKey) -> (usize, u32) {
         s.ranks != t.ranks,
         s.dtype != t.dtype,
         a.hook != b.hook,
+        a.layout != b.layout,
         a.split != b.split,
         t.tokens < s.tokens,
     ];

@@ -60,7 +60,8 @@ fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
     let with = Registry::new([tuning(8)], true);
     assert_eq!(with.select(&key).unwrap(), Selected::Jit);
     let made = with.tuning(&key).unwrap();
-    assert_eq!(made, tuning(100).with_split(true).with_hook(Hook::Expert).with_layout(Layout::Tokens));
+    let defaults = MoeTuning::defaults_with(&shape(100), Hook::Expert, Layout::Tokens).unwrap();
+    assert_eq!(made, defaults.with_split(true));
     assert_eq!(with.tuning(&MoeKey::new(shape(3))).unwrap(), tuning(8));
 
     let wide = MoeTuning::defaults(&MoeShape { hidden: 128, ..shape(200) }).unwrap();
@@ -99,7 +100,7 @@ fn variants_are_paired_with_those_that_go_with_them() {
 #[test]
 fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let mut table = crate::tune::Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
-    table.insert(crate::tune::record_for_tests(shape(8)));
+    table.insert(crate::tune::record_for_tests(Key::by_expert(shape(8))));
     let plain = Registry::new([], true);
     let tuned = plain.clone().with_tuned(Tuned::new(table));
     let key = MoeKey::new(shape(8));
@@ -108,6 +109,15 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     // Tables are of whole launches without a hook.
     let split = MoeKey { split: true, ..key };
     assert_eq!(tuned.tuning(&split).unwrap(), tuning(8).with_split(true));
+    // And of one layout: the other has its own defaults until it has a record.
+    let token = MoeKey { layout: Layout::Tokens, ..key };
+    let defaults = Key::by_token(shape(8)).defaults().unwrap();
+    assert_eq!(tuned.tuning(&token).unwrap(), defaults);
+    let mut both = tuned.tuned.clone().unwrap().table().clone();
+    both.insert(crate::tune::record_for_tests(Key::by_token(shape(8))));
+    let both = plain.clone().with_tuned(Tuned::new(both));
+    assert_eq!(both.tuning(&token).unwrap(), defaults.small());
+    assert_eq!(both.tuning(&key).unwrap(), tuning(8).small());
     // Ranks that do not agree on the table would not agree on kernels.
     assert_ne!(plain.digest(), tuned.digest());
     // What is compiled comes first.

@@ -1,10 +1,13 @@
 //! A machine for tests, on which it is known which pair is best.
 
+use std::time::Duration;
+
 use peerwarp_codegen::family::Family;
 
 use super::measure::{Alone, Measure, MeasureError};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
+use crate::tune::Pair;
 
 /// Why a pair cannot be timed, and which of its kernels it is, if one.
 pub(super) type Refuses = dyn Fn(&MoeTuning) -> Option<(Option<String>, String)>;
@@ -18,6 +21,12 @@ pub(super) struct Fake {
     pub refuses: Box<Refuses>,
     /// Says which pairs compute something else.
     pub wrong: Box<dyn Fn(&MoeTuning) -> bool>,
+    /// How long each measurement takes, and the run-off.
+    pub takes: Duration,
+    pub run_off_takes: Duration,
+    /// Pairs that are told to be measured next, and those that may be.
+    pub prepared: Vec<Pair>,
+    pub foreseen: Vec<Pair>,
     /// Names of the pairs that were timed.
     pub asked: Vec<(String, String)>,
 }
@@ -25,7 +34,18 @@ pub(super) struct Fake {
 impl Fake {
     pub fn new(best: MoeTuning) -> Fake {
         let (refuses, wrong) = (Box::new(|_: &MoeTuning| None), Box::new(|_: &MoeTuning| false));
-        Fake { best, step: 0.05, refuses, wrong, asked: vec![] }
+        let (takes, run_off_takes) = (Duration::ZERO, Duration::ZERO);
+        Fake {
+            best,
+            step: 0.05,
+            refuses,
+            wrong,
+            takes,
+            run_off_takes,
+            prepared: vec![],
+            foreseen: vec![],
+            asked: vec![],
+        }
     }
 
     fn us<F: Family>(&self, kernel: &F, best: &F) -> f64 {
@@ -46,10 +66,17 @@ impl Fake {
 }
 
 impl Measure for Fake {
-    fn prepare(&mut self, _: &[MoeTuning]) {}
+    fn prepare(&mut self, tunings: &[MoeTuning]) {
+        self.prepared.extend(tunings.iter().map(Pair::of));
+    }
+
+    fn foresee(&mut self, tunings: &[MoeTuning]) {
+        self.foreseen.extend(tunings.iter().map(Pair::of));
+    }
 
     fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError> {
         tuning.check(&tuning.dispatch.shape()).expect("only legal pairs are measured");
+        std::thread::sleep(self.takes);
         self.asked.push((tuning.dispatch.variant_name(), tuning.combine.variant_name()));
         match (self.refuses)(tuning) {
             Some((variant, reason)) => Err(MeasureError::Refused { variant, reason }),
@@ -72,6 +99,7 @@ impl Measure for Fake {
     }
 
     fn round_trips(&mut self, tunings: &[MoeTuning]) -> Result<Vec<Vec<f64>>, MeasureError> {
+        std::thread::sleep(self.run_off_takes);
         let sum = |t: &MoeTuning| self.times(t).dispatch + self.times(t).combine - 4.0;
         // Later iterations take longer, all pairs alike.
         let times = |t: &MoeTuning| (0..5).map(|i| sum(t) * (1.0 + 0.1 * f64::from(i))).collect();

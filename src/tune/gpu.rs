@@ -1,17 +1,20 @@
 //! Measuring on the GPUs of this machine, as `bench` does.
 
 use std::collections::HashMap;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
 
 use peerwarp_codegen::family::{DynConfig, Family, Target, Variant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
 
+use super::key::Key;
 use super::measure::{Alone, Measure, MeasureError};
 use crate::bench::gpu::{Ready, iterate};
+use crate::bench::inputs::Inputs;
 use crate::bench::place::{Place, finish, sample};
 use crate::bench::{BenchOptions, Case, Limits, Stats, What, Wire};
 use crate::moe::{MoeProblem, MoeShape};
-use crate::moe_run::{GpuRunError, MoeGpu, MoeTuning};
+use crate::moe_run::{GpuRunError, MoeGpu, MoeTuning, Round, Way};
 use crate::runtime::image::{Images, KernelImage};
 use crate::runtime::{RuntimeError, World};
 
@@ -37,7 +40,57 @@ pub struct OnGpus {
     images: Compiling,
     effort: Effort,
     seed: u64,
-    problem: Option<MoeProblem>,
+    of_key: Option<OfKey>,
+}
+
+/// What all pairs of a key are measured with.
+struct OfKey {
+    key: Key,
+    problem: MoeProblem,
+    inputs: Arc<Vec<Inputs>>,
+    /// What the reference says of pairs that go the same way.
+    rounds: Vec<(Way, Reference)>,
+}
+
+/// A round with the reference's results, once it is computed.
+type Reference = Arc<OnceLock<Arc<Vec<Round>>>>;
+
+impl OfKey {
+    /// Every rank has as many tokens as it may.
+    fn new(key: Key, seed: u64, world: &World) -> Result<OfKey, RuntimeError> {
+        let tokens = vec![key.shape.tokens; key.shape.ranks as usize];
+        let problem = MoeProblem::uniform(key.shape, &tokens, seed);
+        let problem = problem.map_err(|e| RuntimeError::invalid("shape", e, "one that has a problem"))?;
+        let inputs = Inputs::all(&problem, key.layout, world)?;
+        Ok(OfKey { key, problem, inputs, rounds: vec![] })
+    }
+
+    /// Begins to compute what the reference says of pairs that go this way: of many tokens it takes as long as a search.
+    fn start(&mut self, way: Way, threads: &ThreadPool) {
+        let (reference, problem) = (Reference::default(), self.problem.clone());
+        self.rounds.push((way, Arc::clone(&reference)));
+        threads.spawn(move || {
+            reference.get_or_init(|| Arc::new(vec![Round::new(&problem, way, 0)]));
+        });
+    }
+
+    /// What the reference says of pairs that go this way.
+    fn rounds(&mut self, way: Way) -> Arc<Vec<Round>> {
+        let known = |way: Way| self.rounds.iter().find(|(of, _)| *of == way).map(|(_, r)| Arc::clone(r));
+        if let Some(reference) = known(way) {
+            // Waits for a thread that is at it; what none has begun yet is made here.
+            return Arc::clone(reference.get_or_init(|| Arc::new(vec![Round::new(&self.problem, way, 0)])));
+        }
+        // Where rows arrive makes no difference to what they are.
+        let elsewhere = known(Way { in_place: !way.in_place, ..way });
+        let round = match elsewhere.as_ref().and_then(|reference| reference.get()) {
+            Some(rounds) => Round { way, ..rounds[0].clone() },
+            None => Round::new(&self.problem, way, 0),
+        };
+        let rounds = Arc::new(vec![round]);
+        self.rounds.push((way, Arc::new(OnceLock::from(Arc::clone(&rounds)))));
+        rounds
+    }
 }
 
 impl OnGpus {
@@ -50,27 +103,33 @@ impl OnGpus {
     ) -> Result<OnGpus, RuntimeError> {
         let images = Compiling::new(images, world.members()[0].gpu.info().target)?;
         let places = Place::all(world, false, &images)?;
-        Ok(OnGpus { places, world: Arc::clone(world), images, effort, seed, problem: None })
+        Ok(OnGpus { places, world: Arc::clone(world), images, effort, seed, of_key: None })
     }
 
-    /// The problem of a shape: every rank has as many tokens as it may.
-    fn case(&mut self, tuning: &MoeTuning) -> Result<Case, MeasureError> {
-        let shape = tuning.dispatch.shape();
-        let problem = match self.problem.take() {
-            Some(problem) if problem.shape == shape => problem,
-            _ => {
-                let tokens = vec![shape.tokens; shape.ranks as usize];
-                let problem = MoeProblem::uniform(shape, &tokens, self.seed);
-                problem.map_err(|e| MeasureError::Refused { variant: None, reason: e.to_string() })?
+    /// What a pair is measured with: that of the pair before, if it is of the same key.
+    fn of_key(&mut self, tuning: &MoeTuning) -> Result<&mut OfKey, MeasureError> {
+        let key = Key::of(&tuning.dispatch);
+        // What is no longer needed goes first.
+        let of_key = match self.of_key.take().filter(|of| of.key == key) {
+            Some(of_key) => of_key,
+            None => {
+                let new = OfKey::new(key, self.seed, &self.world);
+                let mut new = new.map_err(|e| self.refused(e, tuning))?;
+                if self.effort.check {
+                    // The first pair is the default, which is checked in the end, and others go its way.
+                    new.start(tuning.way(), &self.images.threads);
+                }
+                new
             }
         };
-        self.problem = Some(problem.clone());
-        Ok(Case { problem, tuning: tuning.clone() })
+        Ok(self.of_key.insert(of_key))
     }
 
     fn ready(&mut self, tuning: &MoeTuning) -> Result<Ready, MeasureError> {
-        let case = self.case(tuning)?;
-        let ready = Ready::new(&case, 1, &self.world, &self.places, &self.images);
+        let of_key = self.of_key(tuning)?;
+        let (problem, inputs) = (of_key.problem.clone(), Arc::clone(&of_key.inputs));
+        let case = Case { problem, tuning: tuning.clone() };
+        let ready = Ready::new(&case, 1, &inputs, &self.world, &self.places, &self.images);
         ready.map_err(|e| self.refused(e, tuning))
     }
 
@@ -118,11 +177,11 @@ impl OnGpus {
 
 impl Measure for OnGpus {
     fn prepare(&mut self, tunings: &[MoeTuning]) {
-        let kernels = tunings.iter().flat_map(|t| {
-            let dispatch = t.dispatch_launches().into_iter().map(Family::into_variant);
-            dispatch.chain(t.combine_launches().into_iter().map(Family::into_variant)).collect::<Vec<_>>()
-        });
-        kernels.for_each(|kernel| self.images.start(kernel));
+        kernels(tunings).for_each(|kernel| self.images.start(kernel));
+    }
+
+    fn foresee(&mut self, tunings: &[MoeTuning]) {
+        kernels(tunings).take_while(|_| self.images.is_idle()).for_each(|kernel| self.images.start(kernel));
     }
 
     fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError> {
@@ -141,9 +200,8 @@ impl Measure for OnGpus {
         if !self.effort.check {
             return Ok(());
         }
-        let case = self.case(tuning)?;
-        let ran =
-            MoeGpu::new(&case.problem, tuning, 1, &self.world, &self.images).and_then(|mut gpu| gpu.run(0));
+        let rounds = self.of_key(tuning)?.rounds(tuning.way());
+        let ran = MoeGpu::of_rounds(rounds, tuning, &self.world, &self.images).and_then(|mut gpu| gpu.run(0));
         let ran = ran.map_err(|e| match e {
             GpuRunError::Moe(e) => MeasureError::Refused { variant: None, reason: e.to_string() },
             GpuRunError::Runtime(e) => self.refused(e, tuning),
@@ -180,10 +238,18 @@ impl Measure for OnGpus {
 
     fn limit_us(&self, shape: &MoeShape) -> Option<f64> {
         let limits = Limits::of(self.world.members().iter().map(|m| m.gpu.info().name.as_str()))?;
-        let problem = self.problem.as_ref().filter(|p| p.shape == *shape)?;
+        let problem = self.of_key.as_ref().map(|of| &of.problem).filter(|p| p.shape == *shape)?;
         let wire = Wire::of(shape, problem.routing(0), true);
         Some(limits.of_operation(What::RoundTrip, 1, &wire).us)
     }
+}
+
+/// What is to be compiled for these pairs.
+fn kernels(tunings: &[MoeTuning]) -> impl Iterator<Item = Variant> {
+    tunings.iter().flat_map(|t| {
+        let dispatch = t.dispatch_launches().into_iter().map(Family::into_variant);
+        dispatch.chain(t.combine_launches().into_iter().map(Family::into_variant)).collect::<Vec<_>>()
+    })
 }
 
 /// The first line of an error: compilers say a lot.
@@ -199,6 +265,8 @@ struct Compiling {
     images: Arc<dyn Images + Send + Sync>,
     target: Target,
     made: Mutex<HashMap<String, Made>>,
+    /// Kernels that were begun and are not done.
+    under_way: Arc<AtomicUsize>,
     threads: ThreadPool,
 }
 
@@ -206,11 +274,18 @@ impl Compiling {
     fn new(images: Arc<dyn Images + Send + Sync>, target: Target) -> Result<Compiling, RuntimeError> {
         // One processor is left for the thread that measures.
         let processors = std::thread::available_parallelism().map_or(1, |n| n.get());
-        let threads = ThreadPoolBuilder::new().num_threads(processors.saturating_sub(1).max(1)).build();
-        let threads = threads.map_err(|e| {
-            RuntimeError::invalid("compiler threads", processors, format!("as many as can be started: {e}"))
+        Compiling::on_threads(processors.saturating_sub(1).max(1), images, target)
+    }
+
+    fn on_threads(
+        number: usize,
+        images: Arc<dyn Images + Send + Sync>,
+        target: Target,
+    ) -> Result<Compiling, RuntimeError> {
+        let threads = ThreadPoolBuilder::new().num_threads(number).build().map_err(|e| {
+            RuntimeError::invalid("compiler threads", number, format!("as many as can be started: {e}"))
         })?;
-        Ok(Compiling { images, target, made: Mutex::default(), threads })
+        Ok(Compiling { images, target, made: Mutex::default(), under_way: Arc::default(), threads })
     }
 
     fn place(&self, variant: &str) -> (Made, bool) {
@@ -223,11 +298,19 @@ impl Compiling {
     fn start(&self, variant: Variant) {
         let (place, new) = self.place(&variant.variant_name());
         if new {
-            let (images, target) = (Arc::clone(&self.images), self.target);
+            let (images, target, under_way) =
+                (Arc::clone(&self.images), self.target, Arc::clone(&self.under_way));
+            under_way.fetch_add(1, Ordering::Relaxed);
             self.threads.spawn(move || {
                 place.get_or_init(|| make(&*images, &*variant, target));
+                under_way.fetch_sub(1, Ordering::Relaxed);
             });
         }
+    }
+
+    /// Whether half of the threads or more have nothing to do: the others are left for what is certain to be needed.
+    fn is_idle(&self) -> bool {
+        2 * (self.under_way.load(Ordering::Relaxed) + 1) <= self.threads.current_num_threads()
     }
 }
 

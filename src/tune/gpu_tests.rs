@@ -1,6 +1,7 @@
 use std::sync::atomic::Ordering;
 
 use super::*;
+use crate::kernels::moe::Protocol;
 use crate::moe::RowDtype;
 use crate::runtime::WorldOptions;
 use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
@@ -97,4 +98,58 @@ fn a_machine_that_fails_is_no_candidates_fault() {
     mocked.gap.store(1, Ordering::Relaxed);
     let error = on.alone(&pairs()[0]).unwrap_err();
     assert!(matches!(error, MeasureError::Machine(_)), "{error}");
+}
+
+#[test]
+fn pairs_of_a_key_share_inputs_and_those_of_a_way_the_reference() {
+    let mocked = Arc::new(Machine::default());
+    let mut on = on(&mocked, Arc::new(Uncompiled));
+    let [default, small] = pairs();
+    let inputs = |on: &mut OnGpus, t: &MoeTuning| Arc::clone(&on.of_key(t).unwrap().inputs);
+    let rounds = |on: &mut OnGpus, t: &MoeTuning| on.of_key(t).unwrap().rounds(t.way());
+    let (first, round) = (inputs(&mut on, &default), rounds(&mut on, &default));
+    assert!(Arc::ptr_eq(&first, &inputs(&mut on, &small)));
+    assert!(Arc::ptr_eq(&round, &rounds(&mut on, &small)));
+    // Sums of plain rows are others.
+    let plain = default.clone().with_dedup(false);
+    assert_eq!(rounds(&mut on, &plain)[0].way, plain.way());
+    assert!(Arc::ptr_eq(&round, &rounds(&mut on, &small)));
+    // Rows in place are the same rows elsewhere.
+    let flags = Key::by_token(SHAPE).defaults().unwrap().with_protocol(Protocol::Flags);
+    let packets = flags.clone().with_protocol(Protocol::Packets);
+    assert_ne!(flags.way(), packets.way());
+    for tuning in [&packets, &flags] {
+        let (made, apart) =
+            (rounds(&mut on, tuning), Round::new(&on.of_key(tuning).unwrap().problem, tuning.way(), 0));
+        assert_eq!((made[0].way, &made[0].out), (tuning.way(), &apart.out));
+    }
+    // Another layout has other outputs of experts.
+    let token = Key::by_token(SHAPE).defaults().unwrap();
+    assert!(!Arc::ptr_eq(&first, &inputs(&mut on, &token)));
+    assert_eq!(rounds(&mut on, &token)[0].way, token.way());
+}
+
+/// Compiles nothing before it may.
+struct Gated(Mutex<()>);
+
+impl Images for Gated {
+    fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
+        drop(self.0.lock());
+        Uncompiled.image(variant, target)
+    }
+}
+
+#[test]
+fn what_may_be_needed_takes_half_of_the_threads_at_most() {
+    let gate = Arc::new(Gated(Mutex::default()));
+    let held = gate.0.lock().unwrap();
+    let target = "cuda:sm_90a".parse().unwrap();
+    let compiling = Compiling::on_threads(4, Arc::clone(&gate) as _, target).unwrap();
+    let all: Vec<Variant> = kernels(&pairs()).collect();
+    let begun = all.into_iter().take_while(|_| compiling.is_idle()).map(|k| compiling.start(k)).count();
+    assert_eq!(begun, 2);
+    drop(held);
+    while !compiling.is_idle() {
+        std::thread::yield_now();
+    }
 }

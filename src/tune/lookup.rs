@@ -3,12 +3,14 @@
 use std::path::Path;
 
 use peerwarp_codegen::family::Target;
+use rayon::prelude::*;
 
+use super::key::Key;
 use super::space::for_shape;
-use super::table::{Table, TableError};
+use super::table::{Record, Table, TableError};
 use crate::input::InputError;
 use crate::models::slug;
-use crate::moe::MoeShape;
+use crate::moe::MoeError;
 use crate::moe_run::MoeTuning;
 
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
@@ -42,7 +44,7 @@ pub struct Chosen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Choice {
-    /// It was measured to be the best for just this shape.
+    /// It was measured to be the best for just this shape and layout.
     Tuned,
     /// It was for another number of tokens, and everything else the same.
     Alike {
@@ -71,35 +73,39 @@ impl Tuned {
 
     /// The table that comes with this program for a device, by the driver's name for it; none if there is none.
     pub fn builtin(device: &str, target: Target) -> Option<Tuned> {
-        let tuned = Tuned::of_slug(&device_slug(device))?;
+        let tuned = Tuned::of_slug(&BUILTIN, &device_slug(device))?;
         tuned.table.check_device(device, target).ok().map(|()| tuned)
     }
 
-    /// From what a user says: the name of a table that comes with this program, or else a file.
+    /// From what a user says: the name of a table that comes with this program, or else a file. All of its records have to
+    /// be of kernels as they are now: who names a table is not to get defaults in silence.
     pub fn named(name: &str) -> Result<Tuned, InputError> {
-        if let Some(tuned) = Tuned::of_slug(&name.to_lowercase()) {
-            return Ok(tuned);
-        }
+        Tuned::named_in(&BUILTIN, name)
+    }
+
+    fn named_in(builtin: &[(&str, &str)], name: &str) -> Result<Tuned, InputError> {
         let path = Path::new(name);
-        if path.extension().is_none_or(|end| end != "toml") {
-            let known: Vec<&str> = BUILTIN.iter().map(|(device, _)| *device).collect();
+        let own = Tuned::of_slug(builtin, &name.to_lowercase());
+        if own.is_none() && path.extension().is_none_or(|end| end != "toml") {
+            let known: Vec<&str> = builtin.iter().map(|(device, _)| *device).collect();
             let mut error = InputError::unknown("--tuned", name, known.iter().copied());
             error.allowed = [known.join(", "), "a FILE.toml that `tune` wrote".into()].join(" or ");
             return Err(error);
         }
-        let tuned = Table::read(path).map(Tuned::new);
+        let tuned = own.map_or_else(|| Table::read(path).map(Tuned::new), Ok);
         let tuned = tuned.and_then(|tuned| tuned.check().map(|()| tuned));
         tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))
     }
 
-    fn of_slug(name: &str) -> Option<Tuned> {
-        let (_, text) = BUILTIN.iter().find(|(device, _)| *device == name)?;
+    fn of_slug(builtin: &[(&str, &str)], name: &str) -> Option<Tuned> {
+        let (_, text) = builtin.iter().find(|(device, _)| *device == name)?;
         Some(Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
     }
 
-    /// Whether every record is of kernels as they are emitted now.
+    /// Whether every record is of kernels as they are emitted now; else the first that is not.
     pub fn check(&self) -> Result<(), TableError> {
-        self.table.records.iter().try_for_each(|record| self.table.tuning(record).map(drop))
+        let checked = self.table.records.par_iter().map(|record| self.table.tuning(record).map(drop));
+        checked.collect::<Vec<_>>().into_iter().collect()
     }
 
     /// The table.
@@ -107,51 +113,54 @@ impl Tuned {
         &self.table
     }
 
-    /// The pair for a shape: its own record, else that of the nearest number of tokens within a factor of two that is
-    /// legal for it. None if there is neither, or the kernels have changed since.
-    pub fn find(&self, shape: &MoeShape) -> Option<Chosen> {
-        let own = self.table.record(shape).and_then(|record| self.table.tuning(record).ok());
+    /// The pair for a shape with a layout: its own record, else that of the nearest number of tokens within a factor of two,
+    /// with the same layout, that is legal for it. None if there is neither, or the kernels have changed since.
+    pub fn find(&self, key: &Key) -> Option<Chosen> {
+        let own = self.table.record(key).and_then(|record| self.table.tuning(record).ok());
         if let Some(tuning) = own {
             return Some(Chosen { tuning, by: Choice::Tuned });
         }
-        let near = |tokens: u32| {
-            tokens <= shape.tokens.saturating_mul(ALIKE) && shape.tokens <= tokens.saturating_mul(ALIKE)
-        };
-        let mut tokens = others(&self.table, shape);
+        let asked = key.shape.tokens;
+        let near =
+            |tokens: u32| tokens <= asked.saturating_mul(ALIKE) && asked <= tokens.saturating_mul(ALIKE);
+        let mut tokens = others(&self.table, key);
         tokens.retain(|&n| near(n));
         tokens.into_iter().find_map(|n| {
-            let record = self.table.record(&MoeShape { tokens: n, ..*shape })?;
-            let tuning = for_shape(&self.table.tuning(record).ok()?, shape)?;
+            let record = self.table.record(&key.with_tokens(n))?;
+            let tuning = for_shape(&self.table.tuning(record).ok()?, &key.shape)?;
             Some(Chosen { tuning, by: Choice::Alike { tokens: n } })
         })
     }
 
-    /// The pair for a shape: [`Tuned::find`], else the defaults.
-    pub fn choose(tuned: Option<&Tuned>, shape: &MoeShape) -> Result<Chosen, crate::moe::MoeError> {
-        match tuned.and_then(|tuned| tuned.find(shape)) {
+    /// The pair for a shape with a layout: [`Tuned::find`], else the defaults.
+    pub fn choose(tuned: Option<&Tuned>, key: &Key) -> Result<Chosen, MoeError> {
+        match tuned.and_then(|tuned| tuned.find(key)) {
             Some(chosen) => Ok(chosen),
-            None => Ok(Chosen { tuning: MoeTuning::defaults(shape)?, by: Choice::Default }),
+            None => Ok(Chosen { tuning: key.defaults()?, by: Choice::Default }),
         }
     }
 }
 
-/// What won for the next fewer and the next more tokens, where it is legal for a shape: good starts for its search.
-pub(super) fn alike(table: &Table, shape: &MoeShape) -> Vec<MoeTuning> {
-    let tokens = others(table, shape);
-    let fewer = tokens.iter().copied().filter(|&n| n < shape.tokens).max();
-    let more = tokens.iter().copied().filter(|&n| n > shape.tokens).min();
+/// What won for the next fewer and the next more tokens, with the same layout, where it is legal for a shape: good starts
+/// for its search.
+pub(super) fn alike(table: &Table, key: &Key) -> Vec<MoeTuning> {
+    let (tokens, asked) = (others(table, key), key.shape.tokens);
+    let fewer = tokens.iter().copied().filter(|&n| n < asked).max();
+    let more = tokens.iter().copied().filter(|&n| n > asked).min();
     let of = |tokens: u32| {
-        let record = table.record(&MoeShape { tokens, ..*shape })?;
-        for_shape(&record.tuning().ok()?, shape)
+        let record = table.record(&key.with_tokens(tokens))?;
+        for_shape(&record.tuning().ok()?, &key.shape)
     };
     fewer.into_iter().chain(more).filter_map(of).collect()
 }
 
-/// The tokens of all records that have everything else as this shape, nearest first by ratio; of two as near, the more.
-fn others(table: &Table, shape: &MoeShape) -> Vec<u32> {
-    let like = |s: &MoeShape| MoeShape { tokens: shape.tokens, ..*s } == *shape && s.tokens != shape.tokens;
-    let mut tokens: Vec<u32> = table.records.iter().map(|r| r.shape).filter(like).map(|s| s.tokens).collect();
-    let off = |n: u32| (f64::from(n) / f64::from(shape.tokens)).ln().abs();
+/// The tokens of all records that have everything else as this key, nearest first by ratio; of two as near, the more.
+fn others(table: &Table, key: &Key) -> Vec<u32> {
+    let asked = key.shape.tokens;
+    let like = |k: &Key| k.with_tokens(asked) == *key && k.shape.tokens != asked;
+    let of = |k: Key| k.shape.tokens;
+    let mut tokens: Vec<u32> = table.records.iter().map(Record::key).filter(like).map(of).collect();
+    let off = |n: u32| (f64::from(n) / f64::from(asked)).ln().abs();
     tokens.sort_by(|a, b| off(*a).total_cmp(&off(*b)).then(b.cmp(a)));
     tokens
 }

@@ -32,8 +32,11 @@ pub enum MeasureError {
 
 /// A machine that pairs of kernels are measured on: GPUs, or a test's stand-in.
 pub trait Measure {
-    /// Tells which pairs will be measured next, so that they can be compiled meanwhile. They may be many.
+    /// Tells which pairs will be measured next, so that they can be compiled meanwhile.
     fn prepare(&mut self, tunings: &[MoeTuning]);
+
+    /// Tells which pairs may be measured later, the likeliest first: to be compiled where nothing else is to be done.
+    fn foresee(&mut self, tunings: &[MoeTuning]);
 
     /// Times dispatch and combine, each alone.
     fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError>;

@@ -9,10 +9,22 @@
 //! records = entries of a record * entry + records of all ranks * record
 //! wire    = bytes to other ranks / bandwidth
 //! send    = pieces of a rank's rows / groups that send, rounded up, * step
-//! take    = pieces that come in / groups that receive, rounded up, * (local + entries of a row * load) + slots / groups * look
+//! take    = pieces that come in / groups that receive, rounded up, * (local + places of a row * load) + slots / groups * look
 //! sum     = pieces of a rank's tokens / groups that receive, rounded up, * (local + rows of a token * load)
 //! publish = release, for rows with flags; nothing for packets
 //! ```
+//!
+//! A row has a place for each of its entries, by token one. There rows are indexed beside what moves them, and whoever takes
+//! packets waits for no record but the row's own:
+//!
+//! ```text
+//! dispatch by token = .. + publish + max(max(wire, send) + take, records of all ranks * record + index) + tail + blocks
+//!
+//! index = bases + pieces of all entries / warps that index, rounded up, * 3 * look
+//! take  = slots / warps that receive * look + rows / warps that receive * look, where rows arrive in place
+//! ```
+//!
+//! With flags the records are waited for before that. Nothing is summed where rows are sent in combine by token.
 //!
 //! A piece is what the lanes of a group move at once. Rows are those that uniform routing makes, on average. Values of
 //! fields are asked for by their names: a field that is not known here makes no difference, so that what differs in it is
@@ -21,6 +33,7 @@
 use peerwarp_codegen::family::{Family, Value};
 
 use crate::bench::{H200, Limits};
+use crate::kernels::moe::{Dispatch, Layout};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 
@@ -50,6 +63,9 @@ pub struct Costs {
     pub entry_us: f64,
     /// Each record of any rank: a flag that every receiver waits for.
     pub record_us: f64,
+    /// The first row of every expert, source and chunk, which the index of rows by token begins with. With one token on eight
+    /// ranks the index is done 0.5 us after the rows.
+    pub bases_us: f64,
     /// Each block of the grid: breaks ties in favour of fewer multiprocessors.
     pub block_us: f64,
     /// Registers of a thread beside those of its pieces.
@@ -73,11 +89,16 @@ pub const COSTS: Costs = Costs {
     release_us: 1.5,
     entry_us: 0.07,
     record_us: 0.33,
+    bases_us: 1.5,
     block_us: 0.003,
     registers: 40,
     moved_registers: 8,
     summed_registers: 12,
 };
+
+/// Entries that a warp indexes at once, and the loads of it that wait for each other: word, base, place.
+const INDEXED: u32 = 128;
+const INDEX_LOADS: f64 = 3.0;
 
 /// Registers of a multiprocessor, and of a thread at most.
 const REGISTERS: u32 = 65536;
@@ -109,6 +130,10 @@ impl<F: Family> Fields<'_, F> {
         matches!(self.0.value(name), Some(Value::Name(own)) if own == value)
     }
 
+    fn is_packets(&self) -> bool {
+        self.named("protocol", "packets")
+    }
+
     /// Groups of so many blocks.
     fn groups(&self, blocks: &str) -> f64 {
         (self.number(blocks, 1) * self.number("warps", 1) / self.number("group_warps", 1)).max(1.0)
@@ -120,7 +145,7 @@ impl<F: Family> Fields<'_, F> {
         let piece = self.number("group_warps", 1) * 32.0 * self.number("vectors", 1) * 16.0;
         let pieces = (f64::from(bytes) / piece).ceil();
         // Packets are each for itself, so that groups may share a row; a flag is for a whole one.
-        match self.named("protocol", "packets") {
+        match self.is_packets() {
             true => (rows * pieces / groups).ceil(),
             false => (rows / groups).ceil() * pieces,
         }
@@ -159,33 +184,60 @@ impl Model {
 
     fn dispatch(&self, tuning: &MoeTuning) -> f64 {
         let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.dispatch));
-        let (tokens, ranks) = (f64::from(s.tokens), f64::from(s.ranks));
+        let tokens = f64::from(s.tokens);
         let record = f.number("chunk", s.tokens).min(tokens);
-        let records = ranks * (tokens / record).ceil();
-        let route = record * f64::from(s.topk) * c.entry_us + records * c.record_us;
+        let made = record * f64::from(s.topk) * c.entry_us;
+        let records = f64::from(s.ranks) * (tokens / record).ceil() * c.record_us;
         let slots = if f.is("dedup") { tokens } else { tokens * f64::from(s.topk) };
         let send = f.turns(slots, s.row_bytes(), "send_blocks") * f.step_us(c);
-        let look = ranks * slots / f.groups("recv_blocks") * c.look_us;
-        let rows = self.rows(f.is("dedup"));
-        let each = f.local_us(c) + tokens * f64::from(s.topk) / rows * c.load_us;
-        let take = f.turns(rows, s.row_bytes(), "recv_blocks") * each + look;
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
-        let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
-        let moved = wire.max(send) + take;
-        self.fixed_us() + c.limits.routing_us + route + publish + moved + f.blocks() * c.block_us
+        let moved = wire.max(send) + self.take(&tuning.dispatch, slots);
+        let arrived = match (tuning.dispatch.layout, f.is_packets()) {
+            (Layout::Experts, _) => records + moved,
+            (Layout::Tokens, true) => moved.max(records + self.index(&tuning.dispatch)),
+            (Layout::Tokens, false) => records + moved.max(self.index(&tuning.dispatch)),
+        };
+        let publish = if f.is_packets() { 0.0 } else { c.release_us };
+        self.fixed_us() + c.limits.routing_us + made + publish + arrived + f.blocks() * c.block_us
+    }
+
+    /// What receivers of dispatch do when rows have come, and before: they look for them in the slots of all ranks.
+    fn take(&self, dispatch: &Dispatch, slots: f64) -> f64 {
+        let (c, s, f) = (&self.costs, &self.shape, Fields(dispatch));
+        let (slots, rows) = (f64::from(s.ranks) * slots, self.rows(f.is("dedup")));
+        if dispatch.in_place() {
+            // A warp waits, whatever a group is, and has nothing to move.
+            let warps = f.number("recv_blocks", 1) * f.number("warps", 1);
+            return (slots + rows) / warps * c.look_us;
+        }
+        let places = match dispatch.layout {
+            Layout::Experts => f64::from(s.tokens) * f64::from(s.topk) / rows,
+            Layout::Tokens => 1.0,
+        };
+        let each = f.local_us(c) + places * c.load_us;
+        f.turns(rows, s.row_bytes(), "recv_blocks") * each + slots / f.groups("recv_blocks") * c.look_us
+    }
+
+    /// What indexes rows by token.
+    fn index(&self, dispatch: &Dispatch) -> f64 {
+        let parts = f64::from(dispatch.records()) * f64::from(dispatch.record_entries().div_ceil(INDEXED));
+        let warps = f64::from((dispatch.index_blocks() * dispatch.warps).max(1));
+        self.costs.bases_us + (parts / warps).ceil() * INDEX_LOADS * self.costs.look_us
     }
 
     fn combine(&self, tuning: &MoeTuning) -> f64 {
         let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.combine));
         let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
         let rows = self.rows(f.is("dedup"));
-        let entries = tokens * f64::from(s.topk) / rows;
-        let each = f.step_us(c) + (entries - 1.0) * c.load_us;
-        let send = f.turns(rows, bytes, "send_blocks") * each;
+        let summed = match tuning.combine.layout {
+            Layout::Experts => tokens * f64::from(s.topk) / rows - 1.0,
+            Layout::Tokens => 0.0,
+        };
+        let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + summed * c.load_us);
         let returns = rows / tokens;
         let sum = f.turns(tokens, bytes, "recv_blocks") * (f.local_us(c) + returns * c.load_us);
         let wire = self.wire_us(f.is("dedup"), bytes);
-        let publish = if f.named("protocol", "packets") { 0.0 } else { c.release_us };
+        let publish = if f.is_packets() { 0.0 } else { c.release_us };
         let moved = wire.max(send) + sum;
         self.fixed_us() + publish + moved + f.blocks() * c.block_us
     }
@@ -258,66 +310,5 @@ impl Model {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::moe::RowDtype;
-
-    const SHAPE: MoeShape =
-        MoeShape { hidden: 7168, experts: 256, topk: 8, tokens: 128, ranks: 8, dtype: RowDtype::Bf16 };
-
-    fn defaults(shape: MoeShape) -> MoeTuning {
-        MoeTuning::defaults(&shape).unwrap()
-    }
-
-    #[test]
-    fn rows_are_those_of_uniform_routing() {
-        let model = Model::new(SHAPE);
-        // 5.28 of 8 ranks, as a look at random tokens shows.
-        assert!((model.rows(true) / 128.0 - 5.28).abs() < 0.05, "{}", model.rows(true));
-        assert_eq!(model.rows(false), 1024.0);
-        // As the reference table of the limits has it.
-        assert!((model.wire_us(true, 14336) - 24.8).abs() < 0.3);
-        // All experts on one rank: elsewhere there is none.
-        let one = Model::new(MoeShape { experts: 8, topk: 8, ranks: 2, ..SHAPE });
-        assert_eq!(one.rows(true), 256.0);
-    }
-
-    #[test]
-    fn more_to_send_takes_longer_and_nothing_is_faster_than_its_limit() {
-        let mut last = 0.0;
-        for tokens in [1, 8, 64, 128, 4096] {
-            let shape = MoeShape { tokens, ..SHAPE };
-            let (model, tuning) = (Model::new(shape), defaults(shape));
-            let (times, least) = (model.times(&tuning), model.least(&tuning));
-            assert!(times.dispatch > last, "{tokens} tokens: {times:?}");
-            assert!(times.dispatch > least.dispatch && times.combine > least.combine);
-            last = times.dispatch;
-            let plain = tuning.with_dedup(false);
-            assert!(model.least(&plain).dispatch >= least.dispatch);
-        }
-    }
-
-    #[test]
-    fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
-        for tokens in [1, 128] {
-            let shape = MoeShape { tokens, ..SHAPE };
-            let (model, from) = (Model::new(shape), defaults(shape));
-            let best = model.best(&from);
-            best.check(&shape).unwrap();
-            let sum = |t: &MoeTuning| model.times(t).dispatch + model.times(t).combine;
-            assert!(sum(&best) <= sum(&from));
-            // And nothing around it is better.
-            assert_eq!(model.best(&best), best);
-        }
-    }
-
-    #[test]
-    fn registers_limit_what_is_in_flight() {
-        let model = Model::new(SHAPE);
-        let mut tuning = defaults(SHAPE);
-        (tuning.combine.warps, tuning.combine.vectors) = (16, 8);
-        assert!(!model.fits(&tuning).1);
-        tuning.combine.warps = 8;
-        assert!(model.fits(&tuning).1);
-    }
-}
+#[path = "model_tests.rs"]
+mod tests;

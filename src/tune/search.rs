@@ -1,4 +1,4 @@
-//! The search for one shape: from the best pair so far to its neighbours, those first that the model thinks best of.
+//! The search for one key: from the best pair so far to its neighbours, those first that the model thinks best of.
 //!
 //! Dispatch and combine are timed each alone, in one go: a change of one says nothing of the other, so that a measurement
 //! tries a new dispatch and a new combine at once. What the run-off then compares are round trips.
@@ -8,6 +8,7 @@ use std::time::Instant;
 
 use peerwarp_codegen::family::Family;
 
+use super::key::Key;
 use super::measure::{Alone, Measure, MeasureError};
 use super::model::Model;
 use super::runoff;
@@ -15,7 +16,6 @@ use super::space::{Step, steps};
 use super::table::Refusal;
 use crate::bench::Stats;
 use crate::kernels::moe::{Combine, Dispatch};
-use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
 use crate::runtime::RuntimeError;
 
@@ -56,7 +56,7 @@ pub struct Trial {
     pub combine_us: f64,
 }
 
-/// What the search found for a shape.
+/// What the search found.
 #[derive(Clone, Debug)]
 pub struct Found {
     /// The pair that won the run-off.
@@ -86,10 +86,10 @@ impl Found {
 #[derive(Debug, thiserror::Error)]
 pub enum SearchError {
     /// None of the pairs can be used.
-    #[error("{shape}: none of {tried} pairs can be used; the last one: {reason}")]
+    #[error("{key}: none of {tried} pairs can be used; the last one: {reason}")]
     Nothing {
-        /// The shape.
-        shape: Box<MoeShape>,
+        /// What was searched for.
+        key: Box<Key>,
         /// How many were tried.
         tried: usize,
         /// Why the last one cannot.
@@ -100,7 +100,7 @@ pub enum SearchError {
     Machine(#[from] RuntimeError),
 }
 
-/// Where a search for a shape starts: the defaults, what the model would take, and what won for shapes like it.
+/// Where a search starts: the defaults, what the model would take, and what won for keys like it.
 pub fn seeds(default: &MoeTuning, model: &Model, like: &[MoeTuning]) -> Vec<MoeTuning> {
     let mut all = vec![default.clone()];
     for seed in like.iter().cloned().chain([model.best(default)]) {
@@ -122,6 +122,8 @@ pub fn search(
     let model = Model::new(default.dispatch.shape());
     let mut state = State::new(model);
     measure.prepare(seeds);
+    // Compilers have nothing to do while seeds are measured, and one that knows nothing yet is as good to ask as the other.
+    measure.foresee(&State::new(model).next(default));
     for seed in seeds {
         // The default is measured however little time there is.
         if state.trials.is_empty() || budget.left(state.tried) {
@@ -130,9 +132,11 @@ pub fn search(
         }
     }
     while let Some(best) = state.ranking(1).pop() {
-        let next: Vec<MoeTuning> = state.next(&best).into_iter().take(BATCH).collect();
-        measure.prepare(&next);
-        for tuning in &next {
+        let all = state.next(&best);
+        let (next, later) = all.split_at(all.len().min(BATCH));
+        measure.prepare(next);
+        measure.foresee(later);
+        for tuning in next {
             if budget.left(state.tried) {
                 state.try_pair(measure, tuning)?;
                 each();
@@ -326,8 +330,8 @@ impl State {
             let pairs = self.contenders(measure, default, &model)?;
             if pairs.is_empty() {
                 let reason = self.refused.pop().map_or_else(|| "no time".to_owned(), |r| r.reason);
-                let shape = Box::new(default.dispatch.shape());
-                return Err(SearchError::Nothing { shape, tried: self.tried, reason });
+                let key = Box::new(Key::of(&default.dispatch));
+                return Err(SearchError::Nothing { key, tried: self.tried, reason });
             }
             match measure.round_trips(&pairs) {
                 Ok(times) => return Ok(self.found(pairs, &times, model)),

@@ -1,8 +1,8 @@
 use super::*;
 use crate::kernels::moe::Protocol;
-use crate::moe::RowDtype;
+use crate::moe::{MoeShape, RowDtype};
 use crate::tune::fake::Fake;
-use crate::tune::space;
+use crate::tune::{Pair, space};
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 1024, experts: 32, topk: 4, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
@@ -45,6 +45,20 @@ fn finds_the_best_pair_wherever_it_is() {
         let asked: BTreeSet<_> = fake.asked.iter().cloned().collect();
         assert_eq!(asked.len(), fake.asked.len());
     }
+}
+
+#[test]
+fn what_is_measured_is_prepared_before_and_most_of_it_long_before() {
+    let mut fake = Fake::new(far());
+    run(&mut fake, &BUDGET).unwrap();
+    let asked = |pair: &Pair| (pair.dispatch.clone(), pair.combine.clone());
+    let prepared: BTreeSet<_> = fake.prepared.iter().map(asked).collect();
+    assert!(fake.asked.iter().all(|pair| prepared.contains(pair)));
+    let kernels = |all: &[Pair]| -> BTreeSet<String> {
+        all.iter().flat_map(|pair| [pair.dispatch.clone(), pair.combine.clone()]).collect()
+    };
+    let (measured, foreseen) = (kernels(&fake.prepared), kernels(&fake.foreseen));
+    assert!(2 * measured.intersection(&foreseen).count() > measured.len());
 }
 
 #[test]

@@ -2,6 +2,7 @@
 
 use peerwarp_codegen::family::{Allowed, Family, FamilyError, Value};
 
+use super::key::Key;
 use crate::kernels::moe::{Combine, Dispatch};
 use crate::moe::MoeShape;
 use crate::moe_run::MoeTuning;
@@ -20,7 +21,7 @@ pub(super) struct Step {
     pub combine: bool,
 }
 
-/// Every legal pair that is one step away, and how many of the steps lead nowhere legal.
+/// Every legal pair that is one step away, with the same key, and how many of the steps lead nowhere legal.
 pub(super) fn steps(from: &MoeTuning) -> (Vec<Step>, u32) {
     let shape = from.dispatch.shape();
     let mut all: Vec<Step> = vec![];
@@ -95,9 +96,9 @@ fn with<F: Family>(config: &F, field: &str, value: Value) -> Option<F> {
     F::from_values(&values).ok().filter(|changed| changed.check().is_ok())
 }
 
-/// The tuning values of a pair for another shape. Those that are not legal there are its defaults.
+/// The tuning values of a pair for another shape, with its layout. Those that are not legal there are its defaults.
 pub(super) fn for_shape(tuning: &MoeTuning, shape: &MoeShape) -> Option<MoeTuning> {
-    let defaults = MoeTuning::defaults(shape).ok()?;
+    let defaults = Key { shape: *shape, layout: tuning.dispatch.layout }.defaults().ok()?;
     let moved = MoeTuning {
         dispatch: onto(&tuning.dispatch, &defaults.dispatch)?,
         combine: onto(&tuning.combine, &defaults.combine)?,
@@ -128,6 +129,7 @@ mod tests {
     use peerwarp_codegen::family::Fields;
 
     use super::*;
+    use crate::kernels::moe::Layout;
     use crate::moe::RowDtype;
 
     const SHAPE: MoeShape =
@@ -150,6 +152,20 @@ mod tests {
         // What must be the same in both is changed in both, once.
         let dedup: Vec<_> = steps.iter().filter(|s| !s.to.dispatch.dedup).collect();
         assert!(dedup.len() == 1 && dedup[0].dispatch && dedup[0].combine && !dedup[0].to.combine.dedup);
+    }
+
+    #[test]
+    fn no_step_and_no_other_shape_changes_the_layout() {
+        for layout in [Layout::Experts, Layout::Tokens] {
+            let from = Key { shape: SHAPE, layout }.defaults().unwrap();
+            let (steps, _) = steps(&from);
+            assert!(steps.len() >= 20, "{}", steps.len());
+            let moved = for_shape(&from, &MoeShape { tokens: 64, ..SHAPE });
+            for to in steps.iter().map(|s| &s.to).chain(&moved) {
+                assert_eq!((to.dispatch.layout, to.combine.layout), (layout, layout));
+            }
+            assert_eq!(moved.unwrap().dispatch.tokens, 64);
+        }
     }
 
     #[test]

@@ -5,18 +5,19 @@ use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use peerwarp_codegen::family::{Family, NameError, Target};
+use peerwarp_codegen::family::{Choice as _, Family, NameError, Target};
 use serde::{Deserialize, Serialize};
 
 use super::digest::digest;
+use super::key::Key;
 use crate::emit::EmitError;
-use crate::kernels::moe::{Combine, Dispatch};
+use crate::kernels::moe::{Combine, Dispatch, Layout};
 use crate::moe::{MoeError, MoeShape};
 use crate::moe_run::MoeTuning;
 use crate::replace::Replacement;
 
 /// Version of the format. Tables of another one are refused.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// What was tuned for one device: a TOML file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -28,12 +29,12 @@ pub struct Table {
     pub device: String,
     /// What kernels were compiled for.
     pub target: Target,
-    /// One for each shape, in the order of [`Table::insert`].
+    /// One for each key, in the order of [`Table::insert`].
     #[serde(default, rename = "record", skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Record>,
 }
 
-/// What tuning found for one shape.
+/// What tuning found for one [`Key`].
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Record {
@@ -45,6 +46,8 @@ pub struct Record {
     pub measured: String,
     /// How many pairs were timed.
     pub tried: u32,
+    /// How rows stand between dispatch and combine: with the shape, the key.
+    pub layout: Layout,
     /// The least that a round trip can take there; none if the machine is not known.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub limit_us: Option<f64>,
@@ -159,29 +162,29 @@ pub enum TableError {
         allowed: String,
     },
     /// A record names a variant that does not exist any more.
-    #[error("record of {shape}: {source}: the kernels have changed; tune anew")]
+    #[error("record of {key}: {source}: the kernels have changed; tune anew")]
     Variant {
-        /// The record's shape.
-        shape: Box<MoeShape>,
+        /// What the record is of.
+        key: Box<Key>,
         /// What is wrong with the name.
         source: Box<NameError>,
     },
-    /// A record's variants are not for its shape, or do not go together.
-    #[error("record of {shape}: {source}")]
+    /// A record's variants are not for its shape and layout, or do not go together.
+    #[error("record of {key}: {source}")]
     Pair {
-        /// The record's shape.
-        shape: Box<MoeShape>,
+        /// What the record is of.
+        key: Box<Key>,
         /// What is wrong.
         source: Box<MoeError>,
     },
     /// The kernels are not those that were measured.
     #[error(
-        "record of {shape}: kernels = {found}: must be {allowed}, as they are emitted now; the kernels have changed, \
+        "record of {key}: kernels = {found}: must be {allowed}, as they are emitted now; the kernels have changed, \
          tune anew"
     )]
     Drifted {
-        /// The record's shape.
-        shape: Box<MoeShape>,
+        /// What the record is of.
+        key: Box<Key>,
         /// Digest of what was measured.
         found: String,
         /// Digest of what is emitted now.
@@ -252,9 +255,9 @@ impl Table {
         }
     }
 
-    /// The record of a shape.
-    pub fn record(&self, shape: &MoeShape) -> Option<&Record> {
-        self.records.iter().find(|r| r.shape == *shape)
+    /// The record of a shape with a layout.
+    pub fn record(&self, key: &Key) -> Option<&Record> {
+        self.records.iter().find(|r| r.key() == *key)
     }
 
     /// The pair of a record, if it is what was measured.
@@ -264,18 +267,19 @@ impl Table {
         match now == record.kernels {
             true => Ok(tuning),
             false => Err(TableError::Drifted {
-                shape: Box::new(record.shape),
+                key: Box::new(record.key()),
                 found: record.kernels.clone(),
                 allowed: now,
             }),
         }
     }
 
-    /// Adds a record, or replaces that of the same shape. Records are kept in the order of their shapes.
+    /// Adds a record, or replaces that of the same key. Records are kept in the order of their shapes, those of a layout
+    /// together, in the order of tokens.
     pub fn insert(&mut self, record: Record) {
         let key = |r: &Record| {
             let s = r.shape;
-            (s.hidden, s.experts, s.topk, s.ranks, s.dtype.to_string(), s.tokens)
+            (s.hidden, s.experts, s.topk, s.ranks, s.dtype.to_string(), r.layout.name(), s.tokens)
         };
         match self.records.binary_search_by_key(&key(&record), key) {
             Ok(at) => self.records[at] = record,
@@ -285,15 +289,24 @@ impl Table {
 }
 
 impl Record {
+    /// What it is of.
+    pub fn key(&self) -> Key {
+        Key { shape: self.shape, layout: self.layout }
+    }
+
     /// The winner, whether or not its kernels are still what was measured.
     pub(super) fn tuning(&self) -> Result<MoeTuning, TableError> {
-        let variant = |e: NameError| TableError::Variant { shape: Box::new(self.shape), source: Box::new(e) };
+        let key = || Box::new(self.key());
+        let variant = |e: NameError| TableError::Variant { key: key(), source: Box::new(e) };
+        let pair = |e: MoeError| TableError::Pair { key: key(), source: Box::new(e) };
         let dispatch = Dispatch::parse_variant(&self.winner.dispatch).map_err(variant)?;
         let combine = Combine::parse_variant(&self.winner.combine).map_err(variant)?;
+        if dispatch.layout != self.layout {
+            let allowed = format!("must be {}, as dispatch has it", dispatch.layout.name());
+            return Err(pair(MoeError::invalid("layout", self.layout.name(), allowed)));
+        }
         let tuning = MoeTuning { dispatch, combine, split: false, round_trip: None };
-        tuning
-            .check(&self.shape)
-            .map_err(|e| TableError::Pair { shape: Box::new(self.shape), source: Box::new(e) })?;
+        tuning.check(&self.shape).map_err(pair)?;
         Ok(tuning)
     }
 }

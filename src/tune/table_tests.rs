@@ -7,16 +7,19 @@ const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
 const TARGET: Target = Target::Cuda(CudaArch::Sm90a);
 
-pub(crate) fn record(shape: MoeShape) -> Record {
-    let tuning = MoeTuning::defaults(&shape).unwrap().small();
-    let default = MoeTuning::defaults(&shape).unwrap();
+const KEY: Key = Key { shape: SHAPE, layout: Layout::Experts };
+
+pub(crate) fn record(key: Key) -> Record {
+    let default = key.defaults().unwrap();
+    let tuning = default.clone().small();
     Record {
         winner: Pair::of(&tuning),
         kernels: digest(&tuning, TARGET).unwrap(),
         measured: "2026-11-22".into(),
         tried: 31,
+        layout: key.layout,
         limit_us: Some(7.1),
-        shape,
+        shape: key.shape,
         us: Times { round_trip: 18.25, dispatch: 12.5, combine: 9.75 },
         default: Timed::of(&default, Some(20.5)),
         model: Timed::of(&default, None),
@@ -28,7 +31,7 @@ pub(crate) fn record(shape: MoeShape) -> Record {
 
 fn table() -> Table {
     let mut table = Table::new("NVIDIA H200", TARGET);
-    table.insert(record(SHAPE));
+    table.insert(record(KEY));
     table
 }
 
@@ -37,7 +40,7 @@ fn a_table_reads_as_it_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuned").join("h200.toml");
     let mut table = table();
-    table.insert(record(MoeShape { tokens: 8, ..SHAPE }));
+    table.insert(record(Key::by_token(MoeShape { tokens: 8, ..SHAPE })));
     table.write(&path).unwrap();
     assert_eq!(Table::read(&path).unwrap(), table);
     let mut text = table.text();
@@ -60,11 +63,31 @@ fn a_table_reads_as_it_was_written() {
 fn records_are_kept_in_order_and_once() {
     let mut table = table();
     for tokens in [64, 8, 4] {
-        table.insert(Record { tried: tokens, ..record(MoeShape { tokens, ..SHAPE }) });
+        table.insert(Record { tried: tokens, ..record(KEY.with_tokens(tokens)) });
     }
     let tokens: Vec<u32> = table.records.iter().map(|r| r.shape.tokens).collect();
     assert_eq!(tokens, [4, 8, 64]);
-    assert_eq!(table.record(&SHAPE).unwrap().tried, 4);
+    assert_eq!(table.record(&KEY).unwrap().tried, 4);
+}
+
+#[test]
+fn a_shape_has_a_record_for_each_layout() {
+    let mut table = table();
+    let token = Key::by_token(SHAPE);
+    assert_eq!(table.record(&token), None);
+    table.insert(Record { tried: 7, ..record(token) });
+    table.insert(record(KEY.with_tokens(8)));
+    let keys: Vec<Key> = table.records.iter().map(Record::key).collect();
+    assert_eq!(keys, [KEY, KEY.with_tokens(8), token]);
+    assert_eq!((table.record(&KEY).unwrap().tried, table.record(&token).unwrap().tried), (31, 7));
+    for key in [KEY, token] {
+        let tuning = table.tuning(table.record(&key).unwrap()).unwrap();
+        assert_eq!(Key::of(&tuning.dispatch), key);
+    }
+    // Again: instead of the one of its layout.
+    table.insert(Record { tried: 9, ..record(token) });
+    assert_eq!(table.records.len(), 3);
+    assert_eq!((table.record(&KEY).unwrap().tried, table.record(&token).unwrap().tried), (31, 9));
 }
 
 #[test]
@@ -72,8 +95,8 @@ fn other_versions_and_what_is_no_table_are_refused() {
     let said = |text: &str| Table::parse(text, "t.toml").unwrap_err().to_string();
     let text = table().text();
     assert_eq!(
-        said(&text.replace("schema = 1", "schema = 2\nnew = 3")),
-        "schema = 2: must be 1, the version that this program reads; tune anew"
+        said(&text.replace("schema = 2", "schema = 1\nnew = 3")),
+        "schema = 1: must be 2, the version that this program reads; tune anew"
     );
     assert!(said("device = \"x\"").contains("t.toml: not a table of tuned kernels: `schema`"));
     assert!(said("schema = [").contains("t.toml: not a table"));
@@ -114,4 +137,7 @@ fn records_of_other_kernels_have_drifted() {
     assert!(matches!(said(gone), TableError::Variant { .. }));
     let other = Record { shape: MoeShape { tokens: 8, ..SHAPE }, ..record.clone() };
     assert!(matches!(said(other), TableError::Pair { .. }));
+    let other = said(Record { layout: Layout::Tokens, ..record.clone() });
+    assert!(matches!(other, TableError::Pair { .. }));
+    assert!(other.to_string().contains("layout tokens: layout = tokens: must be experts"), "{other}");
 }

@@ -4,7 +4,7 @@ use super::support::Place;
 
 /// What a table of the smallest shape looks like whose kernels are not those of today.
 const DRIFTED: &str = r#"
-schema = 1
+schema = 2
 device = "NVIDIA H200"
 target = "cuda:sm_90a"
 
@@ -12,6 +12,7 @@ target = "cuda:sm_90a"
 kernels = "0123"
 measured = "2026-11-22"
 tried = 1
+layout = "experts"
 winner = { dispatch = "DISPATCH", combine = "COMBINE" }
 shape = { hidden = 64, experts = 8, topk = 2, tokens = 4, ranks = 2, dtype = "bf16" }
 us = { round_trip = 20.0, dispatch = 12.0, combine = 12.0 }
@@ -38,6 +39,8 @@ fn without_gpus_the_error_says_what_is_missing() {
     for args in [
         "tune --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2",
         "tune --catalogue builtin --tokens 1,2,4 --ranks 2 --budget 60 --out t.toml",
+        "tune --catalogue builtin --layout tokens --ranks 2",
+        "tune --model deepseek-v3 --layout tokens,experts --ranks 2",
     ] {
         let ran = place.say(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
@@ -51,12 +54,12 @@ fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
     let place = Place::new();
     let names = listed(&place, "");
     let drifted = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-    place.write("schema.toml", drifted.replace("schema = 1", "schema = 7"));
+    place.write("schema.toml", drifted.replace("schema = 2", "schema = 1"));
     place.write("drifted.toml", &drifted);
     place.write("gone.toml", DRIFTED.replace("DISPATCH", "moe_dispatch_h64").replace("COMBINE", &names[1]));
     let cases = [
-        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 7", "must be 1"]),
-        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 7", "must be 1"]),
+        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 1", "must be 2"]),
+        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 1", "must be 2"]),
         (format!("show {SHAPE} --tuned drifted.toml"), ["kernels = 0123", "tune anew"]),
         (format!("bench {SHAPE} --tuned gone.toml"), ["moe_dispatch_h64", "the kernels have changed"]),
         (format!("check {SHAPE} --tuned nowhere"), ["--tuned = nowhere: no such name", "a FILE.toml"]),
@@ -71,18 +74,57 @@ fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
 }
 
 #[test]
+fn layouts_that_do_not_exist_are_refused() {
+    let place = Place::new();
+    for given in ["token", "experts,token", "\"\""] {
+        let ran = place.say(&format!("tune {SHAPE} --layout {given}"));
+        assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{given}: {}", ran.report());
+        assert!(
+            ran.stderr.contains("--layout = ") && ran.stderr.contains("experts, tokens"),
+            "{}",
+            ran.stderr
+        );
+    }
+}
+
+/// The table with the digest that the refusal of a wrong one tells.
+fn mended(place: &Place, table: &str) -> String {
+    place.write("refused.toml", table);
+    let refused = place.say(&format!("show {SHAPE} --tuned refused.toml")).stderr;
+    let digest = refused.split("must be ").nth(1).and_then(|rest| rest.split(',').next()).expect("a digest");
+    table.replace("0123", digest)
+}
+
+#[test]
+fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
+    let place = Place::new();
+    let (expert, token) = (listed(&place, ""), listed(&place, "--layout tokens"));
+    let values = "--set warps=4 --set group_warps=1";
+    let of = |layout: &str, names: &[String]| {
+        let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
+        mended(&place, &table.replace("layout = \"experts\"", &format!("layout = \"{layout}\"")))
+    };
+    let tuned = listed(&place, &format!("--layout tokens {values}"));
+    assert_ne!(tuned, token);
+    place.write("token.toml", of("tokens", &tuned));
+    assert_eq!(listed(&place, "--layout tokens --tuned token.toml"), tuned);
+    assert_eq!(listed(&place, "--tuned token.toml"), expert);
+    place.write("expert.toml", of("experts", &listed(&place, values)));
+    assert_eq!(listed(&place, "--layout tokens --tuned expert.toml"), token);
+    // The table that comes with the program has not drifted.
+    assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);
+}
+
+#[test]
 fn a_table_gives_its_values_and_set_wins() {
     let place = Place::new();
     let default = listed(&place, "");
     assert_eq!(listed(&place, "--tuned none"), default);
-    // A record of other values than the defaults, with the digest that the refusal of a wrong one tells.
+    // A record of other values than the defaults.
     let tuned = listed(&place, "--set warps=4 --set group_warps=1");
     assert_ne!(tuned, default);
     let table = DRIFTED.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]);
-    place.write("t.toml", &table);
-    let refused = place.say(&format!("show {SHAPE} --tuned t.toml")).stderr;
-    let digest = refused.split("must be ").nth(1).and_then(|rest| rest.split(',').next()).expect("a digest");
-    place.write("t.toml", table.replace("0123", digest));
+    place.write("t.toml", mended(&place, &table));
 
     assert_eq!(listed(&place, "--tuned t.toml"), tuned);
     let set = listed(&place, "--set warps=8 --tuned t.toml");
