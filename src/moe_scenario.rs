@@ -5,7 +5,9 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
+use crate::kernels::moe::{
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol, RoundTrip,
+};
 use crate::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::moe_run::{Errors, MoeSim, MoeTuning};
 use crate::routing::Source;
@@ -140,7 +142,8 @@ fn combine_for(d: &Dispatch) -> Result<Combine, ScenarioError> {
     let (dtype, layout, phase) = (dtype.into(), d.layout, Phase::Both);
     let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
     let combine = Combine::with_defaults(&key)?;
-    Ok(Combine { dedup: d.dedup, protocol: d.protocol, ..combine })
+    let batch = if d.protocol == Protocol::Packets { 1 } else { combine.batch };
+    Ok(Combine { dedup: d.dedup, protocol: d.protocol.arrival(), batch, ..combine })
 }
 
 fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {
@@ -151,7 +154,7 @@ fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {
     };
     let (hook, layout, phase) = (Hook::None, c.layout, Phase::Both);
     let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
-    Ok(Dispatch { dedup: c.dedup, protocol: c.protocol, ..Dispatch::with_defaults(&key)? })
+    Ok(Dispatch { dedup: c.dedup, protocol: c.protocol.arrival(), ..Dispatch::with_defaults(&key)? })
 }
 
 /// Routing of one round. If sizes may vary, they do so from round to round too.

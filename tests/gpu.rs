@@ -171,10 +171,10 @@ fn in_bulk(world: &Arc<World>) -> u32 {
                 for batch in [1, 4] {
                     let shape = shape(hidden, tokens, dtype);
                     let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup).with_split(split);
-                    let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
-                    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, batch);
+                    let mut tuning = tuning.with_protocol(Protocol::Bulk).with_layout(layout);
+                    tuning.combine.batch = batch;
                     (tuning.dispatch.group_warps, tuning.combine.group_warps) = (2, 1);
-                    every_bit(world, &tuning, &n, 4, 51, 7);
+                    every_bit(world, &tuning, &n, 4, 0, 7);
                     cases += 1;
                 }
             }

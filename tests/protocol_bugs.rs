@@ -35,8 +35,8 @@ fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
 }
 
 fn in_bulk(mut tuning: MoeTuning) -> MoeTuning {
-    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
-    tuning
+    tuning.combine.batch = 2;
+    tuning.with_protocol(Protocol::Bulk)
 }
 
 fn fused(problem: &MoeProblem) -> RoundTrip {
@@ -86,8 +86,6 @@ struct Bug {
     kernel: &'static str,
     protocol: Protocol,
     layout: Layout,
-    /// Whether rows go in bulk, and come back with a flag for two of them.
-    bulk: bool,
     plant: Plant,
     /// Kind of a finding.
     kind: &'static str,
@@ -216,7 +214,7 @@ fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::Experts;
-        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
@@ -327,7 +325,7 @@ fn bugs_with_packets() -> Vec<Bug> {
     let protocol = Protocol::Packets;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::Experts;
-        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);
@@ -397,17 +395,7 @@ fn bugs_with_packets() -> Vec<Bug> {
 fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
     let layout = Layout::Experts;
-    let bug = |name, plant, kind, role, line| Bug {
-        name,
-        kernel,
-        protocol,
-        layout,
-        bulk: false,
-        plant,
-        kind,
-        role,
-        line,
-    };
+    let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
     let entries_send = || Site::new("route", Access::Send, "entries");
     let entries_read = || Site::wait("expert", "entries");
     let row_send = || Site::new("send", Access::Send, "inbox_packets");
@@ -450,7 +438,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
         "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
         _ => {
             let mut tuning = tuning(problem, bug.protocol).with_layout(bug.layout);
-            if bug.bulk {
+            if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
             }
             MoeSim::with_edited(problem, &tuning, 3, edit).unwrap()
@@ -462,7 +450,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
 fn bugs_by_token() -> Vec<Bug> {
     let bug = |(protocol, kernel, name), plant, kind, role, line| {
         let layout = Layout::Tokens;
-        Bug { name, kernel, protocol, layout, bulk: false, plant, kind, role, line }
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let flags = |name| (Protocol::Flags, "dispatch", name);
     let packets = |name| (Protocol::Packets, "dispatch", name);
@@ -553,8 +541,8 @@ fn bugs_by_token() -> Vec<Bug> {
 /// Those of rows in bulk, with one flag for two tokens on their way back.
 fn bugs_in_bulk() -> Vec<Bug> {
     let bug = |kernel, name, plant, kind, role, line| {
-        let (protocol, layout) = (Protocol::Flags, Layout::Tokens);
-        Bug { name, kernel, protocol, layout, bulk: true, plant, kind, role, line }
+        let (protocol, layout) = (Protocol::Bulk, Layout::Tokens);
+        Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
     let c = |name, plant, kind, role, line| bug("combine", name, plant, kind, role, line);

@@ -64,6 +64,9 @@ impl MoeTuning {
     pub fn with_protocol(mut self, protocol: Protocol) -> MoeTuning {
         self.dispatch.protocol = protocol;
         self.combine.protocol = protocol;
+        if protocol == Protocol::Packets {
+            self.combine.batch = 1;
+        }
         self
     }
 
@@ -134,7 +137,7 @@ impl MoeTuning {
                 format!("must be for {shape}, in one phase, with layout and dedup as dispatch has them");
             return Err(MoeError::invalid("combine", name, allowed));
         }
-        if self.combine.protocol != self.dispatch.protocol {
+        if self.combine.protocol.arrival() != self.dispatch.protocol.arrival() {
             let name = self.combine.variant_name();
             // A return that came with a flag is what says that the slot of a row that went with one is free again; of packets,
             // combine hears what dispatch has said.

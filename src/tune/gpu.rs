@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock};
 
 use peerwarp_codegen::family::{DynConfig, Family, Target, Variant};
 use rayon::{ThreadPool, ThreadPoolBuilder};
@@ -267,6 +267,7 @@ struct Compiling {
     made: Mutex<HashMap<String, Made>>,
     /// Kernels that were begun and are not done.
     under_way: Arc<AtomicUsize>,
+    at_work: Arc<AtWork>,
     threads: ThreadPool,
 }
 
@@ -285,7 +286,14 @@ impl Compiling {
         let threads = ThreadPoolBuilder::new().num_threads(number).build().map_err(|e| {
             RuntimeError::invalid("compiler threads", number, format!("as many as can be started: {e}"))
         })?;
-        Ok(Compiling { images, target, made: Mutex::default(), under_way: Arc::default(), threads })
+        Ok(Compiling {
+            images,
+            target,
+            made: Mutex::default(),
+            under_way: Arc::default(),
+            at_work: Arc::default(),
+            threads,
+        })
     }
 
     fn place(&self, variant: &str) -> (Made, bool) {
@@ -300,9 +308,12 @@ impl Compiling {
         if new {
             let (images, target, under_way) =
                 (Arc::clone(&self.images), self.target, Arc::clone(&self.under_way));
+            let at_work = Arc::clone(&self.at_work);
             under_way.fetch_add(1, Ordering::Relaxed);
             self.threads.spawn(move || {
-                place.get_or_init(|| make(&*images, &*variant, target));
+                at_work.unless_over(|| {
+                    place.get_or_init(|| make(&*images, &*variant, target));
+                });
                 under_way.fetch_sub(1, Ordering::Relaxed);
             });
         }
@@ -311,6 +322,48 @@ impl Compiling {
     /// Whether half of the threads or more have nothing to do: the others are left for what is certain to be needed.
     fn is_idle(&self) -> bool {
         2 * (self.under_way.load(Ordering::Relaxed) + 1) <= self.threads.current_num_threads()
+    }
+}
+
+impl Drop for Compiling {
+    fn drop(&mut self) {
+        self.at_work.end();
+    }
+}
+
+/// Work of threads that nobody waits for, except at the end: a process that ends while the compiler's library is at work
+/// crashes in it.
+#[derive(Default)]
+struct AtWork {
+    /// How many are at work; none begins any more once it is over.
+    state: Mutex<(usize, bool)>,
+    changed: Condvar,
+}
+
+impl AtWork {
+    fn state(&self) -> MutexGuard<'_, (usize, bool)> {
+        self.state.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
+    }
+
+    fn unless_over(&self, work: impl FnOnce()) {
+        let mut state = self.state();
+        if state.1 {
+            return;
+        }
+        state.0 += 1;
+        drop(state);
+        work();
+        self.state().0 -= 1;
+        self.changed.notify_all();
+    }
+
+    /// Waits for those that are at work; those that have not begun do nothing.
+    fn end(&self) {
+        let mut state = self.state();
+        state.1 = true;
+        while state.0 > 0 {
+            state = self.changed.wait(state).unwrap_or_else(|poisoned| poisoned.into_inner());
+        }
     }
 }
 

@@ -153,3 +153,37 @@ fn what_may_be_needed_takes_half_of_the_threads_at_most() {
         std::thread::yield_now();
     }
 }
+
+#[test]
+fn the_end_waits_for_those_at_work_and_lets_none_begin() {
+    let at_work = Arc::new(AtWork::default());
+    let (begun, has_begun) = std::sync::mpsc::channel();
+    let (go_on, may_go_on) = std::sync::mpsc::channel::<()>();
+    let done = Arc::new(std::sync::atomic::AtomicBool::new(false));
+    let worker = std::thread::spawn({
+        let (at_work, done) = (Arc::clone(&at_work), Arc::clone(&done));
+        move || {
+            at_work.unless_over(|| {
+                begun.send(()).unwrap();
+                may_go_on.recv().unwrap();
+                done.store(true, Ordering::SeqCst);
+            });
+        }
+    });
+    has_begun.recv().unwrap();
+    let ending = std::thread::spawn({
+        let (at_work, done) = (Arc::clone(&at_work), Arc::clone(&done));
+        move || {
+            at_work.end();
+            done.load(Ordering::SeqCst)
+        }
+    });
+    // It is over as soon as the end is asked for, while one is at work still.
+    while !at_work.state().1 {
+        std::thread::yield_now();
+    }
+    at_work.unless_over(|| panic!("it is over"));
+    go_on.send(()).unwrap();
+    assert!(ending.join().unwrap());
+    worker.join().unwrap();
+}

@@ -95,13 +95,18 @@ fn problem() -> MoeProblem {
 }
 
 fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
-    let protocol = if rows == Rows::AsPackets { Protocol::Packets } else { Protocol::Flags };
+    let protocol = match rows {
+        Rows::WithFlags => Protocol::Flags,
+        Rows::AsPackets => Protocol::Packets,
+        Rows::InBulk => Protocol::Bulk,
+    };
     let problem = problem();
-    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small().with_protocol(protocol);
+    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
     if rows == Rows::InBulk {
         tuning = tuning.with_layout(Layout::Tokens);
-        (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
+        tuning.combine.batch = 2;
     }
+    let mut tuning = tuning.with_protocol(protocol);
     let warps = if groups == Groups::OfOneWarp { 1 } else { 2 };
     let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
     (dispatch.warps, dispatch.group_warps, dispatch.chunk) = (2 * warps, warps, 1);

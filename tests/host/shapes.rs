@@ -136,13 +136,13 @@ fn rows_by_token() {
 #[test]
 fn rows_in_bulk() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
-    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
-    (tuning.dispatch.bulk, tuning.combine.bulk, tuning.combine.batch) = (true, true, 2);
+    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Bulk);
+    tuning.combine.batch = 2;
     run(&ragged(shape), &tuning);
     let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
-    let mut tuning = small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
-    (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.bulk) = (4, 2, true);
-    (tuning.combine.warps, tuning.combine.group_warps, tuning.combine.bulk) = (4, 2, true);
+    let mut tuning = small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Bulk);
+    (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
+    (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
     run(&ragged(fp8), &tuning);
 }
 

@@ -91,7 +91,7 @@ fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Sta
     let kernel = &host.emitted[0].kernel;
     let named = |name: &str| kernel.params.iter().position(|p| p.name == name);
     let (name, kind, wait, role) = match protocol {
-        Protocol::Flags => ("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv"),
+        Protocol::Flags | Protocol::Bulk => ("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv"),
         Protocol::Packets => ("stamped_n", ParamKind::Stamped, "n.gather(record + self.bank", "recv"),
     };
     let flag = named(name).expect("dispatch has it");

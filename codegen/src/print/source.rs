@@ -304,6 +304,10 @@ fn entry_body(
             e.w.line("}");
         }
     }
+    if kernel.ops.iter().any(|op| room_of(&op.kind, facts.target).is_some()) {
+        e.used.add(Prim::BulkDone);
+        e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
+    }
     let body = mem::replace(&mut e.w, Writer::new(1));
     finish(facts, &mut e);
     Ok([body, e.w].map(|w| w.finish().trim_end().to_owned()))

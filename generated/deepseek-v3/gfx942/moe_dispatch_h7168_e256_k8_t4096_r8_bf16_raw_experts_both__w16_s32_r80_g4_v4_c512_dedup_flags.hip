@@ -651,7 +651,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
             const u64 x_index = u64(i) * 3584;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:207
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
                 const u32 at = (step * 256 + group.lane) * 4;
                 x[step] = load<4>(args.x + x_index + at);
             }
@@ -668,7 +668,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
             }
             Vec<u32, 4> x_2[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:207
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
                 const u32 at = (step * 256 + group.lane) * 4;
                 if (step < 1 || at < 1536) {  // the last step is partial
                     x_2[step] = load<4>(args.x + (x_index + 2048) + at);
@@ -688,7 +688,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                 }
             }
 
-            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:215)
+            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:221)
             signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
         }
     }
@@ -709,9 +709,9 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
         n[block.lane] = rec_n_gathered;
     }
-    if (holds) {  // dispatch.rs:234
+    if (holds) {  // dispatch.rs:240
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:235
+        if (block.lane < 8) {  // dispatch.rs:241
             const u32 n_gathered = n[block.lane * 8];
             args.n_from[block.lane] = n_gathered;
         }
@@ -764,17 +764,17 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 4 groups of 4 warps each (dispatch.rs:240)
+    // 4 groups of 4 warps each (dispatch.rs:246)
     const bool arrived = [&]() -> bool {
         const Warps<4> group;
         i32* const rows_2 = shared_array<i32>(8448 + group.number * 32);  // i32[8]
-        for (u32 i = group.number * 80 + block.index; i < 32768; i += 320) {  // dispatch.rs:242
+        for (u32 i = group.number * 80 + block.index; i < 32768; i += 320) {  // dispatch.rs:248
             const u32 source = i % 8;
             const u32 slot = i / 8;
             const u32 chunk = slot / 512;
             const u32 record = source * 8 + chunk;
             const u32 n_value = n[record];
-            if (slot < n_value) {  // dispatch.rs:249
+            if (slot < n_value) {  // dispatch.rs:255
                 const u32 entry = slot * 8;
                 const u32 in_record = entry - chunk * 4096;
                 const u32 rec_route_index = (bank + record) * 4096 + in_record;
@@ -795,20 +795,20 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:266
+                if (any_of) {  // dispatch.rs:272
                     const u32 row_flag_index = source * 4096 + slot;
                     const u64 inbox_index = u64(row_flag_index) * 3584;
-                    if (group.lane < 8) {  // dispatch.rs:267
+                    if (group.lane < 8) {  // dispatch.rs:273
                         rows_2[group.lane] = row;
                     }
 
                     // Wait for row_flag: what the rank put before setting it can be read from here on
-                    // (inbox.rs:108)
+                    // (inbox.rs:114)
                     if (!wait_flag(group, args, args.row_flag[args.rank], row_flag_index, source, epoch,
-                        {role_recv, flag_row_flag, 108})) return false;
+                        {role_recv, flag_row_flag, 114})) return false;
                     Vec<u32, 4> x[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:116
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:122
                         const u32 at = (step * 256 + group.lane) * 4;
                         x[step] = load<4>(args.inbox[args.rank] + inbox_index + at);
                     }
@@ -816,7 +816,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:331
+                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
                                 const u32 at = (step * 256 + group.lane) * 4;
                                 store(args.rows + u64(u32(row_2)) * 3584 + at, x[step]);
                             }
@@ -824,7 +824,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     }
                     Vec<u32, 4> x_2[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:116
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:122
                         const u32 at = (step * 256 + group.lane) * 4;
                         if (step < 1 || at < 1536) {  // the last step is partial
                             x_2[step] = load<4>(args.inbox[args.rank] + (inbox_index + 2048) + at);
@@ -834,7 +834,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:331
+                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
                                 const u32 at = (step * 256 + group.lane) * 4;
                                 if (step < 1 || at < 1536) {  // the last step is partial
                                     store(args.rows + (u64(u32(row_2)) * 3584 + 2048) + at, x_2[step]);

@@ -709,7 +709,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
             const u64 as_u64 = u64(part * 512);
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:207
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:210
                 const u32 at = (step * 32 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 2560 + as_u64) + at);
             }
@@ -743,12 +743,12 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         {block.lane < 32 ? block.lane / 4 : 0u}, {block.lane < 32}, epoch, stamped_n_read,
         {role_recv, flag_stamped_n, 122})) return false;
     const bool holds = block.index == 0;
-    if (block.lane < 32) {  // dispatch.rs:233
+    if (block.lane < 32) {  // dispatch.rs:239
         n[block.lane] = stamped_n_read[0];
     }
-    if (holds) {  // dispatch.rs:234
+    if (holds) {  // dispatch.rs:240
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:235
+        if (block.lane < 8) {  // dispatch.rs:241
             const u32 n_gathered = n[block.lane * 4];
             args.n_from[block.lane] = n_gathered;
         }
@@ -815,11 +815,11 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs:240)
+    // 16 groups of a warp each (dispatch.rs:246)
     const bool arrived = [&]() -> bool {
         const Warp group;
         i32* const rows_2 = shared_array<i32>(2688 + group.number * 32);  // i32[8]
-        for (u32 i = group.number * 80 + block.index; i < 5120; i += 1280) {  // dispatch.rs:242
+        for (u32 i = group.number * 80 + block.index; i < 5120; i += 1280) {  // dispatch.rs:248
             const u32 value_2 = i / 5;
             const u32 part = i % 5;
             const u32 source = value_2 % 8;
@@ -827,7 +827,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
             const u32 chunk = slot / 32;
             const u32 record_2 = source * 4 + chunk;
             const u32 n_value = n[record_2];
-            if (slot < n_value) {  // dispatch.rs:249
+            if (slot < n_value) {  // dispatch.rs:255
                 const u32 entry = slot * 8;
                 const u32 in_record = entry - chunk * 256;
                 const u32 value_3 = (bank + record_2) * 256 + in_record;
@@ -841,7 +841,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     {role_recv, flag_stamped_route, 149})) return false;
                 bool mine;
                 i32 row;
-                if (group.lane < 8) {  // dispatch.rs:253
+                if (group.lane < 8) {  // dispatch.rs:259
                     const u32 expert_2 = stamped_route_read[0] & 65535;
                     const u32 expert_3 = expert_2 - args.rank * 20;
                     mine = expert_3 < 20;
@@ -851,7 +851,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
                 if (part == 0) {  // pieces.rs:72
                     const u32 from = source * 1024 + entry;
-                    if (group.lane < 8) {  // dispatch.rs:260
+                    if (group.lane < 8) {  // dispatch.rs:266
                         args.pos[from + group.lane] = row;
                     }
 
@@ -861,32 +861,32 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         {group.lane < 8 ? group.lane + value_3 : 0u}, {group.lane < 8 ? value_4 : 0u},
                         {group.lane < 8}, epoch, stamped_weight_read,
                         {role_recv, flag_stamped_weight, 159})) return false;
-                    if (group.lane < 8) {  // dispatch.rs:263
+                    if (group.lane < 8) {  // dispatch.rs:269
                         args.weight_from[from + group.lane] = stamped_weight_read[0];
                     }
                 }
                 bool partial_2 = false;
-                if (group.lane < 8) {  // dispatch.rs:266
+                if (group.lane < 8) {  // dispatch.rs:272
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:266
+                if (any_of) {  // dispatch.rs:272
                     const u64 as_u64 = u64(part * 512);
-                    if (group.lane < 8) {  // dispatch.rs:267
+                    if (group.lane < 8) {  // dispatch.rs:273
                         rows_2[group.lane] = row;
                     }
 
                     // Take packets of inbox_packets: those that have not arrived end in all ones
-                    // (inbox.rs:117)
+                    // (inbox.rs:123)
                     Vec<u32, 4> value_5[1][4];
                     if (!take_packets(group, args, args.inbox_packets[args.rank],
                         {u64(source * 128 + slot + value * 1024) * 2560 + as_u64}, {source}, 512, 1, value_5,
-                        {role_recv, flag_inbox_packets, 117})) return false;
+                        {role_recv, flag_inbox_packets, 123})) return false;
                     for (u32 k = 0; k < 8; ++k) {  // layout.rs:42
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:331
+                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:337
                                 const u32 at = (step * 32 + group.lane) * 4;
                                 store(args.rows + (u64(u32(row_2)) * 2560 + as_u64) + at, value_5[0][step]);
                             }

@@ -103,7 +103,7 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
 
 /// The batch of a token.
 fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
-    if c.flagged() > 1 { token / c.flagged() } else { token }
+    if c.batch > 1 { token / c.batch } else { token }
 }
 
 /// Sums what comes back for every token.
@@ -213,7 +213,7 @@ fn sum_of_entries(
         if expert < c.experts {
             if let (Some(flag), Some(returns)) = (a.back.return_flag, a.back.returns) {
                 let owner = owner(c.map(), expert);
-                let number = if c.flagged() > 1 { batch_of(c, token) * c.ranks + owner } else { back };
+                let number = if c.batch > 1 { batch_of(c, token) * c.ranks + owner } else { back };
                 let arrived = flag.from(owner).wait(number, epoch);
                 let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
                 sum = y.fma(a.weights.get(back), &sum);

@@ -7,7 +7,7 @@ use super::combine::CombineArgs;
 use super::config::{MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of};
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
-use super::protocol::{Phase, Protocol, bulk_of, protocol_of};
+use super::protocol::{Phase, Protocol, protocol_of};
 use crate::moe::{ExpertMap, RowDtype};
 
 /// What rows are combined in.
@@ -43,7 +43,7 @@ impl From<RowDtype> for CombineDtype {
 /// summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, protocol(key.hidden, key.tokens)) {
-        (_, Protocol::Flags) => 4,
+        (Layout::Tokens, Protocol::Flags | Protocol::Bulk) => 4,
         (Layout::Tokens, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
     }
@@ -53,6 +53,11 @@ fn vectors_of_combine(key: &CombineKey) -> u32 {
 fn warps_of_combine(key: &CombineKey) -> u32 {
     let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
     if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
+}
+
+/// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.
+fn many_by_token(key: &CombineKey) -> bool {
+    key.layout == Layout::Tokens && key.tokens > MOST_PACKETS
 }
 
 /// Configuration of [`combine`](super::combine()).
@@ -93,7 +98,7 @@ pub struct Combine {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, 2, key.tokens))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| if many_by_token(key) || key.tokens <= 128 { group_warps(key.hidden, 2, key.tokens) } else { 1 })]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
@@ -105,11 +110,8 @@ pub struct Combine {
     #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
     /// Tokens whose rows come back with one flag, where they come with flags.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| if key.tokens > MOST_PACKETS { 4 } else { 1 })]
+    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| if many_by_token(key) { 4 } else { 1 })]
     pub batch: u32,
-    /// Whether rows are copied back in bulk, by way of shared memory: few blocks then keep the link busy.
-    #[tune(default = false)]
-    pub bulk: bool,
 }
 
 impl Combine {
@@ -141,7 +143,7 @@ impl Combine {
     /// Rows that may come back to a rank, if they come by this protocol: none if not.
     pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
         let rows = u64::from(self.tokens * self.returns() + self.bank_rows());
-        if self.protocol == protocol { rows } else { 0 }
+        if self.protocol.arrival() == protocol { rows } else { 0 }
     }
 
     /// Blocks that hear who has begun, where records order nothing.
@@ -154,20 +156,16 @@ impl Combine {
         Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
     }
 
-    /// Tokens whose rows come back with one flag; none have one where a row's pieces are packets.
-    pub(super) fn flagged(&self) -> u32 {
-        if self.protocol == Protocol::Packets { 1 } else { self.batch }
-    }
-
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
-        self.tokens.div_ceil(self.flagged())
+        self.tokens.div_ceil(self.batch)
     }
 
     /// Flags of rows that come back, if they come with flags: none if not.
     pub(super) fn return_flags(&self) -> u64 {
-        match self.flagged() {
-            1 => self.return_rows(Protocol::Flags),
+        match (self.protocol, self.batch) {
+            (Protocol::Packets, _) => 0,
+            (_, 1) => self.return_rows(Protocol::Flags),
             _ => u64::from(self.batches() * self.ranks),
         }
     }
@@ -187,7 +185,8 @@ impl Combine {
     /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
     /// as many where nobody polls for them.
     pub(super) fn tiles_in_flight(&self) -> u32 {
-        let vectors = if self.protocol == Protocol::Flags && self.layout == Layout::Tokens { 16 } else { 8 };
+        let vectors =
+            if self.protocol != Protocol::Packets && self.layout == Layout::Tokens { 16 } else { 8 };
         (vectors / self.vectors).max(1)
     }
 
@@ -212,18 +211,21 @@ impl Legal for Combine {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         let row_bytes = self.hidden * self.dtype.dtype().bytes();
-        protocol_of(self.protocol, row_bytes)?;
+        protocol_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
+        Illegal::unless(
+            self.protocol != Protocol::Bulk || !self.sums_at_owner(),
+            "protocol",
+            self.protocol.name(),
+            || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
+        )?;
         layout_of(self.layout, self.dedup)?;
-        let most = self.tokens.next_power_of_two();
-        Illegal::unless(self.batch <= most, "batch", self.batch, || {
-            format!("at most {most}, which holds all {} tokens", self.tokens)
+        let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
+        Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {
+            Protocol::Packets => "1, where rows come back as packets, which have no flags".to_owned(),
+            Protocol::Flags | Protocol::Bulk => {
+                format!("at most {most}, which holds all {} tokens", self.tokens)
+            }
         })?;
-        if self.bulk {
-            bulk_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
-            Illegal::unless(!self.sums_at_owner(), "bulk", self.bulk, || {
-                "false, where owners sum their rows of a token before they send them".to_owned()
-            })?;
-        }
         let send = if self.phase.sends() { self.send_blocks } else { 0 };
         let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
         resident("send_blocks", self.send_blocks, send + recv + self.begun_blocks())

@@ -8,7 +8,7 @@ use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
-use super::protocol::{Phase, Protocol, bulk_of, protocol_of};
+use super::protocol::{Phase, Protocol, protocol_of};
 use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
@@ -88,9 +88,6 @@ pub struct Dispatch {
     /// How rows travel.
     #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
-    /// Whether rows are copied in bulk, by way of shared memory: few blocks then keep the link busy.
-    #[tune(default = false)]
-    pub bulk: bool,
 }
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
@@ -133,7 +130,7 @@ pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
 pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     match protocol(hidden, tokens) {
         Protocol::Packets => 1,
-        Protocol::Flags => {
+        Protocol::Flags | Protocol::Bulk => {
             let most = if tokens <= 8 { 8 } else { 4 };
             (hidden * element_bytes).div_ceil(16 * 32 * 4).next_power_of_two().min(most)
         }
@@ -191,7 +188,7 @@ impl Dispatch {
 
     /// Records in both banks, if they travel as rows by this protocol do: none if not.
     pub(super) fn record_words(&self, protocol: Protocol) -> u64 {
-        if self.protocol == protocol { 2 * u64::from(self.records()) } else { 0 }
+        if self.protocol.arrival() == protocol { 2 * u64::from(self.records()) } else { 0 }
     }
 
     /// Blocks that make records.
@@ -239,7 +236,7 @@ impl Dispatch {
     pub(super) fn sent_scales_of(&self, piece: u32) -> u32 {
         let scales = self.scales_of(piece);
         match self.protocol {
-            Protocol::Flags => scales,
+            Protocol::Flags | Protocol::Bulk => scales,
             Protocol::Packets => scales.next_multiple_of(PACKET_BYTES / 4),
         }
     }
@@ -257,9 +254,9 @@ impl Dispatch {
     /// Rows that can be on their way to a rank, if they travel by this protocol: none if not.
     pub(super) fn inbox_rows(&self, protocol: Protocol) -> u64 {
         let rows = u64::from(self.ranks * self.slots());
-        match (self.protocol == protocol, protocol) {
+        match (self.protocol.arrival() == protocol, protocol) {
             (false, _) => 0,
-            (true, Protocol::Flags) => rows,
+            (true, Protocol::Flags | Protocol::Bulk) => rows,
             // In two banks: a packet is not overtaken by the next launch's.
             (true, Protocol::Packets) => 2 * rows,
         }
@@ -273,7 +270,7 @@ impl Dispatch {
     /// Whether rows are where they belong when they arrive: nobody looks into them, and each has one place, which its sender
     /// knows. `inbox` and `inbox_scale` are what comes out then.
     pub fn in_place(&self) -> bool {
-        self.layout == Layout::Tokens && self.protocol == Protocol::Flags && self.hook == Hook::None
+        self.layout == Layout::Tokens && self.protocol != Protocol::Packets && self.hook == Hook::None
     }
 
     /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself.
@@ -357,10 +354,7 @@ impl Dispatch {
     pub fn fits(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
-        protocol_of(self.protocol, self.shape().row_bytes())?;
-        if self.bulk {
-            bulk_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
-        }
+        protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
         layout_of(self.layout, self.dedup)?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {

@@ -203,7 +203,7 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
         let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
         let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
-        if let (true, Some(parcel)) = (c.bulk, &mut parcel) {
+        if let (true, Some(parcel)) = (c.protocol == Protocol::Bulk, &mut parcel) {
             inbox.copy(parcel, &a.x, at(token, c.row()), c.row());
         } else {
             pieces.each(part, |start, len| {
@@ -293,7 +293,7 @@ fn receive_by_token(
     let records = Records::receive(c, a, epoch, bank);
     // Records that came with flags are all here.
     let most = match c.protocol {
-        Protocol::Flags => records.n(arange(c.records())).max(),
+        Protocol::Flags | Protocol::Bulk => records.n(arange(c.records())).max(),
         Protocol::Packets => c.tokens.val(),
     };
     let pieces = c.pieces();

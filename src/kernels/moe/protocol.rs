@@ -33,37 +33,37 @@ impl Phase {
 pub enum Protocol {
     /// 16-byte stores, then a flag for the row that is released after them: three trips until a row is there.
     Flags,
+    /// As with flags, but whole rows are copied in bulk by way of shared memory, where the GPU can.
+    Bulk,
     /// Packets, which are there after one trip. Each is looked at until it has arrived and is emptied again.
     Packets,
+}
+
+impl Protocol {
+    /// As what rows arrive: with flags or as packets. Dispatch and combine of a round have to agree in this.
+    pub fn arrival(self) -> Protocol {
+        match self {
+            Protocol::Flags | Protocol::Bulk => Protocol::Flags,
+            Protocol::Packets => Protocol::Packets,
+        }
+    }
 }
 
 /// Bytes of shared memory for rows that are copied in bulk: what GPUs that do so give a block, less what reductions take.
 const MAX_ROOM_BYTES: u32 = 225 << 10;
 
-/// Whether each of a block's groups can copy a row in bulk.
-pub(super) fn bulk_of(protocol: Protocol, row_bytes: u32, groups: u32) -> Result<(), Illegal> {
-    Illegal::unless(protocol == Protocol::Flags, "bulk", true, || {
-        "false, where rows are packets".to_owned()
-    })?;
-    Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "bulk", true, || {
-        format!("false for rows of {row_bytes} bytes, which are no multiple of {PACKET_BYTES}")
-    })?;
-    Illegal::unless(
-        u64::from(row_bytes) * u64::from(groups) <= u64::from(MAX_ROOM_BYTES),
-        "bulk",
-        true,
-        || {
-            let most = MAX_ROOM_BYTES / row_bytes;
-            format!(
-                "false, or at most {most} groups a block: each has a row of {row_bytes} bytes in shared memory"
-            )
-        },
-    )
-}
-
-pub(super) fn protocol_of(protocol: Protocol, row_bytes: u32) -> Result<(), Illegal> {
+/// Whether rows can travel so: packets are whole, and so are copies, of which each of a block's groups has one at a time.
+pub(super) fn protocol_of(protocol: Protocol, row_bytes: u32, groups: u32) -> Result<(), Illegal> {
     let legal = protocol == Protocol::Flags || row_bytes.is_multiple_of(PACKET_BYTES);
     Illegal::unless(legal, "protocol", protocol.name(), || {
-        format!("flags for rows of {row_bytes} bytes: packets carry {PACKET_BYTES}")
+        format!("flags for rows of {row_bytes} bytes, which are no multiple of {PACKET_BYTES}")
+    })?;
+    let room = u64::from(row_bytes) * u64::from(groups);
+    let legal = protocol != Protocol::Bulk || room <= u64::from(MAX_ROOM_BYTES);
+    Illegal::unless(legal, "protocol", protocol.name(), || {
+        let most = MAX_ROOM_BYTES / row_bytes;
+        format!(
+            "flags, or at most {most} groups a block: each has a row of {row_bytes} bytes in shared memory"
+        )
     })
 }

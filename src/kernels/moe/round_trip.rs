@@ -84,7 +84,6 @@ impl RoundTrip {
             chunk: 1,
             dedup: true,
             protocol: Protocol::Packets,
-            bulk: false,
         }
     }
 
@@ -109,7 +108,6 @@ impl RoundTrip {
             dedup: true,
             protocol: Protocol::Packets,
             batch: 1,
-            bulk: false,
         }
     }
 

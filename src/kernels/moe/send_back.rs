@@ -7,6 +7,7 @@ use super::combine_config::Combine;
 use super::device::at;
 use super::layout::Layout;
 use super::pieces::each_piece;
+use super::protocol::Protocol;
 
 /// A slot that was received, whose row goes back.
 #[derive(Clone, Copy)]
@@ -43,7 +44,7 @@ fn here(a: &CombineArgs) -> Ptr<i32> {
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
 #[kernel]
 pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
-    if c.flagged() > 1 {
+    if c.batch > 1 {
         send_batches(c, a, g, epoch, bank);
     } else {
         send_each(c, a, g, epoch, bank);
@@ -77,13 +78,13 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32
 #[kernel]
 fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let flag = a.back.return_flag.expect("batches come back with flags");
-    let i = arange(c.flagged() * c.topk);
+    let i = arange(c.batch * c.topk);
     for number in g.strided(c.batches() * c.ranks) {
         let source = (number + rank()) % c.ranks;
         let batch = number / c.ranks;
-        let first = batch * c.flagged();
+        let first = batch * c.batch;
         let n = a.n_from.get(source);
-        let end = (first + c.flagged()).min(n);
+        let end = (first + c.batch).min(n);
         let entries = (end.max(first) - first) * c.topk;
         let entry = (source * c.tokens + first) * c.topk;
         if (here(a).load_where(entry, i < entries, -1) >= 0).any() {
@@ -103,7 +104,9 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<
 #[kernel]
 fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, parcel: &mut Option<Parcel>) {
     let to = at(slot.back, c.hidden);
-    if let (true, Some(parcel), Some(returns)) = (c.bulk, parcel.as_mut(), a.back.returns) {
+    if let (true, Some(parcel), Some(returns)) =
+        (c.protocol == Protocol::Bulk, parcel.as_mut(), a.back.returns)
+    {
         parcel.copy_any(&returns, to, &a.y, at(row_of_y(c, a, slot), c.hidden), c.hidden);
     } else {
         c.sent_pieces().each(part, |start, len| {

@@ -1,9 +1,15 @@
 // What emitted CUDA sources use of CUDA C++, for a run on the CPU.
 #pragma once
 
-#include <cmath>
-
 #include "../host.h"
+
+// What emitted sources call of the C library: <cmath> would take longer to compile than a kernel.
+extern "C" {
+float expf(float);
+float fabsf(float);
+float fminf(float, float);
+float fmaxf(float, float);
+}
 
 #define __global__
 #define __device__
@@ -80,14 +86,9 @@ PEERWARP_INLINE T atomicCAS(T* const p, const ::host::Value<T> expected, const :
 
 // ---- Stores that are written in PTX
 
-template <typename T>
-PEERWARP_INLINE T* __cvta_generic_to_global(T* const p) {
-    return p;
-}
-template <typename T>
-PEERWARP_INLINE T* __cvta_generic_to_shared(T* const p) {
-    return p;
-}
+// Addresses count bytes.
+PEERWARP_INLINE char* __cvta_generic_to_global(const void* const p) { return (char*)p; }
+PEERWARP_INLINE char* __cvta_generic_to_shared(const void* const p) { return (char*)p; }
 
 namespace host {
 // One store of a vector of words.
