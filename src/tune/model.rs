@@ -66,6 +66,8 @@ pub struct Costs {
     /// The first row of every expert, source and chunk, which the index of rows by token begins with. With one token on eight
     /// ranks the index is done 0.5 us after the rows.
     pub bases_us: f64,
+    /// GB/s that a multiprocessor stores at most, to peers and to its own rank.
+    pub sent_gbps: f64,
     /// Each block of the grid: breaks ties in favour of fewer multiprocessors.
     pub block_us: f64,
     /// Registers of a thread beside those of its pieces.
@@ -90,6 +92,7 @@ pub const COSTS: Costs = Costs {
     entry_us: 0.07,
     record_us: 0.33,
     bases_us: 1.5,
+    sent_gbps: 40.0,
     block_us: 0.003,
     registers: 40,
     moved_registers: 8,
@@ -190,6 +193,9 @@ impl Model {
         let records = f64::from(s.ranks) * (tokens / record).ceil() * c.record_us;
         let slots = if f.is("dedup") { tokens } else { tokens * f64::from(s.topk) };
         let send = f.turns(slots, s.row_bytes(), "send_blocks") * f.step_us(c);
+        // A row is loaded once, and stored for each rank that it goes to.
+        let stored = self.rows(f.is("dedup")) * f64::from(s.row_bytes());
+        let send = send.max(stored / (f.number("send_blocks", 1) * c.sent_gbps * 1e3));
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
         let moved = wire.max(send) + self.take(&tuning.dispatch, slots);
         let arrived = match (tuning.dispatch.layout, f.is_packets()) {
@@ -229,11 +235,12 @@ impl Model {
         let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.combine));
         let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
         let rows = self.rows(f.is("dedup"));
-        let summed = match tuning.combine.layout {
-            Layout::Experts => tokens * f64::from(s.topk) / rows - 1.0,
-            Layout::Tokens => 0.0,
+        // An owner that sums loads an entry's row after the other, as many at once as are in flight together.
+        let loads = match tuning.combine.sums_at_owner() {
+            true => f64::from(s.topk.div_ceil(tuning.combine.tiles_in_flight())),
+            false => 0.0,
         };
-        let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + summed * c.load_us);
+        let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + loads * f.local_us(c));
         let returns = rows / tokens;
         let sum = f.turns(tokens, bytes, "recv_blocks") * (f.local_us(c) + returns * c.load_us);
         let wire = self.wire_us(f.is("dedup"), bytes);

@@ -127,7 +127,26 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
     token.combine.send_blocks = 1;
     let expert = token.clone().with_layout(Layout::Experts);
     let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
-    assert_close(model.combine(&expert) - model.combine(&token), turns * 3.0 * COSTS.load_us);
+    // Two rows are in flight at once, of eight entries.
+    let loads = 4.0 * Fields(&expert.combine).local_us(&COSTS);
+    assert_close(model.combine(&expert) - model.combine(&token), turns * loads);
+}
+
+#[test]
+fn blocks_send_no_more_than_a_multiprocessor_stores() {
+    let model = Model::new(SHAPE);
+    let mut tuning = by_token(SHAPE, Protocol::Packets);
+    (tuning.dispatch.warps, tuning.dispatch.vectors) = (16, 8);
+    let sending = |blocks: u32| {
+        let mut dispatch = tuning.clone();
+        dispatch.dispatch.send_blocks = blocks;
+        model.dispatch(&dispatch)
+    };
+    // 676 rows of 14 KiB at 40 GB/s, by one block or by two.
+    let stored = model.rows(true) * 14336.0 / 40e3;
+    assert_close(sending(1) - sending(2), stored / 2.0 - COSTS.block_us);
+    // Of many it is the link that is waited for.
+    assert!(sending(64) < sending(16) + 1.0);
 }
 
 #[test]

@@ -184,14 +184,14 @@ impl Combine {
 
     /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
     /// as many where nobody polls for them.
-    pub(super) fn tiles_in_flight(&self) -> u32 {
+    pub(crate) fn tiles_in_flight(&self) -> u32 {
         let vectors =
             if self.protocol != Protocol::Packets && self.layout == Layout::Tokens { 16 } else { 8 };
         (vectors / self.vectors).max(1)
     }
 
     /// Whether an owner sums its rows of a token: by token, that has been done.
-    pub(super) fn sums_at_owner(&self) -> bool {
+    pub(crate) fn sums_at_owner(&self) -> bool {
         self.dedup && self.layout == Layout::Experts
     }
 
