@@ -5,9 +5,7 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use crate::input::InputError;
-use crate::kernels::moe::{
-    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, Protocol, RoundTrip,
-};
+use crate::kernels::moe::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use crate::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 use crate::moe_run::{Errors, MoeSim, MoeTuning};
 use crate::routing::Source;
@@ -141,9 +139,8 @@ fn combine_for(d: &Dispatch) -> Result<Combine, ScenarioError> {
     let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
     let (dtype, layout, phase) = (dtype.into(), d.layout, Phase::Both);
     let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
-    let combine = Combine::with_defaults(&key)?;
-    let batch = if d.protocol == Protocol::Packets { 1 } else { combine.batch };
-    Ok(Combine { dedup: d.dedup, protocol: d.protocol.arrival(), batch, ..combine })
+    let combine = Combine { dedup: d.dedup, ..Combine::with_defaults(&key)? };
+    Ok(combine.with_protocol(d.protocol.arrival()))
 }
 
 fn dispatch_for(c: &Combine) -> Result<Dispatch, ScenarioError> {

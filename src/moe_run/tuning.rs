@@ -63,10 +63,7 @@ impl MoeTuning {
     #[must_use]
     pub fn with_protocol(mut self, protocol: Protocol) -> MoeTuning {
         self.dispatch.protocol = protocol;
-        self.combine.protocol = protocol;
-        if protocol == Protocol::Packets {
-            self.combine.batch = 1;
-        }
+        self.combine = self.combine.with_protocol(protocol);
         self
     }
 

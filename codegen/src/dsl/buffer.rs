@@ -6,7 +6,7 @@ use super::args::{Bound, is_identifier};
 use super::error::TraceError;
 use super::fold::Pure;
 use super::protocol::Arrived;
-use super::scope::{RegionKind, Thing, require_role};
+use super::scope::{Thing, require_role};
 use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, Val, host, length_mismatch, pure};
@@ -109,16 +109,7 @@ pub(crate) fn declare_shared(name: &str, dtype: Dtype, len: u32, loc: Loc) -> Bu
             return Err(TraceError::new(loc, format!("the shared array `{name}` is declared twice"), help)
                 .note(first.made.loc, "it is declared here"));
         }
-        let copies = match t.open_scopes().find_map(|s| match s.kind {
-            RegionKind::Split(warps) => Some(warps),
-            _ => None,
-        }) {
-            Some(warps) => t.builder.kernel.block_warps / warps,
-            None => 1,
-        };
-        let id = t.builder.shared(name, dtype, len, copies, loc);
-        let made = t.made(loc);
-        t.shared.push(super::trace::SharedMade { made, role });
+        let id = t.share(name, dtype, len, loc);
         Ok(Buf { place: Place::Shared(id), trace: t.id, len: len.into(), dtype, _here: PhantomData })
     })
 }

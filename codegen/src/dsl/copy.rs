@@ -4,9 +4,8 @@ use super::buffer::{Buf, Index, IntoIndex};
 use super::error::TraceError;
 use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
 use super::protocol::Parcel;
-use super::scope::RegionKind;
 use super::tile::check_len;
-use super::trace::{SharedMade, Trace, attempt};
+use super::trace::{Trace, attempt};
 use super::val::Element;
 use crate::ir::{Dtype, Loc, OpKind, SharedId};
 
@@ -81,20 +80,12 @@ impl Parcel {
 
 /// A shared array of the current group for `len` elements. The copies of a role to one buffer share it.
 fn room(t: &mut Trace, name: &str, dtype: Dtype, len: u32, loc: Loc) -> SharedId {
-    let role = t.open.get(1).copied();
-    let split = t.open_scopes().find_map(|s| match s.kind {
-        RegionKind::Split(warps) => Some(warps),
-        _ => None,
-    });
-    let copies = split.map_or(1, |warps| t.builder.kernel.block_warps / warps);
+    let (role, copies) = (t.open.get(1).copied(), t.groups());
     let mut there = t.shared.iter().zip(&t.builder.kernel.shared);
     if let Some(at) = there.position(|(made, s)| made.role == role && s.name == name && s.copies == copies) {
         let room = &mut t.builder.kernel.shared[at];
         room.len = room.len.max(len);
         return SharedId(at as u32);
     }
-    let id = t.builder.shared(name, dtype, len, copies, loc);
-    let made = t.made(loc);
-    t.shared.push(SharedMade { made, role });
-    id
+    t.share(name, dtype, len, loc)
 }

@@ -8,7 +8,7 @@ use super::args::{Binder, KernelArgs};
 use super::error::{TraceError, from_payload, install_hook, raise};
 use super::protocol::ParcelState;
 use super::scope::{RegionKind, Scope, ScopeId};
-use crate::ir::{Builder, Const, Kernel, Loc, ParamId, ReceiptId, Region, ValueId, VarId};
+use crate::ir::{Builder, Const, Dtype, Kernel, Loc, ParamId, ReceiptId, Region, SharedId, ValueId, VarId};
 
 /// What is known about a kernel before it is traced.
 #[derive(Clone, Debug)]
@@ -329,6 +329,23 @@ impl Trace {
             RegionKind::Split(warps) => Some((warps, s.loc)),
             _ => None,
         })
+    }
+
+    /// Groups of the block of which each has an array of its own that is declared now.
+    pub fn groups(&self) -> u32 {
+        let split = self.open_scopes().find_map(|s| match s.kind {
+            RegionKind::Split(warps) => Some(warps),
+            _ => None,
+        });
+        split.map_or(1, |warps| self.builder.kernel.block_warps / warps)
+    }
+
+    /// Declares a shared array of the current group.
+    pub fn share(&mut self, name: &str, dtype: Dtype, len: u32, loc: Loc) -> SharedId {
+        let (role, made) = (self.open.get(1).copied(), self.made(loc));
+        let id = self.builder.shared(name, dtype, len, self.groups(), loc);
+        self.shared.push(SharedMade { made, role });
+        id
     }
 
     /// Place of birth of something made now.

@@ -2,7 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{OpId, OpKind, PACKET_BYTES, ParamId, Place, SharedId, Target as To, ValueId},
+    ir::{OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Place, SharedId, Target as To, ValueId},
 };
 
 use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
@@ -32,7 +32,7 @@ impl Emitter<'_, '_> {
             unreachable!("asked for copies only")
         };
         let bytes = self.aligned(id, source, [index, from], len)?;
-        let from = self.cell_address(Place::Param(source), from)?;
+        let from = Expr::offset(&self.base(Place::Param(source)), &self.scalar(from)?);
         self.w.gap();
         let (name, place) =
             (&self.f.p.kernel.params[source.index()].name, self.place(self.f.p.kernel.op(id).loc));
@@ -49,7 +49,7 @@ impl Emitter<'_, '_> {
             To::Rank(rank) => {
                 self.used.add(Prim::CopyBulk);
                 let there = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
-                let to = self.plus(&there, index)?;
+                let to = Expr::offset(&there, &self.scalar(index)?);
                 self.w.line(&format!("copy_bulk<{bytes}>({group}, {}, {room});", to.plain()));
             }
             To::Mask(set) => {
@@ -67,7 +67,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Waits for the copies of a parcel that is about to be signalled.
-    pub fn await_copies(&mut self, parcel: crate::ir::ParcelId) {
+    pub fn await_copies(&mut self, parcel: ParcelId) {
         let p = &self.f.p;
         let copies =
             |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Copy { parcel: of, .. } if of == parcel);
@@ -91,14 +91,14 @@ impl Emitter<'_, '_> {
         match to {
             To::Rank(rank) => {
                 let there = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
-                let to = self.plus(&there, index)?;
+                let to = Expr::offset(&there, &self.scalar(index)?);
                 self.w.line(&format!("copy_vectors<{bytes}>({group}, {}, {});", to.plain(), from.plain()));
                 Ok(())
             }
             To::Mask(set) => {
                 let loc = self.f.p.kernel.op(id).loc;
                 self.for_each_rank(loc, set, buffer, |me, base| {
-                    let to = me.plus(base, index)?;
+                    let to = Expr::offset(base, &me.scalar(index)?);
                     me.w.line(&format!("copy_vectors<{bytes}>({group}, {}, {});", to.plain(), from.plain()));
                     Ok(())
                 })
@@ -116,17 +116,5 @@ impl Emitter<'_, '_> {
             true => Ok(len * element),
             false => Err(PrintError::CopyAlignment { loc: p.kernel.op(id).loc, len, unit }),
         }
-    }
-
-    /// The address of an element of a buffer of this rank.
-    fn cell_address(&mut self, place: Place, index: ValueId) -> Result<Expr, PrintError> {
-        let base = self.base(place);
-        self.plus(&base, index)
-    }
-
-    fn plus(&mut self, base: &Expr, index: ValueId) -> Result<Expr, PrintError> {
-        let index = self.scalar(index)?;
-        let sum = Expr::binary("+", super::expr::Prec::Sum, base, &index);
-        Ok(if index.is_zero() { base.clone() } else { sum })
     }
 }

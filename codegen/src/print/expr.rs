@@ -91,6 +91,11 @@ impl Expr {
         Expr::atom(format!("{}[{}]", base.operand(Prec::Atom, false), index.plain()))
     }
 
+    /// `base + index`, or the base where the index is zero.
+    pub fn offset(base: &Expr, index: &Expr) -> Expr {
+        if index.is_zero() { base.clone() } else { Expr::binary("+", Prec::Sum, base, index) }
+    }
+
     /// The text for a place that fixes the type by itself: an initialiser, an index, an assignment.
     pub fn plain(&self) -> &str {
         self.bare.as_deref().unwrap_or(&self.text)

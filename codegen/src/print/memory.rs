@@ -137,7 +137,7 @@ impl Emitter<'_, '_> {
         let scope = if matches!(place, Place::Shared(_)) { "_shared" } else { "" };
         let base = self.base(place);
         let index = self.scalar(index)?;
-        let address = if index.is_zero() { base } else { Expr::binary("+", Prec::Sum, &base, &index) };
+        let address = Expr::offset(&base, &index);
         let operand = self.scalar(value)?;
         let call = Expr::call(&format!("{name}{scope}"), [&address, &operand]).text;
         if self.f.p.users(out).is_empty() {

@@ -187,7 +187,7 @@ impl Emitter<'_, '_> {
             Target::Rank(rank) => {
                 self.used.add(Prim::Signal);
                 let flags = Expr::index(&self.arg(flag), &self.scalar(rank)?);
-                let at = if index.is_zero() { flags } else { Expr::binary("+", Prec::Sum, &flags, &index) };
+                let at = Expr::offset(&flags, &index);
                 self.w.line(&format!("signal_rank({group}, {}, {});", at.text, value.plain()));
             }
             Target::Mask(set) => {

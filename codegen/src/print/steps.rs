@@ -189,7 +189,7 @@ impl Emitter<'_, '_> {
     pub fn address(&mut self, base: &Expr, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
         let index = self.scalar(index)?;
         let at = self.at(step);
-        let start = if index.is_zero() { base.clone() } else { Expr::binary("+", Prec::Sum, base, &index) };
+        let start = Expr::offset(base, &index);
         Ok(Expr::binary("+", Prec::Sum, &start, &at).text)
     }
 

@@ -103,7 +103,7 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
 
 /// The batch of a token.
 fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
-    if c.batch > 1 { token / c.batch } else { token }
+    token / c.batch
 }
 
 /// Sums what comes back for every token.

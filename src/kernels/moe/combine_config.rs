@@ -156,6 +156,13 @@ impl Combine {
         Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
     }
 
+    /// The same with rows that travel so; packets have no flags to share.
+    #[must_use]
+    pub(crate) fn with_protocol(self, protocol: Protocol) -> Combine {
+        let batch = if protocol == Protocol::Packets { 1 } else { self.batch };
+        Combine { protocol, batch, ..self }
+    }
+
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
         self.tokens.div_ceil(self.batch)
@@ -163,9 +170,8 @@ impl Combine {
 
     /// Flags of rows that come back, if they come with flags: none if not.
     pub(super) fn return_flags(&self) -> u64 {
-        match (self.protocol, self.batch) {
-            (Protocol::Packets, _) => 0,
-            (_, 1) => self.return_rows(Protocol::Flags),
+        match self.batch {
+            1 => self.return_rows(Protocol::Flags),
             _ => u64::from(self.batches() * self.ranks),
         }
     }
