@@ -34,6 +34,13 @@ fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
     tuning.with_protocol(protocol)
 }
 
+/// The same with rows by token, and so many groups that each sends parts of rows to one rank, where they are packets.
+fn by_token(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
+    let mut tuning = tuning(problem, protocol).with_layout(Layout::Tokens);
+    tuning.dispatch.send_blocks = 4;
+    tuning
+}
+
 fn in_bulk(mut tuning: MoeTuning) -> MoeTuning {
     tuning.combine.batch = 2;
     tuning.with_protocol(Protocol::Bulk)
@@ -183,17 +190,18 @@ const ROW_PUT: Line = inbox("parcel.put_any(&inbox, first");
 const ROW_SIGNAL: Line = dispatch("parcel.signal(&flag, inbox.row");
 const ROW_WAIT: Line = inbox("flag.from(source).wait(");
 const ROW_LOAD: Line = inbox("=> inbox.load(arrived, first");
-const ROW_SEND: Line = inbox("packets.send(Peers::mask(to), first, x)");
+const ROW_SEND: Line = inbox("packets.send(to, first, x)");
 const ROW_TAKE: Line = inbox("packets.take(first");
 const ROW_STORE: Line = dispatch("rows.store(at(");
 const RECORD_SIGNAL: Line = records("parcel.signal(&flag");
 const RECORD_WAIT: Line = records("flag.wait_all(");
-const COUNT_PUT: Line = records("parcel.put(&count");
+const COUNT_PUT: Line = records("parcel.put(&rec_count");
 const COUNT_LOAD: Line = records("count.gather(arrived");
-const N_SEND: Line = records("n.send(Peers::all()");
+const N_SEND: Line = records("n.send(to, ");
 const N_READ: Line = records("n.gather(record + self.bank");
 const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
-const COUNT_SEND: Line = records("count.send(Peers::rank(to)");
+const COUNT_SEND: Line = records("stamped.send(Peers::rank(to)");
+const WORDS_SEND: Line = records("route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> route.load(arrived");
 const WORDS_READ: Line = records("=> route.load(first");
@@ -437,7 +445,10 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
     match bug.kernel {
         "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
         _ => {
-            let mut tuning = tuning(problem, bug.protocol).with_layout(bug.layout);
+            let mut tuning = match bug.layout {
+                Layout::Experts => tuning(problem, bug.protocol),
+                Layout::Tokens => by_token(problem, bug.protocol),
+            };
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
             }
@@ -522,11 +533,32 @@ fn bugs_by_token() -> Vec<Bug> {
             WORDS_READ,
         ),
         bug(
+            packets("entries of the epoch before"),
+            offset(Site::wait("entries", "stamped_route"), Slot::Value, -1),
+            "epoch-confusion",
+            "entries",
+            WORDS_READ,
+        ),
+        bug(
+            packets("an index out of range"),
+            offset(Site::store("index", "gather"), Slot::Index, 1000),
+            "out-of-bounds",
+            "index",
+            GATHER_STORE,
+        ),
+        bug(
+            packets("all parts of rows to rank 0"),
+            replace(Site::new("send", Access::Send, "inbox_packets"), Slot::Target, 0),
+            "lost-packet",
+            "send",
+            ROW_SEND,
+        ),
+        bug(
             of_combine(Protocol::Packets, "nobody hears who has begun"),
             leave_out(Site::wait("begun", "begun")),
             "lost-packet",
             "route",
-            COUNT_SEND,
+            WORDS_SEND,
         ),
         bug(
             of_combine(Protocol::Packets, "all returns to slot 0"),
@@ -601,7 +633,7 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     let plain = tuning(&problem, Protocol::Flags).with_dedup(false).with_split(true);
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
     let [flags_by_token, packets_by_token] =
-        [&flags, &packets].map(|t| t.clone().with_layout(Layout::Tokens));
+        [Protocol::Flags, Protocol::Packets].map(|protocol| by_token(&problem, protocol));
     let mut batches = flags.clone();
     batches.combine.batch = 2;
     let bulk = in_bulk(flags_by_token.clone());

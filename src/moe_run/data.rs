@@ -79,6 +79,28 @@ pub struct Round {
     pub in_order: Vec<Vec<u8>>,
 }
 
+/// What the buffers hold that a rank sends from. Kernels may load what they hold of tokens that the rank does not have, but must
+/// not act on it: an expert, and NaN.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Tokens of the rank.
+    pub n: u32,
+    /// Bytes of their rows.
+    pub x: Vec<u8>,
+    /// Scales of their rows.
+    pub x_scale: Vec<f32>,
+    /// Expert ids, `[token][k]`.
+    pub ids: Vec<i32>,
+    /// Weights of the entries, `[token][k]`.
+    pub weights: Vec<f32>,
+}
+
+fn padded<T: Copy>(values: &[T], len: u32, pad: T) -> Vec<T> {
+    let mut all = values.to_vec();
+    all.resize(len as usize, pad);
+    all
+}
+
 impl Round {
     /// A round of a problem, by its number from 0 on, as it is to be computed.
     pub fn new(problem: &MoeProblem, way: Way, round: u32) -> Round {
@@ -97,12 +119,18 @@ impl Round {
         Round { shape, way, routing, tokens, grouped, out, in_order }
     }
 
-    /// What a rank's buffer of expert ids holds. Those of tokens that it does not have name an expert all the same: kernels
-    /// may load them, but must not act on them.
-    pub fn ids(&self, rank: u32) -> Vec<i32> {
-        let mut ids = self.routing.ids[rank as usize].clone();
-        ids.resize((self.shape.tokens * self.shape.topk) as usize, 0);
-        ids
+    /// What a rank sends.
+    pub fn inputs(&self, rank: u32) -> Inputs {
+        let (shape, at) = (&self.shape, rank as usize);
+        let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
+        let entries = shape.tokens * shape.topk;
+        Inputs {
+            n: ids.len() as u32 / shape.topk,
+            x: padded(&tokens.rows, shape.tokens * shape.row_bytes(), u8::MAX),
+            x_scale: padded(&tokens.scales, shape.tokens * shape.scales(), f32::NAN),
+            ids: padded(ids, entries, 0),
+            weights: padded(&self.routing.weights[at], entries, f32::NAN),
+        }
     }
 
     /// The bytes of a row of a rank after dispatch.

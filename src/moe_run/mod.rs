@@ -25,7 +25,7 @@ mod steps;
 mod traffic;
 mod tuning;
 
-pub use data::{Round, Way};
+pub use data::{Inputs, Round, Way};
 pub use expect::Expected;
 pub use gpu::{GpuRunError, MoeGpu, MoeGpuRun, Replayed};
 pub use result::{Errors, MoeRun};

@@ -36,16 +36,14 @@ pub(super) fn kept(round: u32) -> String {
 
 /// Writes what the rank sends.
 pub(super) fn load(round: &Round, memory: &mut impl RankMemory) -> Result<(), String> {
-    let rank = memory.rank() as usize;
-    let (tokens, ids) = (&round.tokens[rank], &round.routing.ids[rank]);
-    let n = ids.len() as u32 / round.shape.topk;
-    memory.write("n", 0, &[n])?;
-    memory.write("x", 0, &tokens.rows)?;
-    if !tokens.scales.is_empty() {
-        memory.write("x_scale", 0, &tokens.scales)?;
+    let sent = round.inputs(memory.rank());
+    memory.write("n", 0, &[sent.n])?;
+    memory.write("x", 0, &sent.x)?;
+    if !sent.x_scale.is_empty() {
+        memory.write("x_scale", 0, &sent.x_scale)?;
     }
-    memory.write("ids", 0, &round.ids(memory.rank()))?;
-    memory.write("weights", 0, &round.routing.weights[rank])
+    memory.write("ids", 0, &sent.ids)?;
+    memory.write("weights", 0, &sent.weights)
 }
 
 /// Compares all that dispatch yields with the reference, then runs the experts unless dispatch did.

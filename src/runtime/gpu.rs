@@ -114,6 +114,8 @@ pub struct LaunchConfig {
     pub block_threads: u32,
     /// Dynamic shared memory a block, in bytes.
     pub shared_bytes: u32,
+    /// So many bytes instead, where the GPU has a multiprocessor for each block.
+    pub alone_bytes: Option<u32>,
     /// Whether the driver has to guarantee that all blocks are resident at once.
     pub cooperative: bool,
     /// Blocks of a cluster; none without clusters.
@@ -124,8 +126,18 @@ pub struct LaunchConfig {
 
 impl From<&LaunchShape> for LaunchConfig {
     fn from(shape: &LaunchShape) -> LaunchConfig {
-        let LaunchShape { grid, block_threads, shared_bytes, overlaps_previous } = *shape;
-        LaunchConfig { grid, block_threads, shared_bytes, overlaps_previous, ..LaunchConfig::default() }
+        let LaunchShape { grid, block_threads, shared_bytes, alone_bytes, overlaps_previous } = *shape;
+        let plain = LaunchConfig::default();
+        LaunchConfig { grid, block_threads, shared_bytes, alone_bytes, overlaps_previous, ..plain }
+    }
+}
+
+impl LaunchConfig {
+    /// As it is launched on a GPU with so many multiprocessors.
+    #[must_use]
+    pub fn on(self, multiprocessors: u32) -> LaunchConfig {
+        let alone = self.alone_bytes.filter(|_| self.grid <= multiprocessors);
+        LaunchConfig { shared_bytes: alone.unwrap_or(self.shared_bytes), ..self }
     }
 }
 

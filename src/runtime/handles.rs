@@ -185,6 +185,7 @@ impl LoadedKernel {
         entry: &str,
         config: LaunchConfig,
     ) -> Result<LoadedKernel, RuntimeError> {
+        let config = config.on(gpu.info().multiprocessors);
         let module = gpu.load(image)?;
         let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
             check_resident(gpu.as_ref(), function, entry, &config)?;

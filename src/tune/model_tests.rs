@@ -112,10 +112,10 @@ fn the_index_is_beside_the_rows_and_waits_for_all_records() {
     let before = model.dispatch(&tuning);
     tuning.dispatch.recv_blocks = 2;
     assert!(model.dispatch(&tuning) > before + 1.0);
-    // More entries than its warps look at in one turn take another one.
+    // More entries than the warps of its block look at in one turn take another one.
     let mut many = tuning.dispatch.clone();
     (many.tokens, many.chunk, many.warps) = (4096, 32, 2);
-    assert_close(model.index(&many), COSTS.bases_us + 128.0 * 3.0 * COSTS.look_us);
+    assert_close(model.index(&many), COSTS.bases_us + 1024.0 * 3.0 * COSTS.look_us);
 }
 
 #[test]

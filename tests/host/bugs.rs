@@ -162,7 +162,8 @@ fn of_both() -> Vec<Bug> {
             "+ lower;\n        }\n        group.sync();",
             "+ lower;\n        }",
         ),
-        Bug::new("the epoch stays", DISPATCH, "args.epoch->value = epoch;", "args.epoch->value = epoch - 1;"),
+        Bug::new("the epoch stays", DISPATCH, "(both, u64(next)", "(both, u64(next - 1)"),
+        Bug::new("the epoch advances with the first block", COMBINE, "(before >> 32) + 1 == blocks", "(before >> 32) == 0"),
         Bug::new(
             "flags of the wrong rank",
             COMBINE,
@@ -215,16 +216,10 @@ fn of_cuda() -> Vec<Bug> {
             .twice()
             .caught_by("deadlock: "),
         Bug::new(
-            "the epoch advances while lanes read it",
+            "the epoch is read before it is there",
             COMBINE,
-            "__syncthreads();  // every lane has read the epoch",
-            "",
-        ),
-        Bug::new(
-            "blocks are counted without a fence",
-            DISPATCH,
-            "__threadfence();\n    if (atomicAdd",
-            "if (atomicAdd",
+            "__syncthreads();\n    return epoch;",
+            "return epoch;",
         ),
         Bug::new(
             "a vote that orders nothing",
@@ -322,13 +317,12 @@ fn of_hip() -> Vec<Bug> {
         Bug::new("a group's counter is not cleared", DISPATCH, "if (lane < 3) place[lane] = 0;", "")
             .caught_by("uninitialised: "),
         Bug::new(
-            "the epoch advances while lanes read it",
+            "the epoch is read before it is there",
             COMBINE,
-            "__builtin_amdgcn_s_barrier();  // every lane has read the epoch",
-            "",
+            "__builtin_amdgcn_s_barrier();\n    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, \"workgroup\");\n    return epoch;",
+            "return epoch;",
         )
         .in_one_warp(),
-        Bug::new("blocks are counted without order", DISPATCH, "__ATOMIC_ACQ_REL", "__ATOMIC_RELAXED"),
         Bug::new(
             "a warp's meeting that releases nothing",
             COMBINE,

@@ -169,15 +169,14 @@ fn first_wrong(read: &[u8], expected: &[(String, Vec<u8>)]) -> Option<String> {
 }
 
 fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
-    let at = rank as usize;
-    let (tokens, ids) = (&round.tokens[at], &round.routing.ids[at]);
-    job.write(rank, "n", 0, &[ids.len() as u32 / round.shape.topk]);
-    job.write(rank, "x", 0, &tokens.rows);
-    if !tokens.scales.is_empty() {
-        job.write(rank, "x_scale", 0, &tokens.scales);
+    let sent = round.inputs(rank);
+    job.write(rank, "n", 0, &[sent.n]);
+    job.write(rank, "x", 0, &sent.x);
+    if !sent.x_scale.is_empty() {
+        job.write(rank, "x_scale", 0, &sent.x_scale);
     }
-    job.write(rank, "ids", 0, &round.ids(rank));
-    job.write(rank, "weights", 0, &round.routing.weights[at]);
+    job.write(rank, "ids", 0, &sent.ids);
+    job.write(rank, "weights", 0, &sent.weights);
     launches.iter().for_each(|&launch| job.run_on(rank, launch));
 }
 

@@ -58,11 +58,17 @@ fn statement_end(text: &str) -> Option<usize> {
     None
 }
 
-/// `__shared__ T name[n];`, or `extern __shared__ .. T name[];`.
+/// `__shared__ T name;`, `__shared__ T name[n];`, or `extern __shared__ .. T name[];`.
 fn shared_variable(statement: &str, number: u32) -> Result<String, String> {
-    let refused = || format!("`{statement}` is no shared array that tests/host/rewrite.rs knows");
+    let refused = || format!("`{statement}` is no shared variable that tests/host/rewrite.rs knows");
     let words = statement.trim_end_matches(';');
-    let (head, length) = words.strip_suffix(']').and_then(|s| s.rsplit_once('[')).ok_or_else(refused)?;
+    let Some((head, length)) = words.strip_suffix(']').and_then(|s| s.rsplit_once('[')) else {
+        let (ty, name) = words.rsplit_once(char::is_whitespace).ok_or_else(refused)?;
+        let ty = ty.strip_prefix("__shared__ ").filter(|ty| !ty.contains([',', '='])).ok_or_else(refused)?;
+        return Ok(format!(
+            "struct Shared{number} {{}}; {ty}& {name} = ::host::shared<Shared{number}, {ty}>();"
+        ));
+    };
     let (ty, name) = head.rsplit_once(char::is_whitespace).ok_or_else(refused)?;
     if let Some(ty) = ty.strip_prefix("extern __shared__ ") {
         // What stands before the type is its alignment, which the runtime's memory has.
@@ -164,11 +170,12 @@ mod tests {
     #[test]
     fn only_assembly_and_shared_variables_change_and_lines_keep_their_numbers() {
         let text = "// asm volatile(\"x\"); __shared__\nu32 x;\nasm volatile(\n    \"ld.relaxed.sys.global.u32 %0, [%1];\"\n    \
-                    : \"=r\"(x) : \"l\"(f(p, 1)) : \"memory\");\n__shared__ T of[16]; g(x);\n\
+                    : \"=r\"(x) : \"l\"(f(p, 1)) : \"memory\");\n__shared__ T of[16]; g(x);\n__shared__ u32 one;\n\
                     extern __shared__ __align__(16) unsigned char all[];\n";
         let want = "// asm volatile(\"x\"); __shared__\nu32 x;\n\
                     { (x) = ::host::atomic_load((f(p, 1)), ::host::Order::Relaxed, ::host::Scope::System); }\n\n\n\
                     struct Shared1 {}; T (&of)[16] = ::host::shared<Shared1, T[16]>(); g(x);\n\
+                    struct Shared2 {}; u32& one = ::host::shared<Shared2, u32>();\n\
                     unsigned char* const all = static_cast<unsigned char*>(::host::dynamic_shared());\n";
         assert_eq!(rewrite(text).unwrap(), want);
     }
@@ -176,7 +183,7 @@ mod tests {
     #[test]
     fn what_cannot_be_read_is_refused_with_its_line() {
         assert!(rewrite("\nasm volatile(\"trap;\");").unwrap_err().starts_with("line 2: `trap`"));
-        assert!(rewrite("__shared__ u32 x;").unwrap_err().starts_with("line 1: `__shared__ u32 x;`"));
+        assert!(rewrite("__shared__ u32 x = 1;").unwrap_err().starts_with("line 1: `__shared__ u32 x = 1;`"));
         assert!(rewrite("asm volatile(MACRO);").is_err());
     }
 }

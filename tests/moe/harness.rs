@@ -82,9 +82,9 @@ fn a_wrong_index_is_found() {
     let problem = problem();
     let tuning = small(&problem.shape).with_layout(Layout::Tokens);
     for (store, said) in [
-        (Site::store("index", "entry_expert"), "experts of the entries of rank 0"),
-        (Site::store("index", "weight_from"), "weights of the entries of rank 0"),
-        (Site::store("index", "n_from"), "tokens of each source"),
+        (Site::store("entries", "entry_expert"), "experts of the entries of rank 0"),
+        (Site::store("entries", "weight_from"), "weights of the entries of rank 0"),
+        (Site::store("entries", "n_from"), "tokens of each source"),
         (Site::store("index", "gather"), "rows of the experts"),
         (Site::store("recv", "rows"), "bytes of row "),
     ] {

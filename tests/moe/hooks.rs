@@ -87,7 +87,9 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         for rank in 0..2 {
             let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
             machine.write(rank, "n", 0, &[ids.len() as u32 / 2]).unwrap();
-            machine.write(rank, "ids", 0, &[0; 2 * 3]).unwrap(); // those that `n` leaves out
+            // Those that `n` leaves out are loaded.
+            machine.write(rank, "ids", 0, &[0; 2 * 3]).unwrap();
+            machine.write(rank, "weights", 0, &[f32::NAN; 2 * 3]).unwrap();
             machine.write(rank, "ids", 0, ids).unwrap();
             machine.write(rank, "weights", 0, weights).unwrap();
             machine.write(rank, "x", 0, &tokens[rank as usize].rows).unwrap();

@@ -39,6 +39,10 @@ pub(super) fn lines(
         "Launch on each of {} ranks: {} blocks of {} threads, {} bytes of dynamic shared memory",
         kernel.ranks, launch.grid, launch.block_threads, launch.shared_bytes
     ));
+    if let Some(bytes) = launch.alone_bytes {
+        let why = "instead where there are as many multiprocessors: each has one to itself then";
+        out.push(format!("    ({bytes} {why})"));
+    }
     out.extend(roles(kernel));
     if let Some(t) = timeline {
         out.push(String::new());

@@ -247,11 +247,13 @@ impl Emitter<'_, '_> {
             (n, 1) => format!("{n} groups of a warp each"),
             (n, w) => format!("{n} groups of {w} warps each"),
         };
-        let waits = has_wait(k, body);
+        // Where the role ends with the split, whoever gives up leaves it: nobody meets the block any more.
+        let last = self.f.p.ends_role(id);
+        let votes = has_wait(k, body) && !last;
         self.w.gap();
         self.w.comment(&format!("{whole} ({})", self.place(loc)));
-        let arrived = if waits { self.names.fresh("arrived") } else { String::new() };
-        self.w.line(&if waits { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
+        let arrived = if votes { self.names.fresh("arrived") } else { String::new() };
+        self.w.line(&if votes { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
         self.w.deeper();
         let ty = match prim {
             Prim::Warp => "Warp".to_string(),
@@ -270,20 +272,16 @@ impl Emitter<'_, '_> {
         self.end_group(id, &began);
         self.names.leave();
         self.group = outer;
-        if waits {
+        if votes {
             self.w.line("return true;");
         }
         self.w.shallower();
-        // After a role's last split nothing follows that the block would have to meet for.
-        let last = self.f.p.ends_role(id);
-        self.w.line(if waits { "}();" } else { "}" });
-        match (waits, last) {
-            (true, true) => self.w.line(&format!("return block.all({arrived});")),
-            (true, false) => self.w.line(&format!("if (!block.all({arrived})) return false;")),
-            (false, true) => {}
-            (false, false) => self.w.line("block.sync();"),
+        self.w.line(if votes { "}();" } else { "}" });
+        if votes {
+            self.w.line(&format!("if (!block.all({arrived})) return false;"));
+        } else if !last {
+            self.w.line("block.sync();");
         }
-        self.returned = waits && last;
         Ok(())
     }
 

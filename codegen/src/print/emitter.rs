@@ -173,10 +173,11 @@ impl<'f, 'k> Emitter<'f, 'k> {
             OpKind::ScalarParam { param, .. } => Ok(self.arg(param)),
             OpKind::GroupIndex { .. } => Ok(self.group_index(id)),
             OpKind::VarGet { var, .. } => Ok(Expr::atom(self.vars[&var].clone())),
-            OpKind::Epoch { word, .. } => {
+            OpKind::Epoch { word, advance: false, .. } => {
                 self.used.add(Prim::Epoch);
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
+            OpKind::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
             _ => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&f.p, &mut used, &op.kind, op.loc, &mut |u, v| {
@@ -189,6 +190,18 @@ impl<'f, 'k> Emitter<'f, 'k> {
                 e
             }
         }
+    }
+
+    /// The epoch that this launch begins. The kernel's words are numbered, as each needs room of its own.
+    fn begin_epoch(&mut self, id: OpId, word: ParamId) -> Expr {
+        self.used.add(Prim::BeginEpoch);
+        let kernel = self.f.p.kernel;
+        let begins = |op: &&OpId| matches!(kernel.op(**op).kind, OpKind::Epoch { advance: true, .. });
+        let nth = match kernel.prologue.ops.iter().take_while(|&&op| op != id).filter(begins).count() {
+            0 => String::new(),
+            n => format!("<{n}>"),
+        };
+        Expr::atom(format!("begin_epoch{nth}(args, {}, {})", self.arg(word).text, kernel.grid_blocks()))
     }
 
     fn group_index(&self, id: OpId) -> Expr {

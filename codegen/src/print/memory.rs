@@ -215,8 +215,9 @@ impl Emitter<'_, '_> {
         self.flush()?;
         self.used.add(Prim::Tally);
         let layout = self.f.layouts.of(out);
-        let name = self.declare(out);
-        if !layout.is_single() {
+        let read = !self.f.p.users(out).is_empty();
+        let name = if read { self.declare(out) } else { String::new() };
+        if read && !layout.is_single() {
             self.declare_registers(&name, Dtype::U32, layout);
         }
         let warps = layout.len.min(layout.lanes).div_ceil(self.f.p.kernel.warp_size);
@@ -230,10 +231,13 @@ impl Emitter<'_, '_> {
                 bin = Expr::ternary(&inside, &bin, &Expr::atom("0u"));
                 counted = Expr::binary("&&", Prec::And, &inside, &counted);
             }
-            let target =
-                if layout.is_single() { format!("const u32 {name}") } else { me.registers_of(out, step) };
+            let target = match (read, layout.is_single()) {
+                (false, _) => String::new(),
+                (true, true) => format!("const u32 {name} = "),
+                (true, false) => format!("{} = ", me.registers_of(out, step)),
+            };
             me.w.line(&format!(
-                "{target} = group_tally({group}, {base}, {warps}, {}, {});",
+                "{target}group_tally({group}, {base}, {warps}, {}, {});",
                 bin.plain(),
                 counted.plain()
             ));

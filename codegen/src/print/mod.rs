@@ -72,8 +72,13 @@ pub struct LaunchShape {
     pub grid: u32,
     /// Threads a block.
     pub block_threads: u32,
-    /// Dynamic shared memory a block, in bytes.
+    /// Dynamic shared memory a block, in bytes: what its arrays take.
     pub shared_bytes: u32,
+    /// So many bytes instead, where the device has a multiprocessor for each block: then each has one to itself. The blocks of the
+    /// next launch spread over multiprocessors as they become free, and launches that follow each other divide L1 and shared
+    /// memory alike: where they do not, the second one begins 1 us later (measured on H200s).
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub alone_bytes: Option<u32>,
     /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
     #[serde(default)]
     pub overlaps_previous: bool,

@@ -210,8 +210,8 @@ prims! {
     ReadStamped = own "read_stamped", Nothing, [Bits, Poll];
     /// Successor of an epoch.
     Epoch = common "epoch", Nothing, [];
-    /// The last block advances the epoch.
-    Finish = own "finish", Nothing, [Index];
+    /// Every block hears the epoch, the last one to do so advances it.
+    BeginEpoch = own "begin_epoch", Nothing, [Index, System, Epoch];
 }
 
 impl Prim {
@@ -308,7 +308,7 @@ pub(super) const DEFINED: &[&str] = &[
     "iota",
     "kernel_id",
     "lane_in_warp",
-    "last_block",
+    "begin_epoch",
     "least",
     "load",
     "load_packet",

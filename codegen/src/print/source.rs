@@ -1,11 +1,10 @@
 //! Puts the parts of an emitted source together.
 
 use std::collections::{BTreeSet, HashMap};
-use std::mem;
 
 use crate::{
     family::Target,
-    ir::{Kernel, OpId, OpKind, ParamId, ParamKind, Place, Region, Role, SharedId, ValueId},
+    ir::{Kernel, OpId, OpKind, ParamKind, Place, Region, Role, SharedId, ValueId},
 };
 
 use super::{
@@ -23,7 +22,6 @@ use super::{
     splats,
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
-    writer::Writer,
 };
 
 /// Emits a kernel.
@@ -42,6 +40,7 @@ pub(super) fn emit(
         grid: kernel.grid_blocks(),
         block_threads: kernel.block_threads(),
         shared_bytes,
+        alone_bytes: alone_bytes(target).map(|alone| alone.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
     };
     let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref());
@@ -50,7 +49,7 @@ pub(super) fn emit(
     used.add(Prim::Types);
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
-    let [body, end] = entry_body(&facts, &mut used, &offsets)?;
+    let body = entry_body(&facts, &mut used, &offsets)?;
     let mut roles = vec![];
     let mut first = 0;
     for (i, role) in kernel.roles.iter().enumerate() {
@@ -75,7 +74,6 @@ pub(super) fn emit(
         entry: kernel.variant.clone(),
         overlaps_previous: launch.overlaps_previous,
         body,
-        end,
     };
     let device = template::kernel(target, &context)?;
     let host = launch::Host {
@@ -136,9 +134,20 @@ fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<()
     Ok(())
 }
 
+/// Dynamic shared memory of which a multiprocessor has no more than one block's: half of it, as each block takes 1 KiB more.
+fn alone_bytes(target: Target) -> Option<u32> {
+    let half = (shared_kib(target) + 1).div_ceil(2) as u32 * 1024;
+    matches!(target, Target::Cuda(_)).then_some(half)
+}
+
 /// Dynamic shared memory that a block can have on a target, less what reductions may need beside it.
 fn shared_limit(target: Target) -> u64 {
-    let kib = match target {
+    shared_kib(target) * 1024 - 2048
+}
+
+/// Shared memory that a block can have on a target; on NVIDIA's a multiprocessor has 1 KiB more.
+fn shared_kib(target: Target) -> u64 {
+    match target {
         Target::Cuda(arch) => match arch.capability() {
             80 => 163,
             86 | 89 | 120 => 99,
@@ -148,8 +157,7 @@ fn shared_limit(target: Target) -> u64 {
             crate::family::HipArch::Gfx90a | crate::family::HipArch::Gfx942 => 64,
             crate::family::HipArch::Gfx950 => 160,
         },
-    };
-    kib * 1024 - 2048
+    }
 }
 
 /// The first byte of each shared array, and the bytes of a block. A block has one role, so roles overlap.
@@ -239,51 +247,46 @@ fn function(role: &Role) -> String {
     format!("{}_role", role.name)
 }
 
-/// The entry: prologue, roles by block index, and the epochs once all blocks are done.
+/// The entry: prologue, and roles by block index.
 fn entry_body(
     facts: &Facts,
     used: &mut Used,
     offsets: &HashMap<SharedId, u32>,
-) -> Result<[String; 2], PrintError> {
+) -> Result<String, PrintError> {
     let kernel = facts.p.kernel;
-    let talks = kernel
-        .params
-        .iter()
-        .any(|p| matches!(p.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped));
-    if talks {
-        used.add(Prim::System);
-    }
     let mut e = Emitter::new(facts, used, offsets);
     e.begin_timeline();
-    let aborted = talks.then(|| e.names.fresh("aborted"));
+    let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
+    let aborted = (epoch.is_none() && talks(kernel)).then(|| e.names.fresh("aborted"));
     if let Some(aborted) = &aborted {
+        e.used.add(Prim::System);
         e.w.line(&format!(
             "const bool {aborted} = load_relaxed_system(&args.status[args.rank]->aborted) != 0;"
         ));
     }
     e.region(&kernel.prologue)?;
-    if let Some(aborted) = &aborted {
-        // Only now, so that the loads of the prologue don't wait for this one.
+    // Only now, so that the loads of the prologue don't wait for this one. Whole blocks leave: groups meet at barriers
+    // that would wait for the warps of a part.
+    let leaves = match (epoch, aborted) {
+        (Some(epoch), _) => Some(format!("{} == 0", e.values[&epoch])),
+        (None, Some(aborted)) => {
+            e.used.add(Prim::Block);
+            Some(format!("Block(0).any({aborted})"))
+        }
+        (None, None) => None,
+    };
+    if let Some(leaves) = leaves {
         e.w.line(&format!(
-            "if ({aborted}) return;  // what launches before this one left behind may be anything"
+            "if ({leaves}) return;  // what launches before this one left behind may be anything"
         ));
     }
-    let advances = kernel.prologue.ops.iter().any(|&id| advanced(kernel, id).is_some());
     let alone = kernel.roles.len() == 1;
-    let done = match (advances, alone) {
-        (false, _) => "",
-        (true, true) => "const bool done = ",
-        (true, false) => "done = ",
-    };
-    if advances && !alone {
-        e.w.line("bool done = false;");
-    }
     let mut first = 0;
     for (i, role) in kernel.roles.iter().enumerate() {
         let arguments: Vec<String> =
             role_parameters(facts, i).iter().map(|v| format!(", {}", e.values[v])).collect();
         let timeline = e.timeline_parameter();
-        let call = format!("{done}{}(args{timeline}{});", function(role), arguments.concat());
+        let call = format!("{}(args{timeline}{});", function(role), arguments.concat());
         first += role.blocks;
         let last = i + 1 == kernel.roles.len();
         match i {
@@ -308,35 +311,21 @@ fn entry_body(
         e.used.add(Prim::BulkDone);
         e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
     }
-    let body = mem::replace(&mut e.w, Writer::new(1));
-    finish(facts, &mut e);
-    Ok([body, e.w].map(|w| w.finish().trim_end().to_owned()))
+    Ok(e.w.finish().trim_end().to_owned())
 }
 
-/// The epoch that an operation of the prologue begins, and its word, if the kernel advances it.
-fn advanced(kernel: &Kernel, id: OpId) -> Option<(ValueId, ParamId)> {
+/// The epoch that an operation begins.
+fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     match kernel.op(id).kind {
-        OpKind::Epoch { out, word, advance: true } => Some((out, word)),
+        OpKind::Epoch { out, advance: true, .. } => Some(out),
         _ => None,
     }
 }
 
-/// The last block to be done stores the epochs that this launch worked in.
-fn finish(facts: &Facts, e: &mut Emitter) {
-    let kernel = facts.p.kernel;
-    let advancing: Vec<_> = kernel.prologue.ops.iter().filter_map(|&id| advanced(kernel, id)).collect();
-    let Some(&(_, counted)) = advancing.first() else { return };
-    e.used.add(Prim::Finish);
-    e.w.line("if (!done) return;  // the world is aborted: its epochs mean nothing any more");
-    let counter = format!("&{}->blocks_done", e.arg(counted).text);
-    e.w.line(&format!("if (last_block({counter}, {})) {{", kernel.grid_blocks()));
-    e.w.deeper();
-    for (value, word) in advancing {
-        let line = format!("{}->value = {};", e.arg(word).text, e.values[&value]);
-        e.w.line(&line);
-    }
-    e.w.shallower();
-    e.w.line("}");
+/// Whether ranks say anything to each other.
+fn talks(kernel: &Kernel) -> bool {
+    let mut kinds = kernel.params.iter().map(|p| p.kind);
+    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped))
 }
 
 /// Texts of the primitives: those of the element types, which the argument struct needs, or all others.

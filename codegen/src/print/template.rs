@@ -74,7 +74,6 @@ pub(super) struct KernelText {
     pub entry: String,
     pub overlaps_previous: bool,
     pub body: String,
-    pub end: String,
 }
 
 /// What `abi.h.hbs` is rendered with.
@@ -95,6 +94,7 @@ pub(super) struct AbiText {
     pub grid: u32,
     pub threads: u32,
     pub shared: u32,
+    pub alone: Option<u32>,
     pub args_bytes: u32,
     pub kernel_id: String,
     pub entry: String,
@@ -144,6 +144,7 @@ pub(super) struct LaunchText {
     pub grid: u32,
     pub threads: u32,
     pub shared: u32,
+    pub alone: Option<u32>,
     pub large_shared: bool,
     pub overlaps_previous: bool,
     pub pointers: Vec<PointerText>,

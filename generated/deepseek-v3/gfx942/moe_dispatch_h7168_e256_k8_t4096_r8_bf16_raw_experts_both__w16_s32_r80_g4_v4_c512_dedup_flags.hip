@@ -14,18 +14,21 @@
 // Launch on each of 8 ranks: 120 blocks of 1024 threads, 8576 bytes of dynamic shared memory
 //     blocks 0..8     route  reads n, ids, weights; puts rec_route, rec_count, rec_weight, rec_n; signals
 //                            rec_flag (src/kernels/moe/dispatch.rs:145)
-//     blocks 8..40    send   reads n, ids, x; puts inbox; signals row_flag (src/kernels/moe/dispatch.rs:146)
+//     blocks 8..40    send   reads n, ids, x; puts inbox; signals row_flag (src/kernels/moe/dispatch.rs:152)
 //     blocks 40..120  recv   waits for rec_flag, row_flag; reads rec_n, rec_count, rec_route, rec_weight,
 //                            inbox; writes n_from, expert_start, expert_rows, pos, weight_from, rows
-//                            (src/kernels/moe/dispatch.rs:150)
+//                            (src/kernels/moe/dispatch.rs:156)
 //
 // Buffers
-//     x             local      u32[14680064]   56 MiB   Tokens to send, `[token][row]`.
+//     x             local      u32[14680064]   56 MiB   Tokens to send, `[token][row]`. Rows of tokens that
+//                                                       `n` leaves out are loaded at times, no more; so are
+//                                                       their scales.
 //     n             local      u32[1]          4 B      How many tokens there are.
 //     ids           local      i32[32768]      128 KiB  Expert ids, `[token][k]`; ids of no expert mask
 //                                                       their entry. Those of tokens that `n` leaves out are
 //                                                       loaded, no more.
-//     weights       local      f32[32768]      128 KiB  Weights of the entries, `[token][k]`.
+//     weights       local      f32[32768]      128 KiB  Weights of the entries, `[token][k]`. Those of
+//                                                       tokens that `n` leaves out are loaded, no more.
 //     rows          local      u32[939524096]  3.5 GiB  Out, unless rows arrive in their places: rows
 //                                                       received, by expert, source, token and k; or
 //                                                       `[source][token][row]`.
@@ -68,11 +71,11 @@ __device__ __forceinline__ To bits_as(const From x) {
     return __builtin_bit_cast(To, x);
 }
 
-// How many launches have gone through: the kernel advances `value` when its last block is done. `blocks_done`
-// is zero between launches. Both are zero before the first.
-struct EpochWord {
+// How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+// between launches. Both are zero before the first.
+struct alignas(8) EpochWord {
     u32 value;
-    u32 blocks_done;
+    u32 blocks_begun;
 };
 
 // One on each rank, zero before the first launch. A wait that expires raises `aborted` on every rank, and
@@ -95,10 +98,10 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s32_r80_g4_v4_c512_dedup_flags_Args {
-    const u32* x;        // u32[14680064]: Tokens to send, `[token][row]`.
+    const u32* x;        // u32[14680064]: Tokens to send, `[token][row]`. Rows of..
     const u32* n;        // u32[1]: How many tokens there are.
     const i32* ids;      // i32[32768]: Expert ids, `[token][k]`; ids of no expert mask..
-    const f32* weights;  // f32[32768]: Weights of the entries, `[token][k]`.
+    const f32* weights;  // f32[32768]: Weights of the entries, `[token][k]`. Those of..
     u32* rows;           // u32[939524096]: Out, unless rows arrive in their places:..
     u32* expert_start;   // u32[33]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;    // u32[32]: Out: rows of each of this rank's experts.
@@ -532,16 +535,28 @@ __device__ __forceinline__ bool wait_flags(
 // The epoch after `last`: never 0, and its parity keeps alternating.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
 
-// Counts the blocks that are done; true for one thread of the last one, which finds the counter back at zero.
-__device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blocks) {
+// Begins an epoch: every thread of every block hears its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
+    __shared__ u32 epoch;
+    if (thread_in_block() == 0) {
+        const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
+        u64* const both = reinterpret_cast<u64*>(word);  // blocks_begun is the upper half
+        const u64 one = u64(1) << 32;
+        const u64 before = __hip_atomic_fetch_add(both, one, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        const u32 next = next_epoch(u32(before));
+        if (u32(before >> 32) + 1 == blocks) {
+            __hip_atomic_store(both, u64(next), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        }
+        epoch = aborted ? 0 : next;
+    }
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();  // every lane has read the epoch
+    __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-    if (thread_in_block() != 0) return false;
-    const u32 before = __hip_atomic_fetch_add(blocks_done, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
-    if (before + 1u < blocks) return false;
-    *blocks_done = 0;
-    return true;
+    return epoch;
 }
 
 // ---- Roles: each has blocks of its own; false means that a wait expired, here or on another rank
@@ -550,47 +565,46 @@ __device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blo
 __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[256]
-    const u32 n_value = args.n[0];
-    const u32 n = min_of(n_value, 4096u);
-    const u32 entries = n * 8;
-    for (u32 chunk = block.index; chunk < 8; chunk += 8) {  // dispatch.rs:175
-        const u32 first = chunk * 4096;
-        if (block.lane < 256) {  // dispatch.rs:176
+    for (u32 i = block.index; i < 8; i += 8) {  // dispatch.rs:233
+        const u32 first = i * 4096;
+        if (block.lane < 256) {  // dispatch.rs:234
             count[block.lane] = 0;
         }
+        const u32 n_value = args.n[0];
+        const u32 n = min_of(n_value, 4096u);
+        const u32 entries = n * 8;
         const u32 used = entries - min_of(first, entries);
         u32 expert[4];
-        bool holds[4];
-        bool valid[4];
+        f32 weights[4];
+        bool chunk[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:180
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:216
             const u32 at = step * 1024 + block.lane;
             const i32 id = args.ids[first + at];
+            const f32 weights_2 = args.weights[first + at];
             expert[step] = u32(id);
-            holds[step] = at < used;
-            valid[step] = holds[step] && expert[step] < 256;
+            const bool holds = at < used;
+            weights[step] = holds ? weights_2 : 0.0f;
+            chunk[step] = holds && expert[step] < 256;
         }
         block.sync();
         u32 before[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:187
-            before[step] = group_tally(block, count, 16, expert[step], valid[step]);
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:236
+            before[step] = group_tally(block, count, 16, expert[step], chunk[step]);
         }
-        const u32 number = bank + args.rank * 8 + chunk;
+        const u32 number = bank + args.rank * 8 + i;
         const u32 rec_route_index = number * 4096;
-        f32 weights[4];
         u32 words[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:189
-            const u32 at = step * 1024 + block.lane;
-            weights[step] = holds[step] ? args.weights[first + at] : 0.0f;
-            words[step] = valid[step] ? (before[step] << 16) | expert[step] : 4294967295u;
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:237
+            words[step] = chunk[step] ? (before[step] << 16) | expert[step] : 4294967295u;
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:33)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:32)
             const u32 peer = (args.rank + turn) % ranks;
             u32* const rec_route_there = args.rec_route[peer];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:33
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:32
                 const u32 at = step * 1024 + block.lane;
                 rec_route_there[rec_route_index + at] = words[step];
             }
@@ -606,11 +620,11 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
                 rec_count_there[number * 256 + block.lane] = count_tile;
             }
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:36)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:37)
             const u32 peer = (args.rank + turn) % ranks;
             f32* const rec_weight_there = args.rec_weight[peer];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:36
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:37
                 const u32 at = step * 1024 + block.lane;
                 rec_weight_there[rec_route_index + at] = weights[step];
             }
@@ -620,21 +634,21 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
             args.rec_n[peer][number] = n;
         }
 
-        // Signal rec_flag: every lane's puts are there before it is (records.rs:39)
+        // Signal rec_flag: every lane's puts are there before it is (records.rs:40)
         signal_ranks(block, args, args.rec_flag, number, 255, epoch);
     }
     return true;
 }
 
-// send: blocks 8..40 (src/kernels/moe/dispatch.rs:146)
+// send: blocks 8..40 (src/kernels/moe/dispatch.rs:152)
 __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
     const Block block(8);
 
-    // 4 groups of 4 warps each (dispatch.rs:146)
+    // 4 groups of 4 warps each (dispatch.rs:152)
     {
         const Warps<4> group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:200
+        // dispatch.rs:258
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, 4096u); i += 128) {
             const u32 first = i * 8;
             u64 mask = 0;
@@ -651,7 +665,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
             const u64 x_index = u64(i) * 3584;
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:268
                 const u32 at = (step * 256 + group.lane) * 4;
                 x[step] = load<4>(args.x + x_index + at);
             }
@@ -668,7 +682,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
             }
             Vec<u32, 4> x_2[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:268
                 const u32 at = (step * 256 + group.lane) * 4;
                 if (step < 1 || at < 1536) {  // the last step is partial
                     x_2[step] = load<4>(args.x + (x_index + 2048) + at);
@@ -688,30 +702,30 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 epoch) {
                 }
             }
 
-            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:221)
+            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:279)
             signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
         }
     }
     return true;
 }
 
-// recv: blocks 40..120 (src/kernels/moe/dispatch.rs:150)
+// recv: blocks 40..120 (src/kernels/moe/dispatch.rs:156)
 __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(40);
     u32* const n = shared_array<u32>(0);  // u32[64]
     u32* const base = shared_array<u32>(256);  // u32[2048]
 
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:114)
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:108)
     if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_recv, flag_rec_flag, 114})) return false;
+        {role_recv, flag_rec_flag, 108})) return false;
     const bool holds = block.index == 0;
-    if (block.lane < 64) {  // records.rs:121
+    if (block.lane < 64) {  // records.rs:115
         const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
         n[block.lane] = rec_n_gathered;
     }
-    if (holds) {  // dispatch.rs:240
+    if (holds) {  // dispatch.rs:322
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:241
+        if (block.lane < 8) {  // dispatch.rs:323
             const u32 n_gathered = n[block.lane * 8];
             args.n_from[block.lane] = n_gathered;
         }
@@ -719,7 +733,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     u32 rows = 0;
     const u32 first = args.rank * 32;
     Vec<u32, 4> count;
-    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:22
+    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:20
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
             const u32 expert = (at + j) / 64;
@@ -731,7 +745,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     }
     Vec<u32, 4> prefix;
     u32 carry = Sum::none<u32>();
-    {  // index.rs:23
+    {  // index.rs:55
         const u32 at = block.lane * 4;
         Vec<u32, 4> values;
 #pragma unroll
@@ -742,7 +756,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         prefix = scanned;
     }
     u32 partial = 0;
-    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:23
+    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:55
         Vec<u32, 4> value;
 #pragma unroll
         for (u32 j = 0; j < 4; ++j) {
@@ -753,8 +767,8 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     }
     const u32 sum = group_reduce<Sum>(block, partial);
     rows += sum;
-    if (holds) {  // index.rs:26
-        if (block.lane < 33) {  // index.rs:28
+    if (holds) {  // index.rs:58
+        if (block.lane < 33) {  // index.rs:60
             const bool holds_2 = block.lane < 32;
             const u32 start = holds_2 ? base[block.lane * 64] : rows;
             const u32 value = block.lane + 1;
@@ -764,24 +778,24 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 4 groups of 4 warps each (dispatch.rs:246)
-    const bool arrived = [&]() -> bool {
+    // 4 groups of 4 warps each (dispatch.rs:328)
+    {
         const Warps<4> group;
         i32* const rows_2 = shared_array<i32>(8448 + group.number * 32);  // i32[8]
-        for (u32 i = group.number * 80 + block.index; i < 32768; i += 320) {  // dispatch.rs:248
+        for (u32 i = group.number * 80 + block.index; i < 32768; i += 320) {  // dispatch.rs:330
             const u32 source = i % 8;
             const u32 slot = i / 8;
             const u32 chunk = slot / 512;
             const u32 record = source * 8 + chunk;
             const u32 n_value = n[record];
-            if (slot < n_value) {  // dispatch.rs:255
+            if (slot < n_value) {  // dispatch.rs:337
                 const u32 entry = slot * 8;
                 const u32 in_record = entry - chunk * 4096;
                 const u32 rec_route_index = (bank + record) * 4096 + in_record;
                 const u32 from = source * 32768 + entry;
                 i32 row;
                 bool partial_2 = false;
-                if (group.lane < 8) {  // records.rs:148
+                if (group.lane < 8) {  // records.rs:142
                     const u32 word = args.rec_route[args.rank][rec_route_index + group.lane];
                     const u32 expert = word & 65535;
                     const u32 expert_2 = expert - first;
@@ -795,10 +809,10 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:272
+                if (any_of) {  // dispatch.rs:354
                     const u32 row_flag_index = source * 4096 + slot;
                     const u64 inbox_index = u64(row_flag_index) * 3584;
-                    if (group.lane < 8) {  // dispatch.rs:273
+                    if (group.lane < 8) {  // dispatch.rs:355
                         rows_2[group.lane] = row;
                     }
 
@@ -816,7 +830,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
+                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:419
                                 const u32 at = (step * 256 + group.lane) * 4;
                                 store(args.rows + u64(u32(row_2)) * 3584 + at, x[step]);
                             }
@@ -834,7 +848,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
+                            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:419
                                 const u32 at = (step * 256 + group.lane) * 4;
                                 if (step < 1 || at < 1536) {  // the last step is partial
                                     store(args.rows + (u64(u32(row_2)) * 3584 + 2048) + at, x_2[step]);
@@ -845,28 +859,21 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
             }
         }
-        return true;
-    }();
-    return block.all(arrived);
+    }
+    return true;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
 moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s32_r80_g4_v4_c512_dedup_flags(const Args args) {
-    const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
-    const u32 epoch = next_epoch(args.epoch->value);
+    const u32 epoch = begin_epoch(args, args.epoch, 120);
     const u32 bank = (epoch & 1) * 64;
-    if (aborted) return;  // what launches before this one left behind may be anything
-    bool done = false;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 8) {
-        done = route_role(args, epoch, bank);
+        route_role(args, epoch, bank);
     } else if (block_in_grid() < 40) {
-        done = send_role(args, epoch);
+        send_role(args, epoch);
     } else {
-        done = recv_role(args, epoch, bank);
-    }
-    if (!done) return;  // the world is aborted: its epochs mean nothing any more
-    if (last_block(&args.epoch->blocks_done, 120)) {
-        args.epoch->value = epoch;
+        recv_role(args, epoch, bank);
     }
 }
 

@@ -29,11 +29,11 @@
 #ifndef PEERWARP_ABI_1
 #define PEERWARP_ABI_1
 
-/* How many launches have gone through: the kernel advances `value` when its last block is done.
- * `blocks_done` is zero between launches. */
+/* How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+ * between launches. Both are zero before the first. */
 typedef struct PeerwarpEpochWord {
     uint32_t value;
-    uint32_t blocks_done;
+    uint32_t blocks_begun;
 } PeerwarpEpochWord;
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;
@@ -124,6 +124,7 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_experts_both__w16_s64_r64_
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_GRID_BLOCKS 129
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_BLOCK_THREADS 512
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_SHARED_BYTES 0 /* dynamic */
+#define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ALONE_BYTES 116736 /* instead, where there are as many multiprocessors as blocks */
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ARGS_BYTES 280
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_KERNEL_ID UINT64_C(0x9c60654339a08abf)
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ENTRY "moe_combine_h7168_e256_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1" /* to look up in a compiled module */

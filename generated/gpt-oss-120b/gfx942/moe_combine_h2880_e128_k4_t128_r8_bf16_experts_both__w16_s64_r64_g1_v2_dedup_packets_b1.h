@@ -29,11 +29,11 @@
 #ifndef PEERWARP_ABI_1
 #define PEERWARP_ABI_1
 
-/* How many launches have gone through: the kernel advances `value` when its last block is done.
- * `blocks_done` is zero between launches. */
+/* How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+ * between launches. Both are zero before the first. */
 typedef struct PeerwarpEpochWord {
     uint32_t value;
-    uint32_t blocks_done;
+    uint32_t blocks_begun;
 } PeerwarpEpochWord;
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;

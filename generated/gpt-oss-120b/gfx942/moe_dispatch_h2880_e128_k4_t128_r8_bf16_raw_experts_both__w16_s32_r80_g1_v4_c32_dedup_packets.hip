@@ -14,19 +14,22 @@
 // Launch on each of 8 ranks: 117 blocks of 1024 threads, 2432 bytes of dynamic shared memory
 //     blocks 0..4      route  reads n, ids, weights; sends stamped_count, stamped_route, stamped_weight,
 //                             stamped_n (src/kernels/moe/dispatch.rs:145)
-//     blocks 4..36     send   reads n, ids, x; sends inbox_packets (src/kernels/moe/dispatch.rs:146)
+//     blocks 4..36     send   reads n, ids, x; sends inbox_packets (src/kernels/moe/dispatch.rs:152)
 //     blocks 36..116   recv   waits for stamped_n, stamped_count, stamped_route, stamped_weight; writes
 //                             n_from, expert_start, expert_rows, pos, weight_from, rows; takes inbox_packets
-//                             (src/kernels/moe/dispatch.rs:150)
-//     blocks 116..117  begun  reads n; puts begun_n; signals begun (src/kernels/moe/dispatch.rs:158)
+//                             (src/kernels/moe/dispatch.rs:156)
+//     blocks 116..117  begun  reads n; puts begun_n; signals begun (src/kernels/moe/dispatch.rs:167)
 //
 // Buffers
-//     x               local      u32[184320]   720 KiB   Tokens to send, `[token][row]`.
+//     x               local      u32[184320]   720 KiB   Tokens to send, `[token][row]`. Rows of tokens that
+//                                                        `n` leaves out are loaded at times, no more; so are
+//                                                        their scales.
 //     n               local      u32[1]        4 B       How many tokens there are.
 //     ids             local      i32[512]      2 KiB     Expert ids, `[token][k]`; ids of no expert mask
 //                                                        their entry. Those of tokens that `n` leaves out
 //                                                        are loaded, no more.
-//     weights         local      f32[512]      2 KiB     Weights of the entries, `[token][k]`.
+//     weights         local      f32[512]      2 KiB     Weights of the entries, `[token][k]`. Those of
+//                                                        tokens that `n` leaves out are loaded, no more.
 //     rows            local      u32[5898240]  22.5 MiB  Out, unless rows arrive in their places: rows
 //                                                        received, by expert, source, token and k; or
 //                                                        `[source][token][row]`.
@@ -68,11 +71,11 @@ __device__ __forceinline__ To bits_as(const From x) {
     return __builtin_bit_cast(To, x);
 }
 
-// How many launches have gone through: the kernel advances `value` when its last block is done. `blocks_done`
-// is zero between launches. Both are zero before the first.
-struct EpochWord {
+// How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+// between launches. Both are zero before the first.
+struct alignas(8) EpochWord {
     u32 value;
-    u32 blocks_done;
+    u32 blocks_begun;
 };
 
 // One on each rank, zero before the first launch. A wait that expires raises `aborted` on every rank, and
@@ -95,10 +98,10 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args {
-    const u32* x;            // u32[184320]: Tokens to send, `[token][row]`.
+    const u32* x;            // u32[184320]: Tokens to send, `[token][row]`. Rows of tokens..
     const u32* n;            // u32[1]: How many tokens there are.
     const i32* ids;          // i32[512]: Expert ids, `[token][k]`; ids of no expert mask..
-    const f32* weights;      // f32[512]: Weights of the entries, `[token][k]`.
+    const f32* weights;      // f32[512]: Weights of the entries, `[token][k]`. Those of..
     u32* rows;               // u32[5898240]: Out, unless rows arrive in their places: rows..
     u32* expert_start;       // u32[17]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;        // u32[16]: Out: rows of each of this rank's experts.
@@ -607,16 +610,28 @@ __device__ __forceinline__ bool read_stamped(
 // The epoch after `last`: never 0, and its parity keeps alternating.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
 
-// Counts the blocks that are done; true for one thread of the last one, which finds the counter back at zero.
-__device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blocks) {
+// Begins an epoch: every thread of every block hears its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
+    __shared__ u32 epoch;
+    if (thread_in_block() == 0) {
+        const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
+        u64* const both = reinterpret_cast<u64*>(word);  // blocks_begun is the upper half
+        const u64 one = u64(1) << 32;
+        const u64 before = __hip_atomic_fetch_add(both, one, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        const u32 next = next_epoch(u32(before));
+        if (u32(before >> 32) + 1 == blocks) {
+            __hip_atomic_store(both, u64(next), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        }
+        epoch = aborted ? 0 : next;
+    }
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();  // every lane has read the epoch
+    __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-    if (thread_in_block() != 0) return false;
-    const u32 before = __hip_atomic_fetch_add(blocks_done, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
-    if (before + 1u < blocks) return false;
-    *blocks_done = 0;
-    return true;
+    return epoch;
 }
 
 // ---- Roles: each has blocks of its own; false means that a wait expired, here or on another rank
@@ -625,65 +640,67 @@ __device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blo
 __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[128]
-    const u32 n_value = args.n[0];
-    const u32 n = min_of(n_value, 128u);
-    const u32 entries = n * 4;
-    for (u32 chunk = block.index; chunk < 4; chunk += 4) {  // dispatch.rs:175
+    for (u32 i = block.index; i < 4; i += 4) {  // dispatch.rs:233
         block.sync();
-        const u32 first = chunk * 128;
+        const u32 first = i * 128;
+        if (block.lane < 128) {  // dispatch.rs:234
+            count[block.lane] = 0;
+        }
+        const u32 n_value = args.n[0];
+        const u32 n = min_of(n_value, 128u);
+        const u32 entries = n * 4;
         const u32 used = entries - min_of(first, entries);
         u32 expert;
-        bool holds;
-        bool valid;
-        if (block.lane < 128) {  // dispatch.rs:176
-            count[block.lane] = 0;
+        f32 weights;
+        bool chunk;
+        if (block.lane < 128) {  // dispatch.rs:216
             const i32 id = args.ids[first + block.lane];
+            const f32 weights_2 = args.weights[first + block.lane];
             expert = u32(id);
-            holds = block.lane < used;
-            valid = holds && expert < 128;
+            const bool holds = block.lane < used;
+            weights = holds ? weights_2 : 0.0f;
+            chunk = holds && expert < 128;
         }
         block.sync();
         const u32 before =
-            group_tally(block, count, 2, block.lane < 128 ? expert : 0u, block.lane < 128 && valid);
-        const u32 number = bank + args.rank * 4 + chunk;
-        f32 weights;
+            group_tally(block, count, 2, block.lane < 128 ? expert : 0u, block.lane < 128 && chunk);
+        const u32 number = bank + args.rank * 4 + i;
         u32 words;
-        if (block.lane < 128) {  // dispatch.rs:189
-            weights = holds ? args.weights[first + block.lane] : 0.0f;
-            words = valid ? (before << 16) | expert : 4294967295u;
+        if (block.lane < 128) {  // dispatch.rs:237
+            words = chunk ? (before << 16) | expert : 4294967295u;
         }
-        for (u32 to = 0; to < 8; ++to) {  // records.rs:51
+        for (u32 to = 0; to < 8; ++to) {  // records.rs:46
             u32 of_rank;
-            if (block.lane < 16) {  // records.rs:53
+            if (block.lane < 16) {  // records.rs:48
                 const bool mine = block.lane < 16;
                 of_rank = mine ? count[block.lane + to * 16] : 0u;
             }
             {
                 u64* const stamped_count_there = args.stamped_count[to];
-                if (block.lane < 16) {  // records.rs:55
+                if (block.lane < 16) {  // records.rs:50
                     send_stamped(stamped_count_there + number * 16 + block.lane, of_rank, epoch);
                 }
             }
         }
         const u32 value = number * 128;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:43)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:53)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_route_there = args.stamped_route[peer];
-            if (block.lane < 128) {  // records.rs:43
+            if (block.lane < 128) {  // records.rs:53
                 send_stamped(stamped_route_there + value + block.lane, words, epoch);
             }
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:61)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:55)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_weight_there = args.stamped_weight[peer];
-            if (block.lane < 128) {  // records.rs:61
+            if (block.lane < 128) {  // records.rs:55
                 send_stamped(stamped_weight_there + value + block.lane, weights, epoch);
             }
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:64)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:58)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_n_there = args.stamped_n[peer];
-            if (block.lane < 1) {  // records.rs:64
+            if (block.lane < 1) {  // records.rs:58
                 send_stamped(stamped_n_there + number + block.lane, n, epoch);
             }
         }
@@ -691,15 +708,15 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
     return true;
 }
 
-// send: blocks 4..36 (src/kernels/moe/dispatch.rs:146)
+// send: blocks 4..36 (src/kernels/moe/dispatch.rs:152)
 __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
     const Block block(4);
 
-    // 16 groups of a warp each (dispatch.rs:146)
+    // 16 groups of a warp each (dispatch.rs:152)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:200
+        // dispatch.rs:258
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, 128u) * 3; i += 512) {
             const u32 token = i / 3;
             const u32 part = i % 3;
@@ -718,7 +735,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
                 const u64 as_u64 = u64(min_of(part, 1u) * 512);
                 Vec<u32, 4> x[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:268
                     const u32 at = (step * 64 + group.lane) * 4;
                     x[step] = load<4>(args.x + (u64(token) * 1440 + as_u64) + at);
                 }
@@ -736,7 +753,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
             } else {
                 Vec<u32, 4> x[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:210
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:268
                     const u32 at = (step * 64 + group.lane) * 4;
                     if (step < 1 || at < 416) {  // the last step is partial
                         x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + at);
@@ -761,25 +778,25 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
     return true;
 }
 
-// recv: blocks 36..116 (src/kernels/moe/dispatch.rs:150)
+// recv: blocks 36..116 (src/kernels/moe/dispatch.rs:156)
 __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, const u32 value,
     const u32 bank) {
     const Block block(36);
     u32* const n = shared_array<u32>(0);  // u32[32]
     u32* const base = shared_array<u32>(128);  // u32[512]
 
-    // Read stamped_n once its stamps are there (records.rs:122)
+    // Read stamped_n once its stamps are there (records.rs:116)
     u32 stamped_n_read[1];
     if (!read_stamped(block, args, args.stamped_n[args.rank], {block.lane < 32 ? block.lane + bank : 0u},
         {block.lane < 32 ? block.lane / 4 : 0u}, {block.lane < 32}, epoch, stamped_n_read,
-        {role_recv, flag_stamped_n, 122})) return false;
+        {role_recv, flag_stamped_n, 116})) return false;
     const bool holds = block.index == 0;
-    if (block.lane < 32) {  // dispatch.rs:239
+    if (block.lane < 32) {  // dispatch.rs:321
         n[block.lane] = stamped_n_read[0];
     }
-    if (holds) {  // dispatch.rs:240
+    if (holds) {  // dispatch.rs:322
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:241
+        if (block.lane < 8) {  // dispatch.rs:323
             const u32 n_gathered = n[block.lane * 4];
             args.n_from[block.lane] = n_gathered;
         }
@@ -789,36 +806,36 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     u32 record;
     u32 number;
     bool owned;
-    if (block.lane < 512) {  // index.rs:22
+    if (block.lane < 512) {  // index.rs:20
         expert = block.lane / 32;
         record = block.lane % 32;
         number = record + bank;
         owned = expert < 16;
     }
 
-    // Read stamped_count once its stamps are there (records.rs:138)
+    // Read stamped_count once its stamps are there (records.rs:132)
     u32 stamped_count_read[1];
     if (!read_stamped(block, args, args.stamped_count[args.rank],
         {block.lane < 512 ? number * 16 + expert : 0u}, {block.lane < 512 ? record / 4 : 0u},
         {block.lane < 512 && owned}, epoch, stamped_count_read,
-        {role_recv, flag_stamped_count, 138})) return false;
+        {role_recv, flag_stamped_count, 132})) return false;
     u32 prefix;
     u32 carry = Sum::none<u32>();
-    {  // index.rs:23
+    {  // index.rs:55
         Vec<u32, 1> values;
         values[0] = block.lane < 512 ? stamped_count_read[0] : Sum::none<u32>();
         const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
         prefix = scanned[0];
     }
     u32 partial = 0;
-    if (block.lane < 512) {  // index.rs:23
+    if (block.lane < 512) {  // index.rs:55
         base[block.lane] = prefix + rows;
         partial = stamped_count_read[0];
     }
     const u32 sum = group_reduce<Sum>(block, partial);
     rows += sum;
-    if (holds) {  // index.rs:26
-        if (block.lane < 17) {  // index.rs:28
+    if (holds) {  // index.rs:58
+        if (block.lane < 17) {  // index.rs:60
             const bool holds_2 = block.lane < 16;
             const u32 start = holds_2 ? base[block.lane * 32] : rows;
             const u32 value_2 = block.lane + 1;
@@ -828,11 +845,11 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs:246)
-    const bool arrived = [&]() -> bool {
+    // 16 groups of a warp each (dispatch.rs:328)
+    {
         const Warp group;
         i32* const rows_2 = shared_array<i32>(2176 + group.number * 16);  // i32[4]
-        for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:248
+        for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:330
             const u32 value_2 = i / 3;
             const u32 part = i % 3;
             const u32 source = value_2 % 8;
@@ -840,21 +857,21 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
             const u32 chunk = slot / 32;
             const u32 record_2 = source * 4 + chunk;
             const u32 n_value = n[record_2];
-            if (slot < n_value) {  // dispatch.rs:255
+            if (slot < n_value) {  // dispatch.rs:337
                 const u32 entry = slot * 4;
                 const u32 in_record = entry - chunk * 128;
                 const u32 value_3 = (bank + record_2) * 128 + in_record;
                 const u32 value_4 = record_2 / 4;
 
-                // Read stamped_route once its stamps are there (records.rs:149)
+                // Read stamped_route once its stamps are there (records.rs:143)
                 u32 stamped_route_read[1];
                 if (!read_stamped(group, args, args.stamped_route[args.rank],
                     {group.lane < 4 ? group.lane + value_3 : 0u}, {group.lane < 4 ? value_4 : 0u},
                     {group.lane < 4}, epoch, stamped_route_read,
-                    {role_recv, flag_stamped_route, 149})) return false;
+                    {role_recv, flag_stamped_route, 143})) return false;
                 bool mine;
                 i32 row;
-                if (group.lane < 4) {  // dispatch.rs:259
+                if (group.lane < 4) {  // dispatch.rs:341
                     const u32 expert_2 = stamped_route_read[0] & 65535;
                     const u32 expert_3 = expert_2 - args.rank * 16;
                     mine = expert_3 < 16;
@@ -864,28 +881,28 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
                 if (part == 0) {  // pieces.rs:72
                     const u32 from = source * 512 + entry;
-                    if (group.lane < 4) {  // dispatch.rs:266
+                    if (group.lane < 4) {  // dispatch.rs:348
                         args.pos[from + group.lane] = row;
                     }
 
-                    // Read stamped_weight once its stamps are there (records.rs:159)
+                    // Read stamped_weight once its stamps are there (records.rs:158)
                     f32 stamped_weight_read[1];
                     if (!read_stamped(group, args, args.stamped_weight[args.rank],
                         {group.lane < 4 ? group.lane + value_3 : 0u}, {group.lane < 4 ? value_4 : 0u},
                         {group.lane < 4}, epoch, stamped_weight_read,
-                        {role_recv, flag_stamped_weight, 159})) return false;
-                    if (group.lane < 4) {  // dispatch.rs:269
+                        {role_recv, flag_stamped_weight, 158})) return false;
+                    if (group.lane < 4) {  // dispatch.rs:351
                         args.weight_from[from + group.lane] = stamped_weight_read[0];
                     }
                 }
                 bool partial_2 = false;
-                if (group.lane < 4) {  // dispatch.rs:272
+                if (group.lane < 4) {  // dispatch.rs:354
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:272
+                if (any_of) {  // dispatch.rs:354
                     const u64 value_5 = u64(source * 128 + slot + value * 1024) * 1440;
-                    if (group.lane < 4) {  // dispatch.rs:273
+                    if (group.lane < 4) {  // dispatch.rs:355
                         rows_2[group.lane] = row;
                     }
                     if (part < 2) {  // pieces.rs:59
@@ -900,7 +917,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
+                                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:419
                                     const u32 at = (step * 64 + group.lane) * 4;
                                     store(args.rows + (u64(u32(row_2)) * 1440 + as_u64) + at,
                                         value_6[0][step]);
@@ -917,7 +934,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:337
+                                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:419
                                     const u32 at = (step * 64 + group.lane) * 4;
                                     if (step < 1 || at < 416) {  // the last step is partial
                                         store(args.rows + (u64(u32(row_2)) * 1440 + 1024) + at,
@@ -930,12 +947,11 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
             }
         }
-        return true;
-    }();
-    return block.all(arrived);
+    }
+    return true;
 }
 
-// begun: blocks 116..117 (src/kernels/moe/dispatch.rs:158)
+// begun: blocks 116..117 (src/kernels/moe/dispatch.rs:167)
 __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(116);
     const u32 place = value * 8 + args.rank;
@@ -945,31 +961,25 @@ __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, co
         args.begun_n[peer][place] = n_value;
     }
 
-    // Signal begun: every lane's puts are there before it is (records.rs:89)
+    // Signal begun: every lane's puts are there before it is (records.rs:83)
     signal_ranks(block, args, args.begun, place, 255, epoch);
     return true;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
 moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c32_dedup_packets(const Args args) {
-    const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
-    const u32 epoch = next_epoch(args.epoch->value);
+    const u32 epoch = begin_epoch(args, args.epoch, 117);
     const u32 value = epoch & 1;
     const u32 bank = value * 32;
-    if (aborted) return;  // what launches before this one left behind may be anything
-    bool done = false;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 4) {
-        done = route_role(args, epoch, bank);
+        route_role(args, epoch, bank);
     } else if (block_in_grid() < 36) {
-        done = send_role(args, value);
+        send_role(args, value);
     } else if (block_in_grid() < 116) {
-        done = recv_role(args, epoch, value, bank);
+        recv_role(args, epoch, value, bank);
     } else {
-        done = begun_role(args, epoch, value);
-    }
-    if (!done) return;  // the world is aborted: its epochs mean nothing any more
-    if (last_block(&args.epoch->blocks_done, 117)) {
-        args.epoch->value = epoch;
+        begun_role(args, epoch, value);
     }
 }
 

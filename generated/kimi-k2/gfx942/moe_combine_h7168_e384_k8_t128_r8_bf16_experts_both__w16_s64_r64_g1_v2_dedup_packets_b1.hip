@@ -68,11 +68,11 @@ __device__ __forceinline__ bf16 to_bf16(const f32 x) {
     return bf16{static_cast<unsigned short>(x != x ? quiet : rounded)};
 }
 
-// How many launches have gone through: the kernel advances `value` when its last block is done. `blocks_done`
-// is zero between launches. Both are zero before the first.
-struct EpochWord {
+// How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+// between launches. Both are zero before the first.
+struct alignas(8) EpochWord {
     u32 value;
-    u32 blocks_done;
+    u32 blocks_begun;
 };
 
 // One on each rank, zero before the first launch. A wait that expires raises `aborted` on every rank, and
@@ -426,16 +426,28 @@ __device__ __forceinline__ bool take_packets(
 // The epoch after `last`: never 0, and its parity keeps alternating.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
 
-// Counts the blocks that are done; true for one thread of the last one, which finds the counter back at zero.
-__device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blocks) {
+// Begins an epoch: every thread of every block hears its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
+    __shared__ u32 epoch;
+    if (thread_in_block() == 0) {
+        const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
+        u64* const both = reinterpret_cast<u64*>(word);  // blocks_begun is the upper half
+        const u64 one = u64(1) << 32;
+        const u64 before = __hip_atomic_fetch_add(both, one, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        const u32 next = next_epoch(u32(before));
+        if (u32(before >> 32) + 1 == blocks) {
+            __hip_atomic_store(both, u64(next), __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+        }
+        epoch = aborted ? 0 : next;
+    }
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-    __builtin_amdgcn_s_barrier();  // every lane has read the epoch
+    __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-    if (thread_in_block() != 0) return false;
-    const u32 before = __hip_atomic_fetch_add(blocks_done, 1u, __ATOMIC_ACQ_REL, __HIP_MEMORY_SCOPE_AGENT);
-    if (before + 1u < blocks) return false;
-    *blocks_done = 0;
-    return true;
+    return epoch;
 }
 
 // ---- Roles: each has blocks of its own; false means that a wait expired, here or on another rank
@@ -452,18 +464,18 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
             const u32 part = i % 14;
             const u32 source = (value + args.rank) % 8;
             const u32 number = value / 8;
+            const u32 value_2 = number * 8;
+            const u32 entry = source * 1024 + value_2;
+            const u32 slot = bank + (value_2 + args.rank);
             const u32 n_from_value = args.n_from[source];
-            if (number < n_from_value) {  // send_back.rs:63
-                const u32 value_2 = number * 8;
-                const u32 entry = source * 1024 + value_2;
-                const u32 slot = bank + (value_2 + args.rank);
+            if (number < n_from_value) {  // send_back.rs:67
                 bool partial = false;
                 if (group.lane < 8) {  // send_back.rs:35
                     const i32 pos_tile = args.pos[entry + group.lane];
                     partial = pos_tile >= 0;
                 }
                 const bool any_of = group.any(partial);
-                if (any_of) {  // send_back.rs:65
+                if (any_of) {  // send_back.rs:76
                     const u64 to = u64(slot) * 7168;
                     const u32 start = part * 512;
                     const u64 start_u64 = u64(start);
@@ -494,7 +506,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
                         const i32 row_4 = args.pos[pos_index_4];
                         const bool here_4 = row_4 >= 0;
                         const f32 weight_from_value_4 = args.weight_from[pos_index_4];
-                        {  // send_back.rs:161
+                        {  // send_back.rs:170
                             const u32 at = group.lane * 8;
                             const Vec<bf16, 8> y = here
                                 ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + at) : Vec<bf16, 8>{};
@@ -524,7 +536,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
                     }
                     {
                         bf16* const return_packets_there = args.return_packets[source];
-                        {  // send_back.rs:117
+                        {  // send_back.rs:126
                             const u32 at = group.lane * 8;
                             send_packet(return_packets_there + to_2 + at, sum_bf16);
                         }
@@ -541,7 +553,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 bank) {
     const Block block(64);
 
     // 16 groups of a warp each (combine.rs:97)
-    const bool arrived = [&]() -> bool {
+    {
         const Warp group;
         const u32 n_value = args.n[0];
         // combine.rs:113
@@ -599,39 +611,32 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 bank) {
                 store(args.out + (u64(value) * 7168 + u64(start)) + at, sum_bf16);
             }
         }
-        return true;
-    }();
-    return block.all(arrived);
+    }
+    return true;
 }
 
 // begun: blocks 128..129 (src/kernels/moe/combine.rs:99)
 __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(128);
 
-    // Wait for 8 of begun: what was put before setting them can be read from here on (records.rs:97)
+    // Wait for 8 of begun: what was put before setting them can be read from here on (records.rs:91)
     if (!wait_flags(block, args, args.begun[args.rank], value * 8, 8, 1, epoch,
-        {role_begun, flag_begun, 97})) return false;
+        {role_begun, flag_begun, 91})) return false;
     return true;
 }
 
 extern "C" __global__ void __launch_bounds__(1024)
 moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1(const Args args) {
-    const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
-    const u32 epoch = next_epoch(args.epoch->value);
+    const u32 epoch = begin_epoch(args, args.epoch, 129);
     const u32 value = epoch & 1;
     const u32 bank = value * 1024;
-    if (aborted) return;  // what launches before this one left behind may be anything
-    bool done = false;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 64) {
-        done = send_role(args, bank);
+        send_role(args, bank);
     } else if (block_in_grid() < 128) {
-        done = recv_role(args, bank);
+        recv_role(args, bank);
     } else {
-        done = begun_role(args, epoch, value);
-    }
-    if (!done) return;  // the world is aborted: its epochs mean nothing any more
-    if (last_block(&args.epoch->blocks_done, 129)) {
-        args.epoch->value = epoch;
+        begun_role(args, epoch, value);
     }
 }
 

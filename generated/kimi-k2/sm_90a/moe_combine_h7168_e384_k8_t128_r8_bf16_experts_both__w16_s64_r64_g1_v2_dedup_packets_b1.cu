@@ -12,6 +12,7 @@
 //     protocol = packets, batch = 1
 //
 // Launch on each of 8 ranks: 129 blocks of 512 threads, 0 bytes of dynamic shared memory
+//     (116736 instead where there are as many multiprocessors: each has one to itself then)
 //     blocks 0..64     send   reads n_from, pos, y, weight_from; sends return_packets
 //                             (src/kernels/moe/combine.rs:94)
 //     blocks 64..128   recv   reads n, ids; takes return_packets; writes out (src/kernels/moe/combine.rs:97)
@@ -64,11 +65,11 @@ using bf16 = __nv_bfloat16;
 __device__ __forceinline__ f32 to_f32(const bf16 x) { return __bfloat162float(x); }
 __device__ __forceinline__ bf16 to_bf16(const f32 x) { return __float2bfloat16_rn(x); }
 
-// How many launches have gone through: the kernel advances `value` when its last block is done. `blocks_done`
-// is zero between launches. Both are zero before the first.
-struct EpochWord {
+// How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+// between launches. Both are zero before the first.
+struct alignas(8) EpochWord {
     u32 value;
-    u32 blocks_done;
+    u32 blocks_begun;
 };
 
 // One on each rank, zero before the first launch. A wait that expires raises `aborted` on every rank, and
@@ -419,15 +420,23 @@ __device__ __forceinline__ bool take_packets(
 // The epoch after `last`: never 0, and its parity keeps alternating.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
 
-// Counts the blocks that are done; true for one thread of the last one, which finds the counter back at zero.
-__device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blocks) {
-    __syncthreads();  // every lane has read the epoch
-    if (thread_in_block() != 0) return false;
-    __threadfence();
-    if (atomicAdd(blocks_done, 1u) + 1u < blocks) return false;
-    __threadfence();
-    *blocks_done = 0;
-    return true;
+// Begins an epoch: every thread of every block hears its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
+    __shared__ u32 epoch;
+    if (thread_in_block() == 0) {
+        const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
+        u64* const both = reinterpret_cast<u64*>(word);  // blocks_begun is the upper half
+        const u64 before = atomicAdd(both, 1ull << 32);
+        const u32 next = next_epoch(u32(before));
+        if (u32(before >> 32) + 1 == blocks) atomicExch(both, u64(next));
+        epoch = aborted ? 0 : next;
+    }
+    __syncthreads();
+    return epoch;
 }
 
 // ---- Roles: each has blocks of its own; false means that a wait expired, here or on another rank
@@ -444,25 +453,25 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
             const u32 part = i % 14;
             const u32 source = (value + args.rank) % 8;
             const u32 number = value / 8;
+            const u32 value_2 = number * 8;
+            const u32 entry = source * 1024 + value_2;
+            const u32 slot = bank + (value_2 + args.rank);
             const u32 n_from_value = args.n_from[source];
-            if (number < n_from_value) {  // send_back.rs:63
-                const u32 value_2 = number * 8;
-                const u32 entry = source * 1024 + value_2;
-                const u32 slot = bank + (value_2 + args.rank);
+            if (number < n_from_value) {  // send_back.rs:67
                 bool partial = false;
                 if (group.lane < 8) {  // send_back.rs:35
                     const i32 pos_tile = args.pos[entry + group.lane];
                     partial = pos_tile >= 0;
                 }
                 const bool any_of = group.any(partial);
-                if (any_of) {  // send_back.rs:65
+                if (any_of) {  // send_back.rs:76
                     const u64 to = u64(slot) * 7168;
                     const u32 start = part * 512;
                     const u64 start_u64 = u64(start);
                     const u64 to_2 = to + start_u64;
                     Vec<f32, 8> sum[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:154
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:163
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
                             sum[step][j] = 0.0f;
@@ -490,7 +499,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
                         const bool here_4 = row_4 >= 0;
                         const f32 weight_from_value_4 = args.weight_from[pos_index_4];
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:161
+                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:170
                             const u32 at = (step * 32 + group.lane) * 8;
                             const Vec<bf16, 8> y = here
                                 ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + at) : Vec<bf16, 8>{};
@@ -518,7 +527,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
                     }
                     Vec<bf16, 8> sum_bf16[2];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:168
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:177
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
                             const f32 sum_2 = sum[step][j];
@@ -528,7 +537,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 bank) {
                     {
                         bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:117
+                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:126
                             const u32 at = (step * 32 + group.lane) * 8;
                             send_packet(return_packets_there + to_2 + at, sum_bf16[step]);
                         }
@@ -545,7 +554,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 bank) {
     const Block block(64);
 
     // 16 groups of a warp each (combine.rs:97)
-    const bool arrived = [&]() -> bool {
+    {
         const Warp group;
         const u32 n_value = args.n[0];
         // combine.rs:113
@@ -610,18 +619,17 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 bank) {
                 store(args.out + (u64(value) * 7168 + u64(start)) + at, sum_bf16);
             }
         }
-        return true;
-    }();
-    return block.all(arrived);
+    }
+    return true;
 }
 
 // begun: blocks 128..129 (src/kernels/moe/combine.rs:99)
 __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(128);
 
-    // Wait for 8 of begun: what was put before setting them can be read from here on (records.rs:97)
+    // Wait for 8 of begun: what was put before setting them can be read from here on (records.rs:91)
     if (!wait_flags(block, args, args.begun[args.rank], value * 8, 8, 1, epoch,
-        {role_begun, flag_begun, 97})) return false;
+        {role_begun, flag_begun, 91})) return false;
     return true;
 }
 
@@ -629,25 +637,19 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1(const __grid_constant__ Args args) {
     // Blocks may start while the launch before ends: none touches memory until that is over.
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
-    const u32 epoch = next_epoch(args.epoch->value);
+    const u32 epoch = begin_epoch(args, args.epoch, 129);
     const u32 value = epoch & 1;
     const u32 bank = value * 1024;
-    if (aborted) return;  // what launches before this one left behind may be anything
-    bool done = false;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 64) {
-        done = send_role(args, bank);
+        send_role(args, bank);
     } else if (block_in_grid() < 128) {
-        done = recv_role(args, bank);
+        recv_role(args, bank);
     } else {
-        done = begun_role(args, epoch, value);
+        begun_role(args, epoch, value);
     }
-    // No earlier, or blocks of the next launch share multiprocessors with those that still work here.
+    // Blocks of the next launch may take the place of those that are done.
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (!done) return;  // the world is aborted: its epochs mean nothing any more
-    if (last_block(&args.epoch->blocks_done, 129)) {
-        args.epoch->value = epoch;
-    }
 }
 
 }  // namespace moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_source
@@ -673,6 +675,7 @@ static_assert(sizeof(PeerwarpEpochWord) == sizeof(EpochWord), "one layout in C a
 static constexpr int grid_blocks = 129;
 static constexpr int block_threads = 512;
 static constexpr std::size_t shared_bytes = 0;
+static constexpr std::size_t alone_bytes = 116736;  // no two blocks fit on one multiprocessor with them
 
 // The pointers that the kernel follows, of symmetric buffers one for each rank.
 struct Pointers {
@@ -712,30 +715,47 @@ static const void* kernel() {
     return reinterpret_cast<const void*>(moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1);
 }
 
-static cudaError_t resident_blocks(const int device, int* const blocks) {
+// What a launch asks for, and what the device has.
+struct Room {
+    std::size_t shared_bytes;  // for each block
+    int blocks;                // that are resident at once
+};
+
+// Each block has a multiprocessor to itself where there are enough.
+static cudaError_t room_on(const int device, Room* const room) {
     int processors = 0;
     int each = 0;
     cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel(), block_threads, shared_bytes);
+    const std::size_t bytes = grid_blocks <= processors ? alone_bytes : shared_bytes;
+    if (error == cudaSuccess) {  // above 48 KiB it must be asked for
+        error = cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
     }
-    *blocks = processors * each;
+    if (error == cudaSuccess) {
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel(), block_threads, bytes);
+    }
+    *room = {bytes, processors * each};
     return error;
 }
 
-// Whether the current device can hold all blocks: asked once, since the answer does not change.
-static int fits() {
+// Whether the current device can hold all blocks, and the shared memory to ask for: found once, since neither
+// changes.
+static int fits(std::size_t* const bytes) {
     constexpr int remembered = 64;
-    static std::atomic<bool> known[remembered];
+    static std::atomic<std::size_t> known[remembered];  // and one more, as 0 is not known
     int device = 0;
-    int blocks = 0;
+    Room room = {};
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;
-    if (device < remembered && known[device].load(std::memory_order_acquire)) return PEERWARP_OK;
-    error = resident_blocks(device, &blocks);
+    if (device < remembered) {
+        const std::size_t found = known[device].load(std::memory_order_acquire);
+        *bytes = found - 1;
+        if (found != 0) return PEERWARP_OK;
+    }
+    error = room_on(device, &room);
     if (error != cudaSuccess) return error;
-    if (blocks < grid_blocks) return PEERWARP_NOT_RESIDENT;
-    if (device < remembered) known[device].store(true, std::memory_order_release);
+    if (room.blocks < grid_blocks) return PEERWARP_NOT_RESIDENT;
+    *bytes = room.shared_bytes;
+    if (device < remembered) known[device].store(room.shared_bytes + 1, std::memory_order_release);
     return PEERWARP_OK;
 }
 
@@ -746,14 +766,15 @@ extern "C" int moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_
     void* const stream) {
     namespace k = moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_source;
     if (args == nullptr) return PEERWARP_NO_ARGS;
+    std::size_t shared_bytes = 0;
     int code = k::check(*args);
-    if (code == PEERWARP_OK) code = k::fits();
+    if (code == PEERWARP_OK) code = k::fits(&shared_bytes);
     if (code != PEERWARP_OK) return code;
     void* values[] = {const_cast<k::HostArgs*>(args)};
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(k::grid_blocks);
     config.blockDim = dim3(k::block_threads);
-    config.dynamicSmemBytes = k::shared_bytes;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = static_cast<cudaStream_t>(stream);
     cudaLaunchAttribute overlaps = {};
     overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -766,9 +787,11 @@ extern "C" int moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_
 extern "C" int moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    const cudaError_t error = cudaGetDevice(&device);
-    if (error != cudaSuccess) return error;
-    return moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_source::resident_blocks(device, blocks);
+    moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_source::Room room = {};
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_source::room_on(device, &room);
+    *blocks = room.blocks;
+    return error;
 }
 
 extern "C" const char* moe_combine_h7168_e384_k8_t128_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_packets_b1_error(const int code) {

@@ -12,21 +12,25 @@
 //     chunk = 128, dedup = true, protocol = packets
 //
 // Launch on each of 8 ranks: 114 blocks of 512 threads, 800 bytes of dynamic shared memory
+//     (116736 instead where there are as many multiprocessors: each has one to itself then)
 //     blocks 0..1      route  reads n, ids, weights; sends stamped_count, stamped_route, stamped_weight,
 //                             stamped_n (src/kernels/moe/dispatch.rs:145)
-//     blocks 1..33     send   reads n, ids, x; sends inbox_packets (src/kernels/moe/dispatch.rs:146)
+//     blocks 1..33     send   reads n, ids, x; sends inbox_packets (src/kernels/moe/dispatch.rs:152)
 //     blocks 33..113   recv   waits for stamped_n, stamped_count, stamped_route, stamped_weight; writes
 //                             n_from, expert_start, expert_rows, pos, weight_from, rows; takes inbox_packets
-//                             (src/kernels/moe/dispatch.rs:150)
-//     blocks 113..114  begun  reads n; puts begun_n; signals begun (src/kernels/moe/dispatch.rs:158)
+//                             (src/kernels/moe/dispatch.rs:156)
+//     blocks 113..114  begun  reads n; puts begun_n; signals begun (src/kernels/moe/dispatch.rs:167)
 //
 // Buffers
-//     x               local      u32[327680]   1.2 MiB  Tokens to send, `[token][row]`.
+//     x               local      u32[327680]   1.2 MiB  Tokens to send, `[token][row]`. Rows of tokens that
+//                                                       `n` leaves out are loaded at times, no more; so are
+//                                                       their scales.
 //     n               local      u32[1]        4 B      How many tokens there are.
 //     ids             local      i32[128]      512 B    Expert ids, `[token][k]`; ids of no expert mask
 //                                                       their entry. Those of tokens that `n` leaves out are
 //                                                       loaded, no more.
-//     weights         local      f32[128]      512 B    Weights of the entries, `[token][k]`.
+//     weights         local      f32[128]      512 B    Weights of the entries, `[token][k]`. Those of
+//                                                       tokens that `n` leaves out are loaded, no more.
 //     rows            local      u32[2621440]  10 MiB   Out, unless rows arrive in their places: rows
 //                                                       received, by expert, source, token and k; or
 //                                                       `[source][token][row]`.
@@ -72,11 +76,11 @@ __device__ __forceinline__ To bits_as(const From x) {
     return both.to;
 }
 
-// How many launches have gone through: the kernel advances `value` when its last block is done. `blocks_done`
-// is zero between launches. Both are zero before the first.
-struct EpochWord {
+// How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+// between launches. Both are zero before the first.
+struct alignas(8) EpochWord {
     u32 value;
-    u32 blocks_done;
+    u32 blocks_begun;
 };
 
 // One on each rank, zero before the first launch. A wait that expires raises `aborted` on every rank, and
@@ -99,10 +103,10 @@ struct Status {
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
 struct moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_Args {
-    const u32* x;            // u32[327680]: Tokens to send, `[token][row]`.
+    const u32* x;            // u32[327680]: Tokens to send, `[token][row]`. Rows of tokens..
     const u32* n;            // u32[1]: How many tokens there are.
     const i32* ids;          // i32[128]: Expert ids, `[token][k]`; ids of no expert mask..
-    const f32* weights;      // f32[128]: Weights of the entries, `[token][k]`.
+    const f32* weights;      // f32[128]: Weights of the entries, `[token][k]`. Those of..
     u32* rows;               // u32[2621440]: Out, unless rows arrive in their places: rows..
     u32* expert_start;       // u32[17]: Out: first row of each of this rank's experts, and..
     u32* expert_rows;        // u32[16]: Out: rows of each of this rank's experts.
@@ -599,15 +603,23 @@ __device__ __forceinline__ bool read_stamped(
 // The epoch after `last`: never 0, and its parity keeps alternating.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
 
-// Counts the blocks that are done; true for one thread of the last one, which finds the counter back at zero.
-__device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blocks) {
-    __syncthreads();  // every lane has read the epoch
-    if (thread_in_block() != 0) return false;
-    __threadfence();
-    if (atomicAdd(blocks_done, 1u) + 1u < blocks) return false;
-    __threadfence();
-    *blocks_done = 0;
-    return true;
+// Begins an epoch: every thread of every block hears its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
+    __shared__ u32 epoch;
+    if (thread_in_block() == 0) {
+        const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
+        u64* const both = reinterpret_cast<u64*>(word);  // blocks_begun is the upper half
+        const u64 before = atomicAdd(both, 1ull << 32);
+        const u32 next = next_epoch(u32(before));
+        if (u32(before >> 32) + 1 == blocks) atomicExch(both, u64(next));
+        epoch = aborted ? 0 : next;
+    }
+    __syncthreads();
+    return epoch;
 }
 
 // ---- Roles: each has blocks of its own; false means that a wait expired, here or on another rank
@@ -616,64 +628,66 @@ __device__ __forceinline__ bool last_block(u32* const blocks_done, const u32 blo
 __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[128]
-    const u32 n_value = args.n[0];
-    const u32 n = min_of(n_value, 128u);
-    for (u32 chunk = block.index; chunk < 1; ++chunk) {  // dispatch.rs:175
+    for (u32 i = block.index; i < 1; ++i) {  // dispatch.rs:233
         block.sync();
-        const u32 first = chunk * 128;
+        const u32 first = i * 128;
+        if (block.lane < 128) {  // dispatch.rs:234
+            count[block.lane] = 0;
+        }
+        const u32 n_value = args.n[0];
+        const u32 n = min_of(n_value, 128u);
         const u32 used = n - min_of(first, n);
         u32 expert;
-        bool holds;
-        bool valid;
-        if (block.lane < 128) {  // dispatch.rs:176
-            count[block.lane] = 0;
+        f32 weights;
+        bool chunk;
+        if (block.lane < 128) {  // dispatch.rs:216
             const i32 id = args.ids[first + block.lane];
+            const f32 weights_2 = args.weights[first + block.lane];
             expert = u32(id);
-            holds = block.lane < used;
-            valid = holds && expert < 128;
+            const bool holds = block.lane < used;
+            weights = holds ? weights_2 : 0.0f;
+            chunk = holds && expert < 128;
         }
         block.sync();
         const u32 before =
-            group_tally(block, count, 4, block.lane < 128 ? expert : 0u, block.lane < 128 && valid);
-        const u32 number = bank + args.rank + chunk;
-        f32 weights;
+            group_tally(block, count, 4, block.lane < 128 ? expert : 0u, block.lane < 128 && chunk);
+        const u32 number = bank + args.rank + i;
         u32 words;
-        if (block.lane < 128) {  // dispatch.rs:189
-            weights = holds ? args.weights[first + block.lane] : 0.0f;
-            words = valid ? (before << 16) | expert : 4294967295u;
+        if (block.lane < 128) {  // dispatch.rs:237
+            words = chunk ? (before << 16) | expert : 4294967295u;
         }
-        for (u32 to = 0; to < 8; ++to) {  // records.rs:51
+        for (u32 to = 0; to < 8; ++to) {  // records.rs:46
             u32 of_rank;
-            if (block.lane < 16) {  // records.rs:53
+            if (block.lane < 16) {  // records.rs:48
                 const bool mine = block.lane < 16;
                 of_rank = mine ? count[block.lane + to * 16] : 0u;
             }
             {
                 u64* const stamped_count_there = args.stamped_count[to];
-                if (block.lane < 16) {  // records.rs:55
+                if (block.lane < 16) {  // records.rs:50
                     send_stamped(stamped_count_there + number * 16 + block.lane, of_rank, epoch);
                 }
             }
         }
         const u32 value = number * 128;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:43)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:53)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_route_there = args.stamped_route[peer];
-            if (block.lane < 128) {  // records.rs:43
+            if (block.lane < 128) {  // records.rs:53
                 send_stamped(stamped_route_there + value + block.lane, words, epoch);
             }
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:61)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:55)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_weight_there = args.stamped_weight[peer];
-            if (block.lane < 128) {  // records.rs:61
+            if (block.lane < 128) {  // records.rs:55
                 send_stamped(stamped_weight_there + value + block.lane, weights, epoch);
             }
         }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:64)
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:58)
             const u32 peer = (args.rank + turn) % ranks;
             u64* const stamped_n_there = args.stamped_n[peer];
-            if (block.lane < 1) {  // records.rs:64
+            if (block.lane < 1) {  // records.rs:58
                 send_stamped(stamped_n_there + number + block.lane, n, epoch);
             }
         }
@@ -681,15 +695,15 @@ __device__ __forceinline__ bool route_role(const Args& args, const u32 epoch, co
     return true;
 }
 
-// send: blocks 1..33 (src/kernels/moe/dispatch.rs:146)
+// send: blocks 1..33 (src/kernels/moe/dispatch.rs:152)
 __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
     const Block block(1);
 
-    // 16 groups of a warp each (dispatch.rs:146)
+    // 16 groups of a warp each (dispatch.rs:152)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:200
+        // dispatch.rs:258
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, 128u) * 5; i += 512) {
             const u32 token = i / 5;
             const u32 part = i % 5;
@@ -705,7 +719,7 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
             const u64 as_u64 = u64(part * 512);
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:210
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:268
                 const u32 at = (step * 32 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 2560 + as_u64) + at);
             }
@@ -726,25 +740,25 @@ __device__ __forceinline__ bool send_role(const Args& args, const u32 value) {
     return true;
 }
 
-// recv: blocks 33..113 (src/kernels/moe/dispatch.rs:150)
+// recv: blocks 33..113 (src/kernels/moe/dispatch.rs:156)
 __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, const u32 value,
     const u32 bank) {
     const Block block(33);
     u32* const n = shared_array<u32>(0);  // u32[8]
     u32* const base = shared_array<u32>(32);  // u32[128]
 
-    // Read stamped_n once its stamps are there (records.rs:122)
+    // Read stamped_n once its stamps are there (records.rs:116)
     u32 stamped_n_read[1];
     if (!read_stamped(block, args, args.stamped_n[args.rank], {block.lane < 8 ? block.lane + bank : 0u},
         {block.lane < 8 ? block.lane : 0u}, {block.lane < 8}, epoch, stamped_n_read,
-        {role_recv, flag_stamped_n, 122})) return false;
+        {role_recv, flag_stamped_n, 116})) return false;
     const bool holds = block.index == 0;
-    if (block.lane < 8) {  // dispatch.rs:239
+    if (block.lane < 8) {  // dispatch.rs:321
         n[block.lane] = stamped_n_read[0];
     }
-    if (holds) {  // dispatch.rs:240
+    if (holds) {  // dispatch.rs:322
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:241
+        if (block.lane < 8) {  // dispatch.rs:323
             const u32 n_gathered = n[block.lane];
             args.n_from[block.lane] = n_gathered;
         }
@@ -754,36 +768,36 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
     u32 record;
     u32 number;
     bool owned;
-    if (block.lane < 128) {  // index.rs:22
+    if (block.lane < 128) {  // index.rs:20
         expert = block.lane / 8;
         record = block.lane % 8;
         number = record + bank;
         owned = expert < 16;
     }
 
-    // Read stamped_count once its stamps are there (records.rs:138)
+    // Read stamped_count once its stamps are there (records.rs:132)
     u32 stamped_count_read[1];
     if (!read_stamped(block, args, args.stamped_count[args.rank],
         {block.lane < 128 ? number * 16 + expert : 0u}, {block.lane < 128 ? record : 0u},
         {block.lane < 128 && owned}, epoch, stamped_count_read,
-        {role_recv, flag_stamped_count, 138})) return false;
+        {role_recv, flag_stamped_count, 132})) return false;
     u32 prefix;
     u32 carry = Sum::none<u32>();
-    {  // index.rs:23
+    {  // index.rs:55
         Vec<u32, 1> values;
         values[0] = block.lane < 128 ? stamped_count_read[0] : Sum::none<u32>();
         const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
         prefix = scanned[0];
     }
     u32 partial = 0;
-    if (block.lane < 128) {  // index.rs:23
+    if (block.lane < 128) {  // index.rs:55
         base[block.lane] = prefix + rows;
         partial = stamped_count_read[0];
     }
     const u32 sum = group_reduce<Sum>(block, partial);
     rows += sum;
-    if (holds) {  // index.rs:26
-        if (block.lane < 17) {  // index.rs:28
+    if (holds) {  // index.rs:58
+        if (block.lane < 17) {  // index.rs:60
             const bool holds_2 = block.lane < 16;
             const u32 start = holds_2 ? base[block.lane * 8] : rows;
             const u32 value_2 = block.lane + 1;
@@ -793,11 +807,11 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs:246)
-    const bool arrived = [&]() -> bool {
+    // 16 groups of a warp each (dispatch.rs:328)
+    {
         const Warp group;
         i32* const rows_2 = shared_array<i32>(544 + group.number * 16);  // i32[1]
-        for (u32 i = group.number * 80 + block.index; i < 5120; i += 1280) {  // dispatch.rs:248
+        for (u32 i = group.number * 80 + block.index; i < 5120; i += 1280) {  // dispatch.rs:330
             const u32 value_2 = i / 5;
             const u32 part = i % 5;
             const u32 source = value_2 % 8;
@@ -805,19 +819,19 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
             const u32 chunk = slot / 128;
             const u32 record_2 = source + chunk;
             const u32 n_value = n[record_2];
-            if (slot < n_value) {  // dispatch.rs:255
+            if (slot < n_value) {  // dispatch.rs:337
                 const u32 in_record = slot - chunk * 128;
                 const u32 value_3 = (bank + record_2) * 128 + in_record;
 
-                // Read stamped_route once its stamps are there (records.rs:149)
+                // Read stamped_route once its stamps are there (records.rs:143)
                 u32 stamped_route_read[1];
                 if (!read_stamped(group, args, args.stamped_route[args.rank],
                     {group.lane < 1 ? group.lane + value_3 : 0u}, {group.lane < 1 ? record_2 : 0u},
                     {group.lane < 1}, epoch, stamped_route_read,
-                    {role_recv, flag_stamped_route, 149})) return false;
+                    {role_recv, flag_stamped_route, 143})) return false;
                 bool mine;
                 i32 row;
-                if (group.lane < 1) {  // dispatch.rs:259
+                if (group.lane < 1) {  // dispatch.rs:341
                     const u32 expert_2 = stamped_route_read[0] & 65535;
                     const u32 expert_3 = expert_2 - args.rank * 16;
                     mine = expert_3 < 16;
@@ -827,28 +841,28 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
                 if (part == 0) {  // pieces.rs:72
                     const u32 from = source * 128 + slot;
-                    if (group.lane < 1) {  // dispatch.rs:266
+                    if (group.lane < 1) {  // dispatch.rs:348
                         args.pos[from + group.lane] = row;
                     }
 
-                    // Read stamped_weight once its stamps are there (records.rs:159)
+                    // Read stamped_weight once its stamps are there (records.rs:158)
                     f32 stamped_weight_read[1];
                     if (!read_stamped(group, args, args.stamped_weight[args.rank],
                         {group.lane < 1 ? group.lane + value_3 : 0u}, {group.lane < 1 ? record_2 : 0u},
                         {group.lane < 1}, epoch, stamped_weight_read,
-                        {role_recv, flag_stamped_weight, 159})) return false;
-                    if (group.lane < 1) {  // dispatch.rs:269
+                        {role_recv, flag_stamped_weight, 158})) return false;
+                    if (group.lane < 1) {  // dispatch.rs:351
                         args.weight_from[from + group.lane] = stamped_weight_read[0];
                     }
                 }
                 bool partial_2 = false;
-                if (group.lane < 1) {  // dispatch.rs:272
+                if (group.lane < 1) {  // dispatch.rs:354
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:272
+                if (any_of) {  // dispatch.rs:354
                     const u64 as_u64 = u64(part * 512);
-                    if (group.lane < 1) {  // dispatch.rs:273
+                    if (group.lane < 1) {  // dispatch.rs:355
                         rows_2[group.lane] = row;
                     }
 
@@ -862,7 +876,7 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44
 #pragma unroll
-                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:337
+                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:419
                                 const u32 at = (step * 32 + group.lane) * 4;
                                 store(args.rows + (u64(u32(row_2)) * 2560 + as_u64) + at, value_4[0][step]);
                             }
@@ -871,12 +885,11 @@ __device__ __forceinline__ bool recv_role(const Args& args, const u32 epoch, con
                 }
             }
         }
-        return true;
-    }();
-    return block.all(arrived);
+    }
+    return true;
 }
 
-// begun: blocks 113..114 (src/kernels/moe/dispatch.rs:158)
+// begun: blocks 113..114 (src/kernels/moe/dispatch.rs:167)
 __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(113);
     const u32 place = bank + args.rank;
@@ -886,7 +899,7 @@ __device__ __forceinline__ bool begun_role(const Args& args, const u32 epoch, co
         args.begun_n[peer][place] = n_value;
     }
 
-    // Signal begun: every lane's puts are there before it is (records.rs:89)
+    // Signal begun: every lane's puts are there before it is (records.rs:83)
     signal_ranks(block, args, args.begun, place, 255, epoch);
     return true;
 }
@@ -895,27 +908,21 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets(const __grid_constant__ Args args) {
     // Blocks may start while the launch before ends: none touches memory until that is over.
     asm volatile("griddepcontrol.wait;" ::: "memory");
-    const bool aborted = load_relaxed_system(&args.status[args.rank]->aborted) != 0;
-    const u32 epoch = next_epoch(args.epoch->value);
+    const u32 epoch = begin_epoch(args, args.epoch, 114);
     const u32 value = epoch & 1;
     const u32 bank = value * 8;
-    if (aborted) return;  // what launches before this one left behind may be anything
-    bool done = false;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 1) {
-        done = route_role(args, epoch, bank);
+        route_role(args, epoch, bank);
     } else if (block_in_grid() < 33) {
-        done = send_role(args, value);
+        send_role(args, value);
     } else if (block_in_grid() < 113) {
-        done = recv_role(args, epoch, value, bank);
+        recv_role(args, epoch, value, bank);
     } else {
-        done = begun_role(args, epoch, bank);
+        begun_role(args, epoch, bank);
     }
-    // No earlier, or blocks of the next launch share multiprocessors with those that still work here.
+    // Blocks of the next launch may take the place of those that are done.
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (!done) return;  // the world is aborted: its epochs mean nothing any more
-    if (last_block(&args.epoch->blocks_done, 114)) {
-        args.epoch->value = epoch;
-    }
 }
 
 }  // namespace moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_source
@@ -941,6 +948,7 @@ static_assert(sizeof(PeerwarpEpochWord) == sizeof(EpochWord), "one layout in C a
 static constexpr int grid_blocks = 114;
 static constexpr int block_threads = 512;
 static constexpr std::size_t shared_bytes = 800;
+static constexpr std::size_t alone_bytes = 116736;  // no two blocks fit on one multiprocessor with them
 
 // The pointers that the kernel follows, of symmetric buffers one for each rank.
 struct Pointers {
@@ -988,30 +996,47 @@ static const void* kernel() {
     return reinterpret_cast<const void*>(moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets);
 }
 
-static cudaError_t resident_blocks(const int device, int* const blocks) {
+// What a launch asks for, and what the device has.
+struct Room {
+    std::size_t shared_bytes;  // for each block
+    int blocks;                // that are resident at once
+};
+
+// Each block has a multiprocessor to itself where there are enough.
+static cudaError_t room_on(const int device, Room* const room) {
     int processors = 0;
     int each = 0;
     cudaError_t error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
-    if (error == cudaSuccess) {
-        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel(), block_threads, shared_bytes);
+    const std::size_t bytes = grid_blocks <= processors ? alone_bytes : shared_bytes;
+    if (error == cudaSuccess) {  // above 48 KiB it must be asked for
+        error = cudaFuncSetAttribute(kernel(), cudaFuncAttributeMaxDynamicSharedMemorySize, int(bytes));
     }
-    *blocks = processors * each;
+    if (error == cudaSuccess) {
+        error = cudaOccupancyMaxActiveBlocksPerMultiprocessor(&each, kernel(), block_threads, bytes);
+    }
+    *room = {bytes, processors * each};
     return error;
 }
 
-// Whether the current device can hold all blocks: asked once, since the answer does not change.
-static int fits() {
+// Whether the current device can hold all blocks, and the shared memory to ask for: found once, since neither
+// changes.
+static int fits(std::size_t* const bytes) {
     constexpr int remembered = 64;
-    static std::atomic<bool> known[remembered];
+    static std::atomic<std::size_t> known[remembered];  // and one more, as 0 is not known
     int device = 0;
-    int blocks = 0;
+    Room room = {};
     cudaError_t error = cudaGetDevice(&device);
     if (error != cudaSuccess) return error;
-    if (device < remembered && known[device].load(std::memory_order_acquire)) return PEERWARP_OK;
-    error = resident_blocks(device, &blocks);
+    if (device < remembered) {
+        const std::size_t found = known[device].load(std::memory_order_acquire);
+        *bytes = found - 1;
+        if (found != 0) return PEERWARP_OK;
+    }
+    error = room_on(device, &room);
     if (error != cudaSuccess) return error;
-    if (blocks < grid_blocks) return PEERWARP_NOT_RESIDENT;
-    if (device < remembered) known[device].store(true, std::memory_order_release);
+    if (room.blocks < grid_blocks) return PEERWARP_NOT_RESIDENT;
+    *bytes = room.shared_bytes;
+    if (device < remembered) known[device].store(room.shared_bytes + 1, std::memory_order_release);
     return PEERWARP_OK;
 }
 
@@ -1022,14 +1047,15 @@ extern "C" int moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32
     void* const stream) {
     namespace k = moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_source;
     if (args == nullptr) return PEERWARP_NO_ARGS;
+    std::size_t shared_bytes = 0;
     int code = k::check(*args);
-    if (code == PEERWARP_OK) code = k::fits();
+    if (code == PEERWARP_OK) code = k::fits(&shared_bytes);
     if (code != PEERWARP_OK) return code;
     void* values[] = {const_cast<k::HostArgs*>(args)};
     cudaLaunchConfig_t config = {};
     config.gridDim = dim3(k::grid_blocks);
     config.blockDim = dim3(k::block_threads);
-    config.dynamicSmemBytes = k::shared_bytes;
+    config.dynamicSmemBytes = shared_bytes;
     config.stream = static_cast<cudaStream_t>(stream);
     cudaLaunchAttribute overlaps = {};
     overlaps.id = cudaLaunchAttributeProgrammaticStreamSerialization;
@@ -1042,9 +1068,11 @@ extern "C" int moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32
 extern "C" int moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    const cudaError_t error = cudaGetDevice(&device);
-    if (error != cudaSuccess) return error;
-    return moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_source::resident_blocks(device, blocks);
+    moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_source::Room room = {};
+    cudaError_t error = cudaGetDevice(&device);
+    if (error == cudaSuccess) error = moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_source::room_on(device, &room);
+    *blocks = room.blocks;
+    return error;
 }
 
 extern "C" const char* moe_dispatch_h5120_e128_k1_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c128_dedup_packets_error(const int code) {

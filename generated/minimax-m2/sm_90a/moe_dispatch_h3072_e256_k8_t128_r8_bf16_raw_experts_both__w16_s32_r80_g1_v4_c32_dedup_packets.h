@@ -35,11 +35,11 @@
 #ifndef PEERWARP_ABI_1
 #define PEERWARP_ABI_1
 
-/* How many launches have gone through: the kernel advances `value` when its last block is done.
- * `blocks_done` is zero between launches. */
+/* How many launches have begun: a kernel advances `value` once all its blocks have. `blocks_begun` is zero
+ * between launches. Both are zero before the first. */
 typedef struct PeerwarpEpochWord {
     uint32_t value;
-    uint32_t blocks_done;
+    uint32_t blocks_begun;
 } PeerwarpEpochWord;
 
 /* A wait that lasts too long raises `aborted` on every rank, and describes itself in the status of its own;
@@ -74,14 +74,16 @@ typedef struct PeerwarpStatus {
 /* Copied at the launch. Buffers are aligned to 16 bytes and do not overlap. A symmetric buffer exists on each
  * rank; pass a pointer for every rank, one's own included, all mapped into this rank's address space. */
 typedef struct moe_dispatch_h3072_e256_k8_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args {
-    /* u32[196608]: Tokens to send, `[token][row]`. */
+    /* u32[196608]: Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no
+     * more; so are their scales. */
     const uint32_t* x;
     /* u32[1]: How many tokens there are. */
     const uint32_t* n;
     /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves
      * out are loaded, no more. */
     const int32_t* ids;
-    /* f32[1024]: Weights of the entries, `[token][k]`. */
+    /* f32[1024]: Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no
+     * more. */
     const float* weights;
     /* u32[12582912]: Out, unless rows arrive in their places: rows received, by expert, source, token and k;
      * or `[source][token][row]`. */
@@ -151,6 +153,7 @@ typedef struct moe_dispatch_h3072_e256_k8_t128_r8_bf16_raw_experts_both__w16_s32
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_GRID_BLOCKS 117
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_BLOCK_THREADS 512
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_SHARED_BYTES 4736 /* dynamic */
+#define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ALONE_BYTES 116736 /* instead, where there are as many multiprocessors as blocks */
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ARGS_BYTES 616
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_KERNEL_ID UINT64_C(0xc0e1fece27b87e73)
 #define MOE_DISPATCH_H3072_E256_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ENTRY "moe_dispatch_h3072_e256_k8_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c32_dedup_packets" /* to look up in a compiled module */

@@ -191,9 +191,15 @@ impl Dispatch {
         if self.protocol.arrival() == protocol { 2 * u64::from(self.records()) } else { 0 }
     }
 
-    /// Blocks that make records.
+    /// Whether the index counts entries, and records don't: where nobody else needs counts, a record leaves as soon as its ids
+    /// are there. Prefill's many entries are counted where they come from, by many blocks.
+    pub fn index_counts(&self) -> bool {
+        self.layout == Layout::Tokens && self.protocol == Protocol::Packets
+    }
+
+    /// Blocks that make records: a warp for each rank and record, where no counts are made.
     pub fn route_blocks(&self) -> u32 {
-        self.chunks().min(8)
+        if self.index_counts() { self.records().div_ceil(self.warps) } else { self.chunks() }.min(8)
     }
 
     /// Type in which rows move: words, unless the receiver has to look into them.
@@ -280,12 +286,28 @@ impl Dispatch {
         Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
     }
 
-    /// Blocks that make the index of rows by token.
+    /// Whether parts of rows are other groups' for each rank: while a group has two at most, waiting is what takes time.
+    pub(super) fn sends_apart(&self) -> bool {
+        let parts = self.slots() * self.pieces().parts() * self.ranks;
+        self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
+    }
+
+    /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
     pub fn index_blocks(&self) -> u32 {
         match self.layout {
             Layout::Experts => 0,
-            Layout::Tokens => (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(8),
+            Layout::Tokens if self.index_counts() => 1,
+            Layout::Tokens => self.blocks_for_entries(),
         }
+    }
+
+    /// Blocks that write down which experts and weights rows have, if those of the index don't.
+    pub fn entry_blocks(&self) -> u32 {
+        if self.index_counts() { self.blocks_for_entries() } else { 0 }
+    }
+
+    fn blocks_for_entries(&self) -> u32 {
+        (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(8)
     }
 
     /// Entries of the index of rows by token.
@@ -318,7 +340,11 @@ impl Dispatch {
         let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
         self.begun_blocks()
             + send
-            + if self.phase.receives() { self.recv_blocks + self.index_blocks() } else { 0 }
+            + if self.phase.receives() {
+                self.recv_blocks + self.index_blocks() + self.entry_blocks()
+            } else {
+                0
+            }
     }
 
     /// Bytes of shared memory a block declares at most.

@@ -6,7 +6,7 @@ use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, Inbox, InboxArgs};
-use super::index::{index, lay_out};
+use super::index::{base_of_counts, index, note_entries};
 use super::layout::{Layout, Places};
 use super::protocol::{Phase, Protocol};
 use super::records::{BegunArgs, Record, Records, announce};
@@ -18,7 +18,7 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
 pub struct TokenArgs {
-    /// Tokens to send, `[token][row]`.
+    /// Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no more; so are their scales.
     #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
     #[dtype(|c| c.moved())]
     pub x: AnyPtr,
@@ -30,7 +30,7 @@ pub struct TokenArgs {
     /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub ids: Ptr<i32>,
-    /// Weights of the entries, `[token][k]`.
+    /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
 }
@@ -97,7 +97,7 @@ pub struct DispatchArgs {
     #[len(|c| c.record_words(Protocol::Packets))]
     pub stamped_n: Option<Stamped<u32>>,
     /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
-    #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.map().at_most()))]
+    #[len(|c| if c.index_counts() { 0 } else { c.record_words(Protocol::Packets) * u64::from(c.map().at_most()) })]
     pub stamped_count: Option<Stamped<u32>>,
     /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.record_entries()))]
@@ -142,7 +142,13 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Records exist twice: this launch uses the bank that starts here.
     let bank = epoch.parity() * c.records();
     if c.phase.sends() {
-        role("route", c.route_blocks(), |b| route(c, a, b, epoch, bank));
+        role("route", c.route_blocks(), |b| {
+            if c.index_counts() {
+                b.split(1, |g| tell(c, a, g, epoch, bank));
+            } else {
+                route(c, a, b, epoch, bank);
+            }
+        });
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
     }
     if c.phase.receives() {
@@ -151,6 +157,9 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
             Layout::Tokens => {
                 role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
                 role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
+                if c.entry_blocks() > 0 {
+                    role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
+                }
             }
         }
     }
@@ -164,38 +173,87 @@ pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
     a.n.get(0).min(c.tokens)
 }
 
-/// Tells every rank where the entries of each chunk of tokens go. Empty chunks too: everybody waits for all records.
+/// Tells every rank where the entries of each chunk of tokens go, and what they weigh. Empty chunks too: everybody waits for
+/// all records. A group has a chunk and a rank, so that no rank waits for what others are told.
+#[kernel]
+fn tell(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    for i in g.strided(c.records()) {
+        let to = (i + rank()) % c.ranks;
+        let chunk = Chunk::load(c, a, i / c.ranks);
+        let words = chunk.valid.select(chunk.expert, NOWHERE);
+        let number = bank + rank() * c.chunks() + i / c.ranks;
+        Record { number, n: chunk.n, count: None, words, weights: chunk.weights }.send(
+            c,
+            a,
+            Peers::rank(to),
+            epoch,
+        );
+    }
+}
+
+/// The entries of a chunk of this rank's tokens.
+struct Chunk {
+    /// Tokens of the rank.
+    n: Val<u32>,
+    /// Expert of each entry.
+    expert: Tile<u32>,
+    /// Which of them are entries: those of tokens that there are, for an expert that there is.
+    valid: Tile<bool>,
+    /// Weight of each entry, where they travel.
+    weights: Option<Tile<f32>>,
+}
+
+impl Chunk {
+    #[kernel]
+    fn load(c: &Dispatch, a: &DispatchArgs, chunk: Val<u32>) -> Chunk {
+        let len = c.record_entries();
+        let (first, i) = (chunk * len, arange(len));
+        let n = tokens(c, &a.tokens);
+        // What `n` leaves out is loaded too: so it is on its way together with it.
+        let whole = c.tokens % c.chunk == 0;
+        let there = i + first < c.tokens * c.topk;
+        let ids = &a.tokens.ids;
+        let id = if whole { ids.load(first, len) } else { ids.load_where(first, there, -1) };
+        let weights = c.dedup.then(|| {
+            let weights = &a.tokens.weights;
+            if whole { weights.load(first, len) } else { weights.load_where(first, there, 0.0) }
+        });
+        let expert = id.cast::<u32>();
+        let entries = n * c.topk;
+        let used = entries - first.min(entries);
+        let weights = weights.map(|weights| (i < used).select(weights, 0.0));
+        Chunk { n, expert, valid: (i < used) & (expert < c.experts), weights }
+    }
+}
+
+/// The same with the count of each expert's entries, and each entry's rank among those of its expert.
 #[kernel]
 fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
-    let len = c.record_entries();
-    let n = tokens(c, &a.tokens);
-    let entries = n * c.topk;
     let count = shared::<u32>("count", c.experts);
-    let i = arange(len);
-    for chunk in b.strided(c.chunks()) {
+    for i in b.strided(c.chunks()) {
         count.store(0, splat(0u32, c.experts));
-        let first = chunk * len;
-        // Ids that `n` leaves out are loaded too: so they are on their way together with it.
-        let id = if c.tokens % c.chunk == 0 {
-            a.tokens.ids.load(first, len)
-        } else {
-            a.tokens.ids.load_where(first, i + first < c.tokens * c.topk, -1)
-        };
-        let expert = id.cast::<u32>();
-        let used = entries - first.min(entries);
-        let valid = (i < used) & (expert < c.experts);
-        let before = count.tally(expert, valid);
-
-        let weights = c.dedup.then(|| a.tokens.weights.load_where(first, i < used, 0.0));
-        let number = bank + rank() * c.chunks() + chunk;
-        let words = valid.select((before << 16) | expert, NOWHERE);
-        Record { number, n, count, words, weights }.send(c, a, epoch);
+        let chunk = Chunk::load(c, a, i);
+        let before = count.tally(chunk.expert, chunk.valid);
+        let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+        let number = bank + rank() * c.chunks() + i;
+        let weights = chunk.weights;
+        Record { number, n: chunk.n, count: Some(count), words, weights }.send(c, a, Peers::all(), epoch);
     }
 }
 
 /// Sends rows, each once to every rank that its slot goes to.
 #[kernel]
 pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    if c.sends_apart() {
+        send_apart(c, a, arrive, g, epoch);
+    } else {
+        send_to_all(c, a, arrive, g, epoch);
+    }
+}
+
+/// A group has a part of a row, and sends it to one rank after the other.
+#[kernel]
+fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
     for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
         let (slot, part) = pieces.part(i);
@@ -208,18 +266,42 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
         } else {
             pieces.each(part, |start, len| {
                 let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                inbox.send(to, &mut parcel, start, x);
+                inbox.send(Peers::mask(to), &mut parcel, start, x);
             });
         }
         if let Some(scales) = a.x_scale {
             pieces.each(part, |start, len| {
                 let scale = scales_to_send(c, &scales, token, start, len);
-                inbox.send_scales(to, &mut parcel, start, scale);
+                inbox.send_scales(Peers::mask(to), &mut parcel, start, scale);
             });
         }
         if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
             parcel.signal(&flag, inbox.row, epoch);
         }
+    }
+}
+
+/// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded whether or not it goes
+/// there, and `n` has its token: so it is on its way together with what says so.
+#[kernel]
+fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    let pieces = c.pieces();
+    for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
+        let to = (i + rank()) % c.ranks;
+        let (slot, part) = pieces.part(i / c.ranks);
+        let token = slot / c.token_slots();
+        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
+        pieces.each(part, |start, len| {
+            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+            let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+            let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+            if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
+                inbox.send(Peers::rank(to), &mut None, start, x);
+                if let Some(scale) = scale {
+                    inbox.send_scales(Peers::rank(to), &mut None, start, scale);
+                }
+            }
+        });
     }
 }
 
@@ -240,7 +322,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     if b.index() == 0 {
         a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
     }
-    let base = lay_out(c, a, b, &records);
+    let base = base_of_counts(c, a, b, &records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {

@@ -55,10 +55,10 @@ impl<'a> Inbox<'a> {
     }
 
     /// Sends a piece of the row, in a parcel if there is one.
-    pub fn send(&self, to: Val<u64>, parcel: &mut Option<Parcel>, start: Val<u32>, x: AnyTile) {
+    pub fn send(&self, to: Peers, parcel: &mut Option<Parcel>, start: Val<u32>, x: AnyTile) {
         let first = self.first + start.to_u64();
         if let Some(packets) = self.a.inbox_packets {
-            packets.send(Peers::mask(to), first, x);
+            packets.send(to, first, x);
         }
         if let (Some(inbox), Some(parcel)) = (self.a.inbox, parcel) {
             parcel.put_any(&inbox, first, x);
@@ -72,10 +72,10 @@ impl<'a> Inbox<'a> {
     }
 
     /// Sends the scales of a piece of the row, in a parcel if there is one.
-    pub fn send_scales(&self, to: Val<u64>, parcel: &mut Option<Parcel>, start: Val<u32>, scales: Tile<f32>) {
+    pub fn send_scales(&self, to: Peers, parcel: &mut Option<Parcel>, start: Val<u32>, scales: Tile<f32>) {
         let first = self.first_scale(start);
         if let Some(packets) = self.a.scale_packets {
-            packets.send(Peers::mask(to), first, scales);
+            packets.send(to, first, scales);
         }
         if let (Some(inbox), Some(parcel)) = (self.a.inbox_scale, parcel) {
             parcel.put(&inbox, first, scales);

@@ -13,13 +13,45 @@ const ENTRIES_A_LANE: u32 = 4;
 
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
-pub(super) fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+pub(super) fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+    let base = shared::<u32>("base", c.map().at_most() * c.records());
+    lay_out(c, a, b, &base, &|start, len| {
+        let i = arange(len) + start;
+        records.count(i / c.records(), i % c.records())
+    });
+    base
+}
+
+/// The same where nobody else has counted: a group has a record.
+#[kernel]
+fn base_of_words(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+    let base = shared::<u32>("base", c.map().at_most() * c.records());
+    base.store(0, splat(0u32, c.map().at_most() * c.records()));
+    b.split(1, |g| {
+        for record in g.strided(c.records()) {
+            each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
+                let (expert, mine) = records.local_experts(record, start, len);
+                base.tally(expert * c.records() + record, mine);
+            });
+        }
+    });
+    lay_out(c, a, b, &base, &|start, len| base.load(start, len));
+    base
+}
+
+/// Puts into `base` the sums of the counts before, and writes down where each expert's rows begin.
+#[kernel]
+fn lay_out(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    base: &Shared<u32>,
+    count: &dyn Fn(Val<u32>, u32) -> Tile<u32>,
+) {
     let most = c.map().at_most();
-    let base = shared::<u32>("base", most * c.records());
     let mut rows = var(0u32);
     each_piece(most * c.records(), (most * c.records()).min(b.warps() * 32 * 8), |start, len| {
-        let i = arange(len) + start;
-        let count = records.count(i / c.records(), i % c.records());
+        let count = count(start, len);
         base.store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
     });
@@ -30,7 +62,6 @@ pub(super) fn lay_out(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Record
         a.expert_start.store(0, start);
         a.expert_rows.store_where(0, end - start, expert < most);
     }
-    base
 }
 
 /// How warps divide the entries of a record.
@@ -39,49 +70,108 @@ pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
     Pieces { row, len: row.min(32 * ENTRIES_A_LANE), shared: true }
 }
 
-/// Writes down which experts and weights the rows have that stand by token, and which rows each expert has. Nobody who
-/// moves rows waits for it.
+/// Writes down which rows each expert has, where rows stand by token, and, if it does not count, what [`note_entries`] does.
+/// Nobody who moves rows waits for it.
 #[kernel]
 pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let records = Records::receive(c, a, epoch, bank);
-    let base = lay_out(c, a, b, &records);
-    let pieces = entry_pieces(c);
-    let parts = c.records() * pieces.parts();
-    b.split(1, |g| {
-        for i in g.strided(parts + 1) {
-            if i < parts {
-                let (record, part) = pieces.part(i);
-                pieces.each(part, |start, len| index_entries(c, a, &records, &base, record, start, len));
-            } else {
-                a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
+    if c.index_counts() {
+        let base = base_of_words(c, a, b, &records);
+        b.split(1, |g| {
+            for record in g.strided(c.records()) {
+                each_piece(c.record_entries(), entry_pieces(c).len, |start, len| {
+                    let (expert, mine) = records.local_experts(record, start, len);
+                    let row = base.tally(expert * c.records() + record, mine);
+                    gather_entries(c, a, record, start, row, mine);
+                });
             }
-        }
+        });
+    } else {
+        let base = base_of_counts(c, a, b, &records);
+        b.split(1, |g| {
+            each_part(c, a, g, &records, |record, start, len| {
+                let word = records.words(record, start, len);
+                let (expert, mine) = local_experts(c.map(), word & 0xffff);
+                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+                gather_entries(c, a, record, start, row, mine);
+                note(c, a, &records, record, start, expert, mine);
+            });
+        });
+    }
+}
+
+/// Writes down which experts and weights the entries have of rows that stand by token, and how many tokens each rank has.
+#[kernel]
+pub(super) fn note_entries(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    let records = Records::receive(c, a, epoch, bank);
+    each_part(c, a, g, &records, |record, start, len| {
+        let (expert, mine) = records.local_experts(record, start, len);
+        note(c, a, &records, record, start, expert, mine);
     });
 }
 
-/// Writes down what is to be known of `len` entries of a record, from entry `start` on.
+/// Does something with parts of records, given the record, the first entry and their number, and writes down how many tokens
+/// each rank has.
 #[kernel]
-fn index_entries(
+fn each_part(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    g: Group,
+    records: &Records<'_>,
+    mut act: impl FnMut(Val<u32>, Val<u32>, u32),
+) {
+    let pieces = entry_pieces(c);
+    let parts = c.records() * pieces.parts();
+    for i in g.strided(parts + 1) {
+        if i < parts {
+            let (record, part) = pieces.part(i);
+            pieces.each(part, |start, len| act(record, start, len));
+        } else {
+            a.n_from.store(0, records.n(arange(c.ranks) * c.chunks()));
+        }
+    }
+}
+
+/// The source of a record, and the first of its source's entries that is in it from `start` on.
+fn place(c: &Dispatch, record: Val<u32>, start: Val<u32>) -> (Val<u32>, Val<u32>) {
+    (record / c.chunks(), record % c.chunks() * c.record_entries() + start)
+}
+
+/// Writes down which token's row the entries of a record go to, from entry `start` on, if they are this rank's.
+#[kernel]
+fn gather_entries(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    record: Val<u32>,
+    start: Val<u32>,
+    row: Tile<u32>,
+    mine: Tile<bool>,
+) {
+    let (source, first) = place(c, record, start);
+    if let Some(gather) = a.gather {
+        let entry = arange(row.len()) + first;
+        gather.scatter(row, entry / c.topk + source * c.tokens, mine);
+    }
+}
+
+/// Writes down the experts and weights of the entries of a record, from entry `start` on.
+#[kernel]
+fn note(
     c: &Dispatch,
     a: &DispatchArgs,
     records: &Records<'_>,
-    base: &Shared<u32>,
     record: Val<u32>,
     start: Val<u32>,
-    len: u32,
+    expert: Tile<u32>,
+    mine: Tile<bool>,
 ) {
-    let (source, chunk) = (record / c.chunks(), record % c.chunks());
-    let first = chunk * c.record_entries() + start;
-    let entry = arange(len) + first;
-    let word = records.words(record, start, len);
+    let (source, first) = place(c, record, start);
+    let len = expert.len();
     let weights = records.weights(record, start, len);
-    let (expert, mine) = local_experts(c.map(), word & 0xffff);
-    let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
     let expert = mine.select(expert.cast::<i32>(), -1);
-
     let to = source * (c.tokens * c.topk) + first;
-    let there = entry < c.tokens * c.topk;
-    if let (Some(entry_expert), Some(weight_from), Some(gather)) = (a.entry_expert, a.weight_from, a.gather) {
+    let there = arange(len) + first < c.tokens * c.topk;
+    if let (Some(entry_expert), Some(weight_from)) = (a.entry_expert, a.weight_from) {
         if c.tokens % c.chunk == 0 {
             entry_expert.store(to, expert);
             weight_from.store(to, weights);
@@ -90,6 +180,5 @@ fn index_entries(
             entry_expert.store_where(to, expert, there);
             weight_from.store_where(to, weights, there);
         }
-        gather.scatter(row, entry / c.topk + source * c.tokens, mine);
     }
 }

@@ -3,9 +3,8 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{first_expert, owned_experts};
+use super::device::{first_expert, local_experts, owned_experts};
 use super::dispatch::DispatchArgs;
-use super::layout::Layout;
 use super::protocol::Protocol;
 
 /// The record of a chunk, as its sender has it.
@@ -14,54 +13,49 @@ pub(super) struct Record {
     pub number: Val<u32>,
     /// Tokens of the rank.
     pub n: Val<u32>,
-    /// Entries of the chunk for each expert.
-    pub count: Shared<u32>,
-    /// Expert and rank of each entry.
+    /// Entries of the chunk for each expert, where the index does not count them.
+    pub count: Option<Shared<u32>>,
+    /// Expert of each entry, and its rank where they are counted.
     pub words: Tile<u32>,
     /// Weight of each entry, where they travel.
     pub weights: Option<Tile<f32>>,
 }
 
 impl Record {
-    /// Sends it to every rank.
+    /// Sends it to ranks; to all of them at once, if it has counts.
     #[kernel]
-    pub fn send(self, c: &Dispatch, a: &DispatchArgs, epoch: Epoch) {
-        if let (Some(n), Some(route), Some(count), Some(flag)) =
+    pub fn send(self, c: &Dispatch, a: &DispatchArgs, to: Peers, epoch: Epoch) {
+        if let (Some(n), Some(route), Some(rec_count), Some(flag)) =
             (a.rec_n, a.rec_route, a.rec_count, a.rec_flag)
         {
-            let mut parcel = send_to(Peers::all());
+            let mut parcel = send_to(to);
             parcel.put(&route, self.number * c.record_entries(), self.words);
-            parcel.put(&count, self.number * c.experts, self.count.load(0, c.experts));
+            if let Some(count) = self.count {
+                parcel.put(&rec_count, self.number * c.experts, count.load(0, c.experts));
+            }
             if let (Some(weight), Some(weights)) = (a.rec_weight, self.weights) {
                 parcel.put(&weight, self.number * c.record_entries(), weights);
             }
             parcel.put_value(&n, self.number, self.n);
             parcel.signal(&flag, self.number, epoch);
         }
-        if let (Some(n), Some(route), Some(count)) = (a.stamped_n, a.stamped_route, a.stamped_count) {
-            let send_words = || {
-                route.send(Peers::all(), self.number * c.record_entries(), self.words, epoch);
-            };
-            // Rows that stay by token are waited for as soon as the words are there, and nobody hurries for the counts.
-            if c.layout == Layout::Tokens {
-                send_words();
+        if let (Some(n), Some(route)) = (a.stamped_n, a.stamped_route) {
+            if let (Some(stamped), Some(count)) = (a.stamped_count, self.count) {
+                // To each rank the counts of its own experts.
+                let most = c.map().at_most();
+                for to in 0..c.ranks.val() {
+                    let expert = arange(most);
+                    let mine = expert < owned_experts(c.map(), to);
+                    let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
+                    stamped.send(Peers::rank(to), self.number * most, of_rank, epoch);
+                }
             }
-            // To each rank the counts of its own experts.
-            let most = c.map().at_most();
-            for to in 0..c.ranks.val() {
-                let expert = arange(most);
-                let mine = expert < owned_experts(c.map(), to);
-                let of_rank = self.count.gather(expert + first_expert(c.map(), to), mine, 0);
-                count.send(Peers::rank(to), self.number * most, of_rank, epoch);
-            }
-            if c.layout == Layout::Experts {
-                send_words();
-            }
+            route.send(to, self.number * c.record_entries(), self.words, epoch);
             if let (Some(weight), Some(weights)) = (a.stamped_weight, self.weights) {
-                weight.send(Peers::all(), self.number * c.record_entries(), weights, epoch);
+                weight.send(to, self.number * c.record_entries(), weights, epoch);
             }
             // What receivers poll first goes last: then they hardly poll for the rest.
-            n.send(Peers::all(), self.number, splat(self.n, 1), epoch);
+            n.send(to, self.number, splat(self.n, 1), epoch);
         }
     }
 }
@@ -149,6 +143,11 @@ impl<'a> Records<'a> {
             (_, _, Some(route)) => route.load(first, len, record / self.c.chunks(), self.epoch),
             _ => unreachable!("records come with flags or with stamps"),
         }
+    }
+
+    /// The experts of `len` entries among those of this rank, and which are this rank's, as [`Records::words`].
+    pub fn local_experts(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> (Tile<u32>, Tile<bool>) {
+        local_experts(self.c.map(), self.words(record, entry, len) & 0xffff)
     }
 
     /// The weights of `len` entries, as [`Records::words`].

@@ -7,7 +7,7 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 use super::combine::{ReturnArgs, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::{Dispatch, groups_of, resident, topk_of};
-use super::device::{at, first_expert, owned_experts, owners};
+use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{Came, InboxArgs};
@@ -116,9 +116,9 @@ impl RoundTrip {
         self.tokens * self.topk
     }
 
-    /// Entries that a block tells the other ranks at once.
+    /// Entries that a group tells a rank at once.
     fn told(&self) -> u32 {
-        self.entries().min(self.warps * 32)
+        self.entries().min(128)
     }
 
     /// Entries of a rank as they travel: whole tiles.
@@ -126,8 +126,13 @@ impl RoundTrip {
         self.entries().next_multiple_of(self.told())
     }
 
+    /// What groups tell: each of these to each rank.
+    fn chunks(&self) -> u32 {
+        self.sent_entries() / self.told()
+    }
+
     fn route_blocks(&self) -> u32 {
-        (self.sent_entries() / self.told()).min(3)
+        (self.chunks() * self.ranks).div_ceil(self.warps).min(3)
     }
 }
 
@@ -210,7 +215,7 @@ pub fn round_trip(c: &RoundTrip, a: &RoundTripArgs) {
 pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     let epoch = a.epoch.begin();
     let out = c.dispatch();
-    role("route", c.route_blocks(), |b| tell(c, a, b, epoch));
+    role("route", c.route_blocks(), |b| b.split(1, |g| tell(c, a, g, epoch)));
     role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch)));
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
@@ -220,21 +225,25 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     });
 }
 
-/// Tells every rank where each entry goes and what it weighs: those of tokens that are not there go nowhere.
+/// Tells every rank where each entry goes and what it weighs: those of tokens that are not there go nowhere. A group has some
+/// entries and a rank, so that no rank waits for what others are told.
 #[kernel]
-fn tell(c: &RoundTrip, a: &RoundTripArgs, b: Group, epoch: Epoch) {
+fn tell(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let len = c.told();
     let n = tokens(&c.dispatch(), &a.tokens);
     let i = arange(2 * len);
-    for chunk in b.strided(c.sent_entries() / len) {
-        let entry = i / 2 + chunk * len;
-        // Ids that `n` leaves out are loaded too: so they are on their way together with it.
+    for part in g.strided(c.chunks() * c.ranks) {
+        let to = (part + rank()) % c.ranks;
+        let first = part / c.ranks * len;
+        let entry = i / 2 + first;
+        // What `n` leaves out is loaded too: so it is on its way together with it.
         let expert = a.tokens.ids.gather(entry, entry < c.entries(), -1).cast::<u32>();
+        let weight = a.tokens.weights.gather(entry, entry < c.entries(), 0.0);
         let valid = (entry < n * c.topk) & (expert < c.experts);
         let expert = valid.select(expert, NOWHERE);
-        let weight = a.tokens.weights.gather(entry, valid, 0.0).bitcast::<u32>();
+        let weight = valid.select(weight, 0.0).bitcast::<u32>();
         let words = (i % 2 == 0).select(expert, weight);
-        a.entries.send(Peers::all(), (bank(c, rank(), epoch) + chunk * len) * 2, words, epoch);
+        a.entries.send(Peers::rank(to), (bank(c, rank(), epoch) + first) * 2, words, epoch);
     }
 }
 
@@ -263,8 +272,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let token = i / c.ranks;
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
-        // An expert below this rank's first one wraps to a large number.
-        let owned = words - first_expert(arriving.map(), rank()) < owned_experts(arriving.map(), rank());
+        let (_, owned) = local_experts(arriving.map(), words);
         let mine = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0).or_all();
         if mine != 0 {
             entries.store(0, words);

@@ -60,15 +60,24 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32
         // Each rank begins with itself, so that they do not all send to one.
         let source = (i + rank()) % c.ranks;
         let number = i / c.ranks;
-        if number < a.n_from.get(source) * c.token_slots() {
-            let slot = Slot::new(c, source, number, bank);
-            if slot.is_here(c, a) {
-                let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(source)));
-                send_row(c, a, &slot, part, &mut parcel);
-                if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
-                    parcel.signal(&flag, slot.back, epoch);
-                }
-            }
+        let slot = Slot::new(c, source, number, bank);
+        // What dispatch says of rows by token, it says of tokens that are not there too.
+        if c.layout == Layout::Tokens {
+            send_slot(c, a, &slot, part, epoch);
+        } else if number < a.n_from.get(source) * c.token_slots() {
+            send_slot(c, a, &slot, part, epoch);
+        }
+    }
+}
+
+/// A part of a slot's row, if the slot is here.
+#[kernel]
+fn send_slot(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, epoch: Epoch) {
+    if slot.is_here(c, a) {
+        let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(slot.source)));
+        send_row(c, a, slot, part, &mut parcel);
+        if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
+            parcel.signal(&flag, slot.back, epoch);
         }
     }
 }

@@ -246,8 +246,9 @@ impl Gpu for HipGpu {
         args: &[u64],
         on: RawStream,
     ) -> Result<()> {
-        let LaunchConfig { grid, block_threads, shared_bytes, cooperative, cluster, overlaps_previous } =
-            *config;
+        let LaunchConfig {
+            grid, block_threads, shared_bytes, cooperative, cluster, overlaps_previous, ..
+        } = *config;
         if cluster.is_some() || overlaps_previous {
             let allowed = "a launch without clusters that begins when the one before has ended, on AMD GPUs";
             return Err(RuntimeError::invalid("launch", format!("{config:?}"), allowed));
