@@ -1,7 +1,7 @@
 //! Which configurations are legal, and what tuning defaults to.
 
 use peerwarp::codegen::family::{Family, Illegal, Legal};
-use peerwarp::kernels::moe::{Combine, Dispatch, Layout};
+use peerwarp::kernels::moe::{Combine, Dispatch, Layout, Protocol};
 use peerwarp::models;
 use peerwarp::moe::{MoeShape, RowDtype};
 use peerwarp::moe_run::MoeTuning;
@@ -25,6 +25,7 @@ fn every_reason_is_given() {
     let reasons = [
         dispatch(|c| (c.experts, c.topk) = (4, 5)),
         dispatch(|c| (c.warps, c.group_warps) = (4, 8)),
+        dispatch(|c| c.warps = 32),
         dispatch(|c| c.chunk = 256),
         dispatch(|c| (c.tokens, c.chunk, c.warps, c.group_warps) = (4096, 1024, 4, 4)),
         dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
@@ -33,6 +34,7 @@ fn every_reason_is_given() {
         dispatch(|c| (c.layout, c.send_blocks) = (Layout::Tokens, 64)),
         combine(|c| (c.experts, c.topk) = (4, 5)),
         combine(|c| (c.warps, c.group_warps) = (4, 8)),
+        combine(|c| c.warps = 32),
         combine(|c| (c.send_blocks, c.recv_blocks) = (96, 64)),
         combine(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
     ];
@@ -47,6 +49,9 @@ fn limits_are_reached_but_not_passed() {
     combine(|c| (c.send_blocks, c.recv_blocks) = (64, 64)).unwrap();
     dispatch(|c| c.layout = Layout::Tokens).unwrap();
     combine(|c| c.layout = Layout::Tokens).unwrap();
+    let flags = Protocol::Flags;
+    dispatch(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
+    combine(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
     // A launch that only sends need not be resident together with blocks that receive.
     let phase = peerwarp::kernels::moe::Phase::Send;
     dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();

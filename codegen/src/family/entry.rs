@@ -49,8 +49,6 @@ pub trait DynConfig: fmt::Debug + Send + Sync + 'static {
     fn block_warps(&self) -> u32;
     /// The kernel's parameters.
     fn params(&self) -> Vec<ParamSpec>;
-    /// See [`Family::check_for`].
-    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError>;
     /// See [`Family::trace`].
     fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError>;
     /// For a look at the configuration itself: `variant.as_any().downcast_ref::<Dispatch>()`.
@@ -87,9 +85,6 @@ impl<F: Family> DynConfig for Holding<F> {
     }
     fn params(&self) -> Vec<ParamSpec> {
         self.0.params()
-    }
-    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError> {
-        self.0.check_for(warp_size)
     }
     fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError> {
         self.0.trace(warp_size)

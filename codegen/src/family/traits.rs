@@ -43,8 +43,6 @@ pub trait Family: Fields + Legal {
     const NAME: &'static str;
     /// Name, documentation and place of the kernel function.
     const KERNEL: KernelInfo;
-    /// Name of the field with the warps a block has, for messages.
-    const WARPS: &'static str;
 
     /// The key of this configuration.
     fn key(&self) -> Self::Key;
@@ -52,7 +50,7 @@ pub trait Family: Fields + Legal {
     fn tuning_defaults(key: &Self::Key) -> Vec<Value>;
     /// World size.
     fn ranks(&self) -> u32;
-    /// Warps a block.
+    /// Warps a block, where warps have 32 lanes; see [`Family::trace`].
     fn block_warps(&self) -> u32;
     /// Runs the kernel function: inside a trace only.
     #[doc(hidden)]
@@ -100,23 +98,15 @@ pub trait Family: Fields + Legal {
             .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })
     }
 
-    /// As [`Family::check`], and whether blocks have at most 1024 threads with warps of `warp_size` lanes.
-    fn check_for(&self, warp_size: u32) -> Result<(), FamilyError> {
-        self.check()?;
-        let most = MAX_THREADS / warp_size.max(1);
-        let allowed = || format!("at most {most} where warps have {warp_size} lanes");
-        Illegal::unless(self.block_warps() <= most, Self::WARPS, self.block_warps(), allowed)
-            .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })
-    }
-
     /// The kernel's parameters. Of a legal configuration: lengths of others may overflow.
     fn params(&self) -> Vec<ParamSpec> {
         Self::Args::params(self)
     }
 
-    /// Checks the configuration, and traces the kernel function for warps of `warp_size` lanes.
+    /// Checks the configuration, and traces the kernel function for warps of `warp_size` lanes. Blocks have at most 1024
+    /// threads: where warps have 64 lanes, 16 of them stand for 32.
     fn trace(&self, warp_size: u32) -> Result<Kernel, FamilyError> {
-        self.check_for(warp_size)?;
+        self.check()?;
         let meta = TraceMeta {
             name: Self::KERNEL.name.to_owned(),
             doc: Self::KERNEL.doc.to_owned(),
@@ -125,7 +115,7 @@ pub trait Family: Fields + Legal {
             config: self.describe(),
             ranks: self.ranks(),
             warp_size,
-            block_warps: self.block_warps(),
+            block_warps: self.block_warps().min(MAX_THREADS / warp_size.max(1)),
             loc: Self::KERNEL.loc,
         };
         Ok(trace_args::<Self::Args>(meta, self, |config, args| config.run(args))?)

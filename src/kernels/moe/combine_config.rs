@@ -4,7 +4,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::config::{MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of};
+use super::config::{MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of};
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
@@ -49,8 +49,12 @@ fn vectors_of_combine(key: &CombineKey) -> u32 {
     }
 }
 
-/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets.
+/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets. Where
+/// owners sum nothing, more warps have more loads and stores under way.
 fn warps_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) {
+        return 32;
+    }
     let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
     if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
 }
@@ -89,7 +93,7 @@ pub struct Combine {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| warps_of_combine(key))]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
     pub warps: u32,
     /// Blocks that send.
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
@@ -189,10 +193,10 @@ impl Combine {
     }
 
     /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
-    /// as many where nobody polls for them.
+    /// as many where nobody polls for them and a thread has more than 64 registers.
     pub(crate) fn tiles_in_flight(&self) -> u32 {
-        let vectors =
-            if self.protocol != Protocol::Packets && self.layout == Layout::Tokens { 16 } else { 8 };
+        let polls = self.protocol == Protocol::Packets || self.layout == Layout::Experts;
+        let vectors = if polls || self.warps > 16 { 8 } else { 16 };
         (vectors / self.vectors).max(1)
     }
 
@@ -216,6 +220,7 @@ impl Legal for Combine {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
+        warps_of(self.warps, self.layout == Layout::Tokens && self.protocol != Protocol::Packets)?;
         let row_bytes = self.hidden * self.dtype.dtype().bytes();
         protocol_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
         Illegal::unless(

@@ -65,7 +65,7 @@ pub struct Dispatch {
     #[key]
     pub phase: Phase,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 32 { 8 } else { 16 })]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
     pub warps: u32,
     /// Blocks that send rows.
     #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
@@ -76,8 +76,8 @@ pub struct Dispatch {
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens))]
     pub group_warps: u32,
-    /// Vectors of 16 bytes that a lane has in flight: of fp8 one has as many elements to compute with as four should have.
-    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| if key.dtype == RowDtype::Fp8 && key.hook != Hook::None { 1 } else { 4 })]
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
     pub vectors: u32,
     /// Tokens of a record.
     #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
@@ -95,6 +95,24 @@ fn only_waits(key: &DispatchKey) -> bool {
     key.layout == Layout::Tokens
         && key.hook == Hook::None
         && protocol(key.hidden, key.tokens) == Protocol::Flags
+}
+
+/// Of fp8 a lane has as many elements to compute with in one vector as it should have.
+fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
+    match key.dtype {
+        _ if only_waits(key) => 2,
+        RowDtype::Fp8 if key.hook != Hook::None => 1,
+        _ => 4,
+    }
+}
+
+/// Where nothing is moved but by stores to other ranks, more warps have more of them under way.
+fn warps_of_dispatch(key: &DispatchKey) -> u32 {
+    match key.tokens {
+        _ if only_waits(key) => 32,
+        ..32 => 8,
+        _ => 16,
+    }
 }
 
 /// Fewer that send once there are enough warps for all rows, as receivers have more to do: until the link is what they wait for.
@@ -380,6 +398,7 @@ impl Dispatch {
     pub fn fits(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
+        warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
         layout_of(self.layout, self.dedup)?;
         let most = self.tokens.next_power_of_two();
@@ -409,6 +428,13 @@ pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
 
 pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
     Illegal::unless(group_warps <= warps, "group_warps", group_warps, || format!("at most `warps`, {warps}"))
+}
+
+/// Of 32 warps a thread has 64 registers: enough where rows are passed on as they are, without polling for them.
+pub(super) fn warps_of(warps: u32, passes_on: bool) -> Result<(), Illegal> {
+    let why =
+        "at most 16, unless rows by token go with flags and without a hook: a thread would have 64 registers";
+    Illegal::unless(warps <= 16 || passes_on, "warps", warps, || why.to_owned())
 }
 
 pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {

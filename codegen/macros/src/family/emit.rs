@@ -2,7 +2,7 @@
 
 use proc_macro2::{Span, TokenStream};
 use quote::{format_ident, quote};
-use syn::{Expr, ext::IdentExt, spanned::Spanned};
+use syn::{Expr, spanned::Spanned};
 
 use super::{
     field::Field,
@@ -107,9 +107,9 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
     let keys = model.fields.iter().filter(|f| !f.tune).map(|f| &f.ident);
     let tunes: Vec<&Field> = model.fields.iter().filter(|f| f.tune).collect();
     let defaults = tunes.iter().enumerate().map(|(at, field)| default(model, field, at, codegen));
-    let (warps, warps_name) = match &model.warps {
-        Warps::Field(field) => (quote!(self.#field), field.unraw().to_string()),
-        Warps::Fixed(warps) => (quote!(#warps), "warps".to_owned()),
+    let warps = match &model.warps {
+        Warps::Field(field) => quote!(self.#field),
+        Warps::Fixed(warps) => quote!(#warps),
     };
     let info = info_path(kernel);
     quote! {
@@ -119,7 +119,6 @@ fn family(model: &Model, codegen: &TokenStream) -> TokenStream {
             type Args = #args;
             const NAME: &'static str = #name;
             const KERNEL: #codegen::KernelInfo = #info;
-            const WARPS: &'static str = #warps_name;
             fn key(&self) -> #key {
                 #key { #(#keys: self.#keys,)* }
             }
