@@ -1,7 +1,8 @@
 //! Which configurations are legal, and what tuning defaults to.
 
-use peerwarp::codegen::family::{Family, Illegal, Legal};
-use peerwarp::kernels::moe::{Combine, Dispatch, Layout, Protocol};
+use peerwarp::codegen::family::{Family, Illegal, Legal, Target};
+use peerwarp::codegen::print::{self, EmitInfo};
+use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Layout, Protocol};
 use peerwarp::models;
 use peerwarp::moe::{MoeShape, RowDtype};
 use peerwarp::moe_run::MoeTuning;
@@ -35,6 +36,9 @@ fn every_reason_is_given() {
         combine(|c| (c.experts, c.topk) = (4, 5)),
         combine(|c| (c.warps, c.group_warps) = (4, 8)),
         combine(|c| c.warps = 32),
+        combine(|c| {
+            (c.layout, c.protocol, c.warps, c.group_warps) = (Layout::Tokens, Protocol::Flags, 32, 2)
+        }),
         combine(|c| (c.send_blocks, c.recv_blocks) = (96, 64)),
         combine(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
     ];
@@ -56,6 +60,25 @@ fn limits_are_reached_but_not_passed() {
     let phase = peerwarp::kernels::moe::Phase::Send;
     dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();
     combine(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 96, 64)).unwrap();
+}
+
+/// Rows of 4096 bytes are two warps' work, but 32 warps are too many groups of two.
+#[test]
+fn defaults_for_prefill_by_token_are_emitted() {
+    for (hidden, tokens, ranks) in [(2048, 300, 2), (2048, 4096, 8), (64, 257, 16), (7168, 1024, 2)] {
+        for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
+            let shape = MoeShape { dtype, ..shape(hidden, 256, 8, tokens, ranks) };
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap();
+            for target in ["cuda:sm_90a", "hip:gfx942"].map(|t| t.parse::<Target>().unwrap()) {
+                let lanes = target.warp_size();
+                let kernels = [tuning.dispatch.trace(lanes), tuning.combine.trace(lanes)];
+                for kernel in kernels.map(Result::unwrap) {
+                    let info = EmitInfo { command: "peerwarp generate".into() };
+                    assert_eq!(print::emit(&kernel, target, &info).unwrap().launch.block_threads, 1024);
+                }
+            }
+        }
+    }
 }
 
 #[test]

@@ -4,7 +4,9 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::config::{MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of};
+use super::config::{
+    MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of, with_barriers,
+};
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
@@ -64,6 +66,19 @@ fn many_by_token(key: &CombineKey) -> bool {
     key.layout == Layout::Tokens && key.tokens > MOST_PACKETS
 }
 
+fn group_warps_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) || key.tokens <= 128 {
+        with_barriers(group_warps(key.hidden, 2, key.tokens), warps_of_combine(key))
+    } else {
+        1
+    }
+}
+
+/// Four, if that leaves four batches for each of 512 groups: with fewer, groups wait for those that have one more.
+fn batch_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) { (key.tokens * key.ranks / 2048).clamp(1, 4).next_power_of_two() } else { 1 }
+}
+
 /// Configuration of [`combine`](super::combine()).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
@@ -102,7 +117,7 @@ pub struct Combine {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| if many_by_token(key) || key.tokens <= 128 { group_warps(key.hidden, 2, key.tokens) } else { 1 })]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
@@ -114,7 +129,7 @@ pub struct Combine {
     #[tune(default = |key| protocol(key.hidden, key.tokens))]
     pub protocol: Protocol,
     /// Tokens whose rows come back with one flag, where they come with flags.
-    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| if many_by_token(key) { 4 } else { 1 })]
+    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]
     pub batch: u32,
 }
 

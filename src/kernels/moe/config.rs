@@ -14,6 +14,8 @@ use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = 132;
+/// Groups of several warps that a block has named barriers for, as CUDA has 16 and the block needs one.
+const MOST_GROUPS: u32 = 15;
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;
@@ -74,7 +76,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -427,7 +429,21 @@ pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
 }
 
 pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
-    Illegal::unless(group_warps <= warps, "group_warps", group_warps, || format!("at most `warps`, {warps}"))
+    Illegal::unless(group_warps <= warps, "group_warps", group_warps, || {
+        format!("at most `warps`, {warps}")
+    })?;
+    Illegal::unless(group_warps == with_barriers(group_warps, warps), "group_warps", group_warps, || {
+        format!(
+            "1 or at least {}: a block has named barriers for {MOST_GROUPS} groups of several warps",
+            with_barriers(group_warps, warps)
+        )
+    })
+}
+
+/// The fewest warps a group, but no fewer than so many, of which a block of `warps` has barriers for all groups.
+pub(super) fn with_barriers(group_warps: u32, warps: u32) -> u32 {
+    let meets = |group: &u32| *group == 1 || warps / group <= MOST_GROUPS;
+    (0..).map(|doubled| group_warps << doubled).find(meets).expect("one group needs one barrier")
 }
 
 /// Of 32 warps a thread has 64 registers: enough where rows are passed on as they are, without polling for them.
