@@ -1,6 +1,6 @@
 //! How many blocks of a kernel are resident at once. All blocks of a grid must be, because they wait for each other.
 
-use peerwarp_codegen::family::{HipArch, Target};
+use peerwarp_codegen::family::{CudaArch, HipArch, Target};
 use peerwarp_codegen::print::LaunchShape;
 
 use super::manifest::{Residency, Resources};
@@ -24,6 +24,27 @@ enum Registers {
     Files(u32),
     /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of 8.
     Simds(u32),
+}
+
+/// The device that a target stands for, and its multiprocessors: of those that serving and training use, the smallest
+/// common one.
+pub(super) fn reference(target: Target) -> (&'static str, u32) {
+    match target {
+        Target::Cuda(arch) => match arch {
+            CudaArch::Sm80 => ("A100", 108),
+            CudaArch::Sm86 => ("A40", 84),
+            CudaArch::Sm89 => ("L40S", 142),
+            CudaArch::Sm90 | CudaArch::Sm90a => ("H100 SXM", 132),
+            CudaArch::Sm100 | CudaArch::Sm100a => ("B200", 148),
+            CudaArch::Sm103a => ("B300", 148),
+            CudaArch::Sm120 | CudaArch::Sm120a => ("RTX PRO 6000 Blackwell", 188),
+        },
+        Target::Hip(arch) => match arch {
+            HipArch::Gfx90a => ("MI210", 104),
+            HipArch::Gfx942 => ("MI300X", 304),
+            HipArch::Gfx950 => ("MI355X", 256),
+        },
+    }
 }
 
 fn multiprocessor(target: Target) -> Multiprocessor {
@@ -102,7 +123,7 @@ pub(super) fn residency(
     used: &Resources,
     multiprocessors: Option<u32>,
 ) -> Result<Residency, String> {
-    let (device, own) = target.reference();
+    let (device, own) = reference(target);
     let (each, limit) = blocks_each(target, launch, used);
     let device = if multiprocessors.is_some() { "as given" } else { device };
     let residency = Residency {

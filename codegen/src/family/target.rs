@@ -121,27 +121,6 @@ impl Target {
         }
     }
 
-    /// The device that a target stands for, and its multiprocessors: of those that serving and training use, the smallest
-    /// common one.
-    pub const fn reference(self) -> (&'static str, u32) {
-        match self {
-            Target::Cuda(arch) => match arch {
-                CudaArch::Sm80 => ("A100", 108),
-                CudaArch::Sm86 => ("A40", 84),
-                CudaArch::Sm89 => ("L40S", 142),
-                CudaArch::Sm90 | CudaArch::Sm90a => ("H100 SXM", 132),
-                CudaArch::Sm100 | CudaArch::Sm100a => ("B200", 148),
-                CudaArch::Sm103a => ("B300", 148),
-                CudaArch::Sm120 | CudaArch::Sm120a => ("RTX PRO 6000 Blackwell", 188),
-            },
-            Target::Hip(arch) => match arch {
-                HipArch::Gfx90a => ("MI210", 104),
-                HipArch::Gfx942 => ("MI300X", 304),
-                HipArch::Gfx950 => ("MI355X", 256),
-            },
-        }
-    }
-
     /// Extension of emitted source files, without the dot.
     pub const fn file_extension(self) -> &'static str {
         match self {

@@ -6,7 +6,7 @@ use crate::{
 };
 
 use super::{
-    PrintError,
+    MOST_NAMED_BARRIERS, PrintError,
     emitter::{Emitter, Group},
     expr::{Expr, Prec},
     inline::Form,
@@ -292,7 +292,7 @@ impl Emitter<'_, '_> {
         match (warps, self.f.target) {
             (1, _) => Ok(Prim::Warp),
             _ if groups == 1 => Ok(Prim::Block),
-            (_, Target::Cuda(_)) if groups > 15 => {
+            (_, Target::Cuda(_)) if groups > MOST_NAMED_BARRIERS => {
                 Err(PrintError::TooManyNamedBarriers { loc, groups, warps })
             }
             _ => Ok(Prim::Warps),

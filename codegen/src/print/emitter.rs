@@ -94,8 +94,6 @@ pub(super) struct Emitter<'f, 'k> {
     pub loops: Vec<LoopLabels>,
     /// How many labels there are.
     pub labels: u32,
-    /// Whether the last statement returned from the function.
-    pub returned: bool,
 }
 
 impl<'f, 'k> Emitter<'f, 'k> {
@@ -117,7 +115,6 @@ impl<'f, 'k> Emitter<'f, 'k> {
             pending: vec![],
             loops: vec![],
             labels: 0,
-            returned: false,
         }
     }
 
@@ -196,8 +193,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
     fn begin_epoch(&mut self, id: OpId, word: ParamId) -> Expr {
         self.used.add(Prim::BeginEpoch);
         let kernel = self.f.p.kernel;
-        let begins = |op: &&OpId| matches!(kernel.op(**op).kind, OpKind::Epoch { advance: true, .. });
-        let nth = match kernel.prologue.ops.iter().take_while(|&&op| op != id).filter(begins).count() {
+        let before = kernel.prologue.ops.iter().take_while(|&&op| op != id);
+        let nth = match before.filter_map(|&op| super::source::begun(kernel, op)).count() {
             0 => String::new(),
             n => format!("<{n}>"),
         };

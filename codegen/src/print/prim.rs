@@ -280,6 +280,7 @@ impl Used {
 pub(super) const DEFINED: &[&str] = &[
     "abs_of",
     "acquire_system",
+    "begin_epoch",
     "bits_as",
     "block_in_grid",
     "broadcast",
@@ -308,7 +309,6 @@ pub(super) const DEFINED: &[&str] = &[
     "iota",
     "kernel_id",
     "lane_in_warp",
-    "begin_epoch",
     "least",
     "load",
     "load_packet",

@@ -231,9 +231,7 @@ fn role_text(
     e.declare_shared(&role.body, 1);
     e.declare_opened(&role.body);
     e.region(&role.body)?;
-    if !e.returned {
-        e.w.line("return true;");
-    }
+    e.w.line("return true;");
     let body = e.w.finish();
     let mut w = super::writer::Writer::new(0);
     w.comment(&format!("{}: blocks {first_block}..{} ({})", role.name, first_block + role.blocks, role.loc));
@@ -315,7 +313,7 @@ fn entry_body(
 }
 
 /// The epoch that an operation begins.
-fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
+pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     match kernel.op(id).kind {
         OpKind::Epoch { out, advance: true, .. } => Some(out),
         _ => None,

@@ -74,9 +74,10 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
     }
 }
 
-/// Four, if that leaves four batches for each of 512 groups: with fewer, groups wait for those that have one more.
+/// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
+/// more.
 fn batch_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) { (key.tokens * key.ranks / 2048).clamp(1, 4).next_power_of_two() } else { 1 }
+    if many_by_token(key) { 1 << (key.tokens * key.ranks / 2048).clamp(1, 4).ilog2() } else { 1 }
 }
 
 /// Configuration of [`combine`](super::combine()).

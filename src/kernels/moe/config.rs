@@ -2,6 +2,7 @@
 
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
@@ -14,8 +15,6 @@ use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
 const MAX_BLOCKS: u32 = 132;
-/// Groups of several warps that a block has named barriers for, as CUDA has 16 and the block needs one.
-const MOST_GROUPS: u32 = 15;
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;
@@ -434,7 +433,7 @@ pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
     })?;
     Illegal::unless(group_warps == with_barriers(group_warps, warps), "group_warps", group_warps, || {
         format!(
-            "1 or at least {}: a block has named barriers for {MOST_GROUPS} groups of several warps",
+            "1 or at least {}: a block has named barriers for {MOST_NAMED_BARRIERS} groups of several warps",
             with_barriers(group_warps, warps)
         )
     })
@@ -442,7 +441,7 @@ pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
 
 /// The fewest warps a group, but no fewer than so many, of which a block of `warps` has barriers for all groups.
 pub(super) fn with_barriers(group_warps: u32, warps: u32) -> u32 {
-    let meets = |group: &u32| *group == 1 || warps / group <= MOST_GROUPS;
+    let meets = |group: &u32| *group == 1 || warps / group <= MOST_NAMED_BARRIERS;
     (0..).map(|doubled| group_warps << doubled).find(meets).expect("one group needs one barrier")
 }
 
