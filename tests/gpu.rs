@@ -157,7 +157,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 }
             }
         }
-        cases += in_bulk(&world);
+        cases += in_bulk(&world) + claimed(&world);
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
 }
@@ -178,6 +178,29 @@ fn in_bulk(world: &Arc<World>) -> u32 {
                     cases += 1;
                 }
             }
+        }
+    }
+    cases
+}
+
+/// So few groups that they claim what they send and sum: of one warp and of two, with a flag for a row and for several.
+fn claimed(world: &Arc<World>) -> u32 {
+    let mut cases = 0;
+    for (dtype, layout, split) in [
+        (RowDtype::Bf16, Layout::Tokens, false),
+        (RowDtype::Fp8, Layout::Tokens, true),
+        (RowDtype::Bf16, Layout::Experts, false),
+    ] {
+        for (group_warps, batch) in [(1, 4), (2, 1)] {
+            let shape = shape(1024, 96, dtype);
+            let tuning = MoeTuning::defaults(&shape).unwrap().with_split(split);
+            let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
+            let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
+            (dispatch.warps, dispatch.group_warps, dispatch.send_blocks) = (8, group_warps, 2);
+            (combine.warps, combine.group_warps, combine.batch) = (8, group_warps, batch);
+            (combine.send_blocks, combine.recv_blocks) = (2, 2);
+            every_bit(world, &tuning, &[96, 61], 4, 51, 7);
+            cases += 1;
         }
     }
     cases

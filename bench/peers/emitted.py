@@ -20,8 +20,8 @@ from pathlib import Path
 SYMMETRIC = {"SYMMETRIC", "FLAGS", "PACKETS", "STAMPED", "STATUS"}
 # Kinds whose bytes are zero before the first launch. Packets have all bits set; so get buffers that need no value, where
 # it would show in the results if they were used.
-ZEROED = {"FLAGS", "STAMPED", "EPOCH", "STATUS"}
-KINDS = SYMMETRIC | {"LOCAL", "EPOCH"}
+ZEROED = {"FLAGS", "STAMPED", "EPOCH", "COUNTERS", "STATUS"}
+KINDS = SYMMETRIC | {"LOCAL", "EPOCH", "COUNTERS"}
 # Arguments that are no buffers.
 SCALARS = {"wait_budget_ns": ctypes.c_uint64, "rank": ctypes.c_uint32}
 # What begins a buffer within one allocation of several: more than the 16 bytes that kernels demand.

@@ -60,7 +60,9 @@ impl Plan {
         all.insert(name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match p.kind {
-            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped => self.cleared.push((name, 0)),
+            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped | ParamKind::Counters => {
+                self.cleared.push((name, 0))
+            }
             // No packet has arrived.
             ParamKind::Packets => self.cleared.push((name, 0xff)),
             _ => {}

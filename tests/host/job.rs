@@ -98,7 +98,7 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped => Some(0),
+                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped | ParamKind::Counters => Some(0),
                 ParamKind::Packets => Some(0xff),
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
             };
@@ -145,7 +145,9 @@ impl Job {
         let mut fields = vec![];
         for (p, field) in kernel.params.iter().zip(params) {
             let what = match p.kind {
-                ParamKind::Local | ParamKind::EpochWord => Field::Local(self.find(&renamed(&p.name))),
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => {
+                    Field::Local(self.find(&renamed(&p.name)))
+                }
                 ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
                     Field::Symmetric(self.find(&renamed(&p.name)))
                 }

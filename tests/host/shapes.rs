@@ -157,6 +157,20 @@ fn several_rows_with_a_flag() {
     run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
 }
 
+/// So many numbers for each of two groups of two warps, and of four of one, that they claim them.
+#[test]
+fn work_that_groups_claim() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 17, ranks: 3, dtype: RowDtype::Bf16 };
+    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
+    tuning.combine.batch = 2;
+    run(&ragged(shape), &tuning);
+    let mut tuning = small(&shape).with_protocol(Protocol::Flags);
+    let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
+    (dispatch.warps, dispatch.group_warps, dispatch.send_blocks) = (4, 2, 1);
+    (combine.warps, combine.group_warps, combine.send_blocks, combine.recv_blocks) = (4, 2, 1, 1);
+    run(&ragged(shape), &tuning);
+}
+
 #[test]
 fn epochs_that_wrap_around() {
     let shape = MoeShape { hidden: 32, experts: 8, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };

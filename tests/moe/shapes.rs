@@ -1,6 +1,9 @@
 //! Shapes and routings that protocols get wrong.
 
-use peerwarp::kernels::moe::{Hook, RoundTrip};
+use peerwarp::codegen::dsl::ParamSpec;
+use peerwarp::codegen::family::Family;
+use peerwarp::codegen::ir::ParamKind;
+use peerwarp::kernels::moe::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::moe_run::{MoeSim, MoeTuning};
 
@@ -151,6 +154,37 @@ fn many_records_a_rank() {
         tuning.dispatch.chunk = chunk;
         run(&problem, &tuning, 3);
     }
+}
+
+/// Whether dispatch's groups claim what they send, and combine's what they send and what they sum.
+fn all_claim(tuning: &MoeTuning) -> bool {
+    let (dispatch, combine) = (tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant());
+    let counters = |params: Vec<ParamSpec>| params.iter().filter(|p| p.kind == ParamKind::Counters).count();
+    (counters(dispatch.params()), counters(combine.params())) == (1, 2)
+}
+
+/// With as many numbers for each of four groups as make them claim; by rank there are fewer, none, and as many.
+#[test]
+fn work_that_groups_claim() {
+    let shape = shape(32, 8, 2, 17, 3);
+    let n = |round: u32| [17, round * 3, 2];
+    let rounds = (0..3).map(|round| Routing::uniform(&shape, &n(round), round.into()));
+    let problem = MoeProblem::with_rounds(shape, rounds.collect(), 5).unwrap();
+    for (layout, protocol, batch, dedup, split) in [
+        (Layout::Experts, Protocol::Flags, 1, true, false),
+        (Layout::Experts, Protocol::Flags, 2, true, true),
+        (Layout::Experts, Protocol::Flags, 1, false, false),
+        (Layout::Tokens, Protocol::Flags, 2, true, false),
+        (Layout::Tokens, Protocol::Bulk, 1, true, true),
+    ] {
+        let tuning = small(&shape).with_dedup(dedup).with_split(split);
+        let mut tuning = tuning.with_protocol(protocol).with_layout(layout);
+        tuning.combine.batch = batch;
+        assert!(all_claim(&tuning), "{tuning:?}");
+        run(&problem, &tuning, 3);
+    }
+    assert!(!all_claim(&small(&shape).with_protocol(Protocol::Packets)));
+    assert!(all_claim(&MoeTuning::defaults(&MoeShape { hidden: 7168, tokens: 4096, ..shape }).unwrap()));
 }
 
 #[test]

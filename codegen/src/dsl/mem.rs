@@ -401,7 +401,7 @@ pub struct Epoch {
 }
 
 impl EpochWord {
-    /// This launch's epoch; the word advances when the last block has finished. Before the roles, once.
+    /// This launch's epoch; the word advances when the last block has begun. Before the roles, once.
     #[track_caller]
     pub fn begin(&self) -> Epoch {
         self.epoch(true, Loc::caller())

@@ -45,7 +45,7 @@
 //!
 //! | what | where it is made |
 //! |---|---|
-//! | blocks that run a body, groups of their warps | [`role`], [`Group::split`], [`Group::strided`] |
+//! | blocks that run a body, groups of their warps | [`role`], [`Group::split`]; [`Group::strided`], [`Group::claimed`] |
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
@@ -60,6 +60,7 @@ mod any;
 mod args;
 mod buffer;
 mod check;
+mod claim;
 mod error;
 mod fold;
 mod group;
@@ -80,6 +81,7 @@ pub use peerwarp_macros::KernelArgs;
 pub use any::AnyTile;
 pub use args::{Arg, Binder, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
+pub use claim::{Claimed, ClaimedIter, Counter, Counters};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
@@ -104,9 +106,10 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, DevRange, Element, Epoch, EpochWord, F8, Flags, Group,
-        IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr, Shared, Stamped, Sym,
-        Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat, var,
+        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
+        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr,
+        Shared, Stamped, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to,
+        shared, splat, var,
     };
 }
 

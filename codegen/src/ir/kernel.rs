@@ -121,6 +121,8 @@ pub enum ParamKind {
     Stamped,
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
+    /// `U32` counters of this rank's global memory, zero before the first launch.
+    Counters,
     /// A scalar passed by value.
     Scalar,
 }

@@ -130,7 +130,7 @@ pub enum OpKind {
     /// The value of a scalar parameter.
     ScalarParam { out: ValueId, param: ParamId },
     /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest
-    /// value comes 2, so that parity keeps alternating). With `advance`, the last block to finish stores it back.
+    /// value comes 2, so that parity keeps alternating). With `advance`, the last block to begin stores it back.
     /// Only in the prologue, at most once a parameter.
     Epoch { out: ValueId, word: ParamId, advance: bool },
     /// Index of the current group among the groups of its role, `U32`. Consecutive indices go to different blocks

@@ -116,6 +116,7 @@ impl ParamKind {
             ParamKind::Packets => "packets",
             ParamKind::Stamped => "stamped",
             ParamKind::EpochWord => "epoch",
+            ParamKind::Counters => "counters",
             ParamKind::Scalar => "scalar",
         }
     }
@@ -129,6 +130,7 @@ impl ParamKind {
             ParamKind::Packets => "a packet buffer",
             ParamKind::Stamped => "a stamped buffer",
             ParamKind::EpochWord => "an epoch word",
+            ParamKind::Counters => "an array of counters",
             ParamKind::Scalar => "a scalar",
         }
     }

@@ -66,7 +66,7 @@ impl ArgsLayout {
         for (i, p) in kernel.params.iter().enumerate() {
             let name = names.of(ParamId(i as u32));
             match p.kind {
-                ParamKind::Local | ParamKind::EpochWord => add(name, 8, 1),
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => add(name, 8, 1),
                 ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
                     add(name, 8, kernel.ranks);
                 }
@@ -181,7 +181,7 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         let ty = scalar_type(p.dtype, language);
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
-            ParamKind::Local => format!("{ty}* {name};"),
+            ParamKind::Local | ParamKind::Counters => format!("{ty}* {name};"),
             ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
@@ -212,6 +212,7 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::Packets => ("PACKETS", all),
             ParamKind::Stamped => ("STAMPED", all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
+            ParamKind::Counters => ("COUNTERS", all),
             ParamKind::Scalar => return None,
         };
         let bytes = if used.contains(&id) { bytes } else { 0 };
@@ -225,7 +226,9 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 
 /// The members whose pointers a launch checks.
 pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
-    let count = |kind: &str| if matches!(kind, "LOCAL" | "EPOCH" | "TIMELINE") { 1 } else { kernel.ranks };
+    let count = |kind: &str| {
+        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "TIMELINE") { 1 } else { kernel.ranks }
+    };
     buffers(kernel, names, timeline)
         .into_iter()
         .filter(|b| b.bytes > 0)
@@ -242,6 +245,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
         ParamKind::Stamped => format!("stamped {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
+        ParamKind::Counters => format!("{} counters, zero at first", p.len),
         ParamKind::Scalar => String::new(),
     };
     // A doc comment is the author's text: no line of it may end a C comment.

@@ -125,6 +125,7 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
             ParamKind::Packets => "packets",
             ParamKind::Stamped => "stamped",
             ParamKind::EpochWord => "epoch",
+            ParamKind::Counters => "counters",
             ParamKind::Scalar => "scalar",
         };
         let shape =

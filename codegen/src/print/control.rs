@@ -265,12 +265,14 @@ impl Emitter<'_, '_> {
             _ => format!("const {ty} group;"),
         });
         let outer = std::mem::replace(&mut self.group, Group { name: "group", lanes: warps * k.warp_size });
+        self.votes = votes;
         self.names.enter();
         self.declare_shared(body, groups);
         let began = self.begin_group(body);
         self.region(body)?;
         self.end_group(id, &began);
         self.names.leave();
+        self.votes = false;
         self.group = outer;
         if votes {
             self.w.line("return true;");
@@ -278,7 +280,7 @@ impl Emitter<'_, '_> {
         self.w.shallower();
         self.w.line(if votes { "}();" } else { "}" });
         if votes {
-            self.w.line(&format!("if (!block.all({arrived})) return false;"));
+            self.w.line(&format!("if (!block.all({arrived})) return;"));
         } else if !last {
             self.w.line("block.sync();");
         }

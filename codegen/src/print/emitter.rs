@@ -90,6 +90,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub offsets: &'f HashMap<SharedId, u32>,
     /// Tile operations that wait to be written as one loop.
     pub pending: Vec<Item>,
+    /// Whether what is written runs inside a function of its own, whose groups vote on having met everybody.
+    pub votes: bool,
     /// The loops around the statement being written, outermost first.
     pub loops: Vec<LoopLabels>,
     /// How many labels there are.
@@ -113,6 +115,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             opened: HashMap::new(),
             offsets,
             pending: vec![],
+            votes: false,
             loops: vec![],
             labels: 0,
         }
@@ -233,7 +236,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
                     Expr::atom(format!("{}[args.rank]", self.arg(id).text))
                 }
                 ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
-                ParamKind::Local | ParamKind::Scalar => self.arg(id),
+                ParamKind::Local | ParamKind::Counters | ParamKind::Scalar => self.arg(id),
             },
         }
     }

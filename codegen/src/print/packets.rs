@@ -78,8 +78,8 @@ impl Emitter<'_, '_> {
         let from = list(self, tiles.iter().map(|t| t.from).collect())?;
         let mask = self.scalar(*mask)?;
         let base = self.base(Place::Param(*packets));
-        self.w.line(&format!(
-            "if (!take_packets({}, args, {}, {first}, {from}, {}, {}, {name}, {})) return false;",
+        self.leave_unless(&format!(
+            "take_packets({}, args, {}, {first}, {from}, {}, {}, {name}, {})",
             self.group.name,
             base.text,
             layout.len,

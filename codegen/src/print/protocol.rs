@@ -232,8 +232,8 @@ impl Emitter<'_, '_> {
             self.w.line(&format!("const u32 {peer} = {};", from.plain()));
             from = Expr::atom(peer);
         }
-        self.w.line(&format!(
-            "if (!wait_flag({}, args, {}[args.rank], {}, {}, {}, {})) return false;",
+        self.leave_unless(&format!(
+            "wait_flag({}, args, {}[args.rank], {}, {}, {}, {})",
             self.group.name,
             self.arg(flag).text,
             index.plain(),
@@ -242,6 +242,12 @@ impl Emitter<'_, '_> {
             self.site(id, flag)
         ));
         Ok(())
+    }
+
+    /// Writes a call that says whether what it waits for has come: if not, the group leaves.
+    pub fn leave_unless(&mut self, call: &str) {
+        let leave = if self.votes { "return false" } else { "return" };
+        self.w.line(&format!("if (!{call}) {leave};"));
     }
 
     pub fn wait_all(&mut self, id: OpId) -> Result<(), PrintError> {
@@ -264,8 +270,8 @@ impl Emitter<'_, '_> {
             Some(mask) => ("wait_some_flags", format!(", {}", self.scalar(mask)?.plain())),
             None => ("wait_flags", String::new()),
         };
-        self.w.line(&format!(
-            "if (!{function}({}, args, {}[args.rank], {}, {}{only}, {per_rank}, {}, {})) return false;",
+        self.leave_unless(&format!(
+            "{function}({}, args, {}[args.rank], {}, {}{only}, {per_rank}, {}, {})",
             self.group.name,
             self.arg(flag).text,
             index.plain(),

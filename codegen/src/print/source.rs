@@ -231,11 +231,10 @@ fn role_text(
     e.declare_shared(&role.body, 1);
     e.declare_opened(&role.body);
     e.region(&role.body)?;
-    e.w.line("return true;");
     let body = e.w.finish();
     let mut w = super::writer::Writer::new(0);
     w.comment(&format!("{}: blocks {first_block}..{} ({})", role.name, first_block + role.blocks, role.loc));
-    w.line(&format!("__device__ __forceinline__ bool {}({}) {{", function(role), parameters.join(", ")));
+    w.line(&format!("__device__ __forceinline__ void {}({}) {{", function(role), parameters.join(", ")));
     w.append(&body);
     w.line("}");
     Ok(w.finish().trim_end().to_string())

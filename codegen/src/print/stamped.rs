@@ -122,8 +122,8 @@ impl Emitter<'_, '_> {
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
         let base = self.base(Place::Param(stamped));
         let [index, from, wanted] = arguments;
-        self.w.line(&format!(
-            "if (!read_stamped({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})) return false;",
+        self.leave_unless(&format!(
+            "read_stamped({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})",
             self.group.name,
             base.text,
             stamp.plain(),

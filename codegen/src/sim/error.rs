@@ -173,6 +173,7 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
         ParamKind::Packets => "a packet buffer",
         ParamKind::Stamped => "a stamped buffer",
         ParamKind::EpochWord => "an epoch word",
+        ParamKind::Counters => "an array of counters",
         ParamKind::Scalar => "a scalar",
     }
 }

@@ -150,7 +150,7 @@ impl Machine {
         }
         let name: Arc<str> = name.into();
         self.by_name.insert(name.clone(), self.buffers.len());
-        self.buffers.push(Buffer { name, kind, bytes, zeroed: false });
+        self.buffers.push(Buffer { name, kind, bytes, zeroed: kind == ParamKind::Counters });
         Ok(())
     }
 

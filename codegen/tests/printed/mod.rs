@@ -1,5 +1,6 @@
 //! Kernels that the printer's tests emit, written in the DSL.
 
+mod broadcast;
 mod census;
 mod freight;
 mod mail;
@@ -25,6 +26,7 @@ pub const ALL: &[Fixture] = &[
     ("mail", mail::mail),
     ("census", census::census),
     ("freight", freight::freight),
+    ("broadcast", broadcast::broadcast),
 ];
 
 /// Emits a fixture for a target.

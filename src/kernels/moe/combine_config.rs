@@ -6,6 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::combine::CombineArgs;
 use super::config::{
     MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of, with_barriers,
+    worth_claiming,
 };
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
@@ -194,6 +195,19 @@ impl Combine {
             1 => self.return_rows(Protocol::Flags),
             _ => u64::from(self.batches() * self.ranks),
         }
+    }
+
+    /// Whether groups claim the slots, or batches of them, that they send.
+    pub(super) fn claims_sends(&self) -> bool {
+        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
+        worth_claiming(self.protocol, slots * self.ranks, groups)
+    }
+
+    /// Whether groups claim the tokens that they sum.
+    pub(super) fn claims_tokens(&self) -> bool {
+        let groups = self.recv_blocks * (self.warps / self.group_warps);
+        worth_claiming(self.protocol, self.tokens, groups)
     }
 
     /// How groups divide rows that they sum. With flags, each of which has to be waited for, a group has rows of its own where

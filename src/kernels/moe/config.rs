@@ -156,14 +156,23 @@ pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     }
 }
 
-/// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, and
-/// whose bases fit half the shared memory.
+/// Whether groups claim their work one by one, and are not dealt it: claiming takes a microsecond, which is little beside rows that
+/// are waited for with flags, and comes back only where each group has several numbers, as not all are equally fast.
+pub(super) fn worth_claiming(protocol: Protocol, numbers: u32, groups: u32) -> bool {
+    protocol != Protocol::Packets && numbers >= 4 * groups
+}
+
+/// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
+/// eight where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
 fn record_tokens(key: &DispatchKey) -> u32 {
     let base_words = |chunk: u32| {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
-    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / 4).min(512);
+    let counted_at_once =
+        key.layout == Layout::Tokens && protocol(key.hidden, key.tokens) == Protocol::Packets;
+    let records = if counted_at_once { 8 } else { 4 };
+    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
     let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
     (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
@@ -309,6 +318,11 @@ impl Dispatch {
     pub(super) fn sends_apart(&self) -> bool {
         let parts = self.slots() * self.pieces().parts() * self.ranks;
         self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
+    }
+
+    /// Whether groups claim the rows that they send.
+    pub(super) fn claims(&self) -> bool {
+        worth_claiming(self.protocol, self.slots(), self.send_blocks * (self.warps / self.group_warps))
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.

@@ -33,6 +33,9 @@ pub struct TokenArgs {
     /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
+    /// How many slots groups have claimed to send, where they claim them.
+    #[len(|c| u64::from(c.claims()))]
+    pub slots_claimed: Option<Counters>,
 }
 
 /// Parameters of [`dispatch`].
@@ -255,7 +258,8 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
 #[kernel]
 fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
-    for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
+    let counter = a.slots_claimed.map(|claimed| claimed.counter(0));
+    for i in g.claimed(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());

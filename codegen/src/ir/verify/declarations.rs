@@ -82,7 +82,9 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         ParamKind::Stamped => {
             (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32")
         }
-        ParamKind::Flags | ParamKind::EpochWord => (p.dtype == Dtype::U32, "it is always u32"),
+        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Counters => {
+            (p.dtype == Dtype::U32, "it is always u32")
+        }
         ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),
     };
     if !dtype_ok {

@@ -336,7 +336,7 @@ impl Check<'_, '_> {
     fn readable(&mut self, place: Place) {
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
-                ParamKind::Local | ParamKind::Symmetric => {}
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters => {}
                 ParamKind::Flags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
@@ -355,7 +355,7 @@ impl Check<'_, '_> {
         if let Place::Param(p) = place {
             let param = self.report.param(p).name.clone();
             match self.report.param(p).kind {
-                ParamKind::Local => {}
+                ParamKind::Local | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
