@@ -183,7 +183,8 @@ fn in_bulk(world: &Arc<World>) -> u32 {
     cases
 }
 
-/// So few groups that they claim what they send and sum: of one warp and of two, with a flag for a row and for several.
+/// As many groups as claim what they send on two ranks, and rows for each: of one warp and of two, with a flag for a row and for
+/// several, and few that send back and sum.
 fn claimed(world: &Arc<World>) -> u32 {
     let mut cases = 0;
     for (dtype, layout, split) in [
@@ -191,15 +192,16 @@ fn claimed(world: &Arc<World>) -> u32 {
         (RowDtype::Fp8, Layout::Tokens, true),
         (RowDtype::Bf16, Layout::Experts, false),
     ] {
-        for (group_warps, batch) in [(1, 4), (2, 1)] {
-            let shape = shape(1024, 96, dtype);
+        for (warps, group_warps, batch) in [(8, 1, 4), (16, 2, 1)] {
+            let shape = shape(512, 2048, dtype);
             let tuning = MoeTuning::defaults(&shape).unwrap().with_split(split);
             let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
             let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
-            (dispatch.warps, dispatch.group_warps, dispatch.send_blocks) = (8, group_warps, 2);
-            (combine.warps, combine.group_warps, combine.batch) = (8, group_warps, batch);
-            (combine.send_blocks, combine.recv_blocks) = (2, 2);
-            every_bit(world, &tuning, &[96, 61], 4, 51, 7);
+            (dispatch.warps, dispatch.group_warps) = (warps, group_warps);
+            (dispatch.send_blocks, dispatch.recv_blocks) = (64, 16);
+            (combine.warps, combine.group_warps, combine.batch) = (warps, group_warps, batch);
+            (combine.send_blocks, combine.recv_blocks) = (8, 4);
+            every_bit(world, &tuning, &[2048, 1311], 4, 0, 7);
             cases += 1;
         }
     }

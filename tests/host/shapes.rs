@@ -160,7 +160,7 @@ fn several_rows_with_a_flag() {
 /// So many numbers for each of two groups of two warps, and of four of one, that they claim them.
 #[test]
 fn work_that_groups_claim() {
-    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 17, ranks: 3, dtype: RowDtype::Bf16 };
+    let shape = MoeShape { hidden: 136, experts: 10, topk: 4, tokens: 17, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
     tuning.combine.batch = 2;
     run(&ragged(shape), &tuning);

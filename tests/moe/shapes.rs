@@ -156,18 +156,18 @@ fn many_records_a_rank() {
     }
 }
 
-/// Whether dispatch's groups claim what they send, and combine's what they send and what they sum.
-fn all_claim(tuning: &MoeTuning) -> bool {
+/// How many counters the groups of dispatch and of combine claim from.
+fn counters(tuning: &MoeTuning) -> (usize, usize) {
     let (dispatch, combine) = (tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant());
     let counters = |params: Vec<ParamSpec>| params.iter().filter(|p| p.kind == ParamKind::Counters).count();
-    (counters(dispatch.params()), counters(combine.params())) == (1, 2)
+    (counters(dispatch.params()), counters(combine.params()))
 }
 
 /// With as many numbers for each of four groups as make them claim; by rank there are fewer, none, and as many.
 #[test]
 fn work_that_groups_claim() {
-    let shape = shape(32, 8, 2, 17, 3);
-    let n = |round: u32| [17, round * 3, 2];
+    let shape = shape(32, 8, 4, 17, 4);
+    let n = |round: u32| [17, round * 3, 2, 9];
     let rounds = (0..3).map(|round| Routing::uniform(&shape, &n(round), round.into()));
     let problem = MoeProblem::with_rounds(shape, rounds.collect(), 5).unwrap();
     for (layout, protocol, batch, dedup, split) in [
@@ -180,11 +180,18 @@ fn work_that_groups_claim() {
         let tuning = small(&shape).with_dedup(dedup).with_split(split);
         let mut tuning = tuning.with_protocol(protocol).with_layout(layout);
         tuning.combine.batch = batch;
-        assert!(all_claim(&tuning), "{tuning:?}");
+        // Where a slot goes to one rank, claiming it does not pay.
+        assert_eq!(counters(&tuning), (dedup.into(), 2), "{tuning:?}");
         run(&problem, &tuning, 3);
     }
-    assert!(!all_claim(&small(&shape).with_protocol(Protocol::Packets)));
-    assert!(all_claim(&MoeTuning::defaults(&MoeShape { hidden: 7168, tokens: 4096, ..shape }).unwrap()));
+    assert_eq!(counters(&small(&shape).with_protocol(Protocol::Packets)), (0, 0));
+    for (ranks, layout, claiming) in
+        [(2, Layout::Tokens, 1), (2, Layout::Experts, 0), (8, Layout::Experts, 1)]
+    {
+        let shape = MoeShape { hidden: 7168, tokens: 4096, ranks, ..shape };
+        let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
+        assert_eq!(counters(&tuning), (claiming, 2), "{tuning:?}");
+    }
 }
 
 #[test]

@@ -156,8 +156,8 @@ pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     }
 }
 
-/// Whether groups claim their work one by one, and are not dealt it: claiming takes a microsecond, which is little beside rows that
-/// are waited for with flags, and comes back only where each group has several numbers, as not all are equally fast.
+/// Whether groups claim rows that go with flags, and are not dealt them: it comes back only where each has several, as not all
+/// groups are equally fast.
 pub(super) fn worth_claiming(protocol: Protocol, numbers: u32, groups: u32) -> bool {
     protocol != Protocol::Packets && numbers >= 4 * groups
 }
@@ -320,9 +320,13 @@ impl Dispatch {
         self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
     }
 
-    /// Whether groups claim the rows that they send.
+    /// Whether groups claim the slots that they send. With each claim the warps of a group wait for the one that releases the row
+    /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
+    /// what they wait for.
     pub(super) fn claims(&self) -> bool {
-        worth_claiming(self.protocol, self.slots(), self.send_blocks * (self.warps / self.group_warps))
+        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let copies = self.ranks.min(self.slot_entries());
+        worth_claiming(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
