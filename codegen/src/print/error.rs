@@ -157,6 +157,14 @@ pub enum PrintError {
         /// The name.
         name: String,
     },
+    /// A kernel's name that emitted source uses for something else.
+    #[error(
+        "a kernel cannot be called `{name}`, as emitted source has something else of that name; choose another one"
+    )]
+    TakenName {
+        /// Variant name.
+        name: String,
+    },
     /// A template failed to render.
     #[error("template `{template}` failed to render: {message}")]
     Template {

@@ -1,6 +1,6 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{Dtype, Loc, OpId, OpKind, Place, ReduceOp, ValueId};
+use crate::ir::{Dtype, Loc, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId};
 
 use super::{
     PrintError,
@@ -141,7 +141,14 @@ impl Emitter<'_, '_> {
         let operand = self.scalar(value)?;
         let call = Expr::call(&format!("{name}{scope}"), [&address, &operand]).text;
         if self.f.p.users(out).is_empty() {
-            self.w.line(&format!("if ({} == 0) {call};", self.lane()));
+            let line = format!("if ({} == 0) {call};", self.lane());
+            if let (Place::Param(p), ReduceOp::And) = (place, how)
+                && self.f.p.kernel.params[p.index()].kind == ParamKind::Counters
+            {
+                self.w.line_with(&line, "for the next launch: every group has heard of the end");
+            } else {
+                self.w.line(&line);
+            }
             return Ok(());
         }
         self.used.add(Prim::Once);

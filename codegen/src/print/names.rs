@@ -2,6 +2,7 @@
 
 use std::collections::HashSet;
 
+use super::prim::DEFINED;
 use crate::ir::Kernel;
 
 /// Words that no emitted variable may be called: the language's, the compilers', and those the printer uses itself.
@@ -231,6 +232,11 @@ pub(super) fn is_identifier(name: &str) -> bool {
     let mut chars = name.chars();
     chars.next().is_some_and(|c| c.is_ascii_alphabetic())
         && chars.all(|c| c.is_ascii_alphanumeric() || c == '_')
+}
+
+/// Whether a word of the language, or what primitives define, has this name.
+pub(super) fn is_taken(name: &str) -> bool {
+    RESERVED.contains(&name) || DEFINED.contains(&name)
 }
 
 #[cfg(test)]

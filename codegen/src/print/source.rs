@@ -16,7 +16,7 @@ use super::{
     inline::Form,
     launch,
     memory::place_of,
-    names::is_identifier,
+    names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
     splats,
@@ -117,6 +117,9 @@ fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
         if !is_identifier(name) {
             return Err(PrintError::Name { what, name: name.clone() });
         }
+    }
+    if is_taken(&kernel.variant) {
+        return Err(PrintError::TakenName { name: variant() });
     }
     Ok(())
 }

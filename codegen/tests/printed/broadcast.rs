@@ -13,7 +13,7 @@ pub const ROW: u32 = 96;
 
 /// Rows to all ranks: whichever group is free claims the next one, to send it or to take it out.
 pub fn broadcast(warp_size: u32) -> Kernel {
-    let mut meta = TraceMeta::new("broadcast", RANKS, warp_size, 4);
+    let mut meta = TraceMeta::new("broadcast_rows", RANKS, warp_size, 4);
     meta.doc = "Brings the first n rows of every rank to all ranks, except those that are empty.".into();
     let body = |p: &mut Binder| {
         let x = p.arg::<Ptr<u32>>("x", (ROWS * ROW).into());

@@ -92,6 +92,11 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64
     /* 32768 flags on each rank: A row has come back, `[token][owner]` or `[token][k]`; those of a batch of
      * tokens, `[batch][owner]`. */
     uint32_t* return_flag[8];
+    /* 1 counters, zero at first: How many slots, or batches of tokens, groups have claimed to send, where they
+     * claim them. */
+    uint32_t* sends_claimed;
+    /* 1 counters, zero at first: How many tokens groups have claimed to sum, where they claim them. */
+    uint32_t* tokens_claimed;
     /* advances with each launch: Counts combines: as many as dispatches. */
     PeerwarpEpochWord* epoch;
     /* Each rank's status record. */
@@ -103,8 +108,8 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64
 } moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_flags_b1_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
- * bytes it is not used, and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too.
+ * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_BUFFERS(X) \
     X(y, LOCAL, 3758096384) \
     X(n_from, LOCAL, 32) \
@@ -116,6 +121,8 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64
     X(out, LOCAL, 58720256) \
     X(returns, SYMMETRIC, 469762048) \
     X(return_flag, FLAGS, 131072) \
+    X(sends_claimed, COUNTERS, 4) \
+    X(tokens_claimed, COUNTERS, 4) \
     X(epoch, EPOCH, 8) \
     X(status, STATUS, 56)
 
@@ -124,7 +131,7 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_GRID_BLOCKS 128
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_BLOCK_THREADS 1024
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_SHARED_BYTES 0 /* dynamic */
-#define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_ARGS_BYTES 280
+#define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_ARGS_BYTES 296
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_KERNEL_ID UINT64_C(0x3282be366852f2b9)
 #define MOE_COMBINE_H7168_E256_K8_T4096_R8_BF16_EXPERTS_BOTH__W16_S64_R64_G1_V2_DEDUP_FLAGS_B1_ENTRY "moe_combine_h7168_e256_k8_t4096_r8_bf16_experts_both__w16_s64_r64_g1_v2_dedup_flags_b1" /* to look up in a compiled module */
 

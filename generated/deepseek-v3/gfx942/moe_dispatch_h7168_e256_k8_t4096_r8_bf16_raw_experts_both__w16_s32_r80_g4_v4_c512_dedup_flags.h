@@ -85,6 +85,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s3
     /* f32[32768]: Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no
      * more. */
     const float* weights;
+    /* 1 counters, zero at first: How many slots groups have claimed to send, where they claim them. */
+    uint32_t* slots_claimed;
     /* u32[939524096]: Out, unless rows arrive in their places: rows received, by expert, source, token and k;
      * or `[source][token][row]`. */
     uint32_t* rows;
@@ -127,13 +129,14 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s3
 } moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s32_r80_g4_v4_c512_dedup_flags_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
- * bytes it is not used, and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too.
+ * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_BUFFERS(X) \
     X(x, LOCAL, 58720256) \
     X(n, LOCAL, 4) \
     X(ids, LOCAL, 131072) \
     X(weights, LOCAL, 131072) \
+    X(slots_claimed, COUNTERS, 4) \
     X(rows, LOCAL, 3758096384) \
     X(expert_start, LOCAL, 132) \
     X(expert_rows, LOCAL, 128) \
@@ -155,7 +158,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s3
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_GRID_BLOCKS 120
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_BLOCK_THREADS 1024
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_SHARED_BYTES 8576 /* dynamic */
-#define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_ARGS_BYTES 616
+#define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_ARGS_BYTES 624
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_KERNEL_ID UINT64_C(0x8671d83b40a3335f)
 #define MOE_DISPATCH_H7168_E256_K8_T4096_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G4_V4_C512_DEDUP_FLAGS_ENTRY "moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_experts_both__w16_s32_r80_g4_v4_c512_dedup_flags" /* to look up in a compiled module */
 

@@ -103,8 +103,8 @@ typedef struct moe_combine_h7168_e256_k8_t8_r8_bf16_experts_both__w8_s64_r32_g1_
 } moe_combine_h7168_e256_k8_t8_r8_bf16_experts_both__w8_s64_r32_g1_v2_dedup_packets_b1_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
- * bytes it is not used, and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too.
+ * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_COMBINE_H7168_E256_K8_T8_R8_BF16_EXPERTS_BOTH__W8_S64_R32_G1_V2_DEDUP_PACKETS_B1_BUFFERS(X) \
     X(y, LOCAL, 7340032) \
     X(n_from, LOCAL, 32) \

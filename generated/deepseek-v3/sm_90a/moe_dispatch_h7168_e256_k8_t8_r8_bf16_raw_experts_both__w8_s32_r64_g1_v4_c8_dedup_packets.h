@@ -124,8 +124,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_experts_both__w8_s32_r6
 } moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_experts_both__w8_s32_r64_g1_v4_c8_dedup_packets_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
- * bytes it is not used, and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too.
+ * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTS_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_BUFFERS(X) \
     X(x, LOCAL, 114688) \
     X(n, LOCAL, 4) \

@@ -125,8 +125,8 @@ typedef struct moe_dispatch_h5120_e160_k8_t128_r8_bf16_raw_experts_both__w16_s32
 } moe_dispatch_h5120_e160_k8_t128_r8_bf16_raw_experts_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args;
 
 /* What to allocate on each rank, as X(member, kind, bytes) for each buffer. Kinds are LOCAL, SYMMETRIC,
- * FLAGS, PACKETS, STAMPED, EPOCH and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too. With 0
- * bytes it is not used, and its pointers may be null. */
+ * FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS and STATUS; FLAGS, PACKETS, STAMPED and STATUS are symmetric, too.
+ * With 0 bytes it is not used, and its pointers may be null. */
 #define MOE_DISPATCH_H5120_E160_K8_T128_R8_BF16_RAW_EXPERTS_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_BUFFERS(X) \
     X(x, LOCAL, 1310720) \
     X(n, LOCAL, 4) \

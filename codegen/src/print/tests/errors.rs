@@ -97,6 +97,24 @@ fn tiles_that_cross_into_a_split() {
 }
 
 #[test]
+fn kernels_that_are_called_like_something_else() {
+    for (name, taken) in [("broadcast", true), ("once", true), ("while", true), ("broadcast_rows", false)] {
+        let kernel = trace(TraceMeta::new(name, 4, 32, 4), |p| {
+            let x = p.arg::<Ptr<u32>>("x", 64);
+            role("main", 1, |_| x.set(0, 1));
+        });
+        for target in ["cuda:sm_90a", "hip:gfx942"] {
+            let mut kernel = kernel.clone().unwrap();
+            kernel.warp_size = target.parse::<crate::family::Target>().unwrap().warp_size();
+            let error = printed(&kernel, target).err();
+            assert_eq!(error.is_some(), taken, "{name}: {error:?}");
+            let named = |e: PrintError| e.to_string().contains(&format!("`{name}`"));
+            assert!(error.is_none_or(named), "{name}");
+        }
+    }
+}
+
+#[test]
 fn planted_relaxed_signals_and_dtypes_without_arithmetic() {
     let mut k = kernel(|p| {
         let inbox = p.arg::<Sym<u32>>("inbox", 16);

@@ -89,7 +89,6 @@ fn a_read_that_an_assignment_overtakes_is_copied() {
     block.sync();
     if (block.lane == 0) args.n[old] = v;
     if (block.lane == 0) args.n[1] = old;
-    return true;
     ");
 }
 
