@@ -223,7 +223,8 @@ fn epochs_wrap(world: &Arc<World>, tuning: &MoeTuning, n: &[u32]) {
 #[test]
 fn epochs_that_wrap_around_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
-    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let shared = WorldOptions { share_multiprocessors: true, ..options() };
+    let world = Arc::new(World::of_gpus(&gpus[..2], &shared).unwrap());
     let shape = MoeShape { topk: 1, ..shape(2048, 64, RowDtype::Bf16) };
     let mut cases = 0;
     for (dedup, split, protocol, layout) in [

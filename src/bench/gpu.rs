@@ -104,6 +104,7 @@ pub fn run(
             seed: cases.first().map_or(0, |c| c.problem.seed),
             checked: options.check,
             process_per_rank: world.members().len() < world.ranks() as usize,
+            multiprocessors_shared: world.shares_multiprocessors(),
         },
         floor_us,
         cases: times,

@@ -22,6 +22,14 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
         ),
         ("caches", yes(method.l2_flushed, cold, "not flushed: an iteration reads what the one before read")),
         (
+            "multiprocessors",
+            yes(
+                method.multiprocessors_shared,
+                "shared by blocks",
+                "one for each block, where there are enough",
+            ),
+        ),
+        (
             "floor",
             format!("{:.1} us: a kernel that does nothing, timed in the same way", bench.floor_us.median),
         ),

@@ -110,6 +110,9 @@ pub struct Method {
     /// Whether every rank was a process of its own; if not, one process had all of them.
     #[serde(default)]
     pub process_per_rank: bool,
+    /// Whether multiprocessors were shared, as with `WorldOptions::share_multiprocessors`.
+    #[serde(default)]
+    pub multiprocessors_shared: bool,
 }
 
 /// One problem.

@@ -182,6 +182,9 @@ pub(crate) struct BenchArgs {
     /// Write 256 MiB before each iteration, so that no cache holds what it reads
     #[arg(long)]
     pub flush_l2: bool,
+    /// Let blocks share multiprocessors, as with `WorldOptions::share_multiprocessors`
+    #[arg(long)]
+    pub share_multiprocessors: bool,
     /// Time other libraries on the same GPUs: PyTorch with NCCL and, where installed, DeepEP, pplx-kernels, flashinfer
     #[arg(long)]
     pub compare: bool,

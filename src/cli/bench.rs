@@ -73,12 +73,14 @@ fn world(args: &BenchArgs, inputs: &Inputs, cases: &[Case]) -> Result<Arc<World>
         ("iterations", args.iterations.to_string()),
         ("rounds", args.rounds.to_string()),
         ("flushing of caches", args.flush_l2.to_string()),
+        ("sharing of multiprocessors", args.share_multiprocessors.to_string()),
         ("check", (!args.skip_check).to_string()),
         ("routing", format!("{}, seed {}", inputs.routing, inputs.seed)),
     ];
     let facts = method.map(|(name, value)| (name.to_owned(), value)).into();
     let wait_budget = wait_budget(args.wait_budget)?;
-    let options = WorldOptions { wait_budget, facts, ..WorldOptions::default() };
+    let share_multiprocessors = args.share_multiprocessors;
+    let options = WorldOptions { wait_budget, facts, share_multiprocessors, ..WorldOptions::default() };
     Ok(Arc::new(super::run_gpu::world(ranks, options, cases.iter().map(|case| &case.tuning))?))
 }
 

@@ -9,7 +9,6 @@ use super::RuntimeError;
 use super::args::KernelArgs;
 use super::handles::{Buffer, LoadedKernel, Stream};
 use super::image::Images;
-use super::moe::load;
 use super::symmetric::Symmetric;
 use super::timeline::Recorder;
 use super::world::World;
@@ -112,7 +111,7 @@ impl Place {
         let Some(recorder) = recorder else {
             return Err(RuntimeError::invalid("images", &image.variant, "images with a timeline"));
         };
-        let (stream, kernel) = (Stream::new(&member.gpu)?, load(&member.gpu, &image)?);
+        let (stream, kernel) = (Stream::new(&member.gpu)?, world.load(&member.gpu, &image)?);
         Ok(Place { stream, kernel, args, recorder, _epoch: epoch })
     }
 }

@@ -7,9 +7,9 @@ use peerwarp_codegen::family::{DynConfig, Family, Variant};
 
 use super::RuntimeError;
 use super::args::{KernelArgs, Slot};
-use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream};
+use super::gpu::{DevicePtr, Gpu, RawStream};
 use super::handles::{Buffer, LoadedKernel};
-use super::image::{Images, KernelImage};
+use super::image::Images;
 use super::plan::{INPUTS, Kernel, OUTPUTS, Plan};
 use super::symmetric::{Member, Symmetric};
 use super::timeline::Recorder;
@@ -206,18 +206,12 @@ impl Making<'_> {
         }
         let recorder = Recorder::new(&self.member.gpu, &image, label, self.member.rank, &mut args)?;
         args.ready()?;
-        let kernel = load(&self.member.gpu, &image)?;
+        let kernel = self.world.load(&self.member.gpu, &image)?;
         let slot = |name: &str| slots.get(name).copied();
         let inputs = INPUTS.map(slot);
         let [y, out] = OUTPUTS.map(slot);
         Ok(Launch { kernel, args, inputs, y, out, recorder })
     }
-}
-
-/// Loads a kernel whose blocks wait for each other.
-pub(super) fn load(gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
-    let config = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
-    LoadedKernel::new(gpu, &image.module, &image.entry, config)
 }
 
 /// One kernel with its arguments, and the places of those that change.

@@ -8,6 +8,7 @@ use super::super::world::WorldOptions;
 use super::*;
 use crate::kernels::moe::Protocol;
 use crate::moe::{MoeShape, RowDtype};
+use crate::runtime::gpu::LaunchConfig;
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
@@ -28,6 +29,24 @@ fn member(launched: &Launched, variant: &dyn DynConfig, name: &str, at: usize) -
     let image = Uncompiled.image(variant, Target::Cuda(CudaArch::Sm90a)).unwrap();
     let field = image.args.fields.iter().find(|f| f.name == name).unwrap();
     launched.args[field.offset as usize / 8 + at]
+}
+
+#[test]
+fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
+    let shared_bytes = |share_multiprocessors| {
+        let machine = Arc::new(Machine::default());
+        let options = WorldOptions { share_multiprocessors, ..WorldOptions::default() };
+        let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &options).unwrap());
+        let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
+        // SAFETY: nothing runs on mocks.
+        let _ = unsafe { op.ranks_mut()[0].dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
+        let bytes = machine.launches.lock().unwrap()[0].config.shared_bytes;
+        bytes
+    };
+    let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
+    let (needed, alone) = (image.launch.shared_bytes, image.launch.alone_bytes.unwrap());
+    assert!(needed < alone, "{needed} {alone}");
+    assert_eq!((shared_bytes(false), shared_bytes(true)), (alone, needed));
 }
 
 #[test]
