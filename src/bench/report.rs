@@ -22,11 +22,11 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
         ),
         ("caches", yes(method.l2_flushed, cold, "not flushed: an iteration reads what the one before read")),
         (
-            "multiprocessors",
+            "blocks",
             yes(
                 method.multiprocessors_shared,
-                "shared by blocks",
-                "one for each block, where there are enough",
+                "share multiprocessors",
+                "have a multiprocessor each, where there are enough",
             ),
         ),
         (
