@@ -40,8 +40,7 @@ fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
         let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
         // SAFETY: nothing runs on mocks.
         let _ = unsafe { op.ranks_mut()[0].dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
-        let bytes = machine.launches.lock().unwrap()[0].config.shared_bytes;
-        bytes
+        machine.launches.lock().unwrap()[0].config.shared_bytes
     };
     let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
     let (needed, alone) = (image.launch.shared_bytes, image.launch.alone_bytes.unwrap());
