@@ -52,12 +52,6 @@ pub struct Counter {
 }
 
 impl Counters {
-    /// Number of counters.
-    #[allow(clippy::len_without_is_empty)] // no array of counters is empty
-    pub fn len(&self) -> u64 {
-        self.buf.len
-    }
-
     /// The `index`-th one.
     pub fn counter(&self, index: u32) -> Counter {
         Counter { buf: self.buf, index }
@@ -75,12 +69,7 @@ impl Group {
     /// Without a counter this is [`Group::strided`]. Use it in `for` in a `#[kernel]` function.
     #[track_caller]
     pub fn claimed(&self, n: impl IntoVal<u32>, counter: Option<Counter>) -> Claimed {
-        let loc = Loc::caller();
-        Claimed {
-            range: DevRange { start: self.index(), end: n.val(), step: host(self.count(), loc) },
-            groups: self.count(),
-            counter,
-        }
+        Claimed { range: self.strided(n), groups: self.count(), counter }
     }
 }
 
