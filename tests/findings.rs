@@ -5,8 +5,8 @@ use std::sync::Arc;
 use peerwarp::cli::{App, Said, checked};
 use peerwarp::codegen::ir::ParamKind;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine};
+use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
 use peerwarp::prelude::*;
-use peerwarp::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
 
 /// What is wrong.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -10,18 +10,20 @@ use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
 use peerwarp::codegen::print::SiteKind;
-use peerwarp::kernels::moe::{Hook, Layout, Protocol};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeGpu, MoeTuning};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
+use peerwarp::families::moe::run::{MoeGpu, MoeTuning};
+use peerwarp::families::moe::slices::TokenSlices;
+use peerwarp::families::moe::{MoeAllToAll, Tokens};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::harness::trace::clock::ClockLine;
+use peerwarp::harness::trace::clocks::Clocks;
+use peerwarp::harness::trace::{Trace, matches};
 use peerwarp::runtime::cache::ModuleCache;
-use peerwarp::runtime::cuda::TokenSlices;
 use peerwarp::runtime::gpu::{Gpu, Sharing};
 use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
 use peerwarp::runtime::status::Aborted;
-use peerwarp::runtime::{Clocks, Launched, MoeAllToAll, RuntimeError, Tokens, World, WorldOptions, cuda};
-use peerwarp::trace::clock::ClockLine;
-use peerwarp::trace::{Trace, matches};
+use peerwarp::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 use serde_json::json;
 
 /// Kernels of two tests would wait for each other's GPUs.

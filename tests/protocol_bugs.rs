@@ -4,18 +4,18 @@
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use rayon::prelude::*;
 
-const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
-const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
-const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
-const INDEX: &str = include_str!("../src/kernels/moe/index.rs");
-const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
-const SEND_BACK: &str = include_str!("../src/kernels/moe/send_back.rs");
-const ROUND_TRIP: &str = include_str!("../src/kernels/moe/round_trip.rs");
+const DISPATCH: &str = include_str!("../src/families/moe/kernels/dispatch.rs");
+const RECORDS: &str = include_str!("../src/families/moe/kernels/records.rs");
+const INBOX: &str = include_str!("../src/families/moe/kernels/inbox.rs");
+const INDEX: &str = include_str!("../src/families/moe/kernels/index.rs");
+const COMBINE: &str = include_str!("../src/families/moe/kernels/combine.rs");
+const SEND_BACK: &str = include_str!("../src/families/moe/kernels/send_back.rs");
+const ROUND_TRIP: &str = include_str!("../src/families/moe/kernels/round_trip.rs");
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
 /// repeated and own experts.
@@ -137,7 +137,7 @@ impl Bug {
 
     fn is_named_by(&self, findings: &Findings) -> bool {
         let line = self.line();
-        let file = format!("src/kernels/moe/{}.rs", self.line.file);
+        let file = format!("src/families/moe/kernels/{}.rs", self.line.file);
         let here = |p: &Party| {
             p.role.as_deref() == Some(self.role)
                 && p.loc.is_some_and(|l| l.line == line && l.short_file() == file)

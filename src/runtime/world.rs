@@ -10,14 +10,14 @@ use serde::de::DeserializeOwned;
 
 use super::RuntimeError;
 use super::args::KernelArgs;
-use super::form::FormError;
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
-use super::launcher::Launched;
-use super::links::Links;
-use super::processes::Processes;
-use super::rendezvous::Card;
+use super::net::FormError;
+use super::net::Launched;
+use super::net::links::Links;
+use super::net::processes::Processes;
+use super::net::rendezvous::Card;
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
 
@@ -172,7 +172,7 @@ impl World {
     }
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
-    pub(super) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
+    pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let alone_bytes = shape.alone_bytes.filter(|_| !self.share_multiprocessors);
         LoadedKernel::new(gpu, &image.module, &image.entry, LaunchConfig { alone_bytes, ..shape })
@@ -237,7 +237,7 @@ impl World {
 
     /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner` is alive. Does
     /// not wait for it.
-    pub(super) fn clear(
+    pub(crate) fn clear(
         &self,
         member: usize,
         (ptr, bytes): (DevicePtr, u64),

@@ -2,7 +2,7 @@ use std::process::{Child, Command};
 use std::thread::spawn;
 
 use super::super::mock::{Machine, MockGpu};
-use super::super::rendezvous::tests::free_address;
+use super::super::net::free_address;
 use super::*;
 
 fn options() -> WorldOptions {

@@ -2,9 +2,9 @@
 
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::Options;
-use peerwarp::kernels::moe::{Hook, Layout, Phase, Protocol};
-use peerwarp::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeRun, MoeSim, MoeTuning, Round};
+use peerwarp::families::moe::kernels::{Hook, Layout, Phase, Protocol};
+use peerwarp::families::moe::run::{MoeRun, MoeSim, MoeTuning, Round};
+use peerwarp::families::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
 
 use crate::support::{shape, small};
 

@@ -3,9 +3,9 @@
 use peerwarp::codegen::family::{Choice, Family, Target};
 use peerwarp::codegen::ir;
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use proptest::prelude::*;
 use proptest::sample::select;
 

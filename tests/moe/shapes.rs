@@ -3,9 +3,9 @@
 use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::kernels::moe::{Hook, Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
 use crate::support::{modes, run, run_fused, run_ids, run_sim, shape, small};
 

@@ -1,9 +1,9 @@
 //! What the tests of MoE kernels share.
 
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{Errors, MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{Errors, MoeSim, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
 /// A shape in bf16.
 pub fn shape(hidden: u32, experts: u32, topk: u32, tokens: u32, ranks: u32) -> MoeShape {

@@ -56,7 +56,7 @@ pub fn kernel_args(item: TokenStream) -> TokenStream {
 }
 
 /// Puts a pack, a folder that `peerwarp pack` wrote, into the program: `include_pack!("kernels")` is a
-/// `peerwarp::pack::Embedded`, which can be the value of a `static`. The path is relative to the folder of `Cargo.toml`.
+/// `peerwarp::build::pack::Embedded`, which can be the value of a `static`. The path is relative to the folder of `Cargo.toml`.
 ///
 /// The pack is checked while the program is compiled: its manifest must be of this version of Peerwarp, and every object
 /// must be the one that the manifest means. The program is compiled again when a file of the pack changes.
