@@ -84,7 +84,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         let tokens = [0, 1].map(|rank| {
             let n = routing.ids[rank as usize].len() / 2;
             let row: Vec<f32> = (0..n * 40).map(|i| value(rank, i)).collect();
-            Tokens { rows: elements::encode(Dtype::Fp16, &row), scales: vec![] }
+            Tokens { rows: peerwarp::harness::elements::encode(Dtype::Fp16, &row), scales: vec![] }
         });
         for rank in 0..2 {
             let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
@@ -107,7 +107,11 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
                     Layout::Experts => i,
                     Layout::Tokens => (entry.source * 3 + entry.token) as usize,
                 };
-                assert_eq!(got[i * 80..(i + 1) * 80], elements::encode(Dtype::Fp16, &want), "{entry:?}");
+                assert_eq!(
+                    got[i * 80..(i + 1) * 80],
+                    peerwarp::harness::elements::encode(Dtype::Fp16, &want),
+                    "{entry:?}"
+                );
             }
         }
     }
