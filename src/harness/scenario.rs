@@ -7,8 +7,8 @@ use std::fmt;
 
 use peerwarp_codegen::family::{Family, FamilyError, Variant};
 use peerwarp_codegen::sim::{Findings, Machine, Memory, Options, Report, SimError};
-use serde::Serialize;
 
+use super::verdict::Verdict;
 use crate::families::moe::routing::Source;
 use crate::input::InputError;
 use crate::input::from_family;
@@ -162,97 +162,5 @@ impl Prepared {
     /// Runs it under one schedule.
     pub fn run(&self, options: &Options) -> Result<Ran, Box<Findings>> {
         (self.run)(options)
-    }
-}
-
-/// How a result compares with the reference's.
-#[derive(Clone, Debug, Default, PartialEq, Serialize)]
-pub struct Verdict {
-    /// Elements compared.
-    pub compared: u64,
-    /// Elements out of tolerance.
-    pub wrong: u64,
-    /// Largest absolute difference.
-    pub max_abs_err: f64,
-    /// Largest relative difference, of elements that are not all but zero.
-    pub max_rel_err: f64,
-    /// The first element out of tolerance, in words.
-    pub first_wrong: Option<String>,
-}
-
-impl Verdict {
-    /// Whether all is within tolerance.
-    pub fn ok(&self) -> bool {
-        self.wrong == 0
-    }
-
-    /// Compares two lists of numbers. An element is right if it differs by at most `abs + rel * |expected|`; two NaNs
-    /// agree. `place` says where an element is, for messages.
-    pub fn compare(
-        &mut self,
-        found: impl IntoIterator<Item = f64>,
-        expected: impl IntoIterator<Item = f64>,
-        (abs, rel): (f64, f64),
-        place: impl Fn(usize) -> String,
-    ) {
-        let (mut found, mut expected) = (found.into_iter(), expected.into_iter());
-        for i in 0.. {
-            let (f, e) = match (found.next(), expected.next()) {
-                (None, None) => return,
-                (f, e) => (f.unwrap_or(f64::NAN), e.unwrap_or(f64::NAN)),
-            };
-            self.compared += 1;
-            if f == e || f.is_nan() && e.is_nan() {
-                continue;
-            }
-            let off = (f - e).abs();
-            let off = if off.is_nan() { f64::INFINITY } else { off };
-            self.max_abs_err = self.max_abs_err.max(off);
-            if e.abs() > abs {
-                self.max_rel_err = self.max_rel_err.max(off / e.abs());
-            }
-            // False for a NaN on either side.
-            let within = off <= abs + rel * e.abs();
-            if !within {
-                self.wrong += 1;
-                self.first_wrong.get_or_insert_with(|| format!("{}: {f} where {e} is right", place(i)));
-            }
-        }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn compare(found: &[f64], expected: &[f64], tolerance: (f64, f64)) -> Verdict {
-        let mut verdict = Verdict::default();
-        let all = |list: &[f64]| list.to_vec();
-        verdict.compare(all(found), all(expected), tolerance, |i| format!("element {i}"));
-        verdict
-    }
-
-    #[test]
-    fn elements_within_tolerance_are_right() {
-        let v = compare(&[1.0, 2.1, 0.0, f64::NAN], &[1.0, 2.0, 0.001, f64::NAN], (0.01, 0.05));
-        assert!(v.ok(), "{v:?}");
-        assert_eq!(v.compared, 4);
-        assert!((v.max_abs_err - 0.1).abs() < 1e-9 && (v.max_rel_err - 0.05).abs() < 1e-9, "{v:?}");
-    }
-
-    #[test]
-    fn elements_out_of_tolerance_are_counted_and_the_first_is_told() {
-        let v = compare(&[1.0, 2.2, 7.0], &[1.0, 2.0, 1.0], (0.0, 0.05));
-        assert_eq!((v.ok(), v.wrong), (false, 2));
-        assert_eq!(v.first_wrong.as_deref(), Some("element 1: 2.2 where 2 is right"));
-        assert_eq!((v.max_abs_err, v.max_rel_err), (6.0, 6.0));
-    }
-
-    #[test]
-    fn missing_elements_and_nans_are_wrong() {
-        assert_eq!(compare(&[1.0], &[1.0, 2.0], (9.0, 9.0)).wrong, 1);
-        assert_eq!(compare(&[1.0, 2.0], &[1.0], (9.0, 9.0)).wrong, 1);
-        let v = compare(&[f64::NAN, f64::INFINITY], &[0.0, 1.0], (9.0, 9.0));
-        assert_eq!((v.wrong, v.max_abs_err), (2, f64::INFINITY));
     }
 }

@@ -14,6 +14,7 @@ pub mod image;
 #[cfg(test)]
 pub(crate) mod mock;
 pub mod net;
+pub mod op;
 mod packs;
 mod recording;
 pub mod status;

@@ -50,7 +50,7 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// `AnyPtr`, `AnySym` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
 /// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
 /// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group))]
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     derive(item, args::expand)
 }

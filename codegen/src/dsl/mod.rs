@@ -79,7 +79,7 @@ mod var;
 pub use peerwarp_macros::KernelArgs;
 
 pub use any::AnyTile;
-pub use args::{Arg, Binder, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
 pub use claim::{Claimed, ClaimedIter, Counter, Counters};
 pub use error::TraceError;

@@ -127,7 +127,7 @@ impl Making<'_> {
         let gpu = &self.member.gpu;
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
         gpu.fill(local.ptr(), local.bytes(), 0, RawStream::DEFAULT)?;
-        let alive = Arc::new(());
+        let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
         let own = self.shared.bases(self.index)[self.member.rank as usize];
         for (name, value) in &self.plan.cleared {
             let at = self.plan.symmetric.get(name).map(|&(at, bytes)| (own + at, bytes));
@@ -264,7 +264,7 @@ pub struct MoeRank {
     /// First byte and size of what a round writes before it reads it.
     payload: Vec<(DevicePtr, u64)>,
     _local: Buffer,
-    _alive: Arc<()>,
+    _alive: Arc<dyn std::any::Any + Send + Sync>,
     _shared: Arc<Symmetric>,
 }
 

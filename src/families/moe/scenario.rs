@@ -10,7 +10,8 @@ use crate::families::moe::kernels::{
 use crate::families::moe::routing::Source;
 use crate::families::moe::run::{Errors, MoeSim, MoeTuning};
 use crate::families::moe::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
-use crate::harness::scenario::{DynScenario, Inputs, Prepared, Ran, Scenario, ScenarioError, Verdict};
+use crate::harness::scenario::{DynScenario, Inputs, Prepared, Ran, Scenario, ScenarioError};
+use crate::harness::verdict::Verdict;
 use crate::input::InputError;
 
 /// Dispatch, a stand-in expert, combine.

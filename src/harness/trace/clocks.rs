@@ -35,7 +35,7 @@ pub struct Clocks {
     // Streams and modules go before the memory that is used on them.
     places: Vec<Place>,
     world: Arc<World>,
-    _alive: Arc<()>,
+    _alive: Arc<dyn std::any::Any + Send + Sync>,
     _shared: Symmetric,
 }
 
@@ -71,7 +71,7 @@ impl Clocks {
             symmetric.push((p.name.clone(), bytes));
             bytes += (p.len * u64::from(p.dtype.bytes())).next_multiple_of(ALIGN);
         }
-        let (shared, alive) = (world.allocate(bytes)?, Arc::new(()));
+        let (shared, alive) = (world.allocate(bytes)?, Arc::new(()) as Arc<dyn std::any::Any + Send + Sync>);
         let place = |index| Place::new(world, index, &*variant, images, &shared, &symmetric, &alive);
         let places = (0..world.members().len()).map(place).collect::<Result<_, _>>()?;
         Ok(Clocks { places, world: Arc::clone(world), _alive: alive, _shared: shared })
@@ -101,7 +101,7 @@ impl Place {
         images: &dyn Images,
         shared: &Symmetric,
         symmetric: &[(String, u64)],
-        alive: &Arc<()>,
+        alive: &Arc<dyn std::any::Any + Send + Sync>,
     ) -> Result<Place, RuntimeError> {
         let member = &world.members()[index];
         let image = images.image(variant, member.gpu.info().target)?;

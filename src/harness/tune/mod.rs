@@ -4,6 +4,7 @@
 //! shapes like it, and goes from the best pair so far to its neighbours ([`search()`]); a run-off decides ([`winner`]). What
 //! wins is a [`Record`] of a device's [`Table`], and [`Tuned`] finds it there. docs/tuning.md has the method and the format.
 
+mod components;
 mod digest;
 pub mod gpu;
 mod key;
@@ -20,6 +21,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rayon::prelude::*;
 use serde::Serialize;
 
+pub use components::{Components, CostModel};
 pub use digest::digest;
 pub use key::Key;
 pub use lookup::{Choice, Chosen, Tuned, device_slug};
