@@ -5,7 +5,8 @@ use std::sync::Arc;
 use peerwarp::cli::{App, Said, checked};
 use peerwarp::codegen::ir::ParamKind;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine};
-use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
+use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
+use peerwarp::harness::verdict::Verdict;
 use peerwarp::prelude::*;
 
 /// What is wrong.

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use peerwarp::codegen::ir::ParamKind;
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Memory};
 use peerwarp::harness::elements::{decode, encode, round};
-use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
+use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
+use peerwarp::harness::verdict::Verdict;
 use peerwarp::prelude::*;
 
 use crate::config::AddAllGather;
