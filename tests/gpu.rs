@@ -159,7 +159,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 }
             }
         }
-        cases += in_bulk(&world) + claimed(&world);
+        cases += in_bulk(&world) + scheduled_dynamically(&world);
         report("every bit", json!({ "sharing": sharing, "cases": cases }));
     }
 }
@@ -185,9 +185,9 @@ fn in_bulk(world: &Arc<World>) -> u32 {
     cases
 }
 
-/// As many groups as claim what they send on two ranks, and rows for each: of one warp and of two, with a flag for a row and for
+/// As many groups as draw what they send on two ranks, and rows for each: of one warp and of two, with a flag for a row and for
 /// several, and few that send back and sum.
-fn claimed(world: &Arc<World>) -> u32 {
+fn scheduled_dynamically(world: &Arc<World>) -> u32 {
     let mut cases = 0;
     for (dtype, layout, split) in [
         (RowDtype::Bf16, Layout::Tokens, false),
@@ -409,7 +409,7 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
         let took = start.elapsed();
         let wait = aborted.wait.clone().unwrap();
         assert_eq!((aborted.rank, wait.peer, aborted.recoverable), (0, 1, true), "{aborted}");
-        assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "stamped_n"), "{aborted}");
+        assert_eq!((wait.role.as_str(), wait.flag.as_str()), ("recv", "ll_n"), "{aborted}");
         assert_eq!((wait.expected, wait.seen), (1, 0), "{aborted}");
         assert!(wait.kernel.starts_with("moe_dispatch_h64_e16_k4_t4_r2_bf16"), "{aborted}");
         assert!(took >= SHORT && took < SHORT * 4, "{took:?}");

@@ -200,7 +200,7 @@ const COUNT_LOAD: Line = records("count.gather(arrived");
 const N_SEND: Line = records("n.send(to, ");
 const N_READ: Line = records("n.gather(record + self.bank");
 const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
-const COUNT_SEND: Line = records("stamped.send(Peers::rank(to)");
+const COUNT_SEND: Line = records("ll.send(Peers::rank(to)");
 const WORDS_SEND: Line = records("route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> route.load(arrived");
@@ -341,9 +341,9 @@ fn bugs_with_packets() -> Vec<Bug> {
         || Site::new("send", Access::Send, "inbox_packets"),
         || Site::new("recv", Access::Take, "inbox_packets"),
     );
-    let count_send = || Site::new("route", Access::Send, "stamped_count");
-    let n_send = || Site::new("route", Access::Send, "stamped_n");
-    let n_read = || Site::wait("recv", "stamped_n");
+    let count_send = || Site::new("route", Access::Send, "ll_count");
+    let n_send = || Site::new("route", Access::Send, "ll_n");
+    let n_read = || Site::wait("recv", "ll_n");
     let return_send = || Site::new("send", Access::Send, "return_packets");
     let return_take = || Site::new("recv", Access::Take, "return_packets");
     vec![
@@ -466,7 +466,7 @@ fn bugs_by_token() -> Vec<Bug> {
     let flags = |name| (Protocol::Flags, "dispatch", name);
     let packets = |name| (Protocol::Packets, "dispatch", name);
     let of_combine = |protocol, name| (protocol, "combine", name);
-    let words_wait = || Site::wait("recv", "stamped_route");
+    let words_wait = || Site::wait("recv", "ll_route");
     let entries = || Site::new("send", Access::Load, "entry_expert");
     vec![
         bug(
@@ -534,7 +534,7 @@ fn bugs_by_token() -> Vec<Bug> {
         ),
         bug(
             packets("entries of the epoch before"),
-            offset(Site::wait("entries", "stamped_route"), Slot::Value, -1),
+            offset(Site::wait("entries", "ll_route"), Slot::Value, -1),
             "epoch-confusion",
             "entries",
             WORDS_READ,

@@ -17,10 +17,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 # Kinds of buffers that every rank has and all ranks reach.
-SYMMETRIC = {"SYMMETRIC", "FLAGS", "PACKETS", "STAMPED", "STATUS"}
+SYMMETRIC = {"SYMMETRIC", "FLAGS", "PACKETS", "LL", "STATUS"}
 # Kinds whose bytes are zero before the first launch. Packets have all bits set; so get buffers that need no value, where
 # it would show in the results if they were used.
-ZEROED = {"FLAGS", "STAMPED", "EPOCH", "COUNTERS", "STATUS"}
+ZEROED = {"FLAGS", "LL", "EPOCH", "COUNTERS", "STATUS"}
 KINDS = SYMMETRIC | {"LOCAL", "EPOCH", "COUNTERS"}
 # Arguments that are no buffers.
 SCALARS = {"wait_budget_ns": ctypes.c_uint64, "rank": ctypes.c_uint32}
@@ -56,7 +56,7 @@ class Status(ctypes.Structure):
 
     _fields_ = [
         ("aborted", ctypes.c_uint32),
-        ("claimed", ctypes.c_uint32),
+        ("filled", ctypes.c_uint32),
         ("kernel", ctypes.c_uint64),
         ("index", ctypes.c_uint64),
     ] + [(name, ctypes.c_uint32) for name in ("rank", "role", "block", "peer", "flag", "line", "expected", "seen")]
@@ -65,7 +65,7 @@ class Status(ctypes.Structure):
         """Who gave up waiting for whom, or None while all is well."""
         if self.aborted == 0:
             return None
-        if self.claimed == 0:
+        if self.filled == 0:
             return f"rank {self.aborted - 1} gave up waiting, and tells why in its own status"
         name = next((k.name for k in kernels if k.id == self.kernel), f"kernel {self.kernel:#x}")
         return (

@@ -126,7 +126,7 @@ class OfLayout(Case):
     def test_a_status_says_who_waited_for_whom(self):
         kernels = pair(SHAPES[0], 2)
         self.assertIsNone(Status().words(kernels))
-        status = Status(aborted=2, claimed=1, kernel=kernels[1].id, index=5, rank=1, role=2, block=3, peer=4)
+        status = Status(aborted=2, filled=1, kernel=kernels[1].id, index=5, rank=1, role=2, block=3, peer=4)
         status.flag, status.line, status.expected, status.seen = 6, 70, 8, 9
         said = f"rank 1 gave up waiting for rank 4 in {kernels[1].name}, role 2, block 3: flag 6[5] is 9, not 8 (line 70)"
         self.assertEqual(status.words(kernels), said)
@@ -146,7 +146,7 @@ class OfLayout(Case):
     def test_buffers_begin_with_what_kernels_expect(self):
         buffers = [b for shape in SHAPES for kernel in pair(shape, 4) for b in kernel.buffers.values()]
         zero = {buffer.kind for buffer in buffers if buffer.first_byte == 0}
-        self.assertEqual(zero, {"FLAGS", "STAMPED", "EPOCH", "STATUS"})
+        self.assertEqual(zero, {"FLAGS", "LL", "EPOCH", "STATUS"})
         self.assertEqual({b.first_byte for b in buffers if b.kind == "PACKETS"}, {0xFF})
 
 

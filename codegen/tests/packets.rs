@@ -66,7 +66,7 @@ enum Bug {
     None,
     /// One bank instead of two.
     SingleBank,
-    /// Nobody hears from those who take.
+    /// Takers do not signal.
     NoAnswer,
     /// A slot that nobody takes.
     Untaken,
@@ -83,10 +83,10 @@ fn pass(bug: Bug) -> Kernel {
         let (x, out) = (p.arg::<Ptr<f32>>("x", 64), p.arg::<Ptr<f32>>("out", 64));
         let _n = p.arg::<Ptr<u32>>("n", 1);
         let inbox = p.arg::<Packets<f32>>("inbox", 3 * 64);
-        let (note, heard) = (p.arg::<Sym<u32>>("note", 8), p.arg::<Flags>("heard", 8));
+        let (note, answered) = (p.arg::<Sym<u32>>("note", 8), p.arg::<Flags>("answered", 8));
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
         let bank = if bug == Bug::SingleBank { 0u32.val() } else { epoch.parity() * 64 };
-        role("pass", 1, |_| pass_row(bug, x, out, inbox, note, heard, epoch, bank));
+        role("pass", 1, |_| pass_row(bug, x, out, inbox, note, answered, epoch, bank));
     })
     .unwrap_or_else(|e| panic!("{e}"))
 }
@@ -99,7 +99,7 @@ fn pass_row(
     out: Ptr<f32>,
     inbox: Packets<f32>,
     note: Sym<u32>,
-    heard: Flags,
+    answered: Flags,
     epoch: Epoch,
     bank: Val<u32>,
 ) {
@@ -111,13 +111,13 @@ fn pass_row(
     if bug != Bug::NoAnswer {
         let mut answer = send_to(Peers::all());
         answer.put_value(&note, epoch.parity() * RANKS + rank(), 1u32);
-        answer.signal(&heard, epoch.parity() * RANKS + rank(), epoch);
+        answer.signal(&answered, epoch.parity() * RANKS + rank(), epoch);
     }
     let from = if bug == Bug::WrongSender { next } else { last };
     let slot = if bug == Bug::WrongSlot { 128u32.val() } else { bank };
     out.store(0, inbox.take(slot, 64, from));
     if bug != Bug::NoAnswer {
-        let all = heard.wait_all(epoch.parity() * RANKS, RANKS, 1, epoch);
+        let all = answered.wait_all(epoch.parity() * RANKS, RANKS, 1, epoch);
         note.get(&all, epoch.parity() * RANKS);
     }
 }

@@ -30,7 +30,7 @@ static void gpu(const int code, const char* const what) {
 }
 #define GPU(call) gpu(call, #call)
 
-enum Kind { LOCAL, SYMMETRIC, FLAGS, PACKETS, STAMPED, EPOCH, COUNTERS, STATUS };
+enum Kind { LOCAL, SYMMETRIC, FLAGS, PACKETS, LL, EPOCH, COUNTERS, STATUS };
 
 // What an emitted header says about a kernel, as a type.
 #define KERNEL(name, NAME)                                                        \
@@ -58,10 +58,10 @@ static void* allocate(const std::size_t bytes, const int value) {
     return p;
 }
 
-// First values: flags, stamps, epochs, counters and status records are zero, packets all ones. Other buffers need none, and get what
+// First values: flags, LL elements, epochs, counters and status records are zero, packets all ones. Other buffers need none, and get what
 // would show in the results if it were used.
 static int first_value(const Kind kind) {
-    return kind == FLAGS || kind == STAMPED || kind == EPOCH || kind == COUNTERS || kind == STATUS ? 0 : 0xff;
+    return kind == FLAGS || kind == LL || kind == EPOCH || kind == COUNTERS || kind == STATUS ? 0 : 0xff;
 }
 
 // A member that is one pointer.
@@ -173,7 +173,7 @@ public:
             PeerwarpStatus s;
             GPU(cudaSetDevice(int(rank)));
             GPU(cudaMemcpy(&s, dispatch_[rank].status[rank], sizeof s, cudaMemcpyDeviceToHost));
-            if (s.aborted == 0 || s.claimed == 0) continue;
+            if (s.aborted == 0 || s.filled == 0) continue;
             const char* const kernel = s.kernel == Dispatch::id ? "dispatch" : "combine";
             std::fprintf(
                 stderr, "rank %u gave up in %s, role %u, block %u: flag %u[%llu] of rank %u is %u, not %u (line %u)\n",

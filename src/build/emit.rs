@@ -120,7 +120,7 @@ struct Entry {
     block_threads: u32,
     shared_bytes: u32,
     #[serde(skip_serializing_if = "Option::is_none")]
-    alone_bytes: Option<u32>,
+    exclusive_sm_bytes: Option<u32>,
     overlaps_previous: bool,
     args: ArgsLayout,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -198,7 +198,7 @@ fn file(
         grid_blocks: source.launch.grid,
         block_threads: source.launch.block_threads,
         shared_bytes: source.launch.shared_bytes,
-        alone_bytes: source.launch.alone_bytes,
+        exclusive_sm_bytes: source.launch.exclusive_sm_bytes,
         overlaps_previous: source.launch.overlaps_previous,
         args: source.args.clone(),
         timeline: source.timeline.clone(),

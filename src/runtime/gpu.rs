@@ -115,7 +115,7 @@ pub struct LaunchConfig {
     /// Dynamic shared memory a block, in bytes.
     pub shared_bytes: u32,
     /// So many bytes instead, where the GPU has a multiprocessor for each block.
-    pub alone_bytes: Option<u32>,
+    pub exclusive_sm_bytes: Option<u32>,
     /// Whether the driver has to guarantee that all blocks are resident at once.
     pub cooperative: bool,
     /// Blocks of a cluster; none without clusters.
@@ -126,9 +126,9 @@ pub struct LaunchConfig {
 
 impl From<&LaunchShape> for LaunchConfig {
     fn from(shape: &LaunchShape) -> LaunchConfig {
-        let LaunchShape { grid, block_threads, shared_bytes, alone_bytes, overlaps_previous } = *shape;
+        let LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous } = *shape;
         let plain = LaunchConfig::default();
-        LaunchConfig { grid, block_threads, shared_bytes, alone_bytes, overlaps_previous, ..plain }
+        LaunchConfig { grid, block_threads, shared_bytes, exclusive_sm_bytes, overlaps_previous, ..plain }
     }
 }
 
@@ -136,7 +136,7 @@ impl LaunchConfig {
     /// As it is launched on a GPU with so many multiprocessors.
     #[must_use]
     pub fn on(self, multiprocessors: u32) -> LaunchConfig {
-        let alone = self.alone_bytes.filter(|_| self.grid <= multiprocessors);
+        let alone = self.exclusive_sm_bytes.filter(|_| self.grid <= multiprocessors);
         LaunchConfig { shared_bytes: alone.unwrap_or(self.shared_bytes), ..self }
     }
 }

@@ -13,7 +13,7 @@ pub struct Status {
     /// 1 + the rank that gave up, 0 while all is well.
     pub aborted: u32,
     /// Whether the rest is filled in.
-    pub claimed: u32,
+    pub filled: u32,
     /// Which kernel waited.
     pub kernel: u64,
     /// Index of the flag in its array.
@@ -101,7 +101,7 @@ impl Aborted {
     pub(super) fn of(records: &[(u32, Status)], kernels: &[KernelNames]) -> Option<Aborted> {
         let first = records.iter().find(|(_, s)| s.aborted != 0)?.1.aborted - 1;
         // Two ranks may have given up at the same time; each raised the other's `aborted`.
-        let own = records.iter().filter(|(_, s)| s.claimed != 0);
+        let own = records.iter().filter(|(_, s)| s.filled != 0);
         let told = own.clone().find(|(rank, _)| *rank == first).or_else(|| own.clone().next());
         let wait = told.map(|(_, status)| ExpiredWait::of(status, kernels));
         Some(Aborted { rank: told.map_or(first, |t| t.0), wait, recoverable: true })

@@ -18,7 +18,7 @@ fn names() -> Vec<KernelNames> {
 fn expired() -> Status {
     Status {
         aborted: 1,
-        claimed: 1,
+        filled: 1,
         kernel: kernel_id("moe_dispatch"),
         index: 9,
         rank: 0,
@@ -86,7 +86,7 @@ fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
         members,
         [
             "u32 aborted",
-            "u32 claimed",
+            "u32 filled",
             "u64 kernel",
             "u64 index",
             "u32 rank",

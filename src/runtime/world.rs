@@ -176,8 +176,8 @@ impl World {
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
     pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
-        let alone_bytes = shape.alone_bytes.filter(|_| !self.share_multiprocessors);
-        LoadedKernel::new(gpu, &image.module, &image.entry, LaunchConfig { alone_bytes, ..shape })
+        let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_multiprocessors);
+        LoadedKernel::new(gpu, &image.module, &image.entry, LaunchConfig { exclusive_sm_bytes, ..shape })
     }
 
     /// How long a wait of a kernel may last.

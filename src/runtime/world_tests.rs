@@ -88,7 +88,7 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
     write_all(&world, 1, &flags);
     // As a kernel on rank 1 does it.
     let expired =
-        Status { aborted: 2, claimed: 1, rank: 1, peer: 0, expected: 5, seen: 4, ..Status::default() };
+        Status { aborted: 2, filled: 1, rank: 1, peer: 0, expected: 5, seen: 4, ..Status::default() };
     let gpu = &world.members()[1].gpu;
     gpu.upload(world.status_pointers(1)[1], bytemuck::bytes_of(&expired)).unwrap();
     gpu.upload(world.status_pointers(1)[0], &2u32.to_ne_bytes()).unwrap();

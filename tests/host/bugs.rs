@@ -182,8 +182,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "a missing element is taken for one that came",
             DISPATCH,
-            "if (wanted[i]) seen[i] = load_stamped(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (!wanted[i] ||",
-            "if (wanted[i]) seen[i] = load_stamped(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (group.lane == 0 || !wanted[i] ||",
+            "if (wanted[i]) seen[i] = load_ll(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (!wanted[i] ||",
+            "if (wanted[i]) seen[i] = load_ll(elements + index[i]);\n        }\n        all = true;\n#pragma unroll\n        for (u32 i = 0; i < Count; ++i) all = all && (group.lane == 0 || !wanted[i] ||",
         )
         .with_packets()
         .caught_by("wrong result: "),

@@ -98,7 +98,7 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped | ParamKind::Counters => Some(0),
+                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => Some(0),
                 ParamKind::Packets => Some(0xff),
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
             };
@@ -148,7 +148,7 @@ impl Job {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => {
                     Field::Local(self.find(&renamed(&p.name)))
                 }
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
                     Field::Symmetric(self.find(&renamed(&p.name)))
                 }
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),

@@ -157,9 +157,9 @@ fn several_rows_with_a_flag() {
     run(&ragged(shape), &tuning.with_dedup(false).with_split(true));
 }
 
-/// So many numbers for each of two groups of two warps, and of four of one, that they claim them.
+/// So many numbers for each of two groups of two warps, and of four of one, that scheduling is dynamic.
 #[test]
-fn work_that_groups_claim() {
+fn dynamic_scheduling() {
     let shape = MoeShape { hidden: 136, experts: 10, topk: 4, tokens: 17, ranks: 4, dtype: RowDtype::Bf16 };
     let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
     tuning.combine.batch = 2;

@@ -14,7 +14,7 @@ use crate::moe::{MoeHost, Plan};
 #[repr(C)]
 struct Status {
     aborted: u32,
-    claimed: u32,
+    filled: u32,
     kernel: u64,
     index: u64,
     rank: u32,
@@ -51,12 +51,12 @@ fn a_rank_that_does_not_launch_is_named() {
                 let status: Status = bytemuck::pod_read_unaligned(status);
                 assert_ne!(status.aborted, 0, "rank {rank} is told, seed {}", run.seed);
                 assert_eq!(word, 7u64.to_le_bytes(), "all blocks of rank {rank} have begun epoch 7");
-                if status.claimed == 1 {
+                if status.filled == 1 {
                     check(&host, rank as u32, silent, protocol, status);
                 }
             }
-            let claimed = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;
-            assert!(run.read.iter().enumerate().any(|(rank, read)| claimed(read, rank)), "a record is left");
+            let filled = |read: &Vec<u8>, rank: usize| read[before[rank] + 4] == 1;
+            assert!(run.read.iter().enumerate().any(|(rank, read)| filled(read, rank)), "a record is left");
         }
     }
 }
@@ -92,7 +92,7 @@ fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Sta
     let named = |name: &str| kernel.params.iter().position(|p| p.name == name);
     let (name, kind, wait, role) = match protocol {
         Protocol::Flags | Protocol::Bulk => ("rec_flag", ParamKind::Flags, "flag.wait_all(", "recv"),
-        Protocol::Packets => ("stamped_n", ParamKind::Stamped, "n.gather(record + self.bank", "recv"),
+        Protocol::Packets => ("ll_n", ParamKind::Ll, "n.gather(record + self.bank", "recv"),
     };
     let flag = named(name).expect("dispatch has it");
     assert_eq!(kernel.params[flag].kind, kind);
@@ -106,7 +106,7 @@ fn check(host: &MoeHost, rank: u32, silent: u32, protocol: Protocol, status: Sta
     let Status { kernel, block, .. } = status;
     let want = Status {
         aborted: status.aborted,
-        claimed: 1,
+        filled: 1,
         kernel,
         index,
         rank,

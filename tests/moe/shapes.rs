@@ -156,16 +156,16 @@ fn many_records_a_rank() {
     }
 }
 
-/// How many counters the groups of dispatch and of combine claim from.
+/// How many work counters dispatch and combine have.
 fn counters(tuning: &MoeTuning) -> (usize, usize) {
     let (dispatch, combine) = (tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant());
     let counters = |params: Vec<ParamSpec>| params.iter().filter(|p| p.kind == ParamKind::Counters).count();
     (counters(dispatch.params()), counters(combine.params()))
 }
 
-/// With as many numbers for each of four groups as make them claim; by rank there are fewer, none, and as many.
+/// With as many numbers for each of four groups as make scheduling dynamic; by rank there are fewer, none, and as many.
 #[test]
-fn work_that_groups_claim() {
+fn dynamic_scheduling() {
     let shape = shape(32, 8, 4, 17, 4);
     let n = |round: u32| [17, round * 3, 2, 9];
     let rounds = (0..3).map(|round| Routing::uniform(&shape, &n(round), round.into()));
@@ -180,17 +180,16 @@ fn work_that_groups_claim() {
         let tuning = small(&shape).with_dedup(dedup).with_split(split);
         let mut tuning = tuning.with_protocol(protocol).with_layout(layout);
         tuning.combine.batch = batch;
-        // Where a slot goes to one rank, claiming it does not pay.
+        // Where a slot goes to one rank, dynamic scheduling does not pay.
         assert_eq!(counters(&tuning), (dedup.into(), 2), "{tuning:?}");
         run(&problem, &tuning, 3);
     }
     assert_eq!(counters(&small(&shape).with_protocol(Protocol::Packets)), (0, 0));
-    for (ranks, layout, claiming) in
-        [(2, Layout::Tokens, 1), (2, Layout::Experts, 0), (8, Layout::Experts, 1)]
+    for (ranks, layout, dynamic) in [(2, Layout::Tokens, 1), (2, Layout::Experts, 0), (8, Layout::Experts, 1)]
     {
         let shape = MoeShape { hidden: 7168, tokens: 4096, ranks, ..shape };
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
-        assert_eq!(counters(&tuning), (claiming, 2), "{tuning:?}");
+        assert_eq!(counters(&tuning), (dynamic, 2), "{tuning:?}");
     }
 }
 

@@ -22,7 +22,7 @@ fn parse(listing: &str) -> Vec<Instruction> {
             continue;
         };
         places.insert(address, texts.len());
-        // From the claim of a status record to telling all ranks, what is stored is neither data nor a flag.
+        // From taking a status record to aborting all ranks, what is stored is neither data nor a flag.
         let telling = record || gives_up(text);
         record = telling && !flag_store(text.trim());
         let text = if telling { text.replace("_store_dword", "_store_record") } else { text.into() };

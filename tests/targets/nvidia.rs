@@ -140,17 +140,17 @@ fn ptx_complaints(listing: &str, waits: usize) -> Vec<String> {
 }
 
 /// What is wrong with a kernel whose rows are packets.
-fn packet_complaints(listing: &str, stamps: bool) -> Vec<String> {
+fn packet_complaints(listing: &str, ll: bool) -> Vec<String> {
     let code = parse(listing);
     let count = |what: &str| code.iter().filter(|i| i.text.contains(what)).count();
     let expectations = [
         (count("STG.E.128.STRONG.SYS") > 0, "store_packet: packets are not stored as one"),
         (count("LDG.E.128.STRONG.SYS") > 0, "load_packet: packets are not loaded as one"),
-        // Elements with stamps are 64 bits; of packets, these would be halves.
-        (stamps || count("STG.E.64.STRONG") == 0, "store_packet: halves of packets are stored"),
-        (stamps || count("LDG.E.64.STRONG") == 0, "load_packet: halves of packets are loaded"),
-        (!stamps || count("STG.E.64.STRONG.SYS") > 0, "send_stamped: an element goes without its stamp"),
-        (!stamps || count("LDG.E.64.STRONG.SYS") > 0, "load_stamped: an element comes without its stamp"),
+        // LL elements are 64 bits; of packets, these would be halves.
+        (ll || count("STG.E.64.STRONG") == 0, "store_packet: halves of packets are stored"),
+        (ll || count("LDG.E.64.STRONG") == 0, "load_packet: halves of packets are loaded"),
+        (!ll || count("STG.E.64.STRONG.SYS") > 0, "send_ll: an element goes without its epoch"),
+        (!ll || count("LDG.E.64.STRONG.SYS") > 0, "load_ll: an element comes without its epoch"),
         (count("STG.E.128.STRONG.GPU") == 0, "store_packet: a store at gpu scope"),
         (count("LDG.E.128.STRONG.GPU") == 0, "load_packet: a load at gpu scope"),
         (count("LDL") + count("STL") == 0, "local memory: something was spilled"),
@@ -225,7 +225,7 @@ fn sm_90a_does_what_the_protocol_relies_on() {
     for source in packet_sources("cuda:sm_90a") {
         let (cubin, _) = compiled(&nvcc, &source);
         let listing = output(Command::new(&nvdisasm).arg("-c").arg(&cubin));
-        let stamps = source.text.contains("send_stamped");
-        check(&source.entry, &listing, |text| packet_complaints(text, stamps), PACKETS);
+        let ll = source.text.contains("send_ll");
+        check(&source.entry, &listing, |text| packet_complaints(text, ll), PACKETS);
     }
 }

@@ -1,4 +1,4 @@
-//! What the derives share: settings of attributes, docs, and errors gathered so that all are told at once.
+//! What the derives share: settings of attributes, docs, and errors gathered so that all are reported at once.
 
 use proc_macro2::{Span, TokenStream};
 use syn::{
@@ -58,7 +58,7 @@ pub struct Settings {
     all: Vec<Setting>,
     /// The attribute.
     span: Span,
-    /// Whether something about it was told already.
+    /// Whether something about it was reported already.
     flawed: bool,
 }
 
@@ -97,7 +97,7 @@ impl Settings {
         setting.value
     }
 
-    /// An error about something that the attribute lacks, unless it has another flaw: a misspelt setting would be told
+    /// An error about something that the attribute lacks, unless it has another flaw: a misspelt setting would be reported
     /// as missing too.
     pub fn lacks(&self, message: impl std::fmt::Display, errors: &mut Errors) {
         if !self.flawed {

@@ -45,13 +45,13 @@
 //!
 //! | what | where it is made |
 //! |---|---|
-//! | blocks that run a body, groups of their warps | [`role`], [`Group::split`]; [`Group::strided`], [`Group::claimed`] |
+//! | blocks that run a body, groups of their warps | [`role`], [`Group::split`]; [`Group::strided`], [`Group::dynamic`] |
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
-//! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Stamped::send`], [`Stamped::gather`] |
+//! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -60,16 +60,15 @@ mod any;
 mod args;
 mod buffer;
 mod check;
-mod claim;
 mod error;
 mod fold;
 mod group;
+mod ll;
 mod mem;
 mod ops;
 mod packets;
 mod protocol;
 mod scope;
-mod stamped;
 mod tile;
 mod trace;
 mod val;
@@ -81,14 +80,14 @@ pub use peerwarp_macros::KernelArgs;
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
-pub use claim::{Claimed, ClaimedIter, Counter, Counters};
+pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
+pub use ll::Ll;
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
-pub use stamped::Stamped;
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
@@ -107,12 +106,13 @@ pub mod prelude {
 
     pub use super::{
         AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Stamped, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to,
-        shared, splat, var,
+        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
+        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
+        splat, var,
     };
 }
 
 pub mod control;
 mod copy;
+mod dynamic;
 pub mod rt;

@@ -14,14 +14,14 @@ use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Raw};
 use crate::ir::{Dtype, Loc, OpKind, PACKET_BYTES, ParamKind, Taken, Type};
 
-/// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag. What is sent is there one
-/// trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
+/// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport
+/// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
 ///
 /// A packet that has not arrived ends in a word of all ones, and so does every one before the first launch. Data that
 /// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it.
 ///
 /// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
-/// by the epoch's [parity](super::Epoch::parity), and hear from every taker once a launch (through a flag, say), so that
+/// by the epoch's [parity](super::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
 /// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
 ///
 /// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data.

@@ -27,8 +27,8 @@ pub enum RegionKind {
     Condition,
     /// Body of a device `while`.
     While,
-    /// Body of a loop over numbers that are claimed.
-    Claims,
+    /// Body of a loop over dynamically scheduled numbers.
+    Dynamic,
 }
 
 impl RegionKind {
@@ -39,7 +39,7 @@ impl RegionKind {
 
     /// Whether the region is the body of a device loop, which `break` may leave.
     pub fn is_loop(&self) -> bool {
-        matches!(self, RegionKind::For | RegionKind::While | RegionKind::Claims)
+        matches!(self, RegionKind::For | RegionKind::While | RegionKind::Dynamic)
     }
 
     /// The control flow that opens it.
@@ -49,7 +49,7 @@ impl RegionKind {
             RegionKind::Role(_) => "a role",
             RegionKind::Split(_) => "a split",
             RegionKind::Then | RegionKind::Else => "a device `if`",
-            RegionKind::For | RegionKind::Claims => "a device `for`",
+            RegionKind::For | RegionKind::Dynamic => "a device `for`",
             RegionKind::Condition | RegionKind::While => "a device `while`",
         }
     }
@@ -59,7 +59,7 @@ impl RegionKind {
         match self {
             RegionKind::Split(_) => "the split".into(),
             RegionKind::Then | RegionKind::Else => "the branch".into(),
-            RegionKind::For | RegionKind::Claims | RegionKind::Condition | RegionKind::While => {
+            RegionKind::For | RegionKind::Dynamic | RegionKind::Condition | RegionKind::While => {
                 "the loop".into()
             }
             RegionKind::Prologue | RegionKind::Role(_) => self.what(),
@@ -73,7 +73,7 @@ impl RegionKind {
             RegionKind::Role(name) => format!("role `{name}`"),
             RegionKind::Split(_) => "a split".into(),
             RegionKind::Then | RegionKind::Else => "its branch of a device `if`".into(),
-            RegionKind::For | RegionKind::Claims => "a device `for`".into(),
+            RegionKind::For | RegionKind::Dynamic => "a device `for`".into(),
             RegionKind::Condition => "the condition of a device `while`".into(),
             RegionKind::While => "a device `while`".into(),
         }
@@ -263,7 +263,7 @@ impl Thing {
                 "let the `if` yield it (`let v = if c { a } else { b };`), or declare `let mut v = var(..)` before the \
                  `if` and assign it in the branch"
             }
-            (Thing::Value | Thing::Tile, For | Claims | While | Condition) => {
+            (Thing::Value | Thing::Tile, For | Dynamic | While | Condition) => {
                 "declare `let mut v = var(..)` before the loop and assign it in the body"
             }
             (Thing::Buffer, _) => "use the parameters that this kernel is given",

@@ -1,5 +1,5 @@
 //! Fields as arguments of a [`clap`] command, made at run time: a command line can so offer the fields of families it
-//! has never heard of.
+//! has never answered of.
 //!
 //! ```
 //! use clap::Command;
@@ -25,7 +25,7 @@ use clap::{
 use super::{Allowed, FieldDefault, FieldInfo, FieldRole, Value};
 
 /// One `--option` for each field. None is required, because a command may have other ways to say what a key is: what is
-/// missing is told by [`Family::from_settings`](super::Family::from_settings).
+/// missing is reported by [`Family::from_settings`](super::Family::from_settings).
 pub fn arguments(fields: &[FieldInfo]) -> Vec<Arg> {
     fields.iter().map(argument).collect()
 }

@@ -2,7 +2,7 @@
 
 use super::{Allowed, Family, FamilyError, FieldInfo, Fields, Value};
 
-/// How many points a search looks at: some tens of milliseconds' work, so that a key that no point suits is told soon
+/// How many points a search looks at: some tens of milliseconds' work, so that a key that no point suits is reported soon
 /// even where the tuning space is huge.
 const MOST_POINTS: u32 = 1 << 14;
 

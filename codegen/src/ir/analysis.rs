@@ -145,13 +145,13 @@ impl DefUse {
     }
 }
 
-/// The value that says where an operation of a parcel, packets or stamped elements go.
+/// The value that says where an operation of a parcel, packets or LL elements go.
 pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
     let target = match kind {
         OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } => {
             kernel.parcels[parcel.index()].target
         }
-        OpKind::SendPackets { target, .. } | OpKind::SendStamped { target, .. } => *target,
+        OpKind::SendPackets { target, .. } | OpKind::SendLl { target, .. } => *target,
         _ => return None,
     };
     match target {

@@ -152,12 +152,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         warp_size: kernel.warp_size,
         block_threads: kernel.block_threads().into(),
         shared_bytes: kernel.shared_bytes(),
-        symmetric_bytes: bytes(&[
-            ParamKind::Symmetric,
-            ParamKind::Packets,
-            ParamKind::Stamped,
-            ParamKind::Flags,
-        ]),
+        symmetric_bytes: bytes(&[ParamKind::Symmetric, ParamKind::Packets, ParamKind::Ll, ParamKind::Flags]),
         flags: kernel.params.iter().filter(|p| p.kind == ParamKind::Flags).map(|p| p.len).sum(),
         epochs: epochs(kernel),
         buffers: kernel.params.iter().map(buffer).collect(),

@@ -116,9 +116,9 @@ pub enum ParamKind {
     /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
     /// empty; all of them are before the first launch.
     Packets,
-    /// A symmetric buffer of elements of 4 bytes that travel together with a stamp of as many, the epoch; all stamps are
+    /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch in one 8-byte word; all epochs are
     /// zero before the first launch.
-    Stamped,
+    Ll,
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
@@ -143,7 +143,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// Bytes of memory that an element takes, its stamp included.
+    /// Bytes of memory that an element takes, its epoch included.
     pub const fn element_bytes(&self) -> u32 {
         self.kind.element_bytes(self.dtype)
     }
@@ -161,7 +161,7 @@ impl ParamKind {
     /// Bytes of memory that an element of a type takes in such a parameter.
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {
-            ParamKind::Stamped => 2 * dtype.bytes(),
+            ParamKind::Ll => 2 * dtype.bytes(),
             _ => dtype.bytes(),
         }
     }

@@ -74,11 +74,11 @@ pub enum Mutation {
 pub enum Slot {
     /// The first element, of a `TakePackets` that of its first tile.
     Index,
-    /// What is stored, put, signalled or waited for; of stamped elements, the stamp.
+    /// What is stored, put, signalled or waited for; of LL elements, the epoch.
     Value,
     /// How many flags a `WaitAll` waits for.
     Count,
-    /// The rank that a `Wait`, or the first tile of a `TakePackets`, believes it hears from.
+    /// The rank that a `Wait`, or the first tile of a `TakePackets`, expects data from.
     From,
     /// Which tiles a `TakePackets` takes, or which flags a `WaitAll` waits for.
     Mask,

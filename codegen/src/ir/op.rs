@@ -234,24 +234,17 @@ pub enum OpKind {
     /// like a wait. It orders nothing but the packets' own data.
     ///
     /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
-    /// double-buffered, and a sender hears from the taker once in between.
+    /// double-buffered, and the taker signals the sender once in between.
     TakePackets { packets: ParamId, tiles: Vec<Taken>, mask: ValueId },
 
-    /// Stores a tile to the target ranks' instance of a stamped buffer: each element arrives by itself, at once with `stamp`
+    /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
     /// (`U32`), and orders nothing else.
-    SendStamped { stamped: ParamId, target: Target, index: ValueId, value: ValueId, stamp: ValueId },
-    /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its stamp
-    /// equals `stamp`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
+    SendLl { ll: ParamId, target: Target, index: ValueId, value: ValueId, epoch: ValueId },
+    /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
+    /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
     /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
     /// all of them in the order that waits and signals make.
-    ReadStamped {
-        out: ValueId,
-        stamped: ParamId,
-        index: ValueId,
-        from: ValueId,
-        mask: ValueId,
-        stamp: ValueId,
-    },
+    ReadLl { out: ValueId, ll: ParamId, index: ValueId, from: ValueId, mask: ValueId, epoch: ValueId },
 
     /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
     If { cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)> },
@@ -278,10 +271,7 @@ impl OpKind {
     pub const fn may_expire(&self) -> bool {
         matches!(
             self,
-            OpKind::Wait { .. }
-                | OpKind::WaitAll { .. }
-                | OpKind::TakePackets { .. }
-                | OpKind::ReadStamped { .. }
+            OpKind::Wait { .. } | OpKind::WaitAll { .. } | OpKind::TakePackets { .. } | OpKind::ReadLl { .. }
         )
     }
 }

@@ -32,7 +32,7 @@ impl OpKind {
             | VarGet { out, .. } => vec![*out],
             If { results, .. } => results.iter().map(|r| r.0).collect(),
             TakePackets { tiles, .. } => tiles.iter().map(|t| t.out).collect(),
-            ReadStamped { out, .. } => vec![*out],
+            ReadLl { out, .. } => vec![*out],
             Store { .. }
             | Scatter { .. }
             | Put { .. }
@@ -41,7 +41,7 @@ impl OpKind {
             | Wait { .. }
             | WaitAll { .. }
             | SendPackets { .. }
-            | SendStamped { .. }
+            | SendLl { .. }
             | For { .. }
             | While { .. }
             | Break { .. }
@@ -93,8 +93,8 @@ impl OpKind {
                 v
             }
             SendPackets { index, value, .. } => vec![*index, *value],
-            SendStamped { index, value, stamp, .. } => vec![*index, *value, *stamp],
-            ReadStamped { index, from, mask, stamp, .. } => vec![*index, *from, *mask, *stamp],
+            SendLl { index, value, epoch, .. } => vec![*index, *value, *epoch],
+            ReadLl { index, from, mask, epoch, .. } => vec![*index, *from, *mask, *epoch],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![*mask];
                 v.extend(tiles.iter().flat_map(|t| [t.index, t.from]));
@@ -152,8 +152,8 @@ impl OpKind {
                 v
             }
             SendPackets { index, value, .. } => vec![index, value],
-            SendStamped { index, value, stamp, .. } => vec![index, value, stamp],
-            ReadStamped { index, from, mask, stamp, .. } => vec![index, from, mask, stamp],
+            SendLl { index, value, epoch, .. } => vec![index, value, epoch],
+            ReadLl { index, from, mask, epoch, .. } => vec![index, from, mask, epoch],
             TakePackets { tiles, mask, .. } => {
                 let mut v = vec![mask];
                 v.extend(tiles.iter_mut().flat_map(|t| [&mut t.index, &mut t.from]));
@@ -208,8 +208,8 @@ impl OpKind {
             | WaitAll { .. }
             | SendPackets { .. }
             | TakePackets { .. }
-            | SendStamped { .. }
-            | ReadStamped { .. }
+            | SendLl { .. }
+            | ReadLl { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }
@@ -255,8 +255,8 @@ impl OpKind {
             | WaitAll { .. }
             | SendPackets { .. }
             | TakePackets { .. }
-            | SendStamped { .. }
-            | ReadStamped { .. }
+            | SendLl { .. }
+            | ReadLl { .. }
             | Break { .. }
             | Continue { .. }
             | VarDecl { .. }

@@ -208,7 +208,7 @@ fn param_row(p: &Param) -> [String; 3] {
         | ParamKind::Symmetric
         | ParamKind::Flags
         | ParamKind::Packets
-        | ParamKind::Stamped
+        | ParamKind::Ll
         | ParamKind::Counters => {
             [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
         }

@@ -67,7 +67,7 @@ impl ArgsLayout {
             let name = names.of(ParamId(i as u32));
             match p.kind {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => add(name, 8, 1),
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
                     add(name, 8, kernel.ranks);
                 }
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
@@ -185,7 +185,7 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
             ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
-            ParamKind::Stamped => format!("{}* {name}[{ranks}];", scalar_type(Dtype::U64, language)),
+            ParamKind::Ll => format!("{}* {name}[{ranks}];", scalar_type(Dtype::U64, language)),
             ParamKind::EpochWord if language == Language::Device => format!("EpochWord* {name};"),
             ParamKind::EpochWord => format!("PeerwarpEpochWord* {name};"),
             ParamKind::Scalar => format!("{ty} {name};"),
@@ -210,7 +210,7 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::Symmetric => ("SYMMETRIC", all),
             ParamKind::Flags => ("FLAGS", all),
             ParamKind::Packets => ("PACKETS", all),
-            ParamKind::Stamped => ("STAMPED", all),
+            ParamKind::Ll => ("LL", all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
             ParamKind::Scalar => return None,
@@ -243,7 +243,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
         ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
-        ParamKind::Stamped => format!("stamped {}[{}]", p.dtype, p.len),
+        ParamKind::Ll => format!("LL {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Counters => format!("{} counters, zero at first", p.len),
         ParamKind::Scalar => String::new(),
@@ -294,7 +294,7 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
                 OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => Some(buffer),
                 OpKind::SendPackets { packets, .. } => Some(packets),
                 OpKind::TakePackets { packets, .. } => Some(packets),
-                OpKind::SendStamped { stamped, .. } | OpKind::ReadStamped { stamped, .. } => Some(stamped),
+                OpKind::SendLl { ll, .. } | OpKind::ReadLl { ll, .. } => Some(ll),
                 OpKind::Signal { flag, .. } | OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => {
                     Some(flag)
                 }

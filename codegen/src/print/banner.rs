@@ -39,8 +39,8 @@ pub(super) fn lines(
         "Launch on each of {} ranks: {} blocks of {} threads, {} bytes of dynamic shared memory",
         kernel.ranks, launch.grid, launch.block_threads, launch.shared_bytes
     ));
-    if let Some(bytes) = launch.alone_bytes {
-        let why = "instead where there are as many multiprocessors: each has one to itself then";
+    if let Some(bytes) = launch.exclusive_sm_bytes {
+        let why = "instead where there are as many SMs: each has one to itself then";
         out.push(format!("    ({bytes} {why})"));
     }
     out.extend(roles(kernel));
@@ -93,8 +93,8 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => note("waits for", param(*flag)),
         OpKind::SendPackets { packets, .. } => note("sends", param(*packets)),
         OpKind::TakePackets { packets, .. } => note("takes", param(*packets)),
-        OpKind::SendStamped { stamped, .. } => note("sends", param(*stamped)),
-        OpKind::ReadStamped { stamped, .. } => note("waits for", param(*stamped)),
+        OpKind::SendLl { ll, .. } => note("sends", param(*ll)),
+        OpKind::ReadLl { ll, .. } => note("waits for", param(*ll)),
         kind => {
             if let Some(Place::Param(p)) = place_of(kind) {
                 let writes = matches!(
@@ -123,7 +123,7 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
             ParamKind::Symmetric => "symmetric",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
-            ParamKind::Stamped => "stamped",
+            ParamKind::Ll => "LL",
             ParamKind::EpochWord => "epoch",
             ParamKind::Counters => "counters",
             ParamKind::Scalar => "scalar",

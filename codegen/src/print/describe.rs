@@ -13,7 +13,7 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             format!("{}_{}", buffer(p, *place), if tile { "tile" } else { "value" })
         }
         OpKind::Gather { place, .. } => format!("{}_gathered", buffer(p, *place)),
-        OpKind::ReadStamped { stamped, .. } => format!("{}_read", p.kernel.params[stamped.index()].name),
+        OpKind::ReadLl { ll, .. } => format!("{}_read", p.kernel.params[ll.index()].name),
         OpKind::Atomic { place, .. } | OpKind::Tally { place, .. } => {
             format!("{}_before", buffer(p, *place))
         }

@@ -149,9 +149,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         // Nothing else touches packets.
         | OpKind::SendPackets { .. }
         | OpKind::TakePackets { .. }
-        // Nothing else touches stamped elements.
-        | OpKind::SendStamped { .. }
-        | OpKind::ReadStamped { .. }
+        // Nothing else touches LL elements.
+        | OpKind::SendLl { .. }
+        | OpKind::ReadLl { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

@@ -232,7 +232,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         match place {
             Place::Shared(id) => Expr::atom(self.shared[&id].clone()),
             Place::Param(id) => match self.f.p.kernel.params[id.index()].kind {
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
+                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
                     Expr::atom(format!("{}[args.rank]", self.arg(id).text))
                 }
                 ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),

@@ -72,7 +72,7 @@ pub enum PrintError {
     },
     /// Tiles of which a lane would have to hold two numbers of elements at once.
     #[error(
-        "{loc}: a tile of which each lane holds {per_lane} elements here, as packets, stamps and counting in order want it, \
+        "{loc}: a tile of which each lane holds {per_lane} elements here, as packets, LL elements and counting in order want it, \
          meets one of {other}; store one of them to memory in between"
     )]
     LaneWidths {

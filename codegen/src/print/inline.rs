@@ -187,7 +187,7 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             one_rank && (mask.is_some() || layouts.of(*value).per_lane == 1)
         }
         OpKind::Scan { .. } | OpKind::Tally { .. } | OpKind::SendPackets { .. } => false,
-        OpKind::SendStamped { .. } => false,
+        OpKind::SendLl { .. } => false,
         _ => true,
     }
 }

@@ -110,14 +110,14 @@ impl Layouts {
     }
 
     /// A lane holds one packet a step of a tile that is taken as packets, and one element of one that is counted in order or
-    /// read with stamps.
+    /// LL elements read.
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
         let (tile, per_lane) = match &op.kind {
             OpKind::TakePackets { tiles, .. } => {
                 (tiles[0].out, packet(p, tiles[0].out, tiles.iter().map(|t| t.index), op.loc)?)
             }
-            OpKind::Tally { out, .. } | OpKind::ReadStamped { out, .. } => (*out, 1),
+            OpKind::Tally { out, .. } | OpKind::ReadLl { out, .. } => (*out, 1),
             _ => return Ok(()),
         };
         match pinned[self.find(tile.0) as usize].replace(per_lane) {

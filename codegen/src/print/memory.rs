@@ -46,8 +46,8 @@ impl Emitter<'_, '_> {
             OpKind::WaitAll { .. } => self.wait_all(id),
             OpKind::SendPackets { .. } => self.send_packets(id),
             OpKind::TakePackets { .. } => self.take_packets(id),
-            OpKind::SendStamped { .. } => self.send_stamped(id),
-            OpKind::ReadStamped { .. } => self.read_stamped(id),
+            OpKind::SendLl { .. } => self.send_ll(id),
+            OpKind::ReadLl { .. } => self.read_ll(id),
             _ => unreachable!("every other operation is written elsewhere"),
         }
     }
@@ -145,7 +145,7 @@ impl Emitter<'_, '_> {
             if let (Place::Param(p), ReduceOp::And) = (place, how)
                 && self.f.p.kernel.params[p.index()].kind == ParamKind::Counters
             {
-                self.w.line_with(&line, "for the next launch: every group has heard of the end");
+                self.w.line_with(&line, "for the next launch: every group has answered of the end");
             } else {
                 self.w.line(&line);
             }

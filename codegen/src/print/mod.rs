@@ -11,14 +11,15 @@
 //! as C in [`Source::abi`]): a pointer for each local buffer, `ranks` pointers for each symmetric one (this rank's own
 //! mapping included), scalars, the status records of all ranks, the budget of a wait in nanoseconds, and the rank.
 //! Buffers are aligned to 16 bytes and do not overlap. An epoch word, `u32[1]` in the IR, is two words: the epoch, and
-//! the number of blocks that are done, by which the last one knows that it has to advance the epoch. Both words, all
+//! the number of blocks that have begun, by which the last one to begin knows that it has to advance the epoch. Both words, all
 //! flags and the status records are zero before the first launch.
 //!
 //! For programs in C and C++ the source ends with a launcher, which the host side of a compilation sees and the device side
 //! does not; it includes the header, so the two files belong side by side.
 //!
 //! All blocks must be resident at once. When a wait expires, the kernel raises `aborted` in every rank's status, leaves
-//! a record in its own, and returns without advancing epochs; all other waits of the world give up when they see it.
+//! a record in its own, and returns; all other waits of the world give up when they see it. Epochs advance as blocks begin, so
+//! an aborted launch has advanced them.
 
 mod args;
 mod banner;
@@ -32,6 +33,7 @@ mod expr;
 mod inline;
 mod launch;
 mod layout;
+mod ll;
 mod memory;
 mod names;
 mod ops;
@@ -42,7 +44,6 @@ mod protocol;
 mod reach;
 mod source;
 mod splats;
-mod stamped;
 mod steps;
 mod sync;
 mod template;
@@ -77,11 +78,11 @@ pub struct LaunchShape {
     pub block_threads: u32,
     /// Dynamic shared memory a block, in bytes: what its arrays take.
     pub shared_bytes: u32,
-    /// So many bytes instead, where the device has a multiprocessor for each block: then each has one to itself. The blocks of the
-    /// next launch spread over multiprocessors as they become free, and a combine of few tokens ends 1 us earlier (measured on
+    /// So many bytes instead, where the device has an SM for each block: then each has one to itself. The blocks of the
+    /// next launch spread over SMs as they become free, and a combine of few tokens ends 1 us earlier (measured on
     /// H200s; presumably as launches that follow each other then divide L1 and shared memory alike).
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub alone_bytes: Option<u32>,
+    pub exclusive_sm_bytes: Option<u32>,
     /// Whether the kernel itself waits for the launches before it on the stream, and may be launched while they end.
     #[serde(default)]
     pub overlaps_previous: bool,

@@ -204,13 +204,13 @@ prims! {
     SendPackets = common "send_packets", Nothing, [Vec, SendPacket];
     /// Take packets.
     TakePackets = own "take_packets", Nothing, [Bits, Vec, Poll, Packet];
-    /// Send elements with a stamp.
-    SendStamped = own "send_stamped", Nothing, [Bits];
-    /// Read elements with a stamp.
-    ReadStamped = own "read_stamped", Nothing, [Bits, Poll];
+    /// Send LL elements.
+    SendLl = own "send_ll", Nothing, [Bits];
+    /// Read LL elements.
+    ReadLl = own "read_ll", Nothing, [Bits, Poll];
     /// Successor of an epoch.
     Epoch = common "epoch", Nothing, [];
-    /// Every block hears the epoch, the last one to do so advances it.
+    /// Every block gets the epoch, the last one to do so advances it.
     BeginEpoch = own "begin_epoch", Nothing, [Index, System, Epoch];
 }
 
@@ -313,7 +313,7 @@ pub(super) const DEFINED: &[&str] = &[
     "load",
     "load_packet",
     "load_relaxed_system",
-    "load_stamped",
+    "load_ll",
     "max_of",
     "min_of",
     "most",
@@ -325,10 +325,10 @@ pub(super) const DEFINED: &[&str] = &[
     "poll",
     "popcount",
     "ranks",
-    "read_stamped",
+    "read_ll",
     "send_packet",
     "send_packets",
-    "send_stamped",
+    "send_ll",
     "shared_array",
     "shuffle_from",
     "shuffle_up",

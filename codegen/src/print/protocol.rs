@@ -159,7 +159,7 @@ impl Emitter<'_, '_> {
         let to = self.names.fresh(&format!("{}_there", param.name));
         let target = Expr::index(&self.arg(buffer), rank);
         let ty = match param.kind {
-            ParamKind::Stamped => "u64",
+            ParamKind::Ll => "u64",
             _ => super::ops::type_name(param.dtype),
         };
         self.w.line(&format!("{ty}* const {to} = {};", target.text));

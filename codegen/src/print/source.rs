@@ -40,7 +40,7 @@ pub(super) fn emit(
         grid: kernel.grid_blocks(),
         block_threads: kernel.block_threads(),
         shared_bytes,
-        alone_bytes: alone_bytes(target).map(|alone| alone.max(shared_bytes)),
+        exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
     };
     let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref());
@@ -137,8 +137,8 @@ fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<()
     Ok(())
 }
 
-/// Dynamic shared memory of which a multiprocessor has no more than one block's: half of it, as each block takes 1 KiB more.
-fn alone_bytes(target: Target) -> Option<u32> {
+/// Dynamic shared memory of which an SM has no more than one block's: half of it, as each block takes 1 KiB more.
+fn exclusive_sm_bytes(target: Target) -> Option<u32> {
     let half = (shared_kib(target) + 1).div_ceil(2) as u32 * 1024;
     matches!(target, Target::Cuda(_)).then_some(half)
 }
@@ -148,7 +148,7 @@ fn shared_limit(target: Target) -> u64 {
     shared_kib(target) * 1024 - 2048
 }
 
-/// Shared memory that a block can have on a target; on NVIDIA's a multiprocessor has 1 KiB more.
+/// Shared memory that a block can have on a target; on NVIDIA's an SM has 1 KiB more.
 fn shared_kib(target: Target) -> u64 {
     match target {
         Target::Cuda(arch) => match arch.capability() {
@@ -325,7 +325,7 @@ pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
 /// Whether ranks say anything to each other.
 fn talks(kernel: &Kernel) -> bool {
     let mut kinds = kernel.params.iter().map(|p| p.kind);
-    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped))
+    kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll))
 }
 
 /// Texts of the primitives: those of the element types, which the argument struct needs, or all others.
@@ -366,7 +366,7 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
             if let OpKind::Wait { flag: param, .. }
             | OpKind::WaitAll { flag: param, .. }
             | OpKind::TakePackets { packets: param, .. }
-            | OpKind::ReadStamped { stamped: param, .. } = op.kind
+            | OpKind::ReadLl { ll: param, .. } = op.kind
             {
                 awaited.insert(param);
                 roles.insert(i);

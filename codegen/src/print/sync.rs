@@ -115,7 +115,7 @@ impl Walk<'_, '_> {
             OpKind::Wait { .. }
             | OpKind::WaitAll { .. }
             | OpKind::TakePackets { .. }
-            | OpKind::ReadStamped { .. }
+            | OpKind::ReadLl { .. }
             | OpKind::Signal { .. } => State::new(),
             OpKind::Tally { .. } => {
                 self.touch(op, state);

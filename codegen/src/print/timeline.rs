@@ -231,7 +231,7 @@ fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, Site
         }
         OpKind::SendPackets { packets, target, .. } => (SiteKind::Send, Some(*packets), peers_of(target)),
         OpKind::TakePackets { packets, .. } => (SiteKind::Take, Some(*packets), SitePeers::Rank),
-        OpKind::SendStamped { stamped, target, .. } => (SiteKind::Send, Some(*stamped), peers_of(target)),
+        OpKind::SendLl { ll, target, .. } => (SiteKind::Send, Some(*ll), peers_of(target)),
         _ => return None,
     })
 }
@@ -251,7 +251,7 @@ fn words(kernel: &Kernel, op: &OpKind) -> (ValueId, ValueId) {
         OpKind::Signal { parcel, index, .. } => (*index, of(&kernel.parcels[parcel.index()].target)),
         OpKind::Wait { index, from, .. } => (*index, *from),
         OpKind::WaitAll { index, count, only, .. } => (*index, only.unwrap_or(*count)),
-        OpKind::SendPackets { target, index, .. } | OpKind::SendStamped { target, index, .. } => {
+        OpKind::SendPackets { target, index, .. } | OpKind::SendLl { target, index, .. } => {
             (*index, of(target))
         }
         OpKind::TakePackets { tiles, .. } => (tiles[0].index, tiles[0].from),

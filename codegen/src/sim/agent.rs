@@ -5,7 +5,7 @@ use std::sync::Arc;
 use super::clock::{AgentNo, Clock};
 use super::code::{Compiled, Pc, RoleCode};
 use super::machine::Bound;
-use super::shadow::Stamp;
+use super::shadow::DataEpoch;
 use super::value::Tile;
 
 /// Index of an agent among those that exist.
@@ -37,7 +37,7 @@ pub(super) struct Agent {
     pub scalars: Vec<u64>,
     pub tiles: Vec<Tile>,
     /// The epoch that each receipt was waited for with.
-    pub receipts: Vec<Stamp>,
+    pub receipts: Vec<DataEpoch>,
     /// How many flags of a `WaitAll` have arrived.
     pub arrived: u64,
     /// Rank in the adversary's order; higher runs first.

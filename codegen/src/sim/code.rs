@@ -275,20 +275,20 @@ pub(super) enum Insn {
         tiles: Box<[TakenReg]>,
         mask: Reg,
     },
-    SendStamped {
+    SendLl {
         target: TargetReg,
-        stamped: ParamId,
+        ll: ParamId,
         index: Reg,
         value: TileReg,
-        stamp: Reg,
+        epoch: Reg,
     },
-    ReadStamped {
-        stamped: ParamId,
+    ReadLl {
+        ll: ParamId,
         out: TileReg,
         index: TileReg,
         from: TileReg,
         mask: TileReg,
-        stamp: Reg,
+        epoch: Reg,
     },
     Jump {
         to: Pc,
@@ -402,8 +402,8 @@ impl Insn {
                 [index, value].into_iter().chain(mask).for_each(visit);
             }
             Insn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
-            Insn::SendPackets { value, .. } | Insn::SendStamped { value, .. } => visit(value),
-            Insn::ReadStamped { out, index, from, mask, .. } => {
+            Insn::SendPackets { value, .. } | Insn::SendLl { value, .. } => visit(value),
+            Insn::ReadLl { out, index, from, mask, .. } => {
                 [index, from, mask, out].into_iter().for_each(visit);
             }
             Insn::TakePackets { tiles, .. } => tiles.iter_mut().for_each(|t| visit(&mut t.out)),

@@ -16,7 +16,7 @@ struct Stuck {
     buffer: usize,
     index: u64,
     from: usize,
-    /// Of a flag or a stamp; packets have none.
+    /// Of a flag or an LL element; packets have none.
     value: Option<u32>,
 }
 
@@ -86,8 +86,8 @@ impl World<'_> {
             for (buffer, memory) in buffers.iter().enumerate() {
                 let flags = memory.flags.iter().flat_map(|f| f.waiting());
                 let packets = memory.packets.iter().flat_map(|p| p.waiting());
-                let stamped = memory.stamped.iter().flat_map(|s| s.waiting());
-                for (index, id) in flags.chain(packets).chain(stamped) {
+                let ll = memory.ll.iter().flat_map(|s| s.waiting());
+                for (index, id) in flags.chain(packets).chain(ll) {
                     let Some(agent) = &self.agents[id as usize] else { continue };
                     let (from, value) = self.awaited(agent, index);
                     all.push(Stuck { agent: id, rank, buffer, index, from, value });
@@ -114,10 +114,10 @@ impl World<'_> {
                 let tile = tiles.iter().find(holds).expect("whoever waits for a packet takes it");
                 (agent.get(tile.from) as usize, None)
             }
-            Insn::ReadStamped { index: indices, from, stamp, .. } => {
+            Insn::ReadLl { index: indices, from, epoch, .. } => {
                 let at = agent.tile(*indices).view::<u32>().iter().position(|&i| u64::from(i) == index);
                 let at = at.expect("whoever waits for an element reads it");
-                (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*stamp) as u32))
+                (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*epoch) as u32))
             }
             _ => unreachable!("only waits register for flags and packets"),
         }
@@ -151,7 +151,7 @@ impl World<'_> {
         self.found.add(Finding { kind, message, at, other: None, buffer, elements, chain, times: 1 });
     }
 
-    /// Follows who waits for whom from a wait on, in words, and tells where that leads.
+    /// Follows who waits for whom from a wait on, in words, and returns where that leads.
     fn chain(&self, start: &Stuck, all: &[Stuck]) -> (Cause, Vec<String>) {
         let (mut lines, mut visited, mut at) = (vec![], HashSet::new(), start);
         loop {
@@ -182,8 +182,8 @@ impl World<'_> {
             return format!("{party}: waits for packet {} of {flag} from rank {}", s.index, s.from);
         };
         let memory = &self.memory[s.rank][s.buffer];
-        let stamp = memory.stamped.as_ref().map_or(0, |a| a.stamp(s.index));
-        let holds = memory.flags.as_ref().map_or(stamp, |f| f.value(s.index));
+        let epoch = memory.ll.as_ref().map_or(0, |a| a.epoch(s.index));
+        let holds = memory.flags.as_ref().map_or(epoch, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
         format!("{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})", s.index, value, s.from)
     }
@@ -254,7 +254,7 @@ fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usiz
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
             if let OpKind::Signal { flag: to, .. }
             | OpKind::SendPackets { packets: to, .. }
-            | OpKind::SendStamped { stamped: to, .. } = op.kind
+            | OpKind::SendLl { ll: to, .. } = op.kind
             {
                 found |= launch.is_bound(to, buffer);
             }

@@ -4,7 +4,7 @@ use super::agent::Agent;
 use super::exec_memory::{Fault, place_name};
 use super::finding::{Finding, FindingKind, Party};
 use super::flags::{Flag, newer};
-use super::shadow::{Action, Clash, ClashKind, Event, Stamp, Who};
+use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Who};
 use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, Life, World};
 use crate::ir::{Kernel, OpId, OpKind, ParamId, Place};
@@ -167,7 +167,7 @@ impl World<'_> {
         agent: &Agent,
         place: Place,
         size: u64,
-        expected: Stamp,
+        expected: DataEpoch,
         clashes: &mut Vec<Clash>,
     ) {
         if clashes.is_empty() {
@@ -180,7 +180,7 @@ impl World<'_> {
         }
     }
 
-    fn report_clash(&mut self, at: Event, name: &str, size: u64, expected: Stamp, clash: Clash) {
+    fn report_clash(&mut self, at: Event, name: &str, size: u64, expected: DataEpoch, clash: Clash) {
         let elements = (clash.from / size, clash.to.div_ceil(size));
         let range = format!("{name}[{}..{}]", elements.0, elements.1);
         let (kind, message, other) = match clash.kind {
@@ -241,14 +241,14 @@ impl World<'_> {
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.memory[rank as usize][buffer].shadow {
             if write {
-                shadow.write(from, to, who, Stamp::default(), &mut clashes);
+                shadow.write(from, to, who, DataEpoch::default(), &mut clashes);
             } else {
-                shadow.read(from, to, who, Stamp::default(), &mut clashes);
+                shadow.read(from, to, who, DataEpoch::default(), &mut clashes);
             }
         }
         let name = self.machine.buffers[buffer].name.clone();
         for clash in clashes.drain(..) {
-            self.report_clash(event, &name, 1, Stamp::default(), clash);
+            self.report_clash(event, &name, 1, DataEpoch::default(), clash);
         }
         self.clashes = clashes;
     }
@@ -276,8 +276,8 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
         OpKind::SendPackets { packets, .. } => format!("sending packets {}", param(*packets)),
         OpKind::TakePackets { packets, .. } => format!("taking packets {}", param(*packets)),
-        OpKind::SendStamped { stamped, .. } => format!("sending stamped {}", param(*stamped)),
-        OpKind::ReadStamped { stamped, .. } => format!("reading stamped {}", param(*stamped)),
+        OpKind::SendLl { ll, .. } => format!("sending LL {}", param(*ll)),
+        OpKind::ReadLl { ll, .. } => format!("reading LL {}", param(*ll)),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

@@ -171,7 +171,7 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
         ParamKind::Symmetric => "symmetric memory",
         ParamKind::Flags => "a flag array",
         ParamKind::Packets => "a packet buffer",
-        ParamKind::Stamped => "a stamped buffer",
+        ParamKind::Ll => "an LL buffer",
         ParamKind::EpochWord => "an epoch word",
         ParamKind::Counters => "an array of counters",
         ParamKind::Scalar => "a scalar",

@@ -97,8 +97,8 @@ impl World<'_> {
                     | Insn::WaitAll { .. }
                     | Insn::SendPackets { .. }
                     | Insn::TakePackets { .. }
-                    | Insn::SendStamped { .. }
-                    | Insn::ReadStamped { .. }
+                    | Insn::SendLl { .. }
+                    | Insn::ReadLl { .. }
             );
             if visible {
                 if left == 0 {
@@ -213,8 +213,8 @@ impl World<'_> {
             | Insn::WaitAll { .. }
             | Insn::SendPackets { .. }
             | Insn::TakePackets { .. }
-            | Insn::SendStamped { .. }
-            | Insn::ReadStamped { .. } => return self.communicate(id, agent, insn),
+            | Insn::SendLl { .. }
+            | Insn::ReadLl { .. } => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::Unless { cond, to } => {
                 if agent.get(cond) == 0 {

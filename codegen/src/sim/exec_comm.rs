@@ -6,7 +6,7 @@ use super::exec::{Flow, Stop};
 use super::exec_memory::Fault;
 use super::flags::{Flag, newer};
 use super::sched::{Delivery, Task};
-use super::shadow::{Event, Stamp, Who};
+use super::shadow::{DataEpoch, Event, Who};
 use super::value::runs;
 use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
@@ -38,8 +38,8 @@ impl World<'_> {
             Insn::WaitAll { .. } => self.wait_all(id, agent, insn),
             Insn::SendPackets { .. } => self.send_packets(agent, insn).map(|()| true),
             Insn::TakePackets { .. } => self.take_packets(id, agent, insn),
-            Insn::SendStamped { .. } => self.send_stamped(agent, insn).map(|()| true),
-            Insn::ReadStamped { .. } => self.read_stamped(id, agent, insn),
+            Insn::SendLl { .. } => self.send_ll(agent, insn).map(|()| true),
+            Insn::ReadLl { .. } => self.read_ll(id, agent, insn),
             _ => unreachable!("called for communication"),
         };
         match done {
@@ -62,9 +62,9 @@ impl World<'_> {
         }
     }
 
-    /// The stamp of a put.
-    fn stamp(agent: &Agent, epoch: Option<EpochOf>) -> Stamp {
-        epoch.map_or(Stamp::default(), |e| Stamp {
+    /// The epoch that a put belongs to.
+    fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
+        epoch.map_or(DataEpoch::default(), |e| DataEpoch {
             word: agent.buffer(e.word) as u16 + 1,
             epoch: agent.get(e.value) as u32,
         })
@@ -86,14 +86,14 @@ impl World<'_> {
                 return Err(self.out_of_bounds(agent, place, (from, to), len));
             }
         }
-        let stamp = Self::stamp(agent, epoch);
+        let data_epoch = Self::data_epoch(agent, epoch);
         for rank in self.targets(agent, target)? {
             let counts = &mut self.counts[agent.kernel];
             counts.puts += 1;
             counts.bytes[agent.rank as usize][rank] += elements * size;
             for &(a, b) in &parts {
                 let (from, to) = ((base + a as u64) * size, (base + b as u64) * size);
-                self.note_put(agent, place, rank, (from, to), size, stamp);
+                self.note_put(agent, place, rank, (from, to), size, data_epoch);
             }
             let event = agent.event(&self.sites);
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
@@ -112,15 +112,15 @@ impl World<'_> {
         rank: usize,
         (from, to): (u64, u64),
         size: u64,
-        stamp: Stamp,
+        data_epoch: DataEpoch,
     ) {
         let Place::Param(param) = place else { return };
         let event = agent.event(&self.sites);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.memory[rank][agent.buffer(param)].shadow {
-            shadow.write(from, to, Who { clock: &agent.clock, event }, stamp, &mut clashes);
+            shadow.write(from, to, Who { clock: &agent.clock, event }, data_epoch, &mut clashes);
         }
-        self.report_clashes(agent, place, size, Stamp::default(), &mut clashes);
+        self.report_clashes(agent, place, size, DataEpoch::default(), &mut clashes);
         self.clashes = clashes;
     }
 
@@ -197,9 +197,7 @@ impl World<'_> {
                 let packet = u64::from(PACKET_BYTES);
                 self.packets_arrive(rank, buffer, at / packet..to as u64 / packet, p.by);
             }
-            Cargo::Stamped { buffer, first, data, sent } => {
-                self.stamped_arrive(rank, buffer, first, &data, sent)
-            }
+            Cargo::Ll { buffer, first, data, sent } => self.ll_arrive(rank, buffer, first, &data, sent),
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }
     }
@@ -334,7 +332,7 @@ impl World<'_> {
         counts.waits += 1;
         counts.flags_waited += flags;
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
-        agent.receipts[receipt.index()] = Stamp { word, epoch: value };
+        agent.receipts[receipt.index()] = DataEpoch { word, epoch: value };
         true
     }
 }

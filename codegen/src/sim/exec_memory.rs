@@ -7,7 +7,7 @@ use super::code::{Access, AnyReg, Insn};
 use super::exec::{Flow, Stop};
 use super::finding::FindingKind;
 use super::memory::Block as Memory;
-use super::shadow::{Stamp, Who};
+use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
 use super::wire::Spot;
 use super::world::World;
@@ -124,7 +124,7 @@ impl World<'_> {
             self.settle_own(agent, Spot::Bytes { buffer: agent.buffer(p), from: from * size, to: to * size });
         }
         let event = agent.event(&self.sites);
-        let expected = receipt.map_or(Stamp::default(), |r| agent.receipts[r.index()]);
+        let expected = receipt.map_or(DataEpoch::default(), |r| agent.receipts[r.index()]);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {
             let who = Who { clock: &agent.clock, event };
@@ -139,9 +139,9 @@ impl World<'_> {
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {
             let who = Who { clock: &agent.clock, event };
-            shadow.write(from * size, to * size, who, Stamp::default(), &mut clashes);
+            shadow.write(from * size, to * size, who, DataEpoch::default(), &mut clashes);
         }
-        self.report_clashes(agent, place, size, Stamp::default(), &mut clashes);
+        self.report_clashes(agent, place, size, DataEpoch::default(), &mut clashes);
         self.clashes = clashes;
     }
 
@@ -334,7 +334,7 @@ impl World<'_> {
         }
         let old = read_bits(memory.bytes(), at, size);
         write_bits(memory.bytes_mut(), at, size, f(old));
-        self.report_clashes(agent, on.place, size as u64, Stamp::default(), &mut clashes);
+        self.report_clashes(agent, on.place, size as u64, DataEpoch::default(), &mut clashes);
         self.clashes = clashes;
         Ok(old)
     }

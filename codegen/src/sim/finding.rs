@@ -26,7 +26,7 @@ pub enum FindingKind {
     LostSignal,
     /// A signal that nobody ever waits for.
     UnwaitedSignal,
-    /// Packets sent where what was sent before is not taken, or is not known to be; stamped elements sent where the reading
+    /// Packets sent where what was sent before is not taken, or is not known to be; LL elements sent where the reading
     /// of what was sent before is not known to be over.
     LostPacket,
     /// Packets that nobody ever takes.

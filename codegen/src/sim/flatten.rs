@@ -34,7 +34,7 @@ impl Compiled {
     }
 }
 
-/// What the whole kernel tells about its values.
+/// What holds of values in the whole kernel.
 struct Facts {
     /// The value that each parcel is signalled with.
     signalled: HashMap<ParcelId, ValueId>,
@@ -242,8 +242,8 @@ impl Flattener<'_> {
             OpKind::Copy { .. } => self.bulk_copy(kind),
             OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
-            | OpKind::SendStamped { .. }
-            | OpKind::ReadStamped { .. } => self.packets(kind),
+            | OpKind::SendLl { .. }
+            | OpKind::ReadLl { .. } => self.packets(kind),
             OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }
@@ -398,22 +398,22 @@ impl Flattener<'_> {
                     mask: self.reg(*mask),
                 }
             }
-            OpKind::SendStamped { stamped, target, index, value, stamp } => Insn::SendStamped {
+            OpKind::SendLl { ll, target, index, value, epoch } => Insn::SendLl {
                 target: self.target(*target),
-                stamped: *stamped,
+                ll: *ll,
                 index: self.reg(*index),
                 value: self.tile(*value),
-                stamp: self.reg(*stamp),
+                epoch: self.reg(*epoch),
             },
-            OpKind::ReadStamped { out, stamped, index, from, mask, stamp } => Insn::ReadStamped {
-                stamped: *stamped,
+            OpKind::ReadLl { out, ll, index, from, mask, epoch } => Insn::ReadLl {
+                ll: *ll,
                 out: self.tile(*out),
                 index: self.tile(*index),
                 from: self.tile(*from),
                 mask: self.tile(*mask),
-                stamp: self.reg(*stamp),
+                epoch: self.reg(*epoch),
             },
-            _ => unreachable!("called for packets and stamped elements"),
+            _ => unreachable!("called for packets and LL elements"),
         };
         self.emit(insn);
     }

@@ -183,14 +183,14 @@ impl Machine {
     }
 
     /// Writes elements to a rank's buffer before the run; `at` counts elements of type `T`. An epoch word may be
-    /// written too, so that a test can begin anywhere; flags, packets and stamped elements may not.
+    /// written too, so that a test can begin anywhere; flags, packets and LL elements may not.
     pub fn write<T: Pod>(&mut self, rank: u32, name: &str, at: u64, data: &[T]) -> Result<(), SimError> {
         self.check_rank(rank)?;
         let buffer = self.find(name)?;
         let b = &self.buffers[buffer];
         let at = at * size_of::<T>() as u64;
         let to = at + size_of_val(data) as u64;
-        if matches!(b.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped) {
+        if matches!(b.kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll) {
             return Err(SimError::NotPlain { name: name.into(), kind: kind_name(b.kind) });
         }
         if to > b.bytes {

@@ -7,10 +7,10 @@ use bytemuck::Pod;
 
 use super::error::{SimError, kind_name};
 use super::flags::FlagArray;
+use super::ll::LlArray;
 use super::machine::{Buffer, Machine};
 use super::packets::PacketArray;
 use super::shadow::Shadow;
-use super::stamped::StampArray;
 use super::world::World;
 use crate::ir::ParamKind;
 
@@ -25,20 +25,20 @@ pub(super) struct Block {
     pub flags: Option<FlagArray>,
     /// Only of a packet buffer.
     pub packets: Option<PacketArray>,
-    /// Only of a stamped buffer.
-    pub stamped: Option<StampArray>,
+    /// Only of an LL buffer.
+    pub ll: Option<LlArray>,
 }
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
         let flags = (kind == ParamKind::Flags).then(|| FlagArray::new(bytes / 4));
         let packets = (kind == ParamKind::Packets).then(PacketArray::default);
-        let stamped = (kind == ParamKind::Stamped).then(StampArray::default);
+        let ll = (kind == ParamKind::Ll).then(LlArray::default);
         let checked = checked && is_plain(kind);
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
         let words = vec![0; bytes.div_ceil(8) as usize];
         let shadow = checked.then(|| Shadow::new(bytes));
-        Block { words, bytes: bytes as usize, shadow, flags, packets, stamped }
+        Block { words, bytes: bytes as usize, shadow, flags, packets, ll }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -65,7 +65,7 @@ impl Block {
 pub(super) fn is_plain(kind: ParamKind) -> bool {
     match kind {
         ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters | ParamKind::Scalar => true,
-        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets | ParamKind::Stamped => false,
+        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets | ParamKind::Ll => false,
     }
 }
 

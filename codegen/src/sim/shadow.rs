@@ -36,7 +36,7 @@ impl Who<'_> {
 
 /// The epoch that a write belongs to: the value of an epoch word, by the word's buffer. `word` 0 is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stamp {
+pub(super) struct DataEpoch {
     pub word: u16,
     pub epoch: u32,
 }
@@ -109,7 +109,7 @@ struct Segment {
     from: u16,
     to: u16,
     written: bool,
-    stamp: Stamp,
+    data_epoch: DataEpoch,
     write: Event,
     readers: Readers,
 }
@@ -117,13 +117,20 @@ struct Segment {
 impl Segment {
     fn unwritten(from: u16, to: u16) -> Segment {
         let nobody = Event { agent: AgentNo::new(0, 0), time: 0, site: 0 };
-        Segment { from, to, written: false, stamp: Stamp::default(), write: nobody, readers: Readers::None }
+        Segment {
+            from,
+            to,
+            written: false,
+            data_epoch: DataEpoch::default(),
+            write: nobody,
+            readers: Readers::None,
+        }
     }
 
     fn same_history(&self, other: &Segment) -> bool {
         self.written == other.written
             && self.write == other.write
-            && self.stamp == other.stamp
+            && self.data_epoch == other.data_epoch
             && self.readers == other.readers
     }
 }
@@ -207,9 +214,9 @@ impl Shadow {
         }
     }
 
-    /// Records a read of the bytes `from..to` and tells what it clashes with. `expected` is the epoch that the reader
+    /// Records a read of the bytes `from..to` and returns what it clashes with. `expected` is the epoch that the reader
     /// waited for.
-    pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, expected: Stamp, clashes: &mut Vec<Clash>) {
+    pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, expected: DataEpoch, clashes: &mut Vec<Clash>) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
             for s in &mut page[first..end] {
@@ -221,10 +228,10 @@ impl Shadow {
                 } else if !who.after(s.write) {
                     clash(ClashKind::Race { with: s.write, was: Action::Write });
                 } else if expected.word != 0
-                    && expected.word == s.stamp.word
-                    && expected.epoch != s.stamp.epoch
+                    && expected.word == s.data_epoch.word
+                    && expected.epoch != s.data_epoch.epoch
                 {
-                    clash(ClashKind::Epoch { written: s.write, epoch: s.stamp.epoch });
+                    clash(ClashKind::Epoch { written: s.write, epoch: s.data_epoch.epoch });
                 }
                 for e in s.readers.as_slice() {
                     if e.site & ATOMIC != 0 && !who.after(*e) {
@@ -237,8 +244,15 @@ impl Shadow {
         });
     }
 
-    /// Records a write of the bytes `from..to` and tells what it clashes with.
-    pub fn write(&mut self, from: u64, to: u64, who: Who<'_>, stamp: Stamp, clashes: &mut Vec<Clash>) {
+    /// Records a write of the bytes `from..to` and returns what it clashes with.
+    pub fn write(
+        &mut self,
+        from: u64,
+        to: u64,
+        who: Who<'_>,
+        data_epoch: DataEpoch,
+        clashes: &mut Vec<Clash>,
+    ) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
             for s in &page[first..end] {
@@ -257,7 +271,7 @@ impl Shadow {
             }
             page.drain(first + 1..end);
             let write = who.event;
-            page[first] = Segment { from, to, written: true, stamp, write, readers: Readers::None };
+            page[first] = Segment { from, to, written: true, data_epoch, write, readers: Readers::None };
             join(page, first, first + 1);
         });
     }
@@ -304,7 +318,7 @@ mod tests {
     /// What one byte remembers, without any cleverness: everything.
     #[derive(Clone, Default)]
     struct Naive {
-        write: Option<(Event, Stamp)>,
+        write: Option<(Event, DataEpoch)>,
         readers: Vec<(Event, bool)>,
     }
 
@@ -360,7 +374,7 @@ mod tests {
         to: u64,
         who: Who<'_>,
         what: Action,
-        stamp: Stamp,
+        data_epoch: DataEpoch,
     ) -> Found {
         let mut found = Found::new();
         for at in from..to {
@@ -368,12 +382,12 @@ mod tests {
             if what != Action::Write && b.write.is_none() {
                 found.insert((at, UNWRITTEN));
                 if what == Action::Atomic {
-                    b.write = Some((who.event, Stamp::default()));
+                    b.write = Some((who.event, DataEpoch::default()));
                 }
             } else if b.write.is_some_and(|(w, _)| !who.after(w)) {
                 found.insert((at, RACE));
             } else if what == Action::Read
-                && b.write.is_some_and(|(_, s)| s.word != 0 && s.epoch != stamp.epoch)
+                && b.write.is_some_and(|(_, s)| s.word != 0 && s.epoch != data_epoch.epoch)
             {
                 found.insert((at, EPOCH));
             }
@@ -388,7 +402,7 @@ mod tests {
                 }
             }
             match what {
-                Action::Write => *b = Naive { write: Some((who.event, stamp)), readers: vec![] },
+                Action::Write => *b = Naive { write: Some((who.event, data_epoch)), readers: vec![] },
                 _ => b.readers.push((who.event, what == Action::Atomic)),
             }
         }
@@ -413,18 +427,18 @@ mod tests {
                     Step::Access { agent, what, from, len, epoch } => {
                         let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
                         let who = Who { clock: &clocks[agent], event };
-                        let stamp = Stamp { word: 1, epoch };
+                        let data_epoch = DataEpoch { word: 1, epoch };
                         let mut clashes = vec![];
                         match what {
-                            Action::Read => shadow.read(from, from + len, who, stamp, &mut clashes),
-                            Action::Write => shadow.write(from, from + len, who, stamp, &mut clashes),
+                            Action::Read => shadow.read(from, from + len, who, data_epoch, &mut clashes),
+                            Action::Write => shadow.write(from, from + len, who, data_epoch, &mut clashes),
                             Action::Atomic => shadow.atomic(from, from + len, who, &mut clashes),
                         }
                         let found: Found = clashes
                             .iter()
                             .flat_map(|c| (c.from..c.to).map(|at| (at, code(&c.kind))))
                             .collect();
-                        let want = naive_access(&mut naive, from, from + len, who, what, stamp);
+                        let want = naive_access(&mut naive, from, from + len, who, what, data_epoch);
                         prop_assert_eq!(found, want);
                     }
                 }
@@ -439,12 +453,12 @@ mod tests {
         let (who, mut clashes) = (Who { clock: &clock, event }, vec![]);
         let mut shadow = Shadow::new(PAGE);
         for at in 0..100 {
-            shadow.write(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
+            shadow.write(at * 4, at * 4 + 4, who, DataEpoch::default(), &mut clashes);
         }
         let segments = |s: &Shadow| s.chunks[0].as_ref().unwrap()[0].len();
         assert_eq!(segments(&shadow), 1);
         for at in (0..100).rev() {
-            shadow.read(at * 4, at * 4 + 4, who, Stamp::default(), &mut clashes);
+            shadow.read(at * 4, at * 4 + 4, who, DataEpoch::default(), &mut clashes);
         }
         assert_eq!((segments(&shadow), clashes.len()), (1, 0));
     }

@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::clock::Clock;
+use super::ll::Sent;
 use super::shadow::Event;
-use super::stamped::Sent;
 use super::value::{Tile, runs};
 
 /// Data of a put.
@@ -51,8 +51,8 @@ pub(super) enum Cargo {
     Data { buffer: usize, at: u64, payload: Payload },
     /// Packets, each of which arrives at once.
     Packets { buffer: usize, at: u64, data: Tile },
-    /// Elements with a stamp.
-    Stamped { buffer: usize, first: u64, data: Tile, sent: Sent },
+    /// LL elements.
+    Ll { buffer: usize, first: u64, data: Tile, sent: Sent },
     /// A flag.
     Flag { buffer: usize, index: u64, signal: Signal },
 }
@@ -76,8 +76,8 @@ impl Cargo {
             (Cargo::Packets { buffer, at, data }, Spot::Bytes { buffer: b, from, to }) => {
                 buffer == b && at < to && *from < at + data.bytes() as u64
             }
-            (Cargo::Stamped { buffer, first, data, .. }, Spot::Bytes { buffer: b, from, to }) => {
-                // Four bytes of data and four of stamp each.
+            (Cargo::Ll { buffer, first, data, .. }, Spot::Bytes { buffer: b, from, to }) => {
+                // Four bytes of data and four of epoch each.
                 let (start, end) = (first * 8, first * 8 + 2 * data.bytes() as u64);
                 buffer == b && start < *to && *from < end
             }

@@ -13,7 +13,7 @@ use super::memory::{self, Block as Memory, HostMemory};
 use super::options::Options;
 use super::report::{Counts, Report};
 use super::sched::{Scheduler, Task};
-use super::shadow::{Clash, Event, Shadow, Stamp, Who};
+use super::shadow::{Clash, DataEpoch, Event, Shadow, Who};
 use super::wire::Wire;
 use crate::ir::{ParamId, ParamKind};
 
@@ -42,11 +42,21 @@ pub(super) struct Launch {
     pub next_block: u32,
     pub running: u32,
     pub blocks: u32,
-    /// Epoch words to advance at the end.
-    advance: Vec<(usize, u32)>,
+    /// Epoch words that advance when the last block begins, with the number of blocks that have.
+    begun: Vec<(usize, u32)>,
 }
 
 impl Launch {
+    /// Counts a block that begins an epoch of the word; how many have.
+    fn begins(&mut self, word: usize) -> u32 {
+        let at = self.begun.iter().position(|b| b.0 == word).unwrap_or_else(|| {
+            self.begun.push((word, 0));
+            self.begun.len() - 1
+        });
+        self.begun[at].1 += 1;
+        self.begun[at].1
+    }
+
     /// Whether a parameter stands for the buffer.
     pub fn is_bound(&self, param: ParamId, buffer: usize) -> bool {
         matches!(self.params[param.index()], Bound::Buffer(b) if b == buffer)
@@ -169,7 +179,7 @@ impl<'m> World<'m> {
         let event = Event { agent: stream.who, time: 0, site: HOST_SITE };
         if let Some(shadow) = &mut self.memory[rank as usize][buffer].shadow {
             let who = Who { clock: &stream.clock, event };
-            shadow.write(from, to, who, Stamp::default(), &mut self.clashes);
+            shadow.write(from, to, who, DataEpoch::default(), &mut self.clashes);
         }
     }
 
@@ -260,7 +270,7 @@ impl<'m> World<'m> {
             next_block: 0,
             running: 0,
             blocks: compiled.kernel.grid_blocks(),
-            advance: vec![],
+            begun: vec![],
         });
         self.start_blocks(rank);
     }
@@ -309,7 +319,7 @@ impl<'m> World<'m> {
             pc: 0,
             scalars: code.scalars.clone(),
             tiles: vec![Default::default(); code.tiles as usize],
-            receipts: vec![Stamp::default(); compiled.kernel.receipts.len()],
+            receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
             arrived: 0,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,
@@ -334,24 +344,21 @@ impl<'m> World<'m> {
 
     fn end_launch(&mut self, rank: u32) {
         let Some(launch) = self.streams[rank as usize].launch.take() else { return };
-        let memory = &mut self.memory[rank as usize];
-        for (word, value) in launch.advance {
-            memory[word].view_mut::<u32>()[0] = value;
-        }
         let stream = &mut self.streams[rank as usize];
         stream.clock.join(&launch.end);
         self.end_step(rank);
     }
 
-    /// The epoch that an agent's launch works in, read from the word.
+    /// The epoch that an agent's launch works in, read from the word. The last block to begin advances the word.
     pub fn read_epoch(&mut self, agent: &Agent, word: usize, advance: bool) -> u32 {
-        let epoch = next_epoch(self.memory[agent.rank as usize][word].view::<u32>()[0]);
+        let held = &mut self.memory[agent.rank as usize][word].view_mut::<u32>()[0];
+        let epoch = next_epoch(*held);
         self.epochs[agent.launch] = Some(epoch);
         if advance
             && let Some(launch) = &mut self.streams[agent.rank as usize].launch
-            && !launch.advance.iter().any(|a| a.0 == word)
+            && launch.begins(word) == launch.blocks
         {
-            launch.advance.push((word, epoch));
+            *held = epoch;
         }
         epoch
     }

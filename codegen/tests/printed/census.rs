@@ -1,4 +1,4 @@
-//! Stamped elements and counting in order, in the printer's and the simulator's tests.
+//! LL elements and counting in order, in the printer's and the simulator's tests.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
@@ -18,7 +18,7 @@ pub enum Bug {
     None,
     /// One bank instead of two.
     SingleBank,
-    /// Nobody hears from those who read.
+    /// Readers do not signal.
     NoAnswer,
     /// The reader waits for elements that nobody sends.
     WrongElement,
@@ -26,7 +26,7 @@ pub enum Bug {
     WrongSender,
 }
 
-/// Each rank counts its values and tells all ranks.
+/// Each rank counts its values and sends the counts to all ranks.
 pub fn census(warp_size: u32) -> Kernel {
     census_with(warp_size, Bug::None)
 }
@@ -38,8 +38,8 @@ pub fn census_with(warp_size: u32, bug: Bug) -> Kernel {
     let kernel = trace(meta, |p: &mut Binder| {
         let values = p.arg::<Ptr<u32>>("values", CENSUS_VALUES.into());
         let before = p.arg::<Ptr<u32>>("before", CENSUS_VALUES.into());
-        let counts = p.arg::<Stamped<u32>>("counts", (2 * CENSUS_RANKS * CENSUS_BINS + 1).into());
-        let (note, heard) = (p.arg::<Sym<u32>>("note", 8), p.arg::<Flags>("heard", 8));
+        let counts = p.arg::<Ll<u32>>("counts", (2 * CENSUS_RANKS * CENSUS_BINS + 1).into());
+        let (note, answered) = (p.arg::<Sym<u32>>("note", 8), p.arg::<Flags>("answered", 8));
         let all = p.arg::<Ptr<u32>>("all", (2 * CENSUS_RANKS * CENSUS_BINS).into());
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
         let bank =
@@ -54,13 +54,13 @@ pub fn census_with(warp_size: u32, bug: Bug) -> Kernel {
                 // What was read in the launch before was read before this.
                 let mut answer = send_to(Peers::all());
                 answer.put_value(&note, epoch.parity() * CENSUS_RANKS + rank(), 1u32);
-                answer.signal(&heard, epoch.parity() * CENSUS_RANKS + rank(), epoch);
+                answer.signal(&answered, epoch.parity() * CENSUS_RANKS + rank(), epoch);
             }
         });
         role("read", 2, |b| {
             read_counts(bug, b, counts, all, bank, epoch);
             if bug != Bug::NoAnswer {
-                hear(b, note, heard, epoch);
+                hear(b, note, answered, epoch);
             }
         });
     });
@@ -68,7 +68,7 @@ pub fn census_with(warp_size: u32, bug: Bug) -> Kernel {
 }
 
 #[kernel]
-fn read_counts(bug: Bug, b: Group, counts: Stamped<u32>, all: Ptr<u32>, bank: Val<u32>, epoch: Epoch) {
+fn read_counts(bug: Bug, b: Group, counts: Ll<u32>, all: Ptr<u32>, bank: Val<u32>, epoch: Epoch) {
     let len = CENSUS_RANKS * CENSUS_BINS;
     let i = arange(len);
     let from = if bug == Bug::WrongSender { (i / CENSUS_BINS + 1) % CENSUS_RANKS } else { i / CENSUS_BINS };
@@ -76,11 +76,11 @@ fn read_counts(bug: Bug, b: Group, counts: Stamped<u32>, all: Ptr<u32>, bank: Va
     all.store(b.index() * len, counts.gather(index, from, true, epoch));
 }
 
-/// One block hears from every rank.
+/// One block waits for every rank.
 #[kernel]
-fn hear(b: Group, note: Sym<u32>, heard: Flags, epoch: Epoch) {
+fn hear(b: Group, note: Sym<u32>, answered: Flags, epoch: Epoch) {
     if b.index() == 0 {
-        let all = heard.wait_all(epoch.parity() * CENSUS_RANKS, CENSUS_RANKS, 1, epoch);
+        let all = answered.wait_all(epoch.parity() * CENSUS_RANKS, CENSUS_RANKS, 1, epoch);
         note.get(&all, epoch.parity() * CENSUS_RANKS);
     }
 }

@@ -28,7 +28,7 @@ struct Mail {
     n: Ptr<u32>,
     inbox: AnyPackets,
     counts: Sym<u32>,
-    heard: Flags,
+    answered: Flags,
     out: AnyPtr,
 }
 
@@ -40,7 +40,7 @@ impl Mail {
             n: p.arg("n", 1),
             inbox: p.erased("inbox", 2 * 4 * row, Dtype::Bf16),
             counts: p.arg("counts", 8),
-            heard: p.arg("heard", 8),
+            answered: p.arg("answered", 8),
             out: p.erased("out", row, Dtype::Bf16),
         }
     }
@@ -58,7 +58,7 @@ fn send_mail(b: Group, mail: Mail, epoch: Epoch) {
     if b.index() == 0 {
         let mut note = send_to(Peers::all());
         note.put_value(&mail.counts, epoch.parity() * 4 + rank(), n);
-        note.signal(&mail.heard, epoch.parity() * 4 + rank(), epoch);
+        note.signal(&mail.answered, epoch.parity() * 4 + rank(), epoch);
     }
     b.split(1, |g| {
         for row in g.strided(n) {
@@ -73,14 +73,14 @@ fn send_mail(b: Group, mail: Mail, epoch: Epoch) {
 
 #[kernel]
 fn take_mail(b: Group, mail: Mail, epoch: Epoch) {
-    let heard = mail.heard.wait_all(epoch.parity() * 4, 4, 1, epoch);
-    let counts = mail.counts.load(&heard, epoch.parity() * 4, 4);
+    let answered = mail.answered.wait_all(epoch.parity() * 4, 4, 1, epoch);
+    let counts = mail.counts.load(&answered, epoch.parity() * 4, 4);
     let rows = counts.max();
     b.split(1, |g| {
         for row in g.strided(rows) {
             let mut have = var(0u64);
             for source in 0..4 {
-                let n = mail.counts.get(&heard, epoch.parity() * 4 + source);
+                let n = mail.counts.get(&answered, epoch.parity() * 4 + source);
                 if row < n {
                     have |= bit(source.val());
                 }

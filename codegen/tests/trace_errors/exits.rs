@@ -72,10 +72,10 @@ fn loops_of_the_host_left_under_a_device_condition() {
 }
 
 #[test]
-fn loops_over_claimed_numbers_left_before_their_end() {
+fn dynamic_loops_left_before_their_end() {
     #[kernel]
     fn broken(a: Args) {
-        for row in a.g.claimed(8, Some(a.rows_claimed.counter(0))) {
+        for row in a.g.dynamic(8, Some(a.next_row.counter(0))) {
             if a.x.get(row) == 0 {
                 break;
             }
@@ -83,7 +83,7 @@ fn loops_over_claimed_numbers_left_before_their_end() {
     }
     #[kernel]
     fn from_a_loop_inside(a: Args) {
-        'rows: for row in a.g.claimed(8, Some(a.rows_claimed.counter(0))) {
+        'rows: for row in a.g.dynamic(8, Some(a.next_row.counter(0))) {
             for i in 0..a.x.get(row) {
                 if a.x.get(i) == 0 {
                     break 'rows;
@@ -94,7 +94,7 @@ fn loops_over_claimed_numbers_left_before_their_end() {
     #[kernel]
     fn to_a_loop_around(a: Args) {
         'tries: for try_ in 0..a.x.get(0) {
-            for row in a.g.claimed(8, Some(a.rows_claimed.counter(0))) {
+            for row in a.g.dynamic(8, Some(a.next_row.counter(0))) {
                 if a.x.get(row) == try_ {
                     continue 'tries;
                 }

@@ -250,8 +250,8 @@ fn the_guard_lets_device_effects_and_local_state_pass() {
         let (x, y) = (p.arg("x", 64), p.arg("y", 64));
         let (inbox, flag) = (p.arg("inbox", 1024), p.arg("flag", 8));
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-        let rows_claimed = p.arg("rows_claimed", 1);
-        role("main", 2, |g| allowed(Args { g, x, y, inbox, flag, rows_claimed, epoch }));
+        let next_row = p.arg("next_row", 1);
+        role("main", 2, |g| allowed(Args { g, x, y, inbox, flag, next_row, epoch }));
     });
     insta::assert_snapshot!(kernel.unwrap());
 }

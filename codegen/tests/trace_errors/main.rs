@@ -20,7 +20,7 @@ struct Args {
     y: Ptr<f32>,
     inbox: Sym<u32>,
     flag: Flags,
-    rows_claimed: Counters,
+    next_row: Counters,
     epoch: Epoch,
 }
 
@@ -29,9 +29,9 @@ fn error(name: &str, body: fn(Args)) -> String {
     let result = trace(TraceMeta::new("test", 8, 32, 4), |p| {
         let (x, y) = (p.arg("x", 64), p.arg("y", 64));
         let (inbox, flag) = (p.arg("inbox", 1024), p.arg("flag", 8));
-        let rows_claimed = p.arg("rows_claimed", 1);
+        let next_row = p.arg("next_row", 1);
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
-        role("main", 2, |g| body(Args { g, x, y, inbox, flag, rows_claimed, epoch }));
+        role("main", 2, |g| body(Args { g, x, y, inbox, flag, next_row, epoch }));
     });
     let error = result.expect_err(name);
     let mut text = format!("# {name}\n{}\n  at {}\n", error.message, source(error.loc));

@@ -161,7 +161,7 @@ mod tests {
     }
 
     fn launch(grid: u32, block_threads: u32, shared_bytes: u32) -> LaunchShape {
-        LaunchShape { grid, block_threads, shared_bytes, alone_bytes: None, overlaps_previous: true }
+        LaunchShape { grid, block_threads, shared_bytes, exclusive_sm_bytes: None, overlaps_previous: true }
     }
 
     fn registers(registers: u32) -> Resources {

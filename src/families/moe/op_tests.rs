@@ -43,7 +43,7 @@ fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
         machine.launches.lock().unwrap()[0].config.shared_bytes
     };
     let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
-    let (needed, alone) = (image.launch.shared_bytes, image.launch.alone_bytes.unwrap());
+    let (needed, alone) = (image.launch.shared_bytes, image.launch.exclusive_sm_bytes.unwrap());
     assert!(needed < alone, "{needed} {alone}");
     assert_eq!((shared_bytes(false), shared_bytes(true)), (alone, needed));
 }
@@ -78,7 +78,7 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
         assert_eq!([d("status", 0), d("status", 1)], [c("status", 0), c("status", 1)]);
         // Symmetric buffers: every rank sees the same ones.
         let other = |name, at| member(&launches[2 - 2 * rank], &*dispatch, name, at);
-        let shared = [ParamKind::Symmetric, ParamKind::Flags, ParamKind::Packets, ParamKind::Stamped];
+        let shared = [ParamKind::Symmetric, ParamKind::Flags, ParamKind::Packets, ParamKind::Ll];
         let params = dispatch.params();
         for name in params.iter().filter(|p| shared.contains(&p.kind)).map(|p| p.name.as_str()) {
             assert_eq!([d(name, 0), d(name, 1)], [other(name, 0), other(name, 1)], "{name}");
@@ -118,7 +118,7 @@ fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
 fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
     for (protocol, payload, lasting) in [
         (Protocol::Flags, vec!["inbox", "rec_n"], vec![("row_flag", 0), ("rec_flag", 0)]),
-        (Protocol::Packets, vec!["begun_n"], vec![("inbox_packets", 0xff), ("stamped_n", 0), ("begun", 0)]),
+        (Protocol::Packets, vec!["begun_n"], vec![("inbox_packets", 0xff), ("ll_n", 0), ("begun", 0)]),
     ] {
         let machine = Arc::new(Machine::default());
         let (world, tuning) = (world(&machine), tuning().with_protocol(protocol));

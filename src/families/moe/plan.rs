@@ -43,12 +43,12 @@ impl Plan {
         let name = kernel.buffer(p);
         let bytes = match p.kind {
             ParamKind::Scalar => return,
-            // The epoch, and how many blocks are done.
+            // The epoch, and how many blocks have begun.
             ParamKind::EpochWord => 8,
             kind => p.len * u64::from(kind.element_bytes(p.dtype)),
         };
         let (all, end) = match p.kind {
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => {
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
                 (&mut self.symmetric, &mut self.symmetric_bytes)
             }
             _ if INPUTS.contains(&name.as_str()) || OUTPUTS.contains(&name.as_str()) => return,
@@ -60,7 +60,7 @@ impl Plan {
         all.insert(name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match p.kind {
-            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Stamped | ParamKind::Counters => {
+            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => {
                 self.cleared.push((name, 0))
             }
             // No packet has arrived.

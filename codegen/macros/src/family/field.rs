@@ -197,7 +197,7 @@ fn integer(expr: &Expr) -> Option<i128> {
     }
 }
 
-/// A default that is not on the menu would never be used; told when both are literals.
+/// A default that is not on the menu would never be used; reported when both are literals.
 fn check_default(menu: &Expr, default: &Expr, errors: &mut Errors) {
     let Expr::Array(menu) = menu else { return };
     let values: Option<Vec<i128>> = menu.elems.iter().map(integer).collect();

@@ -32,7 +32,7 @@ pub enum Warps {
 const EXAMPLE: &str = "#[family(name = \"scale\", kernel = scale, args = ScaleArgs, warps = warps)]";
 
 impl Model {
-    /// Reads the struct; all mistakes are told at once.
+    /// Reads the struct; all mistakes are reported at once.
     pub fn of(input: &DeriveInput) -> syn::Result<Model> {
         let mut errors = Errors::default();
         let Data::Struct(data) = &input.data else {

@@ -152,7 +152,7 @@ impl<A, B> HostEnds<A, B> for Ends<A, B> {
 #[diagnostic::on_unimplemented(
     message = "`for` in a kernel cannot run over a `{Self}`",
     label = "neither an iterator nor a range of the device",
-    note = "write a range of the device as `a..b`, `a..=b`, `(a..b).step_by(c)`, `g.strided(n)` or `g.claimed(n, counter)`"
+    note = "write a range of the device as `a..b`, `a..=b`, `(a..b).step_by(c)`, `g.strided(n)` or `g.dynamic(n, counter)`"
 )]
 pub trait KIter {
     /// What the loop variable is.
@@ -269,15 +269,15 @@ impl Exit {
         let loc = Loc::caller();
         attempt(loc, |t| {
             let inner = t.scopes[body as usize].depth + 1;
-            // `continue` of this loop goes on claiming; all else that leaves claims does not.
+            // `continue` of this loop draws the next number; all else that leaves the loop does not.
             let left = t.open_scopes().skip(inner - usize::from(word == "break"));
-            if let Some(claims) = left.filter(|s| s.kind == RegionKind::Claims).last() {
+            if let Some(drawing) = left.filter(|s| s.kind == RegionKind::Dynamic).last() {
                 return Err(TraceError::new(
                     loc,
-                    format!("`{word}` leaves a loop over claimed numbers"),
-                    "each group has to claim until there are none left: put what follows into an `if`, or use `g.strided(n)`",
+                    format!("`{word}` leaves a dynamically scheduled loop"),
+                    "each group has to draw until no number is left: put what follows into an `if`, or use `g.strided(n)`",
                 )
-                .note(claims.loc, "the loop is here"));
+                .note(drawing.loc, "the loop is here"));
             }
             let depth = t.open_scopes().skip(inner).filter(|s| s.kind.is_loop()).count() as u32;
             let exit = if word == "break" { OpKind::Break { depth } } else { OpKind::Continue { depth } };

@@ -223,7 +223,7 @@ fn holds_device_state(type_name: &str) -> bool {
 #[track_caller]
 fn host_effect(what: &str, help: &str, (kind, opened): (RegionKind, Loc)) -> ! {
     let (place, short, why) = match kind {
-        RegionKind::For | RegionKind::Claims | RegionKind::While | RegionKind::Condition => {
+        RegionKind::For | RegionKind::Dynamic | RegionKind::While | RegionKind::Condition => {
             ("a device loop", "loop", "the body is traced once, however often the device runs it")
         }
         _ => ("a branch of a device `if`", "`if`", "both branches are traced, whichever the device takes"),

@@ -89,8 +89,8 @@ impl Exprs<'_> {
             | OpKind::Atomic { place, index, .. } => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
-            OpKind::ReadStamped { stamped, index, .. } => {
-                format!("{}[{}]", self.place(Place::Param(*stamped)), self.at(*index, 0, depth))
+            OpKind::ReadLl { ll, index, .. } => {
+                format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }
             OpKind::Const { .. }
             | OpKind::Store { .. }
@@ -102,7 +102,7 @@ impl Exprs<'_> {
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
-            | OpKind::SendStamped { .. }
+            | OpKind::SendLl { .. }
             | OpKind::If { .. }
             | OpKind::For { .. }
             | OpKind::While { .. }

@@ -1,4 +1,4 @@
-//! Comptime loops unroll; this rolls their traces up again, so that what is done eight times is told once.
+//! Comptime loops unroll; this rolls their traces up again, so that what is done eight times is described once.
 
 use super::steps::{Action, Step};
 
@@ -77,7 +77,7 @@ fn forget_indices(steps: &mut [Step], round: &[Step]) {
     }
 }
 
-/// Whether two steps would be told the same way but for indices and conditions, which differ from round to round.
+/// Whether two steps would be described the same way but for indices and conditions, which differ from round to round.
 fn alike(a: &Step, b: &Step) -> bool {
     let all = |x: &[Step], y: &[Step]| x.len() == y.len() && x.iter().zip(y).all(|(a, b)| alike(a, b));
     match (a, b) {

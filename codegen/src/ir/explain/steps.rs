@@ -38,7 +38,7 @@ pub struct Action {
     pub buffer: String,
     /// Whether that is a shared-memory array.
     pub shared: bool,
-    /// From which element on: of the first piece, if there are several; empty if it differs between rounds told as one.
+    /// From which element on: of the first piece, if there are several; empty if it differs between rounds described as one.
     pub index: String,
     /// In how many pieces.
     pub pieces: u32,
@@ -209,12 +209,12 @@ impl<'k> Teller<'k> {
                 let bytes = take.bytes * u64::from(pieces);
                 Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
             }
-            OpKind::SendStamped { stamped, target, index, value, .. } => {
-                let send = at(Deed::Sends, Place::Param(*stamped), index, value);
+            OpKind::SendLl { ll, target, index, value, .. } => {
+                let send = at(Deed::Sends, Place::Param(*ll), index, value);
                 Action { ranks: Some(self.target(*target)), ..send }
             }
-            OpKind::ReadStamped { out, stamped, index, from, mask, .. } => {
-                let read = at(Deed::Waits, Place::Param(*stamped), index, out);
+            OpKind::ReadLl { out, ll, index, from, mask, .. } => {
+                let read = at(Deed::Waits, Place::Param(*ll), index, out);
                 Action { ranks: Some(format!("rank `{}`", text(from))), ..masked(read, Some(mask)) }
             }
             OpKind::Const { .. }

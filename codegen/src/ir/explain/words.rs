@@ -53,7 +53,7 @@ impl Explain {
         )?;
         for e in &self.epochs {
             let then =
-                if e.advances { "and moves it on at the end" } else { "and leaves it for a later launch" };
+                if e.advances { "and advances it once its blocks have begun" } else { "and leaves it for a later launch" };
             writeln!(f, "Works in the epoch after the one in `{}` {then}.", e.name)?;
         }
         Ok(())

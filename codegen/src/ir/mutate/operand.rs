@@ -21,7 +21,7 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     let Op { kind, loc } = &mut kernel.ops[op.index()];
     if let Some(v) = field(kind, slot) {
         *v = new;
-    } else if let OpKind::SendPackets { target, .. } | OpKind::SendStamped { target, .. } = kind {
+    } else if let OpKind::SendPackets { target, .. } | OpKind::SendLl { target, .. } = kind {
         *target = retarget(*target, new);
     } else if let OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } =
         kind
@@ -42,10 +42,10 @@ fn retarget(old: Target, new: ValueId) -> Target {
 /// The slot's field, if the operation has it. Targets are no field of operations but of parcels.
 fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
     match (slot, kind) {
-        (Slot::Index, OpKind::SendStamped { index, .. } | OpKind::ReadStamped { index, .. }) => Some(index),
-        (Slot::Value, OpKind::SendStamped { stamp, .. } | OpKind::ReadStamped { stamp, .. }) => Some(stamp),
-        (Slot::From, OpKind::ReadStamped { from, .. }) => Some(from),
-        (Slot::Mask, OpKind::ReadStamped { mask, .. }) => Some(mask),
+        (Slot::Index, OpKind::SendLl { index, .. } | OpKind::ReadLl { index, .. }) => Some(index),
+        (Slot::Value, OpKind::SendLl { epoch, .. } | OpKind::ReadLl { epoch, .. }) => Some(epoch),
+        (Slot::From, OpKind::ReadLl { from, .. }) => Some(from),
+        (Slot::Mask, OpKind::ReadLl { mask, .. }) => Some(mask),
         (Slot::Count, OpKind::WaitAll { count, .. }) => Some(count),
         (Slot::From, OpKind::Wait { from, .. }) => Some(from),
         (Slot::From, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.from),

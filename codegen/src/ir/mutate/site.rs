@@ -19,9 +19,9 @@ pub enum Access {
     Put,
     /// A signal.
     Signal,
-    /// A wait for one flag or for several, or for stamped elements.
+    /// A wait for one flag or for several, or for LL elements.
     Wait,
-    /// A sending of packets or of stamped elements.
+    /// A sending of packets or of LL elements.
     Send,
     /// A taking of packets.
     Take,
@@ -146,8 +146,8 @@ fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
         OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => Some((Access::Wait, param(flag))),
         OpKind::SendPackets { packets, .. } => Some((Access::Send, param(packets))),
         OpKind::TakePackets { packets, .. } => Some((Access::Take, param(packets))),
-        OpKind::SendStamped { stamped, .. } => Some((Access::Send, param(stamped))),
-        OpKind::ReadStamped { stamped, .. } => Some((Access::Wait, param(stamped))),
+        OpKind::SendLl { ll, .. } => Some((Access::Send, param(ll))),
+        OpKind::ReadLl { ll, .. } => Some((Access::Wait, param(ll))),
         OpKind::Const { .. }
         | OpKind::Rank { .. }
         | OpKind::ScalarParam { .. }

@@ -196,13 +196,13 @@ impl Line<'_> {
                 };
                 format!("take_packets{only} {}", tiles.join(", "))
             }
-            OpKind::SendStamped { stamped, target, index, value, stamp } => {
-                let at = self.element(Place::Param(*stamped), *index);
-                format!("send_stamped {at} <- {}, {} to {}", v(value), v(stamp), self.target(*target))
+            OpKind::SendLl { ll, target, index, value, epoch } => {
+                let at = self.element(Place::Param(*ll), *index);
+                format!("send_ll {at} <- {}, {} to {}", v(value), v(epoch), self.target(*target))
             }
-            OpKind::ReadStamped { stamped, index, from, mask, stamp, .. } => {
-                let (at, mask) = (self.element(Place::Param(*stamped), *index), self.mask(Some(*mask)));
-                format!("read_stamped {at} == {} from rank {}{mask}", v(stamp), v(from))
+            OpKind::ReadLl { ll, index, from, mask, epoch, .. } => {
+                let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));
+                format!("read_ll {at} == {} from rank {}{mask}", v(epoch), v(from))
             }
             OpKind::If { cond, .. } => format!("if {}", v(cond)),
             OpKind::For { var, start, end, step, .. } => {

@@ -65,12 +65,12 @@ impl Check<'_, '_, '_> {
                 self.target(*target);
                 self.elements(Place::Param(*packets), *index, self.count(*value));
             }
-            OpKind::SendStamped { stamped, target, index, value, .. } => {
+            OpKind::SendLl { ll, target, index, value, .. } => {
                 self.target(*target);
-                self.elements(Place::Param(*stamped), *index, self.count(*value));
+                self.elements(Place::Param(*ll), *index, self.count(*value));
             }
-            OpKind::ReadStamped { stamped, index, .. } => {
-                self.wide_enough(Place::Param(*stamped), *index);
+            OpKind::ReadLl { ll, index, .. } => {
+                self.wide_enough(Place::Param(*ll), *index);
             }
             OpKind::TakePackets { packets, tiles, .. } => {
                 for t in tiles {

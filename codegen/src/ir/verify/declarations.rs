@@ -79,9 +79,7 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
         ParamKind::Local | ParamKind::Symmetric | ParamKind::Packets => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
-        ParamKind::Stamped => {
-            (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32")
-        }
+        ParamKind::Ll => (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32"),
         ParamKind::Flags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
         }

@@ -133,8 +133,8 @@ pub enum Problem {
         "`{param}` is a packet buffer: `send_packets` fills it and `take_packets` empties it, nothing else"
     )]
     PacketAccess { param: String },
-    #[error("`{param}` is a stamped buffer: send to it and read it as such")]
-    StampedAccess { param: String },
+    #[error("`{param}` is an LL buffer: send to it and read it as such")]
+    LlAccess { param: String },
     #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
     BrokenPacket { op: &'static str, value: String, bytes: u64 },
     #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]
@@ -165,8 +165,8 @@ pub enum Problem {
     ReceiptNotVisible { buffer: String, wait: Option<Loc> },
     #[error("the receipt of this wait is also that of the wait at {first}")]
     ReceiptTwice { first: Loc },
-    #[error("the receipt of this wait on `{waited}` claims to be for `{claimed}`")]
-    ReceiptFlag { waited: String, claimed: String },
+    #[error("the receipt of this wait on `{waited}` names `{named}`")]
+    ReceiptFlag { waited: String, named: String },
     #[error(
         "`{buffer}` is read after a wait on `{flag}`, but no parcel that signals `{flag}` puts into `{buffer}`"
     )]

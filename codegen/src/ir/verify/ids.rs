@@ -35,7 +35,7 @@ fn operation(report: &mut Report<'_>, op: &Op) {
     };
     let target = match op.kind {
         OpKind::SendPackets { target: Target::Rank(v) | Target::Mask(v), .. }
-        | OpKind::SendStamped { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
+        | OpKind::SendLl { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
         _ => None,
     };
     for v in op.kind.outs().into_iter().chain(op.kind.operands()).chain(counter).chain(target) {
@@ -46,8 +46,8 @@ fn operation(report: &mut Report<'_>, op: &Op) {
         | OpKind::Epoch { word: p, .. }
         | OpKind::SendPackets { packets: p, .. }
         | OpKind::TakePackets { packets: p, .. }
-        | OpKind::SendStamped { stamped: p, .. }
-        | OpKind::ReadStamped { stamped: p, .. } => {
+        | OpKind::SendLl { ll: p, .. }
+        | OpKind::ReadLl { ll: p, .. } => {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
         }
         OpKind::Put { parcel, buffer: p, .. } | OpKind::Signal { parcel, flag: p, .. } => {

@@ -10,10 +10,10 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     for &id in tree.in_order() {
         let op = report.kernel.op(id);
         if let OpKind::Wait { receipt, flag, .. } | OpKind::WaitAll { receipt, flag, .. } = op.kind {
-            let claimed = report.kernel.receipts[receipt.index()].flag;
-            if claimed != flag {
-                let (waited, claimed) = (report.param(flag).name.clone(), report.param(claimed).name.clone());
-                report.add(op.loc, Problem::ReceiptFlag { waited, claimed });
+            let named = report.kernel.receipts[receipt.index()].flag;
+            if named != flag {
+                let (waited, named) = (report.param(flag).name.clone(), report.param(named).name.clone());
+                report.add(op.loc, Problem::ReceiptFlag { waited, named });
             }
             match waits.get(&receipt) {
                 Some(&first) => {

@@ -220,8 +220,8 @@ impl<'k> Walk<'_, 'k> {
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
-            | OpKind::SendStamped { .. }
-            | OpKind::ReadStamped { .. }
+            | OpKind::SendLl { .. }
+            | OpKind::ReadLl { .. }
             | OpKind::If { .. }
             | OpKind::While { .. } => {}
         }
@@ -301,8 +301,8 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
         | OpKind::WaitAll { .. }
         | OpKind::SendPackets { .. }
         | OpKind::TakePackets { .. }
-        | OpKind::SendStamped { .. }
-        | OpKind::ReadStamped { .. }
+        | OpKind::SendLl { .. }
+        | OpKind::ReadLl { .. }
         | OpKind::If { .. }
         | OpKind::For { .. }
         | OpKind::While { .. }

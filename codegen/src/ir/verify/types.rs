@@ -57,8 +57,8 @@ impl Check<'_, '_> {
             | OpKind::WaitAll { .. }
             | OpKind::SendPackets { .. }
             | OpKind::TakePackets { .. }
-            | OpKind::SendStamped { .. }
-            | OpKind::ReadStamped { .. } => self.protocol(kind),
+            | OpKind::SendLl { .. }
+            | OpKind::ReadLl { .. } => self.protocol(kind),
             OpKind::If { cond, results, .. } => {
                 self.operand("condition", *cond, BOOL);
                 for &(out, then, otherwise) in results {
@@ -271,13 +271,13 @@ impl Check<'_, '_> {
                 self.target(*target);
                 self.packets(*packets, *index, *value);
             }
-            OpKind::SendStamped { stamped, target, index, value, stamp } => {
+            OpKind::SendLl { ll, target, index, value, epoch } => {
                 self.target(*target);
-                self.stamped(*stamped, *value, *stamp);
+                self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
             }
-            OpKind::ReadStamped { out, stamped, index, from, mask, stamp } => {
-                self.stamped(*stamped, *out, *stamp);
+            OpKind::ReadLl { out, ll, index, from, mask, epoch } => {
+                self.ll(*ll, *out, *epoch);
                 let ty = self.ty(*out).with_dtype(Dtype::U32);
                 self.operand("index", *index, ty);
                 self.operand("source ranks", *from, ty);
@@ -304,12 +304,12 @@ impl Check<'_, '_> {
         self.operand("value", value, U32);
     }
 
-    /// A tile of a stamped buffer, and a stamp.
-    fn stamped(&mut self, stamped: ParamId, tile: ValueId, stamp: ValueId) {
-        self.param(stamped, ParamKind::Stamped, "a stamped buffer");
-        self.element(Place::Param(stamped), tile);
+    /// A tile of an LL buffer, and an epoch.
+    fn ll(&mut self, ll: ParamId, tile: ValueId, epoch: ValueId) {
+        self.param(ll, ParamKind::Ll, "an LL buffer");
+        self.element(Place::Param(ll), tile);
         self.tile("value", tile);
-        self.operand("stamp", stamp, U32);
+        self.operand("epoch", epoch, U32);
     }
 
     /// A tile of whole packets of a packet buffer.
@@ -343,9 +343,7 @@ impl Check<'_, '_> {
                 ParamKind::Packets => {
                     self.add(Problem::PacketAccess { param: self.report.param(p).name.clone() })
                 }
-                ParamKind::Stamped => {
-                    self.add(Problem::StampedAccess { param: self.report.param(p).name.clone() })
-                }
+                ParamKind::Ll => self.add(Problem::LlAccess { param: self.report.param(p).name.clone() }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }
@@ -359,7 +357,7 @@ impl Check<'_, '_> {
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
-                ParamKind::Stamped => self.add(Problem::StampedAccess { param }),
+                ParamKind::Ll => self.add(Problem::LlAccess { param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
             }
         }

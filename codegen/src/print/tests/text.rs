@@ -175,8 +175,8 @@ fn emission_is_a_function_of_its_input() {
 #[test]
 fn buffers_that_are_used_have_a_size() {
     let k = kernel(|p| {
-        let (words, packets) = (p.arg::<Stamped<u32>>("words", 4), p.arg::<Packets<u32>>("packets", 8));
-        p.arg::<Stamped<u32>>("unused", 4);
+        let (words, packets) = (p.arg::<Ll<u32>>("words", 4), p.arg::<Packets<u32>>("packets", 8));
+        p.arg::<Ll<u32>>("unused", 4);
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
         role("main", 1, |_| {
             words.send(Peers::all(), 0, arange(4), epoch);
@@ -188,8 +188,8 @@ fn buffers_that_are_used_have_a_size() {
     let source = printed(&k, "cuda:sm_90a").unwrap();
     let sizes: Vec<&str> = source.abi.lines().filter(|l| l.trim_start().starts_with("X(")).collect();
     let has = |text: &str| sizes.iter().any(|line| line.contains(text));
-    assert!(has("X(words, STAMPED, 32)") && has("X(packets, PACKETS, 32)"), "{sizes:?}");
-    assert!(has("X(unused, STAMPED, 0)"), "{sizes:?}");
+    assert!(has("X(words, LL, 32)") && has("X(packets, PACKETS, 32)"), "{sizes:?}");
+    assert!(has("X(unused, LL, 0)"), "{sizes:?}");
     assert!(source.text.contains("{offsetof(Args, words), "), "{}", source.text);
 }
 

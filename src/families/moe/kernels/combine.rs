@@ -69,12 +69,12 @@ pub struct CombineArgs {
     /// Of dispatch, with packets: a rank has begun it, `[parity][source]`. Dispatch says so, and combine hears it.
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
     pub begun: Option<Flags>,
-    /// How many slots, or batches of tokens, groups have claimed to send, where they claim them.
-    #[len(|c| u64::from(c.claims_sends()))]
-    pub sends_claimed: Option<Counters>,
-    /// How many tokens groups have claimed to sum, where they claim them.
-    #[len(|c| u64::from(c.claims_tokens()))]
-    pub tokens_claimed: Option<Counters>,
+    /// Work counter of the slots, or batches of tokens, to send, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_sends()))]
+    pub next_send: Option<Counters>,
+    /// Work counter of the tokens to sum, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_tokens()))]
+    pub next_token: Option<Counters>,
     /// Counts combines: as many as dispatches.
     pub epoch: EpochWord,
 }
@@ -116,8 +116,8 @@ fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
 #[kernel]
 fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let pieces = c.summed_pieces();
-    let counter = a.tokens_claimed.map(|claimed| claimed.counter(0));
-    for i in g.claimed(a.n.get(0).min(c.tokens) * pieces.parts(), counter) {
+    let counter = a.next_token.map(|next| next.counter(0));
+    for i in g.dynamic(a.n.get(0).min(c.tokens) * pieces.parts(), counter) {
         let (token, part) = pieces.part(i);
         if c.dedup {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);

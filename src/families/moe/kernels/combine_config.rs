@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::Dtype;
 use super::combine::CombineArgs;
 use super::config::{
     MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of, with_barriers,
-    worth_claiming,
+    worth_dynamic_scheduling,
 };
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
@@ -197,17 +197,17 @@ impl Combine {
         }
     }
 
-    /// Whether groups claim the slots, or batches of them, that they send.
-    pub(super) fn claims_sends(&self) -> bool {
+    /// Whether slots to send, or batches of them, are scheduled dynamically.
+    pub(super) fn dynamic_sends(&self) -> bool {
         let groups = self.send_blocks * (self.warps / self.group_warps);
         let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
-        worth_claiming(self.protocol, slots * self.ranks, groups)
+        worth_dynamic_scheduling(self.protocol, slots * self.ranks, groups)
     }
 
-    /// Whether groups claim the tokens that they sum.
-    pub(super) fn claims_tokens(&self) -> bool {
+    /// Whether tokens to sum are scheduled dynamically.
+    pub(super) fn dynamic_tokens(&self) -> bool {
         let groups = self.recv_blocks * (self.warps / self.group_warps);
-        worth_claiming(self.protocol, self.tokens, groups)
+        worth_dynamic_scheduling(self.protocol, self.tokens, groups)
     }
 
     /// How groups divide rows that they sum. With flags, each of which has to be waited for, a group has rows of its own where

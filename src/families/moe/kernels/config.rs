@@ -156,9 +156,9 @@ pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     }
 }
 
-/// Whether groups claim rows that go with flags, and are not dealt them: it comes back only where each has several, as not all
+/// Whether rows that go with flags are scheduled dynamically, and not dealt to groups: it comes back only where each has several, as not all
 /// groups are equally fast.
-pub(super) fn worth_claiming(protocol: Protocol, numbers: u32, groups: u32) -> bool {
+pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups: u32) -> bool {
     protocol != Protocol::Packets && numbers >= 4 * groups
 }
 
@@ -320,13 +320,13 @@ impl Dispatch {
         self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
     }
 
-    /// Whether groups claim the slots that they send. With each claim the warps of a group wait for the one that releases the row
+    /// Whether slots to send are scheduled dynamically. With each number drawn the warps of a group wait for the one that releases the row
     /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
     /// what they wait for.
-    pub(super) fn claims(&self) -> bool {
+    pub(super) fn dynamic_slots(&self) -> bool {
         let groups = self.send_blocks * (self.warps / self.group_warps);
         let copies = self.ranks.min(self.slot_entries());
-        worth_claiming(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
+        worth_dynamic_scheduling(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.

@@ -33,9 +33,9 @@ pub struct TokenArgs {
     /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
-    /// How many slots groups have claimed to send, where they claim them.
-    #[len(|c| u64::from(c.claims()))]
-    pub slots_claimed: Option<Counters>,
+    /// Work counter of the slots to send, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_slots()))]
+    pub next_slot: Option<Counters>,
 }
 
 /// Parameters of [`dispatch`].
@@ -98,16 +98,16 @@ pub struct DispatchArgs {
     pub rec_flag: Option<Flags>,
     /// Tokens of the source, `[parity][source][chunk]`, with packets.
     #[len(|c| c.record_words(Protocol::Packets))]
-    pub stamped_n: Option<Stamped<u32>>,
+    pub ll_n: Option<Ll<u32>>,
     /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
     #[len(|c| if c.index_counts() { 0 } else { c.record_words(Protocol::Packets) * u64::from(c.map().at_most()) })]
-    pub stamped_count: Option<Stamped<u32>>,
+    pub ll_count: Option<Ll<u32>>,
     /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.record_entries()))]
-    pub stamped_route: Option<Stamped<u32>>,
+    pub ll_route: Option<Ll<u32>>,
     /// Weight of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
-    pub stamped_weight: Option<Stamped<f32>>,
+    pub ll_weight: Option<Ll<f32>>,
     /// Who has begun, with packets.
     #[group]
     pub begun: BegunArgs,
@@ -258,8 +258,8 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
 #[kernel]
 fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
-    let counter = a.slots_claimed.map(|claimed| claimed.counter(0));
-    for i in g.claimed(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
+    let counter = a.next_slot.map(|next| next.counter(0));
+    for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());

@@ -46,14 +46,14 @@
 //! - *Records* have no answer: a rank that owns none of my tokens may still be in dispatch e while I am in e+1. They exist
 //!   twice, by parity of the epoch. S writes those of e+2 after its dispatch e+1 had every rank's record of e+1; B sent
 //!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round. With
-//!   flags, the records' own tell so. Stamps order nothing, so that every rank also says by a flag that it has begun: a block
+//!   flags, the records' own tell so. LL elements order nothing, so that every rank also says by a flag that it has begun: a block
 //!   of the role **begun** of dispatch does, and one of that role of combine hears it. By then it was said long ago, and
 //!   neither has anybody wait for it.
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
 //! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in combine e+1, heard that B had begun dispatch
 //!   e+1, which B said after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag
-//!   released and a wait acquired is ordered by the memory model of PTX, and packets and stamps order nothing: of the flags,
+//!   released and a wait acquired is ordered by the memory model of PTX, and packets and LL elements order nothing: of the flags,
 //!   that of having begun. One that comes back to S in combine e+2 is sent by B after its combine e+1 had heard that S had
 //!   begun dispatch e+1, which S said after its combine e had emptied the packet. So rows come back as they went out: combine
 //!   hears of packets only, and packets order nothing, as the slots of rows that go out with flags need it.

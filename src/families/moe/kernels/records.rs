@@ -39,19 +39,19 @@ impl Record {
             parcel.put_value(&n, self.number, self.n);
             parcel.signal(&flag, self.number, epoch);
         }
-        if let (Some(n), Some(route)) = (a.stamped_n, a.stamped_route) {
-            if let (Some(stamped), Some(count)) = (a.stamped_count, self.count) {
+        if let (Some(n), Some(route)) = (a.ll_n, a.ll_route) {
+            if let (Some(ll), Some(count)) = (a.ll_count, self.count) {
                 // To each rank the counts of its own experts.
                 let most = c.map().at_most();
                 for to in 0..c.ranks.val() {
                     let expert = arange(most);
                     let mine = expert < owned_experts(c.map(), to);
                     let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
-                    stamped.send(Peers::rank(to), self.number * most, of_rank, epoch);
+                    ll.send(Peers::rank(to), self.number * most, of_rank, epoch);
                 }
             }
             route.send(to, self.number * c.record_entries(), self.words, epoch);
-            if let (Some(weight), Some(weights)) = (a.stamped_weight, self.weights) {
+            if let (Some(weight), Some(weights)) = (a.ll_weight, self.weights) {
                 weight.send(to, self.number * c.record_entries(), weights, epoch);
             }
             // What receivers poll first goes last: then they hardly poll for the rest.
@@ -111,10 +111,10 @@ impl<'a> Records<'a> {
 
     /// Tokens of the source of each of these records.
     pub fn n(&self, record: Tile<u32>) -> Tile<u32> {
-        match (self.a.rec_n, &self.arrived, self.a.stamped_n) {
+        match (self.a.rec_n, &self.arrived, self.a.ll_n) {
             (Some(n), Some(arrived), _) => n.gather(arrived, record + self.bank, true, 0),
             (_, _, Some(n)) => n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
-            _ => unreachable!("records come with flags or with stamps"),
+            _ => unreachable!("records come with flags or as LL elements"),
         }
     }
 
@@ -123,7 +123,7 @@ impl<'a> Records<'a> {
     pub fn count(&self, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
         let (c, number) = (self.c, record + self.bank);
         let owned = expert < owned_experts(c.map(), rank());
-        match (self.a.rec_count, &self.arrived, self.a.stamped_count) {
+        match (self.a.rec_count, &self.arrived, self.a.ll_count) {
             (Some(count), Some(arrived), _) => {
                 let first = first_expert(c.map(), rank());
                 count.gather(arrived, number * c.experts + first + expert, owned, 0)
@@ -131,17 +131,17 @@ impl<'a> Records<'a> {
             (_, _, Some(count)) => {
                 count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, self.epoch)
             }
-            _ => unreachable!("records come with flags or with stamps"),
+            _ => unreachable!("records come with flags or as LL elements"),
         }
     }
 
     /// The words of `len` entries: `entry` is the first of them in its record, whose number is `record`.
     pub fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
         let first = self.first(record, entry);
-        match (self.a.rec_route, &self.arrived, self.a.stamped_route) {
+        match (self.a.rec_route, &self.arrived, self.a.ll_route) {
             (Some(route), Some(arrived), _) => route.load(arrived, first, len),
             (_, _, Some(route)) => route.load(first, len, record / self.c.chunks(), self.epoch),
-            _ => unreachable!("records come with flags or with stamps"),
+            _ => unreachable!("records come with flags or as LL elements"),
         }
     }
 
@@ -153,7 +153,7 @@ impl<'a> Records<'a> {
     /// The weights of `len` entries, as [`Records::words`].
     pub fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<f32> {
         let first = self.first(record, entry);
-        match (self.a.rec_weight, &self.arrived, self.a.stamped_weight) {
+        match (self.a.rec_weight, &self.arrived, self.a.ll_weight) {
             (Some(weight), Some(arrived), _) => weight.load(arrived, first, len),
             (_, _, Some(weight)) => weight.load(first, len, record / self.c.chunks(), self.epoch),
             _ => unreachable!("weights come as records do"),

@@ -187,7 +187,7 @@ pub struct RoundTripArgs {
     pub inbox: InboxArgs,
     /// Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`.
     #[len(|c| 4 * u64::from(c.ranks * c.sent_entries()))]
-    pub entries: Stamped<u32>,
+    pub entries: Ll<u32>,
     /// Rows as they come back, `[parity][token][owner][hidden]`.
     #[len(|c| 2 * u64::from(c.tokens * c.ranks) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.combined())]

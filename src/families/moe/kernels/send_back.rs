@@ -55,8 +55,8 @@ pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: V
 #[kernel]
 fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let pieces = c.sent_pieces();
-    let counter = a.sends_claimed.map(|claimed| claimed.counter(0));
-    for i in g.claimed(c.tokens * c.token_slots() * c.ranks * pieces.parts(), counter) {
+    let counter = a.next_send.map(|next| next.counter(0));
+    for i in g.dynamic(c.tokens * c.token_slots() * c.ranks * pieces.parts(), counter) {
         let (i, part) = pieces.part(i);
         // Each rank begins with itself, so that they do not all send to one.
         let source = (i + rank()) % c.ranks;
@@ -89,8 +89,8 @@ fn send_slot(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, epoch: E
 fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
     let flag = a.back.return_flag.expect("batches come back with flags");
     let i = arange(c.batch * c.topk);
-    let counter = a.sends_claimed.map(|claimed| claimed.counter(0));
-    for number in g.claimed(c.batches() * c.ranks, counter) {
+    let counter = a.next_send.map(|next| next.counter(0));
+    for number in g.dynamic(c.batches() * c.ranks, counter) {
         let source = (number + rank()) % c.ranks;
         let batch = number / c.ranks;
         let first = batch * c.batch;

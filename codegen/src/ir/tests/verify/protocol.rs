@@ -126,7 +126,7 @@ fn receipts_belong_to_one_wait() {
         let zero = s.u32(0);
         s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch });
     });
-    assert_snapshot!(wrong_flag, @"src/sample.rs:6: the receipt of this wait on `flag` claims to be for `other`");
+    assert_snapshot!(wrong_flag, @"src/sample.rs:6: the receipt of this wait on `flag` names `other`");
 }
 
 #[test]

@@ -1,4 +1,4 @@
-//! Stamped buffers: what was sent last to each element, who has read it, and who waits.
+//! LL buffers: what was sent last to each element, who has read it, and who waits.
 
 use std::ops::Range;
 
@@ -9,7 +9,7 @@ use super::shadow::Event;
 /// A tile that was sent.
 #[derive(Clone, Debug)]
 pub(super) struct Sent {
-    pub stamp: u32,
+    pub epoch: u32,
     pub by: Event,
     /// The last reading by each agent that read of it.
     pub readers: Vec<Event>,
@@ -17,24 +17,24 @@ pub(super) struct Sent {
     pub superseded: Option<Event>,
 }
 
-/// One rank's instance of a stamped buffer. Ranges count elements.
+/// One rank's instance of an LL buffer. Ranges count elements.
 #[derive(Debug, Default)]
-pub(super) struct StampArray {
+pub(super) struct LlArray {
     /// The number in `sent` of what each element has.
     runs: Runs<u32>,
     pub sent: Vec<Sent>,
     waiters: Vec<(u64, AgentId)>,
 }
 
-impl StampArray {
+impl LlArray {
     /// What an element has.
     pub fn at(&self, index: u64) -> Option<u32> {
         self.runs.within(index..index + 1).next().map(|(_, sent)| sent)
     }
 
-    /// The stamp that an element has.
-    pub fn stamp(&self, index: u64) -> u32 {
-        self.at(index).map_or(0, |at| self.sent[at as usize].stamp)
+    /// The epoch that an element has.
+    pub fn epoch(&self, index: u64) -> u32 {
+        self.at(index).map_or(0, |at| self.sent[at as usize].epoch)
     }
 
     /// What the elements of a range have.

@@ -1,4 +1,4 @@
-//! Work that groups claim: each number is one group's, in every launch and in every order of events; and each mistake with it is
+//! Dynamic scheduling: each number is one group's, in every launch and in every order of events; and each mistake with it is
 //! found.
 
 #[path = "printed/broadcast.rs"]
@@ -69,7 +69,7 @@ fn found(kernel: &Kernel, n: u32) -> Vec<FindingKind> {
 }
 
 #[test]
-fn each_number_is_claimed_once_in_every_launch() {
+fn each_number_is_drawn_once_in_every_launch() {
     for warp_size in [32, 64] {
         // None, fewer than there are groups, as many, and more.
         for n in [0, 1, 4, ROWS] {
@@ -78,15 +78,15 @@ fn each_number_is_claimed_once_in_every_launch() {
     }
 }
 
-/// The claims of a role, and with `back` what puts their counter back to zero.
-fn claims(role: &str, back: bool) -> Site {
-    Site::new(role, Access::Atomic, "claimed").nth(back.into())
+/// What draws a number in a role, and with `back` what resets the counter.
+fn draws(role: &str, back: bool) -> Site {
+    Site::new(role, Access::Atomic, "next").nth(back.into())
 }
 
 #[test]
 fn a_counter_that_is_not_put_back_leaves_rows_of_the_next_launch() {
     let keep =
-        |role| Mutation::Replace { site: claims(role, true), slot: Slot::Value, with: Operand::Number(-1) };
+        |role| Mutation::Replace { site: draws(role, true), slot: Slot::Value, with: Operand::Number(-1) };
     let sender = mutate(&broadcast(32), &keep("send")).unwrap();
     assert_eq!(found(&sender, ROWS), [FindingKind::Deadlock]);
     let receiver = mutate(&broadcast(32), &keep("recv")).unwrap();
@@ -95,13 +95,12 @@ fn a_counter_that_is_not_put_back_leaves_rows_of_the_next_launch() {
 
 #[test]
 fn numbers_that_are_passed_over_are_found() {
-    let two = Mutation::Replace { site: claims("send", false), slot: Slot::Value, with: Operand::Number(2) };
+    let two = Mutation::Replace { site: draws("send", false), slot: Slot::Value, with: Operand::Number(2) };
     assert_eq!(found(&mutate(&broadcast(32), &two).unwrap(), ROWS), [FindingKind::Deadlock]);
 }
 
 #[test]
 fn groups_that_share_a_counter_of_another_loop_are_found() {
-    let other =
-        Mutation::Replace { site: claims("recv", false), slot: Slot::Index, with: Operand::Number(0) };
+    let other = Mutation::Replace { site: draws("recv", false), slot: Slot::Index, with: Operand::Number(0) };
     assert!(!found(&mutate(&broadcast(32), &other).unwrap(), ROWS).is_empty());
 }

@@ -1,4 +1,4 @@
-//! Sending and reading elements with stamps.
+//! Sending and reading LL elements.
 
 use crate::ir::{OpId, OpKind, Place, Target, ValueId};
 
@@ -12,24 +12,24 @@ use super::{
 };
 
 impl Emitter<'_, '_> {
-    /// A tile to one rank or to each of a set, each element with its stamp.
-    pub fn send_stamped(&mut self, id: OpId) -> Result<(), PrintError> {
+    /// A tile to one rank or to each of a set, each element with its epoch.
+    pub fn send_ll(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::SendStamped { stamped, target, index, value, stamp } = op.kind else {
+        let OpKind::SendLl { ll, target, index, value, epoch } = op.kind else {
             unreachable!("asked for sends only")
         };
-        self.used.add(Prim::SendStamped);
-        let stamp = self.scalar(stamp)?;
-        let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, index, value, &stamp);
+        self.used.add(Prim::SendLl);
+        let epoch = self.scalar(epoch)?;
+        let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, index, value, &epoch);
         match target {
-            Target::Mask(set) => self.for_each_rank(op.loc, set, stamped, send),
+            Target::Mask(set) => self.for_each_rank(op.loc, set, ll, send),
             Target::Rank(rank) => {
                 self.w.line("{");
                 self.w.deeper();
                 self.names.enter();
                 let rank = self.scalar(rank)?;
-                let base = self.there(stamped, &rank);
+                let base = self.there(ll, &rank);
                 send(self, &base)?;
                 self.names.leave();
                 self.w.shallower();
@@ -45,7 +45,7 @@ impl Emitter<'_, '_> {
         base: &Expr,
         index: ValueId,
         value: ValueId,
-        stamp: &Expr,
+        epoch: &Expr,
     ) -> Result<(), PrintError> {
         let layout = self.f.layouts.of(value);
         self.step_loop(Step::new(layout), true, self.f.p.kernel.op(id).loc, |me, step| {
@@ -55,27 +55,27 @@ impl Emitter<'_, '_> {
                     address = format!("{address} + {j}");
                 }
                 let element = me.element(value, step)?;
-                me.w.line(&format!("send_stamped({address}, {}, {});", element.plain(), stamp.plain()));
+                me.w.line(&format!("send_ll({address}, {}, {});", element.plain(), epoch.plain()));
                 Ok(())
             })
         })
     }
 
-    /// Elements that are polled for until all of a lane's have the stamp.
-    pub fn read_stamped(&mut self, id: OpId) -> Result<(), PrintError> {
+    /// Elements that are polled for until all of a lane's have the epoch.
+    pub fn read_ll(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::ReadStamped { out, stamped, index, from, mask, stamp } = op.kind else {
+        let OpKind::ReadLl { out, ll, index, from, mask, epoch } = op.kind else {
             unreachable!("asked for reads only")
         };
-        self.used.add(Prim::ReadStamped);
-        let param = &self.f.p.kernel.params[stamped.index()];
+        self.used.add(Prim::ReadLl);
+        let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
         super::ops::use_dtype(self.used, param.dtype);
-        let stamp = self.scalar(stamp)?;
+        let epoch = self.scalar(epoch)?;
         self.w.gap();
         let place = self.place(op.loc);
-        self.w.comment(&format!("Read {} once its stamps are there ({place})", param.name));
+        self.w.comment(&format!("Read {} once they have arrived ({place})", param.name));
         let steps = layout.steps();
         let whole = layout.len == layout.full_steps() * layout.lanes;
         let arrays = [("index", "u32"), ("peer", "u32"), ("wanted", "bool")];
@@ -120,14 +120,14 @@ impl Emitter<'_, '_> {
         let name = self.names.fresh(&super::describe::value(&self.f.p, out));
         self.w.line(&format!("{} {name}[{steps}];", type_name(param.dtype)));
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
-        let base = self.base(Place::Param(stamped));
+        let base = self.base(Place::Param(ll));
         let [index, from, wanted] = arguments;
         self.leave_unless(&format!(
-            "read_stamped({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})",
+            "read_ll({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})",
             self.group.name,
             base.text,
-            stamp.plain(),
-            self.site(id, stamped)
+            epoch.plain(),
+            self.site(id, ll)
         ));
         Ok(())
     }

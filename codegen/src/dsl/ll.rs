@@ -1,4 +1,4 @@
-//! Elements that carry the epoch with them.
+//! LL elements: data and epoch in one 8-byte word.
 
 use std::marker::PhantomData;
 
@@ -12,20 +12,20 @@ use super::trace::attempt;
 use super::val::{FromRaw, Operand};
 use crate::ir::{Dtype, Loc, OpKind, ParamKind, Type};
 
-/// A symmetric buffer of 4-byte elements, each of which travels together with a stamp, the epoch: flag-in-data, or LL in
-/// NCCL's words. What is sent is there one trip later and needs no flag, as with [`Packets`](super::Packets); half of what
-/// travels are stamps, but any number of readers may read it, as often as they like, and nothing has to be emptied. That is
-/// for what is small and needed by many.
+/// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
+/// with data and flag. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
+/// the bytes on the link are epochs, but any number of readers may read an element, as often as they like, and nothing has to
+/// be cleared. That suits small data that many groups need.
 ///
-/// A stamp orders nothing but its own element. Stamped elements are sent again, with a later epoch, only once it is known
-/// that all who read the last ones have done so: double-buffer by the epoch's [parity](super::Epoch::parity), and hear
-/// from every reader once a launch (through a flag, say). The simulator checks it.
+/// An epoch orders nothing but its own element. Elements may be sent again, with a later epoch, only after every reader of
+/// the last ones is done: double-buffer by the epoch's [parity](super::Epoch::parity), and let every reader signal the sender
+/// once a launch (through a flag, say). The simulator checks it.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
 /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
 /// # let (count, of_all): (Ptr<u32>, Ptr<u32>) = (p.arg("count", 16), p.arg("of_all", 128));
-/// # let counts: Stamped<u32> = p.arg("counts", 2 * 128);
+/// # let counts: Ll<u32> = p.arg("counts", 2 * 128);
 /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
 /// let bank = epoch.parity() * 128;
 /// role("send", 1, |_| {
@@ -38,41 +38,41 @@ use crate::ir::{Dtype, Loc, OpKind, ParamKind, Type};
 /// # }).unwrap();
 /// ```
 #[derive(Debug)]
-pub struct Stamped<T: Word> {
+pub struct Ll<T: Word> {
     buf: Buf,
     _t: PhantomData<T>,
 }
 
-impl<T: Word> Clone for Stamped<T> {
+impl<T: Word> Clone for Ll<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T: Word> Copy for Stamped<T> {}
-impl<T: Word> Arg for Stamped<T> {
-    const KIND: ParamKind = ParamKind::Stamped;
+impl<T: Word> Copy for Ll<T> {}
+impl<T: Word> Arg for Ll<T> {
+    const KIND: ParamKind = ParamKind::Ll;
     fn bind(b: Bound) -> Self {
-        Stamped { buf: Buf::param(b), _t: PhantomData }
+        Ll { buf: Buf::param(b), _t: PhantomData }
     }
 }
-impl<T: Word> TypedArg for Stamped<T> {
+impl<T: Word> TypedArg for Ll<T> {
     const DTYPE: Dtype = T::DTYPE;
 }
 
-impl<T: Word> Stamped<T> {
+impl<T: Word> Ll<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances, each with the epoch.
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
         let loc = Loc::caller();
-        let (index, value, stamp) = (i.index(), tile.tile().to_raw(), epoch.value.to_raw());
+        let (index, value, epoch) = (i.index(), tile.tile().to_raw(), epoch.value.to_raw());
         require_role(loc, "sending");
         attempt(loc, |t| {
             let index = self.buf.at(t, index, value.len.unwrap_or(1).into(), loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
-            let stamp = t.use_value(stamp.trace, stamp.id, loc)?;
+            let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
             let target = to.target(t, loc)?;
-            let stamped = param_of(&self.buf).expect("stamped buffers are parameters");
-            t.push(OpKind::SendStamped { stamped, target, index, value, stamp }, loc);
+            let ll = param_of(&self.buf).expect("LL buffers are parameters");
+            t.push(OpKind::SendLl { ll, target, index, value, epoch }, loc);
             Ok(())
         });
     }
@@ -92,15 +92,15 @@ impl<T: Word> Stamped<T> {
         let len = index.len.unwrap_or(1);
         require_role(loc, "reading");
         let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
-        let stamp = epoch.value.to_raw();
+        let epoch = epoch.value.to_raw();
         Tile::from_raw(attempt(loc, |t| {
             let index = t.use_value(index.trace, index.id, loc)?;
             let from = t.use_value(from.trace, from.id, loc)?;
             let mask = t.use_value(mask.trace, mask.id, loc)?;
-            let stamp = t.use_value(stamp.trace, stamp.id, loc)?;
-            let stamped = param_of(&self.buf).expect("stamped buffers are parameters");
+            let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
+            let ll = param_of(&self.buf).expect("LL buffers are parameters");
             let ty = Type { dtype: T::DTYPE, len: Some(len) };
-            let out = t.emit(ty, loc, |out| OpKind::ReadStamped { out, stamped, index, from, mask, stamp });
+            let out = t.emit(ty, loc, |out| OpKind::ReadLl { out, ll, index, from, mask, epoch });
             Ok(t.raw(out))
         }))
     }

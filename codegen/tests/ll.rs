@@ -1,4 +1,4 @@
-//! Stamped elements and counting in order on the simulator: what arrives, and that each mistake with them is found.
+//! LL elements and counting in order on the simulator: what arrives, and that each mistake with them is found.
 
 #[path = "printed/census.rs"]
 mod census;
@@ -72,7 +72,7 @@ fn found(bug: Bug, launches: u32) -> Vec<FindingKind> {
 }
 
 #[test]
-fn mistakes_with_stamps_are_found() {
+fn mistakes_with_ll_elements_are_found() {
     assert_eq!(found(Bug::None, 6), []);
     assert!(found(Bug::SingleBank, 4).contains(&FindingKind::LostPacket));
     assert!(found(Bug::NoAnswer, 4).contains(&FindingKind::LostPacket));
@@ -81,7 +81,7 @@ fn mistakes_with_stamps_are_found() {
 }
 
 #[test]
-fn a_deadlock_over_stamps_says_who_waits_for_which() {
+fn a_deadlock_over_ll_elements_says_who_waits_for_which() {
     let findings = machine(census_with(32, Bug::WrongElement), 1).run(&Options::default()).unwrap_err();
     insta::assert_snapshot!(findings.to_string());
 }

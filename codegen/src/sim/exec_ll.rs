@@ -1,40 +1,40 @@
-//! Sending and reading elements with stamps.
+//! Sending and reading LL elements.
 
 use super::agent::{Agent, AgentId};
 use super::code::Insn;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::flags::newer;
+use super::ll::Sent;
 use super::sched::Task;
 use super::shadow::{Event, Who};
-use super::stamped::Sent;
 use super::value::Tile;
 use super::wire::{Cargo, Pending, Spot};
 use super::world::World;
 use crate::ir::{ParamId, Place};
 
-/// Bytes of an element and its stamp.
+/// Bytes of an LL element, epoch included.
 const BYTES: u64 = 8;
 
 impl World<'_> {
-    pub fn send_stamped(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::SendStamped { target, stamped, index, value, stamp } = *insn else {
+    pub fn send_ll(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
+        let Insn::SendLl { target, ll, index, value, epoch } = *insn else {
             unreachable!("called for sends");
         };
         let (data, first) = (agent.tile(value).clone(), agent.get(index));
         let end = first.saturating_add(data.view::<u32>().len() as u64);
-        let len = agent.compiled.kernel().params[stamped.index()].len;
+        let len = agent.compiled.kernel().params[ll.index()].len;
         if end > len {
-            return Err(self.out_of_bounds(agent, Place::Param(stamped), (first, end), len));
+            return Err(self.out_of_bounds(agent, Place::Param(ll), (first, end), len));
         }
-        let (by, buffer) = (agent.event(&self.sites), agent.buffer(stamped));
+        let (by, buffer) = (agent.event(&self.sites), agent.buffer(ll));
         for rank in self.targets(agent, target)? {
             let counts = &mut self.counts[agent.kernel];
             counts.puts += 1;
             counts.bytes[agent.rank as usize][rank] += (end - first) * BYTES;
-            self.supersede(agent, stamped, rank, (first, end), by);
-            let sent = Sent { stamp: agent.get(stamp) as u32, by, readers: vec![], superseded: None };
-            let cargo = Cargo::Stamped { buffer, first, data: data.clone(), sent };
+            self.supersede(agent, ll, rank, (first, end), by);
+            let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
+            let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
             let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
             self.send(agent, rank, spot, Pending { by, cargo });
         }
@@ -42,8 +42,8 @@ impl World<'_> {
     }
 
     /// What is sent over must have been read by all who read of it, and the sender must know.
-    fn supersede(&mut self, agent: &Agent, stamped: ParamId, rank: usize, elements: (u64, u64), by: Event) {
-        let Some(array) = &mut self.memory[rank][agent.buffer(stamped)].stamped else { return };
+    fn supersede(&mut self, agent: &Agent, ll: ParamId, rank: usize, elements: (u64, u64), by: Event) {
+        let Some(array) = &mut self.memory[rank][agent.buffer(ll)].ll else { return };
         let who = Who { clock: &agent.clock, event: by };
         let mut unordered = None;
         for old in array.within(elements.0..elements.1) {
@@ -52,20 +52,20 @@ impl World<'_> {
             old.superseded = Some(by);
         }
         if let Some(reader) = unordered {
-            self.sent_too_early(agent, stamped, rank, elements, by, reader);
+            self.sent_too_early(agent, ll, rank, elements, by, reader);
         }
     }
 
     fn sent_too_early(
         &mut self,
         agent: &Agent,
-        stamped: ParamId,
+        ll: ParamId,
         rank: usize,
         elements: (u64, u64),
         by: Event,
         reader: Event,
     ) {
-        let name = place_name(agent, Place::Param(stamped));
+        let name = place_name(agent, Place::Param(ll));
         let message = format!(
             "nothing orders this sending to {name}[{}..{}] of rank {rank} after a reading of what was sent there before",
             elements.0, elements.1
@@ -73,16 +73,16 @@ impl World<'_> {
         self.find_at(FindingKind::LostPacket, message, by, Some(reader), &name, elements);
     }
 
-    /// Elements arrive with their stamps.
-    pub fn stamped_arrive(&mut self, rank: usize, buffer: usize, first: u64, data: &Tile, sent: Sent) {
+    /// Elements arrive with their epochs.
+    pub fn ll_arrive(&mut self, rank: usize, buffer: usize, first: u64, data: &Tile, sent: Sent) {
         let data = data.view::<u32>();
         let memory = &mut self.memory[rank][buffer];
         for (i, &word) in (first..).zip(data) {
             let at = (i * BYTES) as usize;
             memory.bytes_mut()[at..at + 4].copy_from_slice(&word.to_le_bytes());
-            memory.bytes_mut()[at + 4..at + 8].copy_from_slice(&sent.stamp.to_le_bytes());
+            memory.bytes_mut()[at + 4..at + 8].copy_from_slice(&sent.epoch.to_le_bytes());
         }
-        let Some(array) = &mut memory.stamped else { return };
+        let Some(array) = &mut memory.ll else { return };
         for id in array.arrive(first..first + data.len() as u64, sent) {
             if let Some(agent) = &self.agents[id as usize] {
                 self.sched.ready(Task::Agent(id), agent.priority);
@@ -90,36 +90,36 @@ impl World<'_> {
         }
     }
 
-    /// Reads elements once all of them have the stamp; else registers the agent as waiting for the first that has not.
-    pub fn read_stamped(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
-        let Insn::ReadStamped { stamped, out, index, from, mask, stamp } = *insn else {
+    /// Reads elements once all of them have the epoch; else registers the agent as waiting for the first that has not.
+    pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
+        let Insn::ReadLl { ll, out, index, from, mask, epoch } = *insn else {
             unreachable!("called for reads");
         };
-        let (rank, expected) = (agent.rank as usize, agent.get(stamp) as u32);
-        let len = agent.compiled.kernel().params[stamped.index()].len;
+        let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
+        let len = agent.compiled.kernel().params[ll.index()].len;
         let of = |tile| agent.tile(tile).view::<u32>().to_vec();
         let (index, from, mask) = (of(index), of(from), agent.tile(mask).view::<u8>().to_vec());
-        let buffer = agent.buffer(stamped);
+        let buffer = agent.buffer(ll);
         // Each thing that was sent once, and who is believed to have sent it.
         let mut found: Vec<(u32, u64, u32)> = vec![];
         for i in (0..index.len()).filter(|&i| mask[i] != 0) {
             let at = u64::from(index[i]);
             if at >= len {
-                return Err(self.out_of_bounds(agent, Place::Param(stamped), (at, at + 1), len));
+                return Err(self.out_of_bounds(agent, Place::Param(ll), (at, at + 1), len));
             }
             if from[i] >= self.machine.ranks {
                 return Err(self.no_such_rank(agent, from[i].into()));
             }
-            let Some(array) = &mut self.memory[rank][buffer].stamped else { return Ok(true) };
+            let Some(array) = &mut self.memory[rank][buffer].ll else { return Ok(true) };
             match array.at(at) {
-                Some(sent) if array.sent[sent as usize].stamp == expected => {
+                Some(sent) if array.sent[sent as usize].epoch == expected => {
                     if !found.iter().any(|f| (f.0, f.2) == (sent, from[i])) {
                         found.push((sent, at, from[i]));
                     }
                 }
-                Some(sent) if newer(array.sent[sent as usize].stamp, expected) => {
+                Some(sent) if newer(array.sent[sent as usize].epoch, expected) => {
                     let newer = array.sent[sent as usize].clone();
-                    return Err(self.missed_stamp(agent, stamped, at, expected, &newer));
+                    return Err(self.missed_ll(agent, ll, at, expected, &newer));
                 }
                 _ => {
                     array.wait(at, id);
@@ -128,7 +128,7 @@ impl World<'_> {
             }
         }
         for (sent, at, from) in found {
-            self.note_reading(agent, stamped, sent, at, from);
+            self.note_reading(agent, ll, sent, at, from);
         }
         let memory = self.memory[rank][buffer].view::<u32>();
         let out = agent.tiles[out as usize].fresh::<u32>(index.len());
@@ -139,34 +139,27 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn note_reading(&mut self, agent: &Agent, stamped: ParamId, sent: u32, at: u64, from: u32) {
+    fn note_reading(&mut self, agent: &Agent, ll: ParamId, sent: u32, at: u64, from: u32) {
         let event = agent.event(&self.sites);
-        let Some(array) = &mut self.memory[agent.rank as usize][agent.buffer(stamped)].stamped else {
+        let Some(array) = &mut self.memory[agent.rank as usize][agent.buffer(ll)].ll else {
             return;
         };
         array.read(sent, event);
         let Sent { by, superseded, .. } = array.sent[sent as usize];
         if let Some(next) = superseded {
-            self.sent_too_early(agent, stamped, agent.rank as usize, (at, at + 1), next, event);
+            self.sent_too_early(agent, ll, agent.rank as usize, (at, at + 1), next, event);
         }
         if by.agent.rank() as u32 != from {
-            self.wrong_sender(agent, stamped, at, from.into(), by);
+            self.wrong_sender(agent, ll, at, from.into(), by);
         }
     }
 
-    fn missed_stamp(
-        &mut self,
-        agent: &Agent,
-        stamped: ParamId,
-        index: u64,
-        expected: u32,
-        newer: &Sent,
-    ) -> Fault {
-        let name = place_name(agent, Place::Param(stamped));
+    fn missed_ll(&mut self, agent: &Agent, ll: ParamId, index: u64, expected: u32, newer: &Sent) -> Fault {
+        let name = place_name(agent, Place::Param(ll));
         let message = format!(
-            "the read expects {name}[{index}] with stamp {expected}, but it already has the newer {}: this read would never \
+            "the read expects {name}[{index}] with epoch {expected}, but it already has the newer {}: this read would never \
              end",
-            newer.stamp
+            newer.epoch
         );
         let at = agent.event(&self.sites);
         self.find_at(FindingKind::EpochConfusion, message, at, Some(newer.by), &name, (index, index + 1));
