@@ -153,7 +153,7 @@ impl ParamKind {
     /// Whether every rank has one that every rank can reach.
     pub const fn is_symmetric(self) -> bool {
         match self {
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Stamped => true,
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => true,
             ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
         }
     }
