@@ -12,6 +12,8 @@ pub mod routing;
 pub mod run;
 pub mod scenario;
 pub mod slices;
+pub mod work;
+pub mod workload;
 
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};

@@ -15,7 +15,7 @@ mod plot;
 pub mod report;
 mod result;
 mod stats;
-mod wire;
+pub(crate) mod wire;
 
 pub use gpu::{BenchError, BenchOptions, Case, run};
 pub use gpumode::{GpuModeShape, gpumode};

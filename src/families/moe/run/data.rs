@@ -176,7 +176,7 @@ fn expert_output(shape: &MoeShape, tokens: &[Tokens], owner: u32, entry: Entry) 
     reference::stand_in_expert(shape, owner, &row)
 }
 
-fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
+pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
     let mut rng = ChaCha8Rng::seed_from_u64(seed);
     rng.set_stream(u64::from(round) << 32 | u64::from(rank));
     rng

@@ -150,7 +150,7 @@ impl MoeGpu {
         let variants = variants.chain(combine.iter().map(Family::variant_name));
         let variants = variants.chain(tuning.round_trip.iter().map(Family::variant_name)).collect();
         let op = MoeAllToAll::new(world, tuning, images)?;
-        let traffic = Traffic::of(&rounds);
+        let traffic = Traffic::of(&rounds[0].shape, &rounds.iter().map(|r| &r.routing).collect::<Vec<_>>());
         let y_bytes = tuning.combine.placed_rows() * combined_row_bytes(&shape);
         let place = |rank: &MoeRank| Place::new(&shape, rank, rounds.len(), y_bytes);
         let places = op.ranks().iter().map(place).collect::<Result<_, _>>()?;

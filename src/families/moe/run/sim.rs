@@ -95,7 +95,8 @@ impl MoeSim {
         variants: Vec<String>,
         epochs: Vec<&'static str>,
     ) -> MoeSim {
-        let traffic = Traffic::of(&rounds);
+        let routings: Vec<_> = rounds.iter().map(|r| &r.routing).collect();
+        let traffic = Traffic::of(&shape, &routings);
         MoeSim { shape, rounds, machine, variants, traffic, epochs }
     }
 

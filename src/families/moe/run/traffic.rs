@@ -2,8 +2,7 @@
 
 use serde::Serialize;
 
-use super::data::Round;
-use crate::families::moe::{ExpertMap, Routing};
+use crate::families::moe::{ExpertMap, MoeShape, Routing};
 
 /// What one rank sends and receives, over all rounds.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -30,10 +29,10 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn of(rounds: &[Round]) -> Traffic {
+    pub(super) fn of(shape: &MoeShape, rounds: &[&Routing]) -> Traffic {
         let mut traffic = Traffic::default();
-        for round in rounds {
-            traffic.add(round.shape.map(), round.shape.topk, &round.routing);
+        for routing in rounds {
+            traffic.add(shape.map(), shape.topk, routing);
         }
         if traffic.rows_plain > 0 {
             traffic.dedup_saving = 1.0 - traffic.rows_dedup as f64 / traffic.rows_plain as f64;
