@@ -1,12 +1,15 @@
 //! Protocol bugs, planted one at a time in the shipped kernels: the checker must find each and name its kind, the role
 //! and the line. The kernels as they are must be clean and right under every schedule that is tried.
 
+use std::sync::Arc;
+
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
 use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
-use peerwarp::families::moe::run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::harness::session::SimSession;
 use rayon::prelude::*;
 
 const DISPATCH: &str = include_str!("../src/families/moe/kernels/dispatch.rs");
@@ -440,10 +443,9 @@ fn bugs_in_one_launch() -> Vec<Bug> {
 }
 
 /// A problem with a bug in it.
-fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
-    let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
-    match bug.kernel {
-        "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
+fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
+    let rounds = match bug.kernel {
+        "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
         _ => {
             let mut tuning = match bug.layout {
                 Layout::Experts => tuning(problem, bug.protocol),
@@ -452,9 +454,10 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
             }
-            MoeSim::with_edited(problem, &tuning, 3, edit).unwrap()
+            MoeRounds::new(problem, &tuning, 3)
         }
-    }
+    };
+    SimSession::with_edited(Arc::new(rounds.unwrap()), &mut |kernel: &mut Kernel| bug.plant(kernel)).unwrap()
 }
 
 /// Those of what is different with rows by token.
@@ -611,7 +614,7 @@ fn every_planted_bug_is_found_and_named() {
         let sim = planted(&bug, &problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
-            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).findings);
+            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).err());
             let found: Vec<_> = runs.flatten().collect();
             if !found.iter().any(|findings| bug.is_named_by(findings)) {
                 let said = found.first().map_or("nothing".into(), ToString::to_string);
@@ -638,13 +641,15 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     batches.combine.batch = 2;
     let bulk = in_bulk(flags_by_token.clone());
     let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
-    let apart = apart.map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
-    let in_one = MoeSim::fused(&problem, &fused(&problem), 3).unwrap();
-    for sim in apart.into_iter().chain([in_one]) {
+    let apart = apart.map(|tuning| MoeRounds::new(&problem, &tuning, 3).unwrap());
+    let in_one = MoeRounds::in_one_launch(&problem, &fused(&problem), 3).unwrap();
+    for rounds in apart.into_iter().chain([in_one]) {
+        let sim = SimSession::new(Arc::new(rounds)).unwrap();
         (0..1000u64).into_par_iter().for_each(|seed| {
             let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
-            let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
-            assert!(run.ok, "seed {seed}, {strategy:?}: {:?} {:?}", run.findings, run.errors);
+            let ran = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
+            let ran = ran.unwrap_or_else(|findings| panic!("seed {seed}, {strategy:?}: {findings}"));
+            assert!(ran.verdict.ok(), "seed {seed}, {strategy:?}: {:?}", ran.verdict);
         });
     }
 }
