@@ -479,7 +479,7 @@ fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOpt
 }
 
 /// Waits until a child says a word.
-fn hear(child: &mut Child, word: &str) {
+fn await_ready(child: &mut Child, word: &str) {
     let out = BufReader::new(child.stdout.as_mut().unwrap());
     assert!(
         out.lines().map_while(Result::ok).any(|line| line.contains(word)),
@@ -566,7 +566,7 @@ fn a_process_that_is_killed_is_named_in_time() {
     in_processes(&world);
     let tuning = tuning_of(&world);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
-    hear(&mut child, "ready");
+    await_ready(&mut child, "ready");
     child.kill().unwrap();
     child.wait().unwrap();
     let place = Nothing::new(&gpus[0], &tuning.dispatch.shape());

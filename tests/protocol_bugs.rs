@@ -202,7 +202,7 @@ const COUNT_PUT: Line = records("parcel.put(&rec_count");
 const COUNT_LOAD: Line = records("count.gather(arrived");
 const N_SEND: Line = records("n.send(to, ");
 const N_READ: Line = records("n.gather(record + self.bank");
-const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
+const READY_SIGNAL: Line = records("parcel.signal(&ready");
 const COUNT_SEND: Line = records("ll.send(Peers::rank(to)");
 const WORDS_SEND: Line = records("route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
@@ -390,10 +390,10 @@ fn bugs_with_packets() -> Vec<Bug> {
         d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
         d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_TAKE),
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
-        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
         c(
-            "nobody hears who has begun",
-            leave_out(Site::wait("begun", "begun")),
+            "nobody awaits who is ready",
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
             COUNT_SEND,
@@ -432,13 +432,13 @@ fn bugs_in_one_launch() -> Vec<Bug> {
         bug("answers to rank 0", replace(answer(), Slot::Target, 0), "lost-packet", "expert", ANSWER),
         bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
         bug(
-            "nobody hears who has begun",
-            leave_out(Site::wait("begun", "begun")),
+            "nobody awaits who is ready",
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "expert",
             ENTRIES_READ,
         ),
-        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
+        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
     ]
 }
 
@@ -557,8 +557,8 @@ fn bugs_by_token() -> Vec<Bug> {
             ROW_SEND,
         ),
         bug(
-            of_combine(Protocol::Packets, "nobody hears who has begun"),
-            leave_out(Site::wait("begun", "begun")),
+            of_combine(Protocol::Packets, "nobody awaits who is ready"),
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
             WORDS_SEND,

@@ -45,7 +45,7 @@ impl ReluDispatch {
             vectors: 1,
             chunk: 2,
             dedup: self.dedup,
-            // Of packets, combine hears who has begun, and there is none here.
+            // Of packets, combine awaits that all ranks are ready, and there is none here.
             protocol: Protocol::Flags,
         }
     }

@@ -7,7 +7,7 @@ use super::device::{at, expert, owner, owners};
 use super::layout::Layout;
 use super::pieces::each_piece;
 use super::protocol::{Phase, Protocol};
-use super::records::hear;
+use super::records::await_ready;
 use super::send_back::send;
 
 /// What rows of combine come back in.
@@ -71,9 +71,9 @@ pub struct CombineArgs {
     /// Where rows come back.
     #[group]
     pub back: ReturnArgs,
-    /// Of dispatch, with packets: a rank has begun it, `[parity][source]`. Dispatch says so, and combine hears it.
+    /// Of dispatch, with packets: a rank is ready, `[parity][source]`. Dispatch signals it, and combine waits for it.
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub begun: Option<Flags>,
+    pub ready: Option<Flags>,
     /// Work counter of the slots, or batches of tokens, to send, under dynamic scheduling.
     #[len(|c| u64::from(c.dynamic_sends()))]
     pub next_send: Option<Counters>,
@@ -106,8 +106,8 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
     }
     if c.phase.receives() {
         role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch, bank)));
-        if let Some(begun) = a.begun {
-            role("begun", c.begun_blocks(), |_| hear(&begun, c.ranks, epoch));
+        if let Some(ready) = a.ready {
+            role("ready", c.ready_blocks(), |_| await_ready(&ready, c.ranks, epoch));
         }
     }
 }

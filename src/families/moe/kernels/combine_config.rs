@@ -167,8 +167,8 @@ impl Combine {
         if self.protocol.arrival() == protocol { rows } else { 0 }
     }
 
-    /// Blocks that hear who has begun, where records order nothing.
-    pub fn begun_blocks(&self) -> u32 {
+    /// Blocks that wait until all ranks are ready, where records order nothing.
+    pub fn ready_blocks(&self) -> u32 {
         u32::from(self.protocol == Protocol::Packets && self.phase.receives())
     }
 
@@ -269,6 +269,6 @@ impl Legal for Combine {
         })?;
         let send = if self.phase.sends() { self.send_blocks } else { 0 };
         let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        resident("send_blocks", self.send_blocks, send + recv + self.begun_blocks())
+        resident("send_blocks", self.send_blocks, send + recv + self.ready_blocks())
     }
 }

@@ -368,14 +368,14 @@ impl Dispatch {
         MoeShape { hidden, experts, topk, tokens, ranks, dtype }
     }
 
-    /// Blocks that say who has begun, where records order nothing.
-    pub fn begun_blocks(&self) -> u32 {
+    /// Blocks that notify ranks that this one is ready, where records order nothing.
+    pub fn ready_blocks(&self) -> u32 {
         u32::from(self.protocol == Protocol::Packets && self.phase.sends())
     }
 
     fn blocks(&self) -> u32 {
         let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
-        self.begun_blocks()
+        self.ready_blocks()
             + send
             + if self.phase.receives() {
                 self.recv_blocks + self.index_blocks() + self.entry_blocks()

@@ -5,11 +5,11 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{Came, Inbox, InboxArgs};
+use super::inbox::{Inbox, InboxArgs, Received};
 use super::index::{base_of_counts, index, note_entries};
 use super::layout::{Layout, Places};
 use super::protocol::{Phase, Protocol};
-use super::records::{BegunArgs, Record, Records, announce};
+use super::records::{ReadyArgs, Record, Records, notify_ready};
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 pub(super) const NOWHERE: u32 = u32::MAX;
@@ -113,9 +113,9 @@ pub struct DispatchArgs {
     /// Weight of each entry, `[parity][source][chunk][entry]`.
     #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
     pub ll_weight: Option<Ll<f32>>,
-    /// Who has begun, with packets.
+    /// Which ranks are ready for the next packets.
     #[group]
-    pub begun: BegunArgs,
+    pub ready: ReadyArgs,
     /// Counts dispatches.
     pub epoch: EpochWord,
 }
@@ -171,8 +171,8 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
             }
         }
     }
-    if c.begun_blocks() > 0 {
-        role("begun", c.begun_blocks(), |_| announce(&a.begun, &a.tokens.n, c.ranks, epoch));
+    if c.ready_blocks() > 0 {
+        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch));
     }
 }
 
@@ -362,8 +362,8 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                 });
                 if mine.any() {
                     rows.store(0, row);
-                    let came = Came::wait(c, &a.inbox, source, slot, part, epoch);
-                    deliver(c, a, &Places::All(rows), &came, hook);
+                    let received = Received::wait(c, &a.inbox, source, slot, part, epoch);
+                    deliver(c, a, &Places::All(rows), &received, hook);
                 }
             }
         }
@@ -400,9 +400,9 @@ fn receive_by_token(
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
             let (_, mine) = local_experts(c.map(), word & 0xffff);
             if mine.any() {
-                let came = Came::wait(c, &a.inbox, source, token, part, epoch);
+                let received = Received::wait(c, &a.inbox, source, token, part, epoch);
                 if !c.in_place() {
-                    deliver(c, a, &Places::One(source * c.tokens + token), &came, hook);
+                    deliver(c, a, &Places::One(source * c.tokens + token), &received, hook);
                 }
             }
         }
@@ -411,23 +411,23 @@ fn receive_by_token(
 
 /// Stores a part of a slot's row where it belongs.
 #[kernel]
-fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
+fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
     let rows = a.rows.expect("what is moved has somewhere to go");
     if c.hook == Hook::None {
-        move_row(c, a, &rows, places, came);
+        move_row(c, a, &rows, places, received);
     } else {
-        hook_row(c, &rows, places, came, hook);
+        hook_row(c, &rows, places, received, hook);
     }
 }
 
 /// Stores a part of a row as it is, and its scales.
 #[kernel]
-fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, came: &Came<'_>) {
-    c.pieces().each(came.part, |start, len| {
-        let x = came.piece(start, len);
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, received: &Received<'_>) {
+    c.pieces().each(received.part, |start, len| {
+        let x = received.piece(start, len);
         places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
         if let Some(row_scale) = a.row_scale {
-            let scales = came.scales(c, start, len);
+            let scales = received.scales(c, start, len);
             places.each(|row| {
                 let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
                 let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
@@ -443,10 +443,10 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, came
 
 /// Stores what the hook makes of a part of a row.
 #[kernel]
-fn hook_row(c: &Dispatch, rows: &AnyPtr, places: &Places, came: &Came<'_>, hook: RowHook<'_>) {
+fn hook_row(c: &Dispatch, rows: &AnyPtr, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
     let scales = scales_at_hand(c);
-    c.pieces().each(came.part, |start, len| {
-        let y = hooked(c, came, scales, hook, start, len);
+    c.pieces().each(received.part, |start, len| {
+        let y = hooked(c, received, scales, hook, start, len);
         places.each(|row| rows.store_f32(at(row, c.row()) + start.to_u64(), y));
     });
 }
@@ -460,16 +460,16 @@ pub(super) fn scales_at_hand(c: &Dispatch) -> Option<Shared<f32>> {
 #[kernel]
 pub(super) fn hooked(
     c: &Dispatch,
-    came: &Came<'_>,
+    received: &Received<'_>,
     scales: Option<Shared<f32>>,
     hook: RowHook<'_>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
-    let x = came.piece(start, len).to_f32();
+    let x = received.piece(start, len).to_f32();
     hook(match scales {
         Some(scales) => {
-            scales.store(0, came.scales(c, start, len));
+            scales.store(0, received.scales(c, start, len));
             x * scales.gather(arange(len) / c.scaled(), true, 0.0)
         }
         None => x,

@@ -89,7 +89,7 @@ impl<'a> Inbox<'a> {
 }
 
 /// A part of a row at the rank that it goes to.
-pub(super) struct Came<'a> {
+pub(super) struct Received<'a> {
     /// Its place.
     pub inbox: Inbox<'a>,
     /// The rank that it comes from.
@@ -100,7 +100,7 @@ pub(super) struct Came<'a> {
     arrived: Option<Arrived>,
 }
 
-impl<'a> Came<'a> {
+impl<'a> Received<'a> {
     /// A part of the row of slot `slot` of rank `source`; waits for its flag, where it has one.
     pub fn wait(
         c: &Dispatch,
@@ -112,7 +112,7 @@ impl<'a> Came<'a> {
     ) -> Self {
         let inbox = Inbox::new(c, a, source, slot, epoch);
         let arrived = inbox.flag.map(|flag| flag.from(source).wait(inbox.row, epoch));
-        Came { inbox, source, part, arrived }
+        Received { inbox, source, part, arrived }
     }
 
     /// A piece of the row.

@@ -46,17 +46,17 @@
 //! - *Records* have no answer: a rank that owns none of my tokens may still be in dispatch e while I am in e+1. They exist
 //!   twice, by parity of the epoch. S writes those of e+2 after its dispatch e+1 had every rank's record of e+1; B sent
 //!   its own after its dispatch e, where it read those of e, was over. That needs every rank's record in every round. With
-//!   flags, the records' own tell so. LL elements order nothing, so that every rank also says by a flag that it has begun: a block
-//!   of the role **begun** of dispatch does, and one of that role of combine hears it. By then it was said long ago, and
-//!   neither has anybody wait for it.
+//!   flags, the records' own flags order this. LL words order nothing, so that every rank also sends a credit: a block of the
+//!   role **ready** of dispatch signals it at once (`notify_ready`), and one of that role of combine waits for it
+//!   (`await_ready`). It has long arrived by then, and no other block waits for it.
 //! - *A return slot* on S is written by owner B in combine e+1, once B has the slot's row of dispatch e+1, which S
 //!   sent after its combine e had read everything.
-//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in combine e+1, heard that B had begun dispatch
-//!   e+1, which B said after its dispatch e had emptied the packet: rows exist twice, by parity, because only what a flag
-//!   released and a wait acquired is ordered by the memory model of PTX, and packets and LL elements order nothing: of the flags,
-//!   that of having begun. One that comes back to S in combine e+2 is sent by B after its combine e+1 had heard that S had
-//!   begun dispatch e+1, which S said after its combine e had emptied the packet. So rows come back as they went out: combine
-//!   hears of packets only, and packets order nothing, as the slots of rows that go out with flags need it.
+//! - *A packet* on rank B is sent in dispatch e+2 of its source S after S, in combine e+1, had the credit that B sent in dispatch
+//!   e+1. B sent it after its dispatch e had emptied the packet. So rows exist twice, by parity: the memory model of PTX
+//!   orders only what a flag released and a wait acquired, and neither packets nor LL words are that. A packet that comes back
+//!   to S in combine e+2 is sent by B after its combine e+1 had the credit that S sent in dispatch e+1, after its combine e had
+//!   emptied the packet. So rows come back as they went out: combine waits for credits only if packets are used, and the slots of
+//!   rows that go out with flags need the flags of their returns.
 //! - *Rows, positions, weights and the index* on B are read by the experts and by B's combine e and written by B's dispatch
 //!   e+1: same rank, in order.
 //!
@@ -65,9 +65,9 @@
 //! that come with flags. Combine sends a slot's row back in the very cases in which dispatch took it: some entry is this rank's,
 //! whether that is told by its row or by its expert.
 //!
-//! In one launch the same holds for packets that go out and for records; those that come back have two banks as well, as nobody
-//! hears anything between taking a row and answering it: one that comes back to S in round e+2 is sent by B after its round e+1
-//! heard that S had begun that one, which S said after its round e had emptied the packet.
+//! In one launch the same holds for packets that go out and for records. Packets that come back have two banks as well, as no rank
+//! waits for another between taking a row and returning it: one that comes back to S in round e+2 is sent by B after its round
+//! e+1 had the credit of S, which S sent after its round e had emptied the packet.
 //!
 //! # What a caller keeps to
 //! Every rank launches dispatch and combine in turn, in one stream, with `n` and `ids` (and, in plain mode, `weights`)
@@ -99,5 +99,5 @@ pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;
 pub use layout::Layout;
 pub use protocol::{Phase, Protocol};
-pub use records::BegunArgs;
+pub use records::ReadyArgs;
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, round_trip, round_trip_with};

@@ -60,35 +60,35 @@ impl Record {
     }
 }
 
-/// What says who has begun, where records order nothing.
+/// Flags by which ranks say that they are ready, where records order nothing.
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
-pub struct BegunArgs {
+pub struct ReadyArgs {
     /// Tokens of the source, `[parity][source]`, with packets.
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub begun_n: Option<Sym<u32>>,
-    /// The source has begun this launch, `[parity][source]`.
+    pub ready_n: Option<Sym<u32>>,
+    /// The source is in this launch, ready for what the next one sends, `[parity][source]`.
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub begun: Option<Flags>,
+    pub ready: Option<Flags>,
 }
 
-/// Tells every rank, where records order nothing, that this rank has begun: what it did in earlier launches is over, such as
+/// Signals every rank, where records order nothing, that this rank is ready: what it did in earlier launches is over, such as
 /// reading their records and emptying their packets. A block of its own does it: the fence delays nobody.
 #[kernel]
-pub(super) fn announce(a: &BegunArgs, n: &Ptr<u32>, ranks: u32, epoch: Epoch) {
-    if let (Some(begun_n), Some(begun)) = (a.begun_n, a.begun) {
+pub(super) fn notify_ready(a: &ReadyArgs, n: &Ptr<u32>, ranks: u32, epoch: Epoch) {
+    if let (Some(ready_n), Some(ready)) = (a.ready_n, a.ready) {
         let place = epoch.parity() * ranks + rank();
         let mut parcel = send_to(Peers::all());
-        parcel.put_value(&begun_n, place, n.get(0));
-        parcel.signal(&begun, place, epoch);
+        parcel.put_value(&ready_n, place, n.get(0));
+        parcel.signal(&ready, place, epoch);
     }
 }
 
-/// Hears from every rank that it has begun: what is sent after this launch comes after what it did before. Nobody else waits
+/// Waits until every rank is ready: what is sent after this launch comes after what it did before. Nobody else waits
 /// for that.
 #[kernel]
-pub(super) fn hear(begun: &Flags, ranks: u32, epoch: Epoch) {
-    let _everybody = begun.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
+pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
+    let _everybody = ready.wait_all(epoch.parity() * ranks, ranks, 1, epoch);
 }
 
 /// The records of all ranks, as a rank receives them.

@@ -10,10 +10,10 @@ use super::config::{Dispatch, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{Came, InboxArgs};
+use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
 use super::protocol::{Phase, Protocol};
-use super::records::{BegunArgs, announce, hear};
+use super::records::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::RowDtype;
 
 /// Configuration of [`round_trip`].
@@ -164,7 +164,7 @@ impl RoundTrip {
         })?;
         groups_of(self.group_warps, self.warps)?;
         let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
-        let blocks = blocks + self.dispatch().begun_blocks();
+        let blocks = blocks + self.dispatch().ready_blocks();
         resident("expert_blocks", self.expert_blocks, blocks)
     }
 }
@@ -193,9 +193,9 @@ pub struct RoundTripArgs {
     #[len(|c| 2 * u64::from(c.tokens * c.ranks) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.combined())]
     pub return_packets: AnyPackets,
-    /// Who has begun.
+    /// Which ranks are ready for the next packets.
     #[group(|c| c.dispatch())]
-    pub begun: BegunArgs,
+    pub ready: ReadyArgs,
     /// Counts round trips.
     pub epoch: EpochWord,
 }
@@ -220,9 +220,9 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch)));
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
-    role("begun", out.begun_blocks(), |_| {
-        announce(&a.begun, &a.tokens.n, c.ranks, epoch);
-        hear(&a.begun.begun.expect("packets order nothing"), c.ranks, epoch);
+    role("ready", out.ready_blocks(), |_| {
+        notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch);
+        await_ready(&a.ready.ready.expect("packets order nothing"), c.ranks, epoch);
     });
 }
 
@@ -277,10 +277,10 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let mine = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0).or_all();
         if mine != 0 {
             entries.store(0, words);
-            let came = Came::wait(&arriving, &a.inbox, source, token, part, epoch);
+            let received = Received::wait(&arriving, &a.inbox, source, token, part, epoch);
             let back = at(first_return(c, token, epoch) + rank(), c.hidden);
             pieces.each(part, |start, len| {
-                let y = hooked(&arriving, &came, scales, hook, start, len);
+                let y = hooked(&arriving, &received, scales, hook, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
                 a.return_packets.send_f32(Peers::rank(source), back + start.to_u64(), sum);
