@@ -2,7 +2,7 @@
 //! and the line. The kernels as they are must be clean and right under every schedule that is tried.
 
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
-use peerwarp::codegen::ir::{CompareOp, Kernel};
+use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
 use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
 use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
@@ -109,7 +109,7 @@ enum Plant {
 }
 
 impl Bug {
-    fn plant(&self, kernel: &mut Kernel) {
+    fn plant(&self, kernel: &mut Planted) {
         if kernel.name != self.kernel {
             return;
         }
@@ -117,7 +117,11 @@ impl Bug {
             Plant::Mutation(m) => {
                 *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name))
             }
-            Plant::Starve => kernel.roles.reverse(),
+            Plant::Starve => {
+                let mut starved = Kernel::clone(kernel);
+                starved.roles.reverse();
+                *kernel = Planted::new(starved).unwrap();
+            }
         }
     }
 
@@ -441,9 +445,9 @@ fn bugs_in_one_launch() -> Vec<Bug> {
 
 /// A problem with a bug in it.
 fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
-    let edit = &mut |kernel: &mut Kernel| bug.plant(kernel);
+    let edit = &mut |kernel: &mut Planted| bug.plant(kernel);
     match bug.kernel {
-        "round_trip" => MoeSim::fused_with_edited(problem, &fused(problem), 3, edit).unwrap(),
+        "round_trip" => MoeSim::fused_planted(problem, &fused(problem), 3, edit).unwrap(),
         _ => {
             let mut tuning = match bug.layout {
                 Layout::Experts => tuning(problem, bug.protocol),
@@ -452,7 +456,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
             }
-            MoeSim::with_edited(problem, &tuning, 3, edit).unwrap()
+            MoeSim::planted(problem, &tuning, 3, edit).unwrap()
         }
     }
 }

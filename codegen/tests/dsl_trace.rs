@@ -9,7 +9,7 @@ use peerwarp_codegen::ir::{Const, Dtype, Kernel, Loc, OpKind, Region, verify};
 
 fn traced(body: impl FnOnce(&mut Binder)) -> Kernel {
     let kernel = trace(TraceMeta::new("test", 8, 32, 4), body).unwrap();
-    verify(&kernel).unwrap();
+    verify(kernel.clone()).unwrap();
     kernel
 }
 

@@ -60,7 +60,7 @@ fn wrong_results_are_not_ok() {
     let tuning = small(&problem.shape);
     let lose = |kernel: &'static str, site: Site| {
         let edit = &mut |k: &mut _| mutate_one(k, kernel, &site);
-        MoeSim::with_edited(&problem, &tuning, 2, edit).unwrap().run(&Options::default())
+        MoeSim::planted(&problem, &tuning, 2, edit).unwrap().run(&Options::default())
     };
     // Rows that are not stored are found after dispatch, combined rows at the end.
     let run = lose("dispatch", Site::store("recv", "rows"));
@@ -70,7 +70,7 @@ fn wrong_results_are_not_ok() {
     assert!(!run.ok && run.findings.is_some());
 }
 
-fn mutate_one(kernel: &mut peerwarp::codegen::ir::Kernel, name: &str, site: &Site) {
+fn mutate_one(kernel: &mut peerwarp::codegen::ir::Planted, name: &str, site: &Site) {
     if kernel.name == name {
         *kernel = mutate(kernel, &Mutation::Drop(site.clone())).unwrap();
     }
@@ -89,7 +89,7 @@ fn a_wrong_index_is_found() {
         (Site::store("recv", "rows"), "bytes of row "),
     ] {
         let edit = &mut |k: &mut _| mutate_one(k, "dispatch", &store);
-        let run = MoeSim::with_edited(&problem, &tuning, 2, edit).unwrap().run(&Options::default());
+        let run = MoeSim::planted(&problem, &tuning, 2, edit).unwrap().run(&Options::default());
         let found = run.findings.as_ref().unwrap().to_string();
         assert!(!run.ok && found.contains(said), "{store:?}: {found}");
     }

@@ -26,4 +26,4 @@ pub use kernel::*;
 pub use names::Names;
 pub use op::*;
 pub use types::*;
-pub use verify::{Problem, VerifyError, verify, verify_structure};
+pub use verify::{Planted, Problem, Verified, VerifyError, VerifyErrors, verify, verify_structure};

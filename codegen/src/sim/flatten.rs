@@ -4,20 +4,26 @@ use std::collections::{HashMap, HashSet};
 
 use super::bulk::const_bits;
 use super::code::{Access, AnyReg, Compiled, EpochOf, Insn, Pc, Reg, RoleCode, TakenReg, TargetReg, TileReg};
-use super::error::SimError;
 use super::registers;
 use crate::ir::{
-    Kernel, OpId, OpKind, ParamId, ParcelId, Place, Region, Role, Taken, Target, ValueId, VarId,
-    verify_structure,
+    Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Role, Taken, Target, ValueId, VarId,
+    Verified,
 };
 
 impl Compiled {
-    /// Makes a kernel ready for simulation. It must be well-formed ([`verify_structure`]); the rules of the protocol
-    /// are for the simulation to check.
-    pub fn new(kernel: Kernel) -> Result<Compiled, SimError> {
-        if let Err(errors) = verify_structure(&kernel) {
-            return Err(SimError::Malformed { kernel: kernel.variant, errors });
-        }
+    /// Makes a kernel ready for simulation.
+    pub fn new(kernel: Verified) -> Compiled {
+        Compiled::of(kernel.into_kernel())
+    }
+
+    /// As [`Compiled::new`], of a kernel that may break the rules of the protocol: those that the verifier cannot see are the
+    /// simulator's to check, and tests plant bugs to show that it does.
+    #[doc(hidden)]
+    pub fn planted(kernel: Planted) -> Compiled {
+        Compiled::of(kernel.into_kernel())
+    }
+
+    fn of(kernel: Kernel) -> Compiled {
         let facts = Facts::of(&kernel);
         let mut first_agent = 0;
         let roles = kernel
@@ -30,7 +36,7 @@ impl Compiled {
                 code
             })
             .collect();
-        Ok(Compiled { roles, agents: first_agent, kernel })
+        Compiled { roles, agents: first_agent, kernel }
     }
 }
 

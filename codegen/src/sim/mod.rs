@@ -27,7 +27,7 @@
 //! b.push(OpKind::Store { place: Place::Param(out), index: zero, value: rank, mask: None }, loc);
 //! let body = b.end();
 //! b.role("all", 1, body, loc);
-//! let kernel = Arc::new(Compiled::new(b.finish()).expect("well-formed"));
+//! let kernel = Arc::new(Compiled::new(verify(b.finish())?));
 //!
 //! let mut machine = Machine::new(2);
 //! machine.buffers_of(kernel.kernel())?;

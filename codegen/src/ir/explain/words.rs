@@ -52,8 +52,11 @@ impl Explain {
             count(self.flags, "flag"),
         )?;
         for e in &self.epochs {
-            let then =
-                if e.advances { "and advances it once its blocks have begun" } else { "and leaves it for a later launch" };
+            let then = if e.advances {
+                "and advances it once its blocks have begun"
+            } else {
+                "and leaves it for a later launch"
+            };
             writeln!(f, "Works in the epoch after the one in `{}` {then}.", e.name)?;
         }
         Ok(())

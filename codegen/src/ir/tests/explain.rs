@@ -22,7 +22,7 @@ fn steps(build: impl FnOnce(&mut Sample, Place)) -> String {
     let x = s.b.param("x", ParamKind::Local, Dtype::U32, 4096);
     s.role("r", 2, |s| build(s, Place::Param(x)));
     let k = s.finish();
-    verify(&k).unwrap();
+    verify(k.clone()).unwrap();
     explain(&k).to_string().split_once("## Role").unwrap().1.into()
 }
 

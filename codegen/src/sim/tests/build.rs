@@ -135,7 +135,7 @@ impl Short for Sample {
 pub(super) fn machine(kernels: Vec<Kernel>) -> Machine {
     let mut machine = Machine::new(2);
     for kernel in kernels {
-        let kernel = Arc::new(Compiled::new(kernel).unwrap_or_else(|e| panic!("{e}")));
+        let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap_or_else(|e| panic!("{e}"))));
         machine.buffers_of(kernel.kernel()).unwrap();
         machine.launch_all(&kernel, &Bindings::new()).unwrap();
     }

@@ -195,7 +195,7 @@ fn a_host_that_reads_an_inbox_without_order() {
         let (zero, one) = (s.u32(0), s.u32(1));
         s.put(one, inbox, zero, zero);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("inbox").unwrap();
@@ -213,7 +213,7 @@ fn machines_that_are_set_up_wrongly() {
     s.b.param("n", ParamKind::Scalar, Dtype::U32, 1);
     s.b.param("flag", ParamKind::Flags, Dtype::U32, 4);
     s.role("all", 1, |_| {});
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let bound = Bindings::new().scalar("n", Const::U32(1));
     let error = |machine: &mut Machine, b: &Bindings| machine.launch(0, &kernel, b).unwrap_err().to_string();
     let mut machine = Machine::new(2);
@@ -245,8 +245,8 @@ fn machines_that_are_set_up_wrongly() {
     s.role("all", 1, |s| {
         s.op(OpKind::Break { depth: 0 });
     });
-    let malformed = Compiled::new(s.finish()).unwrap_err().to_string();
-    assert!(malformed.starts_with("kernel `test` is not well-formed: src/sample.rs:"), "{malformed}");
+    let malformed = Planted::new(s.finish()).unwrap_err().to_string();
+    assert!(malformed.starts_with("src/sample.rs:"), "{malformed}");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn exploring_finds_the_lowest_failing_seed() {
         let (group, at) = (s.group(), s.add(ticket, one));
         s.set(out, at, group);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("out").unwrap();

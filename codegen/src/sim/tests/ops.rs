@@ -263,7 +263,7 @@ fn scalar_parameters_and_bindings() {
         let zero = s.u32(0);
         s.set(out, zero, n);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffer("elsewhere", ParamKind::Local, Dtype::F32, 64).unwrap();
     for rank in 0..2 {

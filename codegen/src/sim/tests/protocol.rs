@@ -99,7 +99,7 @@ fn order_is_passed_on_from_rank_to_rank() {
             s.set(cells_, zero, v);
         });
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(3);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("cells").unwrap();

@@ -254,7 +254,7 @@ fn combine() -> Kernel {
 }
 
 fn machine() -> Machine {
-    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(k).unwrap()));
+    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(verify(k).unwrap())));
     let mut machine = Machine::new(RANKS);
     for k in &kernels {
         machine.buffers_of(k.kernel()).unwrap();
