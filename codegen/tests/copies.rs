@@ -10,7 +10,7 @@ use half::bf16;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Mutation, Site, Slot, mutate};
-use peerwarp_codegen::ir::{Dtype, Kernel, OpKind, Planted, verify};
+use peerwarp_codegen::ir::{BulkCopy, CommOp, Dtype, Kernel, OpKind, Planted, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
@@ -136,7 +136,8 @@ fn what_cannot_be_copied_is_refused_where_it_is_written() {
 fn room_and_types_are_verified() {
     let broken = |change: fn(&mut Kernel, usize)| {
         let mut kernel = copying(16, || 8u32.val()).unwrap();
-        let at = kernel.ops.iter().position(|op| matches!(op.kind, OpKind::Copy { .. })).unwrap();
+        let at =
+            kernel.ops.iter().position(|op| matches!(op.kind, OpKind::Comm(CommOp::BulkCopy(_)))).unwrap();
         change(&mut kernel, at);
         format!("{:?}", verify(kernel).unwrap_err())
     };
@@ -145,7 +146,7 @@ fn room_and_types_are_verified() {
     let dtype = broken(|kernel, _| kernel.params[0].dtype = Dtype::Fp16);
     assert!(dtype.contains("CopyDtype"), "{dtype}");
     let kind = broken(|kernel, at| {
-        if let OpKind::Copy { source, buffer, .. } = &mut kernel.ops[at].kind {
+        if let OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, buffer, .. })) = &mut kernel.ops[at].kind {
             *source = *buffer;
         }
     });

@@ -41,7 +41,7 @@ fn start() -> (Sample, P) {
     let flag = s.b.param("flag", ParamKind::Flags, Dtype::U32, 4);
     let word = s.b.param("epoch", ParamKind::EpochWord, Dtype::U32, 1);
     let n = s.b.param("n", ParamKind::Scalar, Dtype::U32, 1);
-    let epoch = s.value("epoch", U32, |out| OpKind::Epoch { out, word, advance: true });
+    let epoch = s.value("epoch", U32, |out| ValueOp::Epoch { out, word, advance: true });
     (s, P { x, inbox, flag, word, n, epoch })
 }
 
@@ -74,11 +74,11 @@ fn soft_error(build: impl FnOnce(&mut Sample, P)) -> String {
 
 fn load(s: &mut Sample, p: P, ty: Type) -> ValueId {
     let index = s.u32(0);
-    s.value("got", ty, |out| OpKind::Load { out, place: Place::Param(p.x), index, receipt: None })
+    s.value("got", ty, |out| MemoryOp::Load { out, place: Place::Param(p.x), index, receipt: None })
 }
 
 fn rank(s: &mut Sample) -> ValueId {
-    s.value("me", U32, |out| OpKind::Rank { out })
+    s.value("me", U32, |out| ValueOp::Rank { out })
 }
 
 #[test]
@@ -91,7 +91,7 @@ fn the_samples_verify() {
 #[test]
 fn errors_carry_the_line() {
     let k = with_role(|s, _| {
-        s.op(OpKind::Break { depth: 0 });
+        s.op(ControlOp::Break { depth: 0 });
     });
     let [error] = verify(k).unwrap_err().0.try_into().unwrap();
     assert_eq!((error.loc.file, error.loc.line), ("src/sample.rs", 4));
@@ -101,8 +101,8 @@ fn errors_carry_the_line() {
 #[test]
 fn several_errors_are_all_reported() {
     let k = with_role(|s, _| {
-        s.op(OpKind::Break { depth: 0 });
-        s.op(OpKind::Continue { depth: 0 });
+        s.op(ControlOp::Break { depth: 0 });
+        s.op(ControlOp::Continue { depth: 0 });
     });
     assert_eq!(problems(&k).len(), 2);
 }
