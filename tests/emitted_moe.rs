@@ -86,7 +86,7 @@ fn emitted<F: Family>(settings: &[(&str, &str)], target: Target) -> Result<Sourc
     let kernel =
         config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{}: {e}", config.variant_name()));
     let info = EmitInfo { command: format!("peerwarp generate {} --target {target}", config.variant_name()) };
-    emit(&kernel, target, &info)
+    emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &info)
 }
 
 fn sources(target: Target) -> Vec<Source> {

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp::cli::{App, Said, checked};
-use peerwarp::codegen::ir::ParamKind;
+use peerwarp::codegen::ir::{ParamKind, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine};
 use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
 use peerwarp::harness::verdict::Verdict;
@@ -73,7 +73,7 @@ fn numbers(c: &Numbers, a: &NumbersArgs) {
 
 impl Scenario for Numbers {
     fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ScenarioError> {
-        let kernel = Arc::new(Compiled::new(self.trace(32)?)?);
+        let kernel = Arc::new(Compiled::new(verify(self.trace(32)?)?));
         let mut machine = Machine::new(self.ranks);
         machine.buffers_of(kernel.kernel())?;
         machine.buffer("out", ParamKind::Local, Dtype::U32, self.ranks.into())?;

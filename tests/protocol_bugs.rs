@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
-use peerwarp::codegen::ir::{CompareOp, Kernel};
+use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
 use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
@@ -112,7 +112,7 @@ enum Plant {
 }
 
 impl Bug {
-    fn plant(&self, kernel: &mut Kernel) {
+    fn plant(&self, kernel: &mut Planted) {
         if kernel.name != self.kernel {
             return;
         }
@@ -120,7 +120,11 @@ impl Bug {
             Plant::Mutation(m) => {
                 *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name))
             }
-            Plant::Starve => kernel.roles.reverse(),
+            Plant::Starve => {
+                let mut starved = Kernel::clone(kernel);
+                starved.roles.reverse();
+                *kernel = Planted::new(starved).unwrap();
+            }
         }
     }
 
@@ -457,7 +461,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
             MoeRounds::new(problem, &tuning, 3)
         }
     };
-    SimSession::with_edited(Arc::new(rounds.unwrap()), &mut |kernel: &mut Kernel| bug.plant(kernel)).unwrap()
+    SimSession::planted(Arc::new(rounds.unwrap()), &mut |kernel: &mut Planted| bug.plant(kernel)).unwrap()
 }
 
 /// Those of what is different with rows by token.

@@ -14,7 +14,7 @@ fn traced(body: impl FnOnce(Group, Ptr<u32>, Ptr<f32>)) -> Kernel {
         role("main", 2, |b| body(b, x, y));
     });
     let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
-    verify(&kernel).unwrap_or_else(|e| panic!("{e:?}\n{kernel}"));
+    verify(kernel.clone()).unwrap_or_else(|e| panic!("{e:?}\n{kernel}"));
     kernel
 }
 

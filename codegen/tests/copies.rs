@@ -10,7 +10,7 @@ use half::bf16;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Mutation, Site, Slot, mutate};
-use peerwarp_codegen::ir::{Dtype, Kernel, OpKind, verify};
+use peerwarp_codegen::ir::{BulkCopy, CommOp, Dtype, Kernel, OpKind, Planted, verify};
 use peerwarp_codegen::print::{EmitInfo, emit};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
@@ -25,7 +25,7 @@ fn words(rank: u32) -> Vec<u32> {
 }
 
 fn machine(kernel: Kernel, launches: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap()));
     let mut machine = Machine::new(FREIGHT_RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..FREIGHT_RANKS {
@@ -56,7 +56,7 @@ fn what_is_copied_is_there_when_its_flag_is() {
 
 /// The kinds of findings over some seeds.
 fn found(mutation: Mutation) -> Vec<FindingKind> {
-    let machine = machine(mutate(&freight(32), &mutation).unwrap(), 4);
+    let machine = machine(mutate(&freight(32), &mutation).unwrap().into_kernel(), 4);
     let mut kinds: Vec<FindingKind> = vec![];
     for seed in 0..24 {
         if let Err(findings) = machine.run(&Options::default().with_seed(seed)) {
@@ -103,7 +103,9 @@ fn copying(len: u32, from: impl Fn() -> Val<u32>) -> Result<Kernel, String> {
 fn lengths_and_indices_are_whole_vectors() {
     let info = EmitInfo { command: "peerwarp generate".into() };
     let printed = |kernel: &Kernel, target: &str| {
-        emit(kernel, target.parse().unwrap(), &info).map_err(|e| e.to_string()).map(drop)
+        emit(&verify(kernel.clone()).unwrap(), target.parse().unwrap(), &info)
+            .map_err(|e| e.to_string())
+            .map(drop)
     };
     for target in ["cuda:sm_90a", "cuda:sm_80"] {
         printed(&copying(16, || 8u32.val()).unwrap(), target).unwrap();
@@ -134,16 +136,17 @@ fn what_cannot_be_copied_is_refused_where_it_is_written() {
 fn room_and_types_are_verified() {
     let broken = |change: fn(&mut Kernel, usize)| {
         let mut kernel = copying(16, || 8u32.val()).unwrap();
-        let at = kernel.ops.iter().position(|op| matches!(op.kind, OpKind::Copy { .. })).unwrap();
+        let at =
+            kernel.ops.iter().position(|op| matches!(op.kind, OpKind::Comm(CommOp::BulkCopy(_)))).unwrap();
         change(&mut kernel, at);
-        format!("{:?}", verify(&kernel).unwrap_err())
+        format!("{:?}", verify(kernel).unwrap_err())
     };
     let room = broken(|kernel, _| kernel.shared[0].len = 15);
     assert!(room.contains("CopyRoom"), "{room}");
     let dtype = broken(|kernel, _| kernel.params[0].dtype = Dtype::Fp16);
     assert!(dtype.contains("CopyDtype"), "{dtype}");
     let kind = broken(|kernel, at| {
-        if let OpKind::Copy { source, buffer, .. } = &mut kernel.ops[at].kind {
+        if let OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, buffer, .. })) = &mut kernel.ops[at].kind {
             *source = *buffer;
         }
     });
@@ -154,7 +157,9 @@ fn room_and_types_are_verified() {
 fn room_is_there_only_for_gpus_that_copy_in_bulk() {
     let kernel = freight(32);
     let info = EmitInfo { command: "peerwarp generate".into() };
-    let shared = |target: &str| emit(&kernel, target.parse().unwrap(), &info).unwrap().launch.shared_bytes;
+    let shared = |target: &str| {
+        emit(&verify(kernel.clone()).unwrap(), target.parse().unwrap(), &info).unwrap().launch.shared_bytes
+    };
     // Of four warps a row of 400 bytes each, and of the block one of 800.
     assert_eq!(shared("cuda:sm_90a"), 4 * 400 + 800);
     assert_eq!(shared("cuda:sm_80"), 0);

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
-use peerwarp_codegen::ir::{Dtype, Kernel, OpKind};
+use peerwarp_codegen::ir::{Dtype, Kernel, OpKind, ValueOp};
 
 fn relay(from: Dtype, to: Dtype) -> Result<Kernel, TraceError> {
     trace(TraceMeta::new("relay", 2, 32, 1), |p: &mut Binder| {
@@ -29,7 +29,7 @@ fn rows_move_without_a_conversion() {
         let kernel = relay(dtype, dtype).unwrap();
         let mut casts = vec![];
         kernel.walk(&kernel.roles[0].body, &mut |_, op| {
-            if let OpKind::Cast { out, .. } = op.kind {
+            if let OpKind::Value(ValueOp::Cast { out, .. }) = op.kind {
                 casts.push(kernel.ty(out).dtype);
             }
         });

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Constant, FromRaw, TraceMeta, rt, trace};
-use peerwarp_codegen::ir::Loc;
+use peerwarp_codegen::ir::{Loc, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 /// Stores results computed twice, of operands that are constants and of operands that are read, side by side.
@@ -95,7 +95,7 @@ where
             made = twice.next;
         });
     });
-    let kernel = Arc::new(Compiled::new(kernel.unwrap_or_else(|e| panic!("{e}"))).unwrap());
+    let kernel = Arc::new(Compiled::new(verify(kernel.unwrap_or_else(|e| panic!("{e}"))).unwrap()));
     let mut machine = Machine::new(1);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.write(0, "values", 0, values).unwrap();
@@ -202,7 +202,7 @@ fn identities() {
             let (x, y): (Ptr<u32>, Ptr<u32>) = (p.arg("x", 8), p.arg("y", 8));
             role("all", 1, |_| (0..8).for_each(|i: u32| y.set(i, f(x.get(i)))));
         });
-        let kernel = Arc::new(Compiled::new(kernel.unwrap()).unwrap());
+        let kernel = Arc::new(Compiled::new(verify(kernel.unwrap()).unwrap()));
         let mut machine = Machine::new(1);
         machine.buffers_of(kernel.kernel()).unwrap();
         machine.write(0, "x", 0, values).unwrap();

@@ -135,7 +135,7 @@ fn traced(sends: bool, receives: bool) -> Kernel {
     let config = Exchange { ranks: 4, tokens: 16, words: 40, chunk: 32, topk: 2, sends, receives };
     let kernel = trace_args::<ExchangeArgs>(TraceMeta::new("exchange", 4, 32, 4), &config, exchange);
     let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
-    verify(&kernel).unwrap_or_else(|e| panic!("{e:?}\n{kernel}"));
+    verify(kernel.clone()).unwrap_or_else(|e| panic!("{e:?}\n{kernel}"));
     kernel
 }
 
@@ -204,7 +204,7 @@ impl Tokens {
 fn the_kernel_computes_what_it_says() {
     let config =
         Exchange { ranks: 4, tokens: 16, words: 40, chunk: 32, topk: 2, sends: true, receives: true };
-    let kernel = Arc::new(Compiled::new(traced(true, true)).unwrap());
+    let kernel = Arc::new(Compiled::new(verify(traced(true, true)).unwrap()));
     let inputs: Vec<Tokens> = (0..4).map(|rank| Tokens::of(&config, rank)).collect();
     let mut machine = Machine::new(4);
     machine.buffers_of(kernel.kernel()).unwrap();

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::rt::{self, OpenRegion, RegionKind};
 use peerwarp_codegen::dsl::{FromRaw, TraceMeta, trace};
-use peerwarp_codegen::ir::{Kernel, Loc, OpKind};
+use peerwarp_codegen::ir::{ControlOp, Kernel, Loc, MemoryOp, OpKind, ValueOp};
 
 /// For what is made only to see what it does.
 fn unused<T>(_: T) {}
@@ -23,7 +23,7 @@ fn when<R>(c: Val<bool>, body: impl FnOnce() -> R) -> R {
     let region = OpenRegion::open(RegionKind::Then, loc);
     let result = body();
     let then = region.close();
-    rt::push(OpKind::If { cond, then, otherwise: Default::default(), results: vec![] }, loc);
+    rt::push(ControlOp::If { cond, then, otherwise: Default::default(), results: vec![] }, loc);
     result
 }
 
@@ -66,11 +66,14 @@ fn equal_values_are_shared_only_where_they_exist() {
     .unwrap();
     let products = |region: &peerwarp_codegen::ir::Region| {
         let ops = region.ops.iter().map(|&op| &kernel.op(op).kind);
-        ops.filter(|k| matches!(k, OpKind::Binary { op: peerwarp_codegen::ir::BinaryOp::Mul, .. })).count()
+        ops.filter(|k| {
+            matches!(k, OpKind::Value(ValueOp::Binary { op: peerwarp_codegen::ir::BinaryOp::Mul, .. }))
+        })
+        .count()
     };
     let body = &kernel.roles[0].body;
     let then = body.ops.iter().find_map(|&op| match &kernel.op(op).kind {
-        OpKind::If { then, .. } => Some(then),
+        OpKind::Control(ControlOp::If { then, .. }) => Some(then),
         _ => None,
     });
     assert_eq!(products(body), 2, "n * 3, and n * 5 again after the branch:\n{kernel}");
@@ -157,8 +160,13 @@ fn a_spliced_region_belongs_to_the_region_around_it() {
     })
     .unwrap();
     let kinds: Vec<_> = kernel.roles[0].body.ops.iter().map(|&op| &kernel.op(op).kind).collect();
-    let [.., OpKind::Load { .. }, OpKind::Const { .. }, OpKind::Binary { .. }, OpKind::Store { .. }] =
-        kinds[..]
+    let [
+        ..,
+        OpKind::Memory(MemoryOp::Load { .. }),
+        OpKind::Value(ValueOp::Const { .. }),
+        OpKind::Value(ValueOp::Binary { .. }),
+        OpKind::Memory(MemoryOp::Store { .. }),
+    ] = kinds[..]
     else {
         panic!("{kernel}")
     };

@@ -5,11 +5,11 @@ use std::thread;
 use half::{bf16, f16};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, FromRaw, KernelArgs, ParamSpec, TraceMeta, rt, trace, trace_args};
-use peerwarp_codegen::ir::{Const, Dtype, Kernel, Loc, OpKind, Region, verify};
+use peerwarp_codegen::ir::{Const, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpKind, Region, ValueOp, verify};
 
 fn traced(body: impl FnOnce(&mut Binder)) -> Kernel {
     let kernel = trace(TraceMeta::new("test", 8, 32, 4), body).unwrap();
-    verify(&kernel).unwrap();
+    verify(kernel.clone()).unwrap();
     kernel
 }
 
@@ -328,7 +328,12 @@ fn what_nothing_uses_is_dropped_but_loads_stay() {
     });
     assert!(kernel.prologue.ops.is_empty(), "{kernel}");
     let kinds: Vec<_> = kernel.roles[0].body.ops.iter().map(|&op| &kernel.op(op).kind).collect();
-    let [OpKind::Const { .. }, OpKind::Load { .. }, OpKind::VarDecl { .. }] = kinds[..] else {
+    let [
+        OpKind::Value(ValueOp::Const { .. }),
+        OpKind::Memory(MemoryOp::Load { .. }),
+        OpKind::Control(ControlOp::VarDecl { .. }),
+    ] = kinds[..]
+    else {
         panic!("{kernel}")
     };
 }
@@ -502,7 +507,7 @@ fn an_index_into_a_huge_buffer_is_wide() {
     });
     let wide = |r: &Region| {
         r.ops.iter().all(|&op| match kernel.op(op).kind {
-            OpKind::Store { index, .. } => kernel.ty(index).dtype == Dtype::U64,
+            OpKind::Memory(MemoryOp::Store { index, .. }) => kernel.ty(index).dtype == Dtype::U64,
             _ => true,
         })
     };

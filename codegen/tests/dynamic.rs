@@ -7,8 +7,8 @@ mod broadcast;
 use std::sync::Arc;
 
 use broadcast::{RANKS, ROW, ROWS, broadcast};
-use peerwarp_codegen::ir::Kernel;
 use peerwarp_codegen::ir::mutate::{Access, Mutation, Operand, Site, Slot, mutate};
+use peerwarp_codegen::ir::{Kernel, Planted};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, HostMemory, Machine, Options};
 
 /// Launches of each run: every one has to find the counters as the first did.
@@ -21,7 +21,7 @@ fn row(rank: u32, row: u32) -> Vec<u32> {
 
 /// Launches a kernel again and again on all ranks, and looks at what each launch wrote.
 fn machine(kernel: &Kernel, n: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(kernel.clone()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel.clone()).unwrap()));
     let mut machine = Machine::new(RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..RANKS {

@@ -10,6 +10,7 @@ use std::process::Command;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{TraceMeta, trace};
 use peerwarp_codegen::family::Target;
+use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::print::{EmitInfo, Source, emit};
 
 /// A kernel called `sample` with every kind of parameter, and `words` of shared memory.
@@ -39,7 +40,7 @@ fn sample(target: &str, words: u32) -> Source {
         });
     })
     .unwrap_or_else(|e| panic!("{e}"));
-    emit(&kernel, target, &EmitInfo { command: "peerwarp show sample".into() }).unwrap()
+    emit(&verify(kernel).unwrap(), target, &EmitInfo { command: "peerwarp show sample".into() }).unwrap()
 }
 
 /// A folder of its own with the source, its header and the program of this test.

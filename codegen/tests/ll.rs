@@ -6,7 +6,7 @@ mod census;
 use std::sync::Arc;
 
 use census::{Bug, CENSUS_BINS, CENSUS_RANKS, CENSUS_VALUES, census, census_with};
-use peerwarp_codegen::ir::Kernel;
+use peerwarp_codegen::ir::{Kernel, Planted};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 /// Values of a rank, some of them too large to be counted.
@@ -15,7 +15,7 @@ fn values(rank: u32) -> Vec<u32> {
 }
 
 fn machine(kernel: Kernel, launches: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap()));
     let mut machine = Machine::new(CENSUS_RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..CENSUS_RANKS {

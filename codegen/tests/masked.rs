@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
+use peerwarp_codegen::ir::Planted;
 use peerwarp_codegen::ir::{Dtype, Kernel};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
@@ -52,7 +53,7 @@ fn exchange(
 
 /// What is found over some seeds; where nothing is, the sums are right.
 fn found(awaited: u64, loaded: u64) -> Vec<FindingKind> {
-    let kernel = Arc::new(Compiled::new(some_send(awaited, loaded)).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(some_send(awaited, loaded)).unwrap()));
     let mut machine = Machine::new(RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     let row = |rank: u32| (0..LEN).map(|i| (i + 100 * rank) as f32).collect::<Vec<_>>();

@@ -9,14 +9,14 @@ use half::bf16;
 use mail::{MAIL_ROW, MAIL_ROWS, mail};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
-use peerwarp_codegen::ir::Kernel;
+use peerwarp_codegen::ir::{Kernel, Planted};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 const RANKS: u32 = 4;
 
 /// Launches a kernel `launches` times on every rank, with `x` and `n` of all ranks.
 fn machine(kernel: Kernel, launches: u32, x: &[Vec<bf16>], n: &[u32]) -> Machine {
-    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap()));
     let mut machine = Machine::new(RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..RANKS {

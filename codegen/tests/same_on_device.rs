@@ -10,6 +10,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::dsl::{TraceMeta, trace};
+use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options};
 
 /// Words of memory that each function works on.
@@ -76,7 +77,7 @@ fn same(name: &str, plain: fn(&host::Words), device: fn(peerwarp_codegen::dsl::P
     });
     let kernel = kernel.unwrap_or_else(|e| panic!("{e}"));
     let text = kernel.to_string();
-    let kernel = Arc::new(Compiled::new(kernel).unwrap_or_else(|e| panic!("{e}\n{text}")));
+    let kernel = Arc::new(Compiled::new(verify(kernel).unwrap_or_else(|e| panic!("{e}\n{text}"))));
     for seed in 0..24u32 {
         let some = |i: u32| (seed + 1).wrapping_mul(0x9e37_79b9).rotate_left(i + seed) >> 16;
         let mut memory: Vec<u32> = (0..WORDS as u32).map(|i| some(i) % (3 + seed)).collect();

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
-use peerwarp_codegen::ir::{self, Kernel};
+use peerwarp_codegen::ir::{self, Kernel, Verified};
 use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source, Timeline};
 use rayon::prelude::*;
 use serde::Serialize;
@@ -30,17 +30,19 @@ pub enum EmitError {
 }
 
 /// Traces a variant for a target's warps, and verifies what comes out.
-pub fn trace(variant: &dyn DynConfig, warp_size: u32) -> Result<Kernel, EmitError> {
+pub fn trace(variant: &dyn DynConfig, warp_size: u32) -> Result<Verified, EmitError> {
     let wrong = |message: String| EmitError::Kernel { variant: variant.variant_name(), message };
     let kernel = variant.trace(warp_size).map_err(|e| match e {
         FamilyError::Trace(e) => wrong(e.to_string()),
         other => EmitError::Input(from_family(other)),
     })?;
-    ir::verify(&kernel).map_err(|errors| {
-        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        wrong(all.join("\n"))
-    })?;
-    Ok(kernel)
+    verified(kernel)
+}
+
+/// Verifies a kernel.
+pub(crate) fn verified(kernel: Kernel) -> Result<Verified, EmitError> {
+    let variant = kernel.variant.clone();
+    ir::verify(kernel).map_err(|errors| EmitError::Kernel { variant, message: errors.to_string() })
 }
 
 /// The source of a variant. `program` is the command that can show it; it stands in the banner.
@@ -59,14 +61,14 @@ pub fn source_with_timeline(
 }
 
 /// As [`source`], of a kernel that was traced for the target's warps.
-pub(crate) fn printed(program: &str, kernel: &Kernel, target: Target) -> Result<Source, EmitError> {
+pub(crate) fn printed(program: &str, kernel: &Verified, target: Target) -> Result<Source, EmitError> {
     with_options(program, kernel, target, None)
 }
 
 /// As [`printed`], with a timeline if `timeline` says how many records of a warp it has room for.
 pub(crate) fn with_options(
     program: &str,
-    kernel: &Kernel,
+    kernel: &Verified,
     target: Target,
     timeline: Option<u32>,
 ) -> Result<Source, EmitError> {

@@ -68,7 +68,10 @@ fn one(
         Form::Source => source()?.text,
         Form::Header => source()?.abi,
         Form::Ir => emit::trace(variant, target.warp_size())?.to_string(),
-        Form::Explain => ir::explain(&emit::trace(variant, target.warp_size())?).to_string(),
+        Form::Explain => {
+            let kernel = emit::trace(variant, target.warp_size())?;
+            ir::explain(&kernel).to_string()
+        }
     })
 }
 

@@ -6,6 +6,7 @@
 use std::fmt;
 
 use peerwarp_codegen::family::{Family, FamilyError, Variant};
+use peerwarp_codegen::ir::VerifyErrors;
 use peerwarp_codegen::sim::{Findings, Machine, Memory, Options, Report, SimError};
 
 use super::verdict::Verdict;
@@ -51,6 +52,12 @@ impl From<FamilyError> for ScenarioError {
             FamilyError::Trace(e) => ScenarioError::Kernel(e.to_string()),
             other => ScenarioError::Input(from_family(other)),
         }
+    }
+}
+
+impl From<VerifyErrors> for ScenarioError {
+    fn from(errors: VerifyErrors) -> ScenarioError {
+        ScenarioError::Kernel(errors.to_string())
     }
 }
 

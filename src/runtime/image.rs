@@ -75,7 +75,8 @@ impl Jit {
         let build = || self.nvrtc.compile(&source.entry, &source.text, arch);
         let (module, cached) = self.cache.get(&of, build)?;
         let roles = kernel.roles.iter().map(|role| role.name.clone()).collect();
-        let (variant, entry, launch, args) = (kernel.variant, source.entry, source.launch, source.args);
+        let (variant, entry, launch, args) =
+            (kernel.into_kernel().variant, source.entry, source.launch, source.args);
         let timeline = source.timeline;
         Ok((KernelImage { variant, target, entry, launch, args, roles, timeline, module }, cached))
     }

@@ -31,7 +31,7 @@ impl Images for Uncompiled {
         let kernel = crate::build::emit::trace(variant, target.warp_size())?;
         let source = print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
         Ok(KernelImage {
-            variant: kernel.variant,
+            variant: kernel.into_kernel().variant,
             target,
             entry: source.entry,
             launch: source.launch,

@@ -74,7 +74,12 @@ fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
     let config = MoeTuning::defaults(&shape).unwrap().dispatch;
     let kernel = config.trace(32).unwrap();
     let info = peerwarp_codegen::print::EmitInfo { command: String::new() };
-    let source = peerwarp_codegen::print::emit(&kernel, Target::Cuda(CudaArch::Sm90a), &info).unwrap();
+    let source = peerwarp_codegen::print::emit(
+        &peerwarp_codegen::ir::verify(kernel).unwrap(),
+        Target::Cuda(CudaArch::Sm90a),
+        &info,
+    )
+    .unwrap();
     let id = format!("kernel_id = {:#018x}ull", kernel_id(&config.variant_name()));
     assert!(source.text.contains(&id), "{id}");
     let start = source.text.find("struct Status {").unwrap();

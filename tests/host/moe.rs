@@ -1,6 +1,7 @@
 //! MoE problems as jobs: rounds of dispatch, expert and combine on every rank, back to back, and what must come out.
 
 use peerwarp::codegen::family::Family;
+use peerwarp::codegen::ir::verify;
 use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
 use peerwarp::families::moe::MoeProblem;
 use peerwarp::families::moe::kernels::RoundTrip;
@@ -49,12 +50,13 @@ pub fn traced<F: Family>(config: &F, language: Language, timeline: Option<u32>) 
     let target = language.target();
     let name = config.variant_name();
     let kernel = config.trace(target.warp_size()).unwrap_or_else(|e| panic!("{name}: {e}"));
+    let kernel = verify(kernel).unwrap_or_else(|e| panic!("{name}: {e}"));
     let info = EmitInfo { command: format!("peerwarp show {name} --target {target}") };
     let source = match timeline {
         None => emit(&kernel, target, &info),
         Some(slots) => emit_with_timeline(&kernel, target, &info, slots),
     };
-    Emitted { kernel, source: source.unwrap_or_else(|e| panic!("{name}: {e}")) }
+    Emitted { kernel: kernel.into_kernel(), source: source.unwrap_or_else(|e| panic!("{name}: {e}")) }
 }
 
 impl MoeHost {

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peerwarp::codegen::ir::Kernel;
+use peerwarp::codegen::ir::Planted;
 use peerwarp::codegen::ir::mutate::{Mutation, Site, mutate};
 use peerwarp::codegen::sim::{Findings, Options};
 use peerwarp::families::moe::kernels::{Hook, Layout, Phase, Protocol};
@@ -29,9 +29,9 @@ fn traffic(tuning: &MoeTuning, rounds: u32) -> Traffic {
 }
 
 /// What is found where kernels are changed.
-fn edited(tuning: &MoeTuning, edit: &mut dyn FnMut(&mut Kernel)) -> Box<Findings> {
+fn edited(tuning: &MoeTuning, plant: &mut dyn FnMut(&mut Planted)) -> Box<Findings> {
     let rounds = Arc::new(MoeRounds::new(&problem(), tuning, 2).unwrap());
-    SimSession::with_edited(rounds, edit).unwrap().run(&Options::default()).unwrap_err()
+    SimSession::planted(rounds, plant).unwrap().run(&Options::default()).unwrap_err()
 }
 
 #[test]
@@ -82,7 +82,7 @@ fn wrong_results_are_not_ok() {
     assert!(said.contains("out"), "{said}");
 }
 
-fn mutate_one(kernel: &mut peerwarp::codegen::ir::Kernel, name: &str, site: &Site) {
+fn mutate_one(kernel: &mut Planted, name: &str, site: &Site) {
     if kernel.name == name {
         *kernel = mutate(kernel, &Mutation::Drop(site.clone())).unwrap();
     }

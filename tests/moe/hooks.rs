@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use peerwarp::codegen::dsl::prelude::*;
 use peerwarp::codegen::family::{Family, Illegal, Legal};
-use peerwarp::codegen::ir::Dtype;
+use peerwarp::codegen::ir::{Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
     Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with,
@@ -76,7 +76,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         let config = ReluDispatch { hidden: 40, ranks: 2, layout, dedup };
         let shape = config.dispatch().shape();
         let routing = Routing::uniform(&shape, &[3, 1], 0);
-        let kernel = Arc::new(Compiled::new(config.trace(32).unwrap()).unwrap());
+        let kernel = Arc::new(Compiled::new(verify(config.trace(32).unwrap()).unwrap()));
         let mut machine = Machine::new(2);
         machine.buffers_of(kernel.kernel()).unwrap();
         let value =

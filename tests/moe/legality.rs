@@ -74,7 +74,13 @@ fn defaults_for_prefill_by_token_are_emitted() {
                 let kernels = [tuning.dispatch.trace(lanes), tuning.combine.trace(lanes)];
                 for kernel in kernels.map(Result::unwrap) {
                     let info = EmitInfo { command: "peerwarp generate".into() };
-                    assert_eq!(print::emit(&kernel, target, &info).unwrap().launch.block_threads, 1024);
+                    assert_eq!(
+                        print::emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &info)
+                            .unwrap()
+                            .launch
+                            .block_threads,
+                        1024
+                    );
                 }
             }
         }

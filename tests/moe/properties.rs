@@ -73,7 +73,7 @@ fn prints(config: &impl Family) {
     for target in ["cuda:sm_80", "hip:gfx90a"] {
         let target: Target = target.parse().unwrap();
         let kernel = config.trace(target.warp_size()).unwrap();
-        ir::verify(&kernel).unwrap_or_else(|e| panic!("{}: {e:?}", config.variant_name()));
+        let kernel = ir::verify(kernel).unwrap_or_else(|e| panic!("{}: {e}", config.variant_name()));
         let command = "peerwarp generate".to_owned();
         let source = print::emit(&kernel, target, &EmitInfo { command }).unwrap();
         assert!(source.text.contains(&config.variant_name()));

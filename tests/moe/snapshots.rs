@@ -17,7 +17,7 @@ fn emitted(config: &impl Family, target: &str) -> String {
     let target: Target = target.parse().unwrap();
     let kernel = config.trace(target.warp_size()).unwrap();
     let command = format!("peerwarp generate {} --target {target}", config.variant_name());
-    print::emit(&kernel, target, &EmitInfo { command }).unwrap().text
+    print::emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &EmitInfo { command }).unwrap().text
 }
 
 fn fused() -> RoundTrip {

@@ -109,7 +109,8 @@ fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {
     let warp_size = peerwarp::codegen::family::Target::warp_size(target);
     let kernel = config.trace(warp_size).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
     let command = format!("peerwarp show {} --target {target}", config.variant_name());
-    emit(&kernel, target, &EmitInfo { command }).unwrap_or_else(|e| panic!("{settings:?}: {e}"))
+    emit(&peerwarp::codegen::ir::verify(kernel).unwrap(), target, &EmitInfo { command })
+        .unwrap_or_else(|e| panic!("{settings:?}: {e}"))
 }
 
 /// How often a source waits.

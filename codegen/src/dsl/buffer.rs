@@ -11,7 +11,7 @@ use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, Val, host, length_mismatch, pure};
 use super::var::Var;
-use crate::ir::{Const, Dtype, Loc, OpKind, Place, ReceiptId, ReduceOp, Type, ValueId};
+use crate::ir::{Const, Dtype, Loc, MemoryOp, Place, ReceiptId, ReduceOp, Type, ValueId};
 
 /// Anything that can index a buffer: host `u32`, `u64`, `usize` and non-negative integer literals, and `u32` or `u64`
 /// values and variables of the device.
@@ -209,7 +209,7 @@ impl Buf {
             let receipt = self.receipt(t, receipt, loc)?;
             let place = self.place;
             let ty = Type { dtype: self.dtype, len };
-            let out = t.emit(ty, loc, |out| OpKind::Load { out, place, index, receipt });
+            let out = t.emit(ty, loc, |out| MemoryOp::Load { out, place, index, receipt });
             Ok(t.raw(out))
         })
     }
@@ -232,7 +232,7 @@ impl Buf {
             let receipt = self.receipt(t, receipt, loc)?;
             let place = self.place;
             let ty = t.ty(other);
-            let out = t.emit(ty, loc, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt });
+            let out = t.emit(ty, loc, |out| MemoryOp::LoadMasked { out, place, index, mask, other, receipt });
             Ok(t.raw(out))
         })
     }
@@ -256,7 +256,7 @@ impl Buf {
             let receipt = self.receipt(t, receipt, loc)?;
             let place = self.place;
             let ty = t.ty(other);
-            let out = t.emit(ty, loc, |out| OpKind::Gather { out, place, index, mask, other, receipt });
+            let out = t.emit(ty, loc, |out| MemoryOp::Gather { out, place, index, mask, other, receipt });
             Ok(t.raw(out))
         })
     }
@@ -267,7 +267,7 @@ impl Buf {
             let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
             let index = self.at(t, index, count, loc)?;
             let (value, mask) = masked(t, value, mask, loc)?;
-            t.push(OpKind::Store { place: self.place, index, value, mask }, loc);
+            t.push(MemoryOp::Store { place: self.place, index, value, mask }, loc);
             Ok(())
         });
     }
@@ -283,7 +283,7 @@ impl Buf {
             let index = t.use_value(index.trace, index.id, loc)?;
             let always = t.uniform(t.use_value(mask.trace, mask.id, loc)?) == Some(Const::Bool(true));
             let (value, mask) = masked(t, value, (!always).then_some(mask), loc)?;
-            t.push(OpKind::Scatter { place: self.place, index, value, mask }, loc);
+            t.push(MemoryOp::Scatter { place: self.place, index, value, mask }, loc);
             Ok(())
         });
     }
@@ -297,7 +297,7 @@ impl Buf {
             let index = t.use_value(index.trace, index.id, loc)?;
             let mask = t.use_value(mask.trace, mask.id, loc)?;
             let (place, ty) = (self.place, t.ty(index));
-            let out = t.emit(ty, loc, |out| OpKind::Tally { out, place, index, mask });
+            let out = t.emit(ty, loc, |out| MemoryOp::Tally { out, place, index, mask });
             Ok(t.raw(out))
         })
     }
@@ -309,7 +309,7 @@ impl Buf {
             let value = t.use_value(value.trace, value.id, loc)?;
             let place = self.place;
             let ty = t.ty(value);
-            let out = t.emit(ty, loc, |out| OpKind::Atomic { out, op, place, index, value });
+            let out = t.emit(ty, loc, |out| MemoryOp::Atomic { out, op, place, index, value });
             Ok(t.raw(out))
         })
     }

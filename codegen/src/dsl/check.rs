@@ -3,7 +3,7 @@
 use super::error::TraceError;
 use super::fold::Pure;
 use super::trace::Trace;
-use crate::ir::{Kernel, OpId, OpKind, ParamId, Region, ValueId, analysis};
+use crate::ir::{ControlOp, Kernel, OpId, OpKind, ParamId, Region, ValueId, ValueOp, analysis};
 
 /// The checks at the end of a trace.
 pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
@@ -78,8 +78,11 @@ pub(crate) fn drop_unused(k: &mut Kernel) {
     // Users come after what they use, so one pass backwards finds chains.
     for &id in all.iter().rev() {
         let kind = &k.op(id).kind;
-        let pure =
-            Pure::of(kind).is_some() || matches!(kind, OpKind::VarGet { .. } | OpKind::ScalarParam { .. });
+        let pure = Pure::of(kind).is_some()
+            || matches!(
+                kind,
+                OpKind::Control(ControlOp::VarGet { .. }) | OpKind::Value(ValueOp::ScalarParam { .. })
+            );
         if pure && kind.outs().iter().all(|v| used[v.index()] == 0) {
             dead[id.index()] = true;
             for v in operands(k, id) {
@@ -92,12 +95,12 @@ pub(crate) fn drop_unused(k: &mut Kernel) {
     k.roles.iter_mut().for_each(|r| keep(&mut r.body));
     for op in &mut k.ops {
         match &mut op.kind {
-            OpKind::If { then, otherwise, .. } => {
+            OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
                 keep(then);
                 keep(otherwise);
             }
-            OpKind::For { body, .. } | OpKind::Split { body, .. } => keep(body),
-            OpKind::While { header, body, .. } => {
+            OpKind::Control(ControlOp::For { body, .. } | ControlOp::Split { body, .. }) => keep(body),
+            OpKind::Control(ControlOp::While { header, body, .. }) => {
                 keep(header);
                 keep(body);
             }

@@ -7,7 +7,7 @@ use super::protocol::Parcel;
 use super::tile::check_len;
 use super::trace::{Trace, attempt};
 use super::val::Element;
-use crate::ir::{Dtype, Loc, OpKind, SharedId};
+use crate::ir::{BulkCopy, CommOp, Dtype, Loc, SharedId};
 
 impl Parcel {
     /// Puts the `len` elements of `source` from element `from` on to the elements from element `i` on, as they are.
@@ -72,7 +72,7 @@ impl Parcel {
             let made = t.made(loc);
             let parcel = self.id();
             t.parcels[parcel.index()].puts.push((buffer, made));
-            t.push(OpKind::Copy { parcel, buffer, index, source, from, len, room }, loc);
+            t.push(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }), loc);
             Ok(())
         });
     }

@@ -7,7 +7,7 @@ use super::group::{DevRange, Group};
 use super::rt;
 use super::scope::{OpenRegion, RegionKind, ScopeId};
 use super::val::{FromRaw, IntoVal, Val, host};
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, OpKind, ParamKind, ReduceOp, Region, ValueId};
+use crate::ir::{BinaryOp, CompareOp, ControlOp, Dtype, Loc, ParamKind, ReduceOp, Region, ValueId};
 
 /// Work counters for dynamic scheduling, in this rank's memory. All are zero before the first launch and after each, and nobody
 /// else touches them.
@@ -105,7 +105,7 @@ impl KIter for Dynamic {
             when(CompareOp::Eq, number, last, loc, || {
                 counter.update(ReduceOp::And, 0, loc);
             });
-            rt::push(OpKind::Break { depth: 0 }, loc);
+            rt::push(ControlOp::Break { depth: 0 }, loc);
         });
         (DynamicIter::Counter { number: Some(number), forever, open: Some(open), loc }, Some(scope))
     }
@@ -125,7 +125,7 @@ fn when(op: CompareOp, a: Val<u32>, b: Val<u32>, loc: Loc, body: impl FnOnce()) 
     let arm = OpenRegion::open(RegionKind::Then, loc);
     body();
     let then = arm.close();
-    rt::push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+    rt::push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
 }
 
 /// Yields the number of a group's turn once; asked again, it ends the loop.
@@ -154,7 +154,7 @@ impl Iterator for DynamicIter {
             DynamicIter::Strided(iter) => iter.next(),
             DynamicIter::Counter { number, forever, open, loc } => number.take().or_else(|| {
                 let (header, cond, body) = (Region::default(), *forever, open.take()?.close());
-                rt::push(OpKind::While { header, cond, body }, *loc);
+                rt::push(ControlOp::While { header, cond, body }, *loc);
                 None
             }),
         }

@@ -1,7 +1,9 @@
 //! Pure operations as keys, and what can be computed at trace time.
 
 use super::trace::Trace;
-use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Kernel, OpKind, ReduceOp, Type, UnaryOp, ValueId};
+use crate::ir::{
+    BinaryOp, CompareOp, Const, Dtype, Kernel, OpKind, ReduceOp, Type, UnaryOp, ValueId, ValueOp,
+};
 
 /// A pure operation without its result: two equal ones compute the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -26,43 +28,44 @@ impl Pure {
     /// The operation as a key, when it is one of these. (`Cast` and `Bitcast` need the type of their result, so they
     /// come back with a placeholder; enough to know that they are pure.)
     pub fn of(kind: &OpKind) -> Option<Pure> {
-        use OpKind::*;
-        Some(match *kind {
-            Const { value, .. } => Pure::Const(value),
-            Binary { op, a, b, .. } => Pure::Binary(op, a, b),
-            Unary { op, a, .. } => Pure::Unary(op, a),
-            Compare { op, a, b, .. } => Pure::Compare(op, a, b),
-            Select { cond, a, b, .. } => Pure::Select(cond, a, b),
-            Cast { a, .. } => Pure::Cast(Dtype::Bool, a),
-            Fma { a, b, c, .. } => Pure::Fma(a, b, c),
-            Bitcast { a, .. } => Pure::Bitcast(Dtype::Bool, a),
-            Splat { a, .. } => Pure::Splat(a, 0),
-            Arange { .. } => Pure::Arange(0),
-            Rank { .. } => Pure::Rank,
-            GroupIndex { .. } => Pure::GroupIndex,
-            Reduce { op, a, .. } => Pure::Reduce(op, a),
-            Scan { op, a, exclusive, .. } => Pure::Scan(op, a, exclusive),
-            _ => return None,
+        let OpKind::Value(op) = kind else { return None };
+        Some(match *op {
+            ValueOp::Const { value, .. } => Pure::Const(value),
+            ValueOp::Binary { op, a, b, .. } => Pure::Binary(op, a, b),
+            ValueOp::Unary { op, a, .. } => Pure::Unary(op, a),
+            ValueOp::Compare { op, a, b, .. } => Pure::Compare(op, a, b),
+            ValueOp::Select { cond, a, b, .. } => Pure::Select(cond, a, b),
+            ValueOp::Cast { a, .. } => Pure::Cast(Dtype::Bool, a),
+            ValueOp::Fma { a, b, c, .. } => Pure::Fma(a, b, c),
+            ValueOp::Bitcast { a, .. } => Pure::Bitcast(Dtype::Bool, a),
+            ValueOp::Splat { a, .. } => Pure::Splat(a, 0),
+            ValueOp::Arange { .. } => Pure::Arange(0),
+            ValueOp::Rank { .. } => Pure::Rank,
+            ValueOp::GroupIndex { .. } => Pure::GroupIndex,
+            ValueOp::Reduce { op, a, .. } => Pure::Reduce(op, a),
+            ValueOp::Scan { op, a, exclusive, .. } => Pure::Scan(op, a, exclusive),
+            // A scalar parameter has its value from the launch, an epoch from memory.
+            ValueOp::ScalarParam { .. } | ValueOp::Epoch { .. } => return None,
         })
     }
 
     /// The operation that defines `out`.
-    pub fn kind(self, out: ValueId) -> OpKind {
+    pub fn kind(self, out: ValueId) -> ValueOp {
         match self {
-            Pure::Const(value) => OpKind::Const { out, value },
-            Pure::Binary(op, a, b) => OpKind::Binary { out, op, a, b },
-            Pure::Unary(op, a) => OpKind::Unary { out, op, a },
-            Pure::Compare(op, a, b) => OpKind::Compare { out, op, a, b },
-            Pure::Select(cond, a, b) => OpKind::Select { out, cond, a, b },
-            Pure::Cast(_, a) => OpKind::Cast { out, a },
-            Pure::Fma(a, b, c) => OpKind::Fma { out, a, b, c },
-            Pure::Bitcast(_, a) => OpKind::Bitcast { out, a },
-            Pure::Splat(a, _) => OpKind::Splat { out, a },
-            Pure::Arange(_) => OpKind::Arange { out },
-            Pure::Rank => OpKind::Rank { out },
-            Pure::GroupIndex => OpKind::GroupIndex { out },
-            Pure::Reduce(op, a) => OpKind::Reduce { out, op, a },
-            Pure::Scan(op, a, exclusive) => OpKind::Scan { out, op, a, exclusive },
+            Pure::Const(value) => ValueOp::Const { out, value },
+            Pure::Binary(op, a, b) => ValueOp::Binary { out, op, a, b },
+            Pure::Unary(op, a) => ValueOp::Unary { out, op, a },
+            Pure::Compare(op, a, b) => ValueOp::Compare { out, op, a, b },
+            Pure::Select(cond, a, b) => ValueOp::Select { out, cond, a, b },
+            Pure::Cast(_, a) => ValueOp::Cast { out, a },
+            Pure::Fma(a, b, c) => ValueOp::Fma { out, a, b, c },
+            Pure::Bitcast(_, a) => ValueOp::Bitcast { out, a },
+            Pure::Splat(a, _) => ValueOp::Splat { out, a },
+            Pure::Arange(_) => ValueOp::Arange { out },
+            Pure::Rank => ValueOp::Rank { out },
+            Pure::GroupIndex => ValueOp::GroupIndex { out },
+            Pure::Reduce(op, a) => ValueOp::Reduce { out, op, a },
+            Pure::Scan(op, a, exclusive) => ValueOp::Scan { out, op, a, exclusive },
         }
     }
 

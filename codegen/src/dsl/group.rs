@@ -8,7 +8,7 @@ use super::fold::Pure;
 use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, Int, IntoVal, Val, host};
-use crate::ir::{Loc, OpKind};
+use crate::ir::{ControlOp, Loc};
 
 /// This rank's number, from 0.
 #[track_caller]
@@ -206,7 +206,7 @@ impl Group {
         group.count = self.blocks * (block_warps / warps);
         body(group);
         let body = region.close();
-        with(loc, |t| t.push(OpKind::Split { warps, body }, loc));
+        with(loc, |t| t.push(ControlOp::Split { warps, body }, loc));
     }
 
     fn check(&self, t: &super::trace::Trace, loc: Loc) -> Result<(), TraceError> {

@@ -10,7 +10,7 @@ use super::scope::require_role;
 use super::tile::{IntoTile, Tile, Word, arange, spread};
 use super::trace::attempt;
 use super::val::{FromRaw, Operand};
-use crate::ir::{Dtype, Loc, OpKind, ParamKind, Type};
+use crate::ir::{CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl, Type};
 
 /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
 /// with data and flag. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
@@ -72,7 +72,7 @@ impl<T: Word> Ll<T> {
             let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
             let target = to.target(t, loc)?;
             let ll = param_of(&self.buf).expect("LL buffers are parameters");
-            t.push(OpKind::SendLl { ll, target, index, value, epoch }, loc);
+            t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch }), loc);
             Ok(())
         });
     }
@@ -100,7 +100,7 @@ impl<T: Word> Ll<T> {
             let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
             let ll = param_of(&self.buf).expect("LL buffers are parameters");
             let ty = Type { dtype: T::DTYPE, len: Some(len) };
-            let out = t.emit(ty, loc, |out| OpKind::ReadLl { out, ll, index, from, mask, epoch });
+            let out = t.emit(ty, loc, |out| CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }));
             Ok(t.raw(out))
         }))
     }

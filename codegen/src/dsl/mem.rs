@@ -10,7 +10,7 @@ use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile};
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
-use crate::ir::{Dtype, Loc, OpKind, ParamId, ParamKind, Place, ReduceOp, Type};
+use crate::ir::{Dtype, Loc, ParamId, ParamKind, Place, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {
     ($(#[$m:meta])* $name:ident) => {
@@ -434,7 +434,7 @@ impl EpochWord {
                 .note(first, "it is begun here"));
             }
             t.epochs.push((word, loc));
-            let out = t.emit(Type::scalar(Dtype::U32), loc, |out| OpKind::Epoch { out, word, advance });
+            let out = t.emit(Type::scalar(Dtype::U32), loc, |out| ValueOp::Epoch { out, word, advance });
             Ok(t.raw(out))
         });
         Epoch { value: Val::from_raw(raw) }
@@ -454,7 +454,7 @@ impl<T: Num> Arg for Val<T> {
     fn bind(b: Bound) -> Self {
         let loc = super::trace::last();
         Val::from_raw(attempt(loc, |t| {
-            let out = t.emit(Type::scalar(b.dtype), loc, |out| OpKind::ScalarParam { out, param: b.param });
+            let out = t.emit(Type::scalar(b.dtype), loc, |out| ValueOp::ScalarParam { out, param: b.param });
             t.builder.kernel.values[out.index()].name =
                 Some(t.builder.kernel.params[b.param.index()].name.clone());
             Ok(t.raw(out))

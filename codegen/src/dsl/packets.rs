@@ -12,7 +12,7 @@ use super::scope::require_role;
 use super::tile::{IntoTile, Tile, check_len};
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Raw};
-use crate::ir::{Dtype, Loc, OpKind, PACKET_BYTES, ParamKind, Taken, Type};
+use crate::ir::{CommOp, Dtype, Loc, PACKET_BYTES, ParamKind, SendPackets, TakePackets, Taken, Type};
 
 /// A symmetric buffer of packets of `T`: 16 bytes each, which arrive at once and need no flag (TensorRT-LLM calls them Lamport
 /// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
@@ -170,7 +170,7 @@ fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
         let value = t.use_value(value.trace, value.id, loc)?;
         let target = to.target(t, loc)?;
         let packets = param_of(buf).expect("packets are a parameter");
-        t.push(OpKind::SendPackets { packets, target, index, value }, loc);
+        t.push(CommOp::SendPackets(SendPackets { packets, target, index, value }), loc);
         Ok(())
     });
 }
@@ -200,7 +200,7 @@ fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: L
             taken.into_iter().map(|(index, from)| Taken { out: t.fresh(ty, loc), index, from }).collect();
         let outs: Vec<Raw> = tiles.iter().map(|tile| t.raw(tile.out)).collect();
         let packets = param_of(buf).expect("packets are a parameter");
-        t.push(OpKind::TakePackets { packets, tiles, mask }, loc);
+        t.push(CommOp::TakePackets(TakePackets { packets, tiles, mask }), loc);
         Ok(outs)
     })
 }

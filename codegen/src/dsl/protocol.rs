@@ -10,7 +10,9 @@ use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
 use super::val::{Element, FromRaw, IntoVal, Raw, Val, host};
 use super::{bit, rank};
-use crate::ir::{Const, Loc, OpKind, ParamId, ParcelId, ReceiptId, SignalOrder, Target};
+use crate::ir::{
+    CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, Wait, WaitAll,
+};
 
 /// Whom a parcel goes to.
 #[derive(Clone, Copy, Debug)]
@@ -205,7 +207,7 @@ impl Parcel {
             let value = epoch_value(t, epoch, loc)?;
             t.parcels[parcel.index()].signalled = Some(flag);
             let order = SignalOrder::Release;
-            t.push(OpKind::Signal { parcel, flag, index, value, order }, loc);
+            t.push(CommOp::Signal(Signal { parcel, flag, index, value, order }), loc);
             Ok(())
         });
     }
@@ -220,7 +222,7 @@ impl Parcel {
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
             let made = t.made(loc);
             t.parcels[parcel.index()].puts.push((buffer, made));
-            t.push(OpKind::Put { parcel, buffer, index, value, mask }, loc);
+            t.push(CommOp::Put(Put { parcel, buffer, index, value, mask }), loc);
             Ok(())
         });
     }
@@ -330,14 +332,8 @@ impl Flags {
             let count = t.use_value(count.trace, count.id, loc)?;
             let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             let value = epoch_value(t, epoch, loc)?;
-            self.arrive(t, loc, |receipt, flag| OpKind::WaitAll {
-                receipt,
-                flag,
-                index,
-                count,
-                only,
-                per_rank,
-                value,
+            self.arrive(t, loc, |receipt, flag| {
+                OpKind::Comm(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only, per_rank, value }))
             })
         })
     }
@@ -374,7 +370,9 @@ impl FlagsFrom {
             let index = self.flags.buf.at(t, i, 1, loc)?;
             let from = t.use_value(from.trace, from.id, loc)?;
             let value = epoch_value(t, epoch, loc)?;
-            self.flags.arrive(t, loc, |receipt, flag| OpKind::Wait { receipt, flag, index, from, value })
+            self.flags.arrive(t, loc, |receipt, flag| {
+                OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value }))
+            })
         })
     }
 }

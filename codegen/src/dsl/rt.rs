@@ -61,7 +61,7 @@ pub fn fresh(ty: Type, loc: Loc) -> Raw {
 }
 
 /// Appends an operation to the innermost open region.
-pub fn push(kind: OpKind, loc: Loc) -> OpId {
+pub fn push(kind: impl Into<OpKind>, loc: Loc) -> OpId {
     with(loc, |t| t.push(kind, loc))
 }
 

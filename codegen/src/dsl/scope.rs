@@ -6,7 +6,7 @@ use std::thread::panicking;
 use super::error::{TraceError, raise};
 use super::fold::Pure;
 use super::trace::{Trace, try_current, with};
-use crate::ir::{BinaryOp, Loc, OpId, OpKind, Region, ValueId};
+use crate::ir::{BinaryOp, ControlOp, Loc, OpId, OpKind, Region, ValueId, ValueOp};
 
 /// What opened a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -183,8 +183,10 @@ impl OpenRegion {
 
 fn is_pure(t: &Trace, op: OpId) -> bool {
     match &t.builder.kernel.op(op).kind {
-        OpKind::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. } => t.constant(*b).is_some(),
-        OpKind::VarGet { .. } => true,
+        OpKind::Value(ValueOp::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. }) => {
+            t.constant(*b).is_some()
+        }
+        OpKind::Control(ControlOp::VarGet { .. }) => true,
         kind => Pure::of(kind).is_some(),
     }
 }

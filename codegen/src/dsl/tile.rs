@@ -11,7 +11,7 @@ use super::val::{
     pure, unary,
 };
 use super::var::TileVar;
-use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, OpKind, ReduceOp, Type, UnaryOp, verify::MAX_TILE};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, UnaryOp, ValueOp, verify::MAX_TILE};
 
 /// A 1-D value of a comptime number of elements, spread over the lanes of the group that makes it. A cheap handle:
 /// copying it copies no data.
@@ -148,7 +148,7 @@ pub fn arange(len: u32) -> Tile<u32> {
     // A value of its own each time: tiles that meet the same value are spread over lanes in the same way, which must not
     // happen to those that have nothing else in common.
     Tile::from_raw(attempt(loc, |t| {
-        let out = t.emit(Type { dtype: Dtype::U32, len: Some(len) }, loc, |out| OpKind::Arange { out });
+        let out = t.emit(Type { dtype: Dtype::U32, len: Some(len) }, loc, |out| ValueOp::Arange { out });
         Ok(t.raw(out))
     }))
 }

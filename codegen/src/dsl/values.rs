@@ -25,14 +25,15 @@ impl Trace {
     }
 
     /// Appends an operation that defines one value.
-    pub fn emit(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> OpKind) -> ValueId {
+    pub fn emit<K: Into<OpKind>>(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> K) -> ValueId {
         let out = self.fresh(ty, loc);
         self.builder.push(kind(out), loc);
         out
     }
 
     /// Appends an operation that defines no value.
-    pub fn push(&mut self, kind: OpKind, loc: Loc) -> OpId {
+    pub fn push(&mut self, kind: impl Into<OpKind>, loc: Loc) -> OpId {
+        let kind = kind.into();
         if kind.outs().is_empty() {
             self.yielded.push(Nameable::Nothing);
         }
@@ -91,7 +92,7 @@ impl Trace {
             return v;
         }
         let ty = op.ty(&self.builder.kernel);
-        let v = self.emit_at(depth, ty, loc, |out| op.kind(out));
+        let v = self.emit_at(depth, ty, loc, |out| op.kind(out).into());
         self.builder.kernel.values[v.index()].name = name.map(Into::into);
         self.scopes[scope].known.insert(op, v);
         v

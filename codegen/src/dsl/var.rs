@@ -8,7 +8,7 @@ use super::scope::{Thing, require_role};
 use super::tile::Tile;
 use super::trace::{Nameable, Trace, attempt};
 use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
-use crate::ir::{Loc, OpKind, VarId};
+use crate::ir::{ControlOp, Loc, VarId};
 
 /// A mutable scalar of the device; made by [`var`]. In a `#[kernel]` function assign it with `=`, `+=` and so on.
 ///
@@ -124,7 +124,7 @@ fn declare(init: Raw, loc: Loc) -> (VarId, u32) {
         let var = t.builder.var(ty, loc);
         let made = t.made(loc);
         t.vars.push(made);
-        t.push(OpKind::VarDecl { var, init }, loc);
+        t.push(ControlOp::VarDecl { var, init }, loc);
         t.yielded.push(Nameable::Var(var));
         Ok((var, t.id))
     })
@@ -142,7 +142,7 @@ fn read(var: VarId, trace: u32, loc: Loc) -> Raw {
         if ty.is_tile() {
             t.same_group(t.vars[var.index()], Thing::Variable, loc)?;
         }
-        let out = t.emit(ty, loc, |out| OpKind::VarGet { out, var });
+        let out = t.emit(ty, loc, |out| ControlOp::VarGet { out, var });
         Ok(t.raw(out))
     })
 }
@@ -161,7 +161,7 @@ fn write(var: VarId, trace: u32, value: Raw, loc: Loc) {
             .note(split, "the split begins here"));
         }
         let value = t.use_value(value.trace, value.id, loc)?;
-        t.push(OpKind::VarSet { var, value }, loc);
+        t.push(ControlOp::VarSet { var, value }, loc);
         Ok(())
     })
 }

@@ -75,8 +75,10 @@ impl Tree {
     /// The loop that a `Break` or `Continue` of this depth at `op` refers to; none if that would leave a split.
     pub fn target_loop(&self, kernel: &Kernel, op: OpId, depth: u32) -> Option<OpId> {
         self.enclosing(op)
-            .take_while(|&o| !matches!(kernel.op(o).kind, OpKind::Split { .. }))
-            .filter(|&o| matches!(kernel.op(o).kind, OpKind::For { .. } | OpKind::While { .. }))
+            .take_while(|&o| !matches!(kernel.op(o).kind, OpKind::Control(ControlOp::Split { .. })))
+            .filter(|&o| {
+                matches!(kernel.op(o).kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. }))
+            })
             .nth(depth as usize)
     }
 
@@ -122,7 +124,7 @@ impl DefUse {
             for out in kind.outs() {
                 this.defs[out.index()] = Def::Op(id);
             }
-            if let OpKind::For { var, .. } = kind {
+            if let OpKind::Control(ControlOp::For { var, .. }) = kind {
                 this.defs[var.index()] = Def::Counter(id);
             }
             for used in kind.operands().into_iter().chain(target(kernel, kind)) {
@@ -148,10 +150,14 @@ impl DefUse {
 /// The value that says where an operation of a parcel, packets or LL elements go.
 pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
     let target = match kind {
-        OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } => {
-            kernel.parcels[parcel.index()].target
-        }
-        OpKind::SendPackets { target, .. } | OpKind::SendLl { target, .. } => *target,
+        OpKind::Comm(
+            CommOp::Put(Put { parcel, .. })
+            | CommOp::BulkCopy(BulkCopy { parcel, .. })
+            | CommOp::Signal(Signal { parcel, .. }),
+        ) => kernel.parcels[parcel.index()].target,
+        OpKind::Comm(
+            CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }),
+        ) => *target,
         _ => return None,
     };
     match target {

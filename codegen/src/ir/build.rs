@@ -67,14 +67,14 @@ impl Builder {
     }
 
     /// Appends an operation to the innermost open region.
-    pub fn push(&mut self, kind: OpKind, loc: Loc) -> OpId {
+    pub fn push(&mut self, kind: impl Into<OpKind>, loc: Loc) -> OpId {
         let id = self.kernel.add_op(kind, loc);
         self.open.last_mut().expect("a region is open until finish").ops.push(id);
         id
     }
 
     /// Appends an operation to the open region at this depth (0 is the prologue).
-    pub fn push_at(&mut self, depth: usize, kind: OpKind, loc: Loc) -> OpId {
+    pub fn push_at(&mut self, depth: usize, kind: impl Into<OpKind>, loc: Loc) -> OpId {
         let id = self.kernel.add_op(kind, loc);
         self.open[depth].ops.push(id);
         id
@@ -91,7 +91,7 @@ impl Builder {
     }
 
     /// Appends an operation that defines one value of type `ty`, and returns the value.
-    pub fn emit(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> OpKind) -> ValueId {
+    pub fn emit<K: Into<OpKind>>(&mut self, ty: Type, loc: Loc, kind: impl FnOnce(ValueId) -> K) -> ValueId {
         let out = self.kernel.add_value(ty, None);
         self.push(kind(out), loc);
         out
@@ -99,7 +99,7 @@ impl Builder {
 
     /// Appends a constant.
     pub fn constant(&mut self, value: Const, loc: Loc) -> ValueId {
-        self.emit(Type::scalar(value.dtype()), loc, |out| OpKind::Const { out, value })
+        self.emit(Type::scalar(value.dtype()), loc, |out| ValueOp::Const { out, value })
     }
 
     /// Opens a nested region; operations go there until [`Builder::end`].

@@ -164,7 +164,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
 fn epochs(kernel: &Kernel) -> Vec<EpochInfo> {
     let mut found = vec![];
     kernel.walk(&kernel.prologue, &mut |_, op| {
-        if let OpKind::Epoch { word, advance, .. } = op.kind {
+        if let OpKind::Value(ValueOp::Epoch { word, advance, .. }) = op.kind {
             found.push(EpochInfo { name: kernel.params[word.index()].name.clone(), advances: advance });
         }
     });

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Const, Dtype, Op, OpKind, Target, Type};
+use super::{Const, Dtype, Op, OpKind, Target, Type, ValueOp};
 
 macro_rules! id {
     ($(#[$m:meta])* $name:ident) => {
@@ -302,8 +302,8 @@ impl Kernel {
     }
 
     /// Adds an operation to the arena (not to a region).
-    pub fn add_op(&mut self, kind: OpKind, loc: Loc) -> OpId {
-        self.ops.push(Op { kind, loc });
+    pub fn add_op(&mut self, kind: impl Into<OpKind>, loc: Loc) -> OpId {
+        self.ops.push(Op { kind: kind.into(), loc });
         OpId(self.ops.len() as u32 - 1)
     }
 
@@ -311,7 +311,7 @@ impl Kernel {
     pub fn constants(&self) -> Vec<Option<Const>> {
         let mut c = vec![None; self.values.len()];
         for op in &self.ops {
-            if let OpKind::Const { out, value } = op.kind {
+            if let OpKind::Value(ValueOp::Const { out, value }) = op.kind {
                 c[out.index()] = Some(value);
             }
         }

@@ -25,5 +25,6 @@ pub use explain::explain;
 pub use kernel::*;
 pub use names::Names;
 pub use op::*;
+pub use parts::Part;
 pub use types::*;
-pub use verify::{Problem, VerifyError, verify, verify_structure};
+pub use verify::{Planted, Problem, Verified, VerifyError, VerifyErrors, verify, verify_structure};

@@ -182,7 +182,7 @@ pub enum MutateError {
     },
     /// The kernel would not be well-formed any more.
     #[error("the mutated kernel is malformed: {}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("; "))]
-    Malformed(Vec<VerifyError>),
+    Malformed(VerifyErrors),
 }
 
 impl fmt::Display for Slot {
@@ -199,9 +199,8 @@ impl fmt::Display for Slot {
 }
 
 /// A copy of the kernel with the bug in it.
-pub fn mutate(kernel: &Kernel, mutation: &Mutation) -> Result<Kernel, MutateError> {
+pub fn mutate(kernel: &Kernel, mutation: &Mutation) -> Result<Planted, MutateError> {
     let mut mutant = kernel.clone();
     apply::apply(&mut mutant, mutation)?;
-    verify_structure(&mutant).map_err(MutateError::Malformed)?;
-    Ok(mutant)
+    Planted::new(mutant).map_err(MutateError::Malformed)
 }

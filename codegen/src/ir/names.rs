@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::{Const, Kernel, ValueId, VarId};
+use super::{Const, Kernel, ValueId, ValueOp, VarId};
 
 /// Unique names of a kernel's values and variables, and which values are constants.
 ///
@@ -20,7 +20,7 @@ impl Names {
     pub fn of(kernel: &Kernel) -> Names {
         let mut constants = vec![None; kernel.values.len()];
         for op in &kernel.ops {
-            if let super::OpKind::Const { out, value } = op.kind
+            if let super::OpKind::Value(ValueOp::Const { out, value }) = op.kind
                 && let Some(slot) = constants.get_mut(out.index())
             {
                 *slot = Some(value);

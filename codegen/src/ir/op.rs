@@ -1,9 +1,26 @@
-//! The closed operation enum.
+//! The operations, in closed groups.
 //!
-//! Every consumer (verifier, text form, simulator, printers) matches [`OpKind`] exhaustively, without a wildcard
-//! arm: a new operation does not compile until all of them handle it.
+//! Consumers (verifier, text form, simulator, printers) take [`OpKind`] apart by group, and are exhaustive within each group
+//! that they handle: a new operation does not compile until all of them do. What an operation defines, reads and refers to is
+//! listed once, by the types of its fields; see `parts.rs`.
 
+use super::parts::{self, Part, PartMut, operation_structs, operations, part, part_mut};
 use super::{ParamId, ParcelId, ReceiptId, Region, SharedId, ValueId, VarId};
+
+/// A value that an operation defines.
+pub type Out = ValueId;
+/// A value that an operation reads.
+pub type In = ValueId;
+/// A value that an operation reads, if it is there.
+pub type OptIn = Option<ValueId>;
+/// A value that a loop defines in its body alone.
+pub type LoopCounter = ValueId;
+/// The receipt that a read needs, if it is of what peers put.
+pub type OptReceipt = Option<ReceiptId>;
+/// What an `If` yields: each result with the value of either arm.
+pub type Results = Vec<(ValueId, ValueId, ValueId)>;
+/// The tiles of a `TakePackets`.
+pub type Tiles = Vec<Taken>;
 
 /// A comptime constant. Floats are kept by bits so that constants compare and hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -116,163 +133,200 @@ pub struct Taken {
     pub from: ValueId,
 }
 
-/// What an operation does. `out` fields are the values it defines.
-///
-/// Elementwise operations (`Binary`, `Unary`, `Compare`, `Select`, `Cast`, `Fma`) take operands of one shape; the
-/// tracer inserts `Splat` where an author mixes scalars and tiles.
+/// What an operation does, by group.
 #[derive(Clone, Debug, PartialEq)]
-#[allow(missing_docs)] // the variants document their fields
 pub enum OpKind {
-    /// A comptime constant.
-    Const { out: ValueId, value: Const },
-    /// This rank's number, `U32`.
-    Rank { out: ValueId },
-    /// The value of a scalar parameter.
-    ScalarParam { out: ValueId, param: ParamId },
-    /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest
-    /// value comes 2, so that parity keeps alternating). With `advance`, the last block to begin stores it back.
-    /// Only in the prologue, at most once a parameter.
-    Epoch { out: ValueId, word: ParamId, advance: bool },
-    /// Index of the current group among the groups of its role, `U32`. Consecutive indices go to different blocks
-    /// first: group `i` is group `i / blocks` of block `i % blocks`.
-    GroupIndex { out: ValueId },
+    /// Computes values.
+    Value(ValueOp),
+    /// Accesses memory.
+    Memory(MemoryOp),
+    /// Communicates.
+    Comm(CommOp),
+    /// Controls what runs.
+    Control(ControlOp),
+}
 
-    /// Two-operand arithmetic.
-    Binary { out: ValueId, op: BinaryOp, a: ValueId, b: ValueId },
-    /// One-operand arithmetic.
-    Unary { out: ValueId, op: UnaryOp, a: ValueId },
-    /// Comparison.
-    Compare { out: ValueId, op: CompareOp, a: ValueId, b: ValueId },
-    /// `cond ? a : b`, elementwise; `cond` is `Bool` of the same shape.
-    Select { out: ValueId, cond: ValueId, a: ValueId, b: ValueId },
-    /// Conversion to the element type of `out`. Float to narrower float rounds to nearest even (fp8 saturates);
-    /// float to integer truncates and saturates; integers wrap or extend.
-    Cast { out: ValueId, a: ValueId },
-    /// `a * b + c` with one rounding, `F32`.
-    Fma { out: ValueId, a: ValueId, b: ValueId, c: ValueId },
-    /// Same bits as another type of the same width (`F32`/`U32`/`I32`).
-    Bitcast { out: ValueId, a: ValueId },
+operations! {
+    /// What computes values of values. Elementwise operations (`Binary`, `Unary`, `Compare`, `Select`, `Cast`, `Fma`) take operands
+    /// of one shape; the tracer inserts `Splat` where an author mixes scalars and tiles.
+    ValueOp {
+        /// A comptime constant.
+        Const { out: Out, value: Const }
+        /// This rank's number, `U32`.
+        Rank { out: Out }
+        /// The value of a scalar parameter.
+        ScalarParam { out: Out, param: ParamId }
+        /// The epoch that this launch works in, `U32`: the successor of the word at `word[0]` (never 0; after the largest
+        /// value comes 2, so that parity keeps alternating). With `advance`, the last block to begin stores it back.
+        /// Only in the prologue, at most once a parameter.
+        Epoch { out: Out, word: ParamId, advance: bool }
+        /// Index of the current group among the groups of its role, `U32`. Consecutive indices go to different blocks
+        /// first: group `i` is group `i / blocks` of block `i % blocks`.
+        GroupIndex { out: Out }
+        /// Two-operand arithmetic.
+        Binary { out: Out, op: BinaryOp, a: In, b: In }
+        /// One-operand arithmetic.
+        Unary { out: Out, op: UnaryOp, a: In }
+        /// Comparison.
+        Compare { out: Out, op: CompareOp, a: In, b: In }
+        /// `cond ? a : b`, elementwise; `cond` is `Bool` of the same shape.
+        Select { out: Out, cond: In, a: In, b: In }
+        /// Conversion to the element type of `out`. Float to narrower float rounds to nearest even (fp8 saturates);
+        /// float to integer truncates and saturates; integers wrap or extend.
+        Cast { out: Out, a: In }
+        /// `a * b + c` with one rounding, `F32`.
+        Fma { out: Out, a: In, b: In, c: In }
+        /// Same bits as another type of the same width (`F32`/`U32`/`I32`).
+        Bitcast { out: Out, a: In }
+        /// A tile with every element equal to a scalar.
+        Splat { out: Out, a: In }
+        /// The `U32` tile 0, 1, 2, ...
+        Arange { out: Out }
+        /// Reduction of a tile to a scalar that every lane of the group has.
+        Reduce { out: Out, op: ReduceOp, a: In }
+        /// Prefix reduction of a tile.
+        Scan { out: Out, op: ReduceOp, a: In, exclusive: bool }
+    }
+}
 
-    /// A tile with every element equal to a scalar.
-    Splat { out: ValueId, a: ValueId },
-    /// The `U32` tile 0, 1, 2, ...
-    Arange { out: ValueId },
-    /// Reduction of a tile to a scalar that every lane of the group has.
-    Reduce { out: ValueId, op: ReduceOp, a: ValueId },
-    /// Prefix reduction of a tile.
-    Scan { out: ValueId, op: ReduceOp, a: ValueId, exclusive: bool },
+operations! {
+    /// What accesses this rank's memory.
+    MemoryOp {
+        /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
+        /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there.
+        Load { out: Out, place: Place, index: In, receipt: OptReceipt }
+        /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
+        /// memory is not touched.
+        LoadMasked {
+            out: Out,
+            place: Place,
+            index: In,
+            mask: In,
+            other: In,
+            receipt: OptReceipt,
+        }
+        /// Reads element `index[i]` for each `i` (a `U32` tile), where `mask` holds; elsewhere `other`.
+        Gather {
+            out: Out,
+            place: Place,
+            index: In,
+            mask: In,
+            other: In,
+            receipt: OptReceipt,
+        }
+        /// Writes a scalar or consecutive elements from element `index` on, where `mask` holds.
+        Store { place: Place, index: In, value: In, mask: OptIn }
+        /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct.
+        Scatter { place: Place, index: In, value: In, mask: OptIn }
+        /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
+        Atomic { out: Out, op: ReduceOp, place: Place, index: In, value: In }
+        /// Counts in order: for each `i` where `mask` (`Bool` tile) holds, one after the other, `out[i]` is element `index[i]`
+        /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
+        /// meanwhile.
+        Tally { out: Out, place: Place, index: In, mask: In }
+    }
+}
 
-    /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
-    /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there.
-    Load { out: ValueId, place: Place, index: ValueId, receipt: Option<ReceiptId> },
-    /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
-    /// memory is not touched.
-    LoadMasked {
-        out: ValueId,
-        place: Place,
-        index: ValueId,
-        mask: ValueId,
-        other: ValueId,
-        receipt: Option<ReceiptId>,
-    },
-    /// Reads element `index[i]` for each `i` (a `U32` tile), where `mask` holds; elsewhere `other`.
-    Gather {
-        out: ValueId,
-        place: Place,
-        index: ValueId,
-        mask: ValueId,
-        other: ValueId,
-        receipt: Option<ReceiptId>,
-    },
-    /// Writes a scalar or consecutive elements from element `index` on, where `mask` holds.
-    Store { place: Place, index: ValueId, value: ValueId, mask: Option<ValueId> },
-    /// Writes `value[i]` to element `index[i]` where `mask` holds. Indices must be distinct.
-    Scatter { place: Place, index: ValueId, value: ValueId, mask: Option<ValueId> },
-    /// Relaxed atomic on one element, done once by the group; `out` is the old value, had by every lane.
-    Atomic { out: ValueId, op: ReduceOp, place: Place, index: ValueId, value: ValueId },
-    /// Counts in order: for each `i` where `mask` (`Bool` tile) holds, one after the other, `out[i]` is element `index[i]`
-    /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
-    /// meanwhile.
-    Tally { out: ValueId, place: Place, index: ValueId, mask: ValueId },
+operation_structs! {
+    /// What goes to other ranks or waits for them.
+    CommOp {
+        /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
+        /// it has). Not ordered before the parcel is signalled.
+        Put { parcel: ParcelId, buffer: ParamId, index: In, value: In, mask: OptIn }
+        /// As a `Put` of the `len` elements of this rank's own buffer `source` (of `Local` memory) from element `from` on. Where
+        /// the target can, they are copied in bulk by way of `room`, a shared array of the group with space for all of them.
+        BulkCopy {
+            parcel: ParcelId,
+            buffer: ParamId,
+            index: In,
+            source: ParamId,
+            from: In,
+            len: u32,
+            room: SharedId,
+        }
+        /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
+        /// every lane's puts of the parcel.
+        Signal { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
+        /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
+        /// `from` (`U32`) is the rank that signals, for the diagnosis.
+        Wait { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
+        /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
+        /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set.
+        WaitAll {
+            receipt: ReceiptId,
+            flag: ParamId,
+            index: In,
+            count: In,
+            value: In,
+            only: OptIn,
+            per_rank: u32,
+        }
+        /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
+        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
+        SendPackets { packets: ParamId, target: Target, index: In, value: In }
+        /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
+        /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
+        /// like a wait. It orders nothing but the packets' own data.
+        ///
+        /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
+        /// double-buffered, and the taker signals the sender once in between.
+        TakePackets { packets: ParamId, mask: In, tiles: Tiles }
+        /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
+        /// (`U32`), and orders nothing else.
+        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In }
+        /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
+        /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
+        /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
+        /// all of them in the order that waits and signals make.
+        ReadLl { out: Out, ll: ParamId, index: In, from: In, mask: In, epoch: In }
+    }
+}
 
-    /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
-    /// it has). Not ordered before the parcel is signalled.
-    Put { parcel: ParcelId, buffer: ParamId, index: ValueId, value: ValueId, mask: Option<ValueId> },
-    /// As a `Put` of the `len` elements of this rank's own buffer `source` (of `Local` memory) from element `from` on. Where
-    /// the target can, they are copied in bulk by way of `room`, a shared array of the group with space for all of them.
-    Copy {
-        parcel: ParcelId,
-        buffer: ParamId,
-        index: ValueId,
-        source: ParamId,
-        from: ValueId,
-        len: u32,
-        room: SharedId,
-    },
-    /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
-    /// every lane's puts of the parcel.
-    Signal { parcel: ParcelId, flag: ParamId, index: ValueId, value: ValueId, order: SignalOrder },
-    /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
-    /// `from` (`U32`) is the rank that signals, for the diagnosis.
-    Wait { receipt: ReceiptId, flag: ParamId, index: ValueId, from: ValueId, value: ValueId },
-    /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
-    /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set.
-    WaitAll {
-        receipt: ReceiptId,
-        flag: ParamId,
-        index: ValueId,
-        count: ValueId,
-        only: Option<ValueId>,
-        per_rank: u32,
-        value: ValueId,
-    },
-    /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
-    /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
-    SendPackets { packets: ParamId, target: Target, index: ValueId, value: ValueId },
-    /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
-    /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
-    /// like a wait. It orders nothing but the packets' own data.
-    ///
-    /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
-    /// double-buffered, and the taker signals the sender once in between.
-    TakePackets { packets: ParamId, tiles: Vec<Taken>, mask: ValueId },
-
-    /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
-    /// (`U32`), and orders nothing else.
-    SendLl { ll: ParamId, target: Target, index: ValueId, value: ValueId, epoch: ValueId },
-    /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
-    /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
-    /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
-    /// all of them in the order that waits and signals make.
-    ReadLl { out: ValueId, ll: ParamId, index: ValueId, from: ValueId, mask: ValueId, epoch: ValueId },
-
-    /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
-    If { cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)> },
-    /// Counts `var` from `start` while below `end` by `step` (all of one integer type; `step` above zero).
-    For { var: ValueId, start: ValueId, end: ValueId, step: ValueId, body: Region },
-    /// Runs `header`, stops unless `cond` (defined in it), runs `body`, and again.
-    While { header: Region, cond: ValueId, body: Region },
-    /// Leaves the `depth`-th enclosing loop (0 is the innermost).
-    Break { depth: u32 },
-    /// Next round of the `depth`-th enclosing loop.
-    Continue { depth: u32 },
-    /// Declares a mutable variable with its first value.
-    VarDecl { var: VarId, init: ValueId },
-    /// Current value of a variable.
-    VarGet { out: ValueId, var: VarId },
-    /// Assigns a variable.
-    VarSet { var: VarId, value: ValueId },
-    /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
-    Split { warps: u32, body: Region },
+operations! {
+    /// What decides which operations run, and variables, whose values depend on it.
+    ControlOp {
+        /// Both arms are regions; result `i` is `then.1` or `else.2` of its entry.
+        If { cond: In, then: Region, otherwise: Region, results: Results }
+        /// Counts `var` from `start` while below `end` by `step` (all of one integer type; `step` above zero).
+        For { var: LoopCounter, start: In, end: In, step: In, body: Region }
+        /// Runs `header`, stops unless `cond` (defined in it), runs `body`, and again.
+        While { header: Region, cond: In, body: Region }
+        /// Leaves the `depth`-th enclosing loop (0 is the innermost).
+        Break { depth: u32 }
+        /// Next round of the `depth`-th enclosing loop.
+        Continue { depth: u32 }
+        /// Declares a mutable variable with its first value.
+        VarDecl { var: VarId, init: In }
+        /// Current value of a variable.
+        VarGet { out: Out, var: VarId }
+        /// Assigns a variable.
+        VarSet { var: VarId, value: In }
+        /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
+        Split { warps: u32, body: Region }
+    }
 }
 
 impl OpKind {
     /// Whether it waits for another rank, and so ends the launch when none comes.
     pub const fn may_expire(&self) -> bool {
-        matches!(
-            self,
-            OpKind::Wait { .. } | OpKind::WaitAll { .. } | OpKind::TakePackets { .. } | OpKind::ReadLl { .. }
-        )
+        match self {
+            OpKind::Comm(op) => op.may_expire(),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Control(_) => false,
+        }
+    }
+}
+
+impl CommOp {
+    /// See [`OpKind::may_expire`].
+    pub const fn may_expire(&self) -> bool {
+        match self {
+            CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::TakePackets(_) | CommOp::ReadLl(_) => true,
+            CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::SendPackets(_)
+            | CommOp::SendLl(_) => false,
+        }
     }
 }
 

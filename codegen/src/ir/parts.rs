@@ -1,267 +1,300 @@
-//! The parts of an operation: what it defines, what it reads, what it holds.
+//! The parts of an operation: what it defines, what it reads, what it refers to, what it holds.
+//!
+//! An operation lists its parts once, where it is declared: the type of a field says what part it is. Everything that goes
+//! over the parts of operations whatever these are comes of that list.
 
-use super::{OpKind, Region, ValueId};
+use super::{
+    CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Place, ReceiptId, Region, SharedId, Target,
+    ValueId, ValueOp, VarId,
+};
+
+/// A part of an operation.
+#[derive(Clone, Copy, Debug)]
+pub enum Part<'a> {
+    /// A value that it defines for the region it stands in.
+    Out(ValueId),
+    /// A value that it defines for its body alone.
+    Counter(ValueId),
+    /// A value that it reads.
+    In(ValueId),
+    /// Where it sends; the ranks are a value, too.
+    Target(Target),
+    /// A nested region.
+    Region(&'a Region),
+    /// A parameter.
+    Param(ParamId),
+    /// A shared array.
+    Shared(SharedId),
+    /// A variable.
+    Var(VarId),
+    /// A parcel.
+    Parcel(ParcelId),
+    /// A receipt.
+    Receipt(ReceiptId),
+}
+
+/// A part that can be replaced.
+pub(super) enum PartMut<'a> {
+    In(&'a mut ValueId),
+    Region(&'a mut Region),
+}
+
+impl From<Place> for Part<'_> {
+    fn from(place: Place) -> Self {
+        match place {
+            Place::Param(p) => Part::Param(p),
+            Place::Shared(s) => Part::Shared(s),
+        }
+    }
+}
+
+/// Visits the part that a field of a type is, if it is one.
+macro_rules! part {
+    (Out, $field:ident, $visit:ident) => {
+        $visit(Part::Out(*$field))
+    };
+    (LoopCounter, $field:ident, $visit:ident) => {
+        $visit(Part::Counter(*$field))
+    };
+    (In, $field:ident, $visit:ident) => {
+        $visit(Part::In(*$field))
+    };
+    (OptIn, $field:ident, $visit:ident) => {
+        $field.iter().for_each(|v| $visit(Part::In(*v)))
+    };
+    (Results, $field:ident, $visit:ident) => {
+        for (out, then, otherwise) in $field {
+            $visit(Part::Out(*out));
+            $visit(Part::In(*then));
+            $visit(Part::In(*otherwise));
+        }
+    };
+    (Tiles, $field:ident, $visit:ident) => {
+        for tile in $field {
+            $visit(Part::Out(tile.out));
+            $visit(Part::In(tile.index));
+            $visit(Part::In(tile.from));
+        }
+    };
+    (Target, $field:ident, $visit:ident) => {
+        $visit(Part::Target(*$field))
+    };
+    (Region, $field:ident, $visit:ident) => {
+        $visit(Part::Region($field))
+    };
+    (ParamId, $field:ident, $visit:ident) => {
+        $visit(Part::Param(*$field))
+    };
+    (SharedId, $field:ident, $visit:ident) => {
+        $visit(Part::Shared(*$field))
+    };
+    (Place, $field:ident, $visit:ident) => {
+        $visit(Part::from(*$field))
+    };
+    (VarId, $field:ident, $visit:ident) => {
+        $visit(Part::Var(*$field))
+    };
+    (ParcelId, $field:ident, $visit:ident) => {
+        $visit(Part::Parcel(*$field))
+    };
+    (ReceiptId, $field:ident, $visit:ident) => {
+        $visit(Part::Receipt(*$field))
+    };
+    (OptReceipt, $field:ident, $visit:ident) => {
+        $field.iter().for_each(|r| $visit(Part::Receipt(*r)))
+    };
+    ($plain:ident, $field:ident, $visit:ident) => {
+        parts::plain::<$plain>($field)
+    };
+}
+
+/// As `part`, of what can be replaced.
+macro_rules! part_mut {
+    (In, $field:ident, $visit:ident) => {
+        $visit(PartMut::In($field))
+    };
+    (OptIn, $field:ident, $visit:ident) => {
+        $field.iter_mut().for_each(|v| $visit(PartMut::In(v)))
+    };
+    (Results, $field:ident, $visit:ident) => {
+        for (_, then, otherwise) in $field {
+            $visit(PartMut::In(then));
+            $visit(PartMut::In(otherwise));
+        }
+    };
+    (Tiles, $field:ident, $visit:ident) => {
+        for tile in $field {
+            $visit(PartMut::In(&mut tile.index));
+            $visit(PartMut::In(&mut tile.from));
+        }
+    };
+    (Region, $field:ident, $visit:ident) => {
+        $visit(PartMut::Region($field))
+    };
+    ($other:ident, $field:ident, $visit:ident) => {
+        parts::kept::<$other>($field)
+    };
+}
+
+/// What fields may be that are no part: a type of theirs that is new has to be put here or among the parts.
+pub(super) trait Plain {}
+impl Plain for bool {}
+impl Plain for u32 {}
+impl Plain for super::Const {}
+impl Plain for super::BinaryOp {}
+impl Plain for super::UnaryOp {}
+impl Plain for super::CompareOp {}
+impl Plain for super::ReduceOp {}
+impl Plain for super::SignalOrder {}
+
+pub(super) fn plain<T: Plain>(_: &T) {}
+pub(super) fn kept<T>(_: &T) {}
+
+/// Declares a group of operations as an enum, and lists their parts.
+macro_rules! operations {
+    ($(#[$meta:meta])* $group:ident { $($(#[$doc:meta])* $op:ident { $($field:ident: $ty:ident),* $(,)? })* }) => {
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)] // the variants document their fields
+        pub enum $group {
+            $($(#[$doc])* $op { $($field: $ty),* }),*
+        }
+
+        impl $group {
+            /// Visits the parts, in the order of the fields.
+            pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
+                match self {
+                    $($group::$op { $($field),* } => { $(part!($ty, $field, visit);)* })*
+                }
+            }
+
+            pub(super) fn parts_mut<'a>(&'a mut self, visit: &mut dyn FnMut(PartMut<'a>)) {
+                match self {
+                    $($group::$op { $($field),* } => { $(part_mut!($ty, $field, visit);)* })*
+                }
+            }
+        }
+    };
+}
+
+/// As `operations`, with a struct for each operation, which consumers hand on whole.
+macro_rules! operation_structs {
+    ($(#[$meta:meta])* $group:ident { $($(#[$doc:meta])* $op:ident { $($field:ident: $ty:ident),* $(,)? })* }) => {
+        $(
+            $(#[$doc])*
+            #[derive(Clone, Debug, PartialEq)]
+            #[allow(missing_docs)] // the struct documents its fields
+            pub struct $op { $(pub $field: $ty),* }
+        )*
+
+        $(#[$meta])*
+        #[derive(Clone, Debug, PartialEq)]
+        #[allow(missing_docs)] // the structs are documented
+        pub enum $group {
+            $($op($op)),*
+        }
+
+        impl $group {
+            /// Visits the parts, in the order of the fields.
+            pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
+                match self {
+                    $($group::$op($op { $($field),* }) => { $(part!($ty, $field, visit);)* })*
+                }
+            }
+
+            pub(super) fn parts_mut<'a>(&'a mut self, visit: &mut dyn FnMut(PartMut<'a>)) {
+                match self {
+                    $($group::$op($op { $($field),* }) => { $(part_mut!($ty, $field, visit);)* })*
+                }
+            }
+        }
+    };
+}
+
+pub(super) use {operation_structs, operations, part, part_mut};
+
+macro_rules! group_of {
+    ($($kind:ident: $group:ident),*) => {
+        $(impl From<$group> for OpKind {
+            fn from(op: $group) -> OpKind {
+                OpKind::$kind(op)
+            }
+        })*
+
+        impl OpKind {
+            /// Visits the parts, in the order of the fields.
+            pub fn parts<'a>(&'a self, visit: &mut dyn FnMut(Part<'a>)) {
+                match self {
+                    $(OpKind::$kind(op) => op.parts(visit)),*
+                }
+            }
+
+            fn parts_mut<'a>(&'a mut self, visit: &mut dyn FnMut(PartMut<'a>)) {
+                match self {
+                    $(OpKind::$kind(op) => op.parts_mut(visit)),*
+                }
+            }
+        }
+    };
+}
+
+group_of!(Value: ValueOp, Memory: MemoryOp, Comm: CommOp, Control: ControlOp);
 
 impl OpKind {
     /// The values this operation defines for the region it stands in (for a `For`, the counter is defined in its body
     /// and not listed).
     pub fn outs(&self) -> Vec<ValueId> {
-        use OpKind::*;
-        match self {
-            Const { out, .. }
-            | Rank { out }
-            | ScalarParam { out, .. }
-            | Epoch { out, .. }
-            | GroupIndex { out }
-            | Binary { out, .. }
-            | Unary { out, .. }
-            | Compare { out, .. }
-            | Select { out, .. }
-            | Cast { out, .. }
-            | Fma { out, .. }
-            | Bitcast { out, .. }
-            | Splat { out, .. }
-            | Arange { out }
-            | Reduce { out, .. }
-            | Scan { out, .. }
-            | Load { out, .. }
-            | LoadMasked { out, .. }
-            | Gather { out, .. }
-            | Atomic { out, .. }
-            | Tally { out, .. }
-            | VarGet { out, .. } => vec![*out],
-            If { results, .. } => results.iter().map(|r| r.0).collect(),
-            TakePackets { tiles, .. } => tiles.iter().map(|t| t.out).collect(),
-            ReadLl { out, .. } => vec![*out],
-            Store { .. }
-            | Scatter { .. }
-            | Put { .. }
-            | Copy { .. }
-            | Signal { .. }
-            | Wait { .. }
-            | WaitAll { .. }
-            | SendPackets { .. }
-            | SendLl { .. }
-            | For { .. }
-            | While { .. }
-            | Break { .. }
-            | Continue { .. }
-            | VarDecl { .. }
-            | VarSet { .. }
-            | Split { .. } => vec![],
-        }
+        let mut outs = vec![];
+        self.parts(&mut |part| {
+            if let Part::Out(v) = part {
+                outs.push(v);
+            }
+        });
+        outs
     }
 
     /// The values this operation reads, in the order of its fields (those of nested regions are not listed; the
-    /// results that an `If`'s arms yield are, and so is a `While`'s condition).
+    /// results that an `If`'s arms yield are, and so is a `While`'s condition; where it sends is not).
     pub fn operands(&self) -> Vec<ValueId> {
-        use OpKind::*;
-        match self {
-            Const { .. }
-            | Rank { .. }
-            | ScalarParam { .. }
-            | Epoch { .. }
-            | GroupIndex { .. }
-            | Arange { .. }
-            | Break { .. }
-            | Continue { .. }
-            | VarGet { .. }
-            | Split { .. } => vec![],
-            Binary { a, b, .. } | Compare { a, b, .. } => vec![*a, *b],
-            Unary { a, .. } | Cast { a, .. } | Bitcast { a, .. } | Splat { a, .. } => vec![*a],
-            Reduce { a, .. } | Scan { a, .. } => vec![*a],
-            Select { cond, a, b, .. } => vec![*cond, *a, *b],
-            Fma { a, b, c, .. } => vec![*a, *b, *c],
-            Load { index, .. } => vec![*index],
-            LoadMasked { index, mask, other, .. } | Gather { index, mask, other, .. } => {
-                vec![*index, *mask, *other]
+        let mut operands = vec![];
+        self.parts(&mut |part| {
+            if let Part::In(v) = part {
+                operands.push(v);
             }
-            Store { index, value, mask, .. }
-            | Scatter { index, value, mask, .. }
-            | Put { index, value, mask, .. } => {
-                let mut v = vec![*index, *value];
-                v.extend(mask);
-                v
-            }
-            Atomic { index, value, .. } | Signal { index, value, .. } => vec![*index, *value],
-            Tally { index, mask, .. } => vec![*index, *mask],
-            Copy { index, from, .. } => vec![*index, *from],
-            Wait { index, from, value, .. } => vec![*index, *from, *value],
-            WaitAll { index, count, only, value, .. } => {
-                let mut v = vec![*index, *count, *value];
-                v.extend(only);
-                v
-            }
-            SendPackets { index, value, .. } => vec![*index, *value],
-            SendLl { index, value, epoch, .. } => vec![*index, *value, *epoch],
-            ReadLl { index, from, mask, epoch, .. } => vec![*index, *from, *mask, *epoch],
-            TakePackets { tiles, mask, .. } => {
-                let mut v = vec![*mask];
-                v.extend(tiles.iter().flat_map(|t| [t.index, t.from]));
-                v
-            }
-            If { cond, results, .. } => {
-                let mut v = vec![*cond];
-                v.extend(results.iter().flat_map(|r| [r.1, r.2]));
-                v
-            }
-            For { start, end, step, .. } => vec![*start, *end, *step],
-            While { cond, .. } => vec![*cond],
-            VarDecl { init, .. } => vec![*init],
-            VarSet { value, .. } => vec![*value],
-        }
+        });
+        operands
     }
 
     /// The operands, in the order of [`OpKind::operands`].
     pub fn operands_mut(&mut self) -> Vec<&mut ValueId> {
-        use OpKind::*;
-        match self {
-            Const { .. }
-            | Rank { .. }
-            | ScalarParam { .. }
-            | Epoch { .. }
-            | GroupIndex { .. }
-            | Arange { .. }
-            | Break { .. }
-            | Continue { .. }
-            | VarGet { .. }
-            | Split { .. } => vec![],
-            Binary { a, b, .. } | Compare { a, b, .. } => vec![a, b],
-            Unary { a, .. } | Cast { a, .. } | Bitcast { a, .. } | Splat { a, .. } => vec![a],
-            Reduce { a, .. } | Scan { a, .. } => vec![a],
-            Select { cond, a, b, .. } => vec![cond, a, b],
-            Fma { a, b, c, .. } => vec![a, b, c],
-            Load { index, .. } => vec![index],
-            LoadMasked { index, mask, other, .. } | Gather { index, mask, other, .. } => {
-                vec![index, mask, other]
+        let mut operands = vec![];
+        self.parts_mut(&mut |part| {
+            if let PartMut::In(v) = part {
+                operands.push(v);
             }
-            Store { index, value, mask, .. }
-            | Scatter { index, value, mask, .. }
-            | Put { index, value, mask, .. } => {
-                let mut v = vec![index, value];
-                v.extend(mask);
-                v
-            }
-            Atomic { index, value, .. } | Signal { index, value, .. } => vec![index, value],
-            Tally { index, mask, .. } => vec![index, mask],
-            Copy { index, from, .. } => vec![index, from],
-            Wait { index, from, value, .. } => vec![index, from, value],
-            WaitAll { index, count, only, value, .. } => {
-                let mut v = vec![index, count, value];
-                v.extend(only);
-                v
-            }
-            SendPackets { index, value, .. } => vec![index, value],
-            SendLl { index, value, epoch, .. } => vec![index, value, epoch],
-            ReadLl { index, from, mask, epoch, .. } => vec![index, from, mask, epoch],
-            TakePackets { tiles, mask, .. } => {
-                let mut v = vec![mask];
-                v.extend(tiles.iter_mut().flat_map(|t| [&mut t.index, &mut t.from]));
-                v
-            }
-            If { cond, results, .. } => {
-                let mut v = vec![cond];
-                v.extend(results.iter_mut().flat_map(|r| [&mut r.1, &mut r.2]));
-                v
-            }
-            For { start, end, step, .. } => vec![start, end, step],
-            While { cond, .. } => vec![cond],
-            VarDecl { init, .. } => vec![init],
-            VarSet { value, .. } => vec![value],
-        }
+        });
+        operands
     }
 
     /// The nested regions, in order.
     pub fn regions(&self) -> Vec<&Region> {
-        use OpKind::*;
-        match self {
-            If { then, otherwise, .. } => vec![then, otherwise],
-            For { body, .. } | Split { body, .. } => vec![body],
-            While { header, body, .. } => vec![header, body],
-            Const { .. }
-            | Rank { .. }
-            | ScalarParam { .. }
-            | Epoch { .. }
-            | GroupIndex { .. }
-            | Binary { .. }
-            | Unary { .. }
-            | Compare { .. }
-            | Select { .. }
-            | Cast { .. }
-            | Fma { .. }
-            | Bitcast { .. }
-            | Splat { .. }
-            | Arange { .. }
-            | Reduce { .. }
-            | Scan { .. }
-            | Load { .. }
-            | LoadMasked { .. }
-            | Gather { .. }
-            | Store { .. }
-            | Scatter { .. }
-            | Atomic { .. }
-            | Tally { .. }
-            | Put { .. }
-            | Copy { .. }
-            | Signal { .. }
-            | Wait { .. }
-            | WaitAll { .. }
-            | SendPackets { .. }
-            | TakePackets { .. }
-            | SendLl { .. }
-            | ReadLl { .. }
-            | Break { .. }
-            | Continue { .. }
-            | VarDecl { .. }
-            | VarGet { .. }
-            | VarSet { .. } => vec![],
-        }
+        let mut regions = vec![];
+        self.parts(&mut |part| {
+            if let Part::Region(region) = part {
+                regions.push(region);
+            }
+        });
+        regions
     }
 
     /// The nested regions, in the order of [`OpKind::regions`].
     pub fn regions_mut(&mut self) -> Vec<&mut Region> {
-        use OpKind::*;
-        match self {
-            If { then, otherwise, .. } => vec![then, otherwise],
-            For { body, .. } | Split { body, .. } => vec![body],
-            While { header, body, .. } => vec![header, body],
-            Const { .. }
-            | Rank { .. }
-            | ScalarParam { .. }
-            | Epoch { .. }
-            | GroupIndex { .. }
-            | Binary { .. }
-            | Unary { .. }
-            | Compare { .. }
-            | Select { .. }
-            | Cast { .. }
-            | Fma { .. }
-            | Bitcast { .. }
-            | Splat { .. }
-            | Arange { .. }
-            | Reduce { .. }
-            | Scan { .. }
-            | Load { .. }
-            | LoadMasked { .. }
-            | Gather { .. }
-            | Store { .. }
-            | Scatter { .. }
-            | Atomic { .. }
-            | Tally { .. }
-            | Put { .. }
-            | Copy { .. }
-            | Signal { .. }
-            | Wait { .. }
-            | WaitAll { .. }
-            | SendPackets { .. }
-            | TakePackets { .. }
-            | SendLl { .. }
-            | ReadLl { .. }
-            | Break { .. }
-            | Continue { .. }
-            | VarDecl { .. }
-            | VarGet { .. }
-            | VarSet { .. } => vec![],
-        }
+        let mut regions = vec![];
+        self.parts_mut(&mut |part| {
+            if let PartMut::Region(region) = part {
+                regions.push(region);
+            }
+        });
+        regions
     }
 }

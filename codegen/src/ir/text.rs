@@ -161,7 +161,7 @@ impl<'k> Text<'k> {
     }
 
     fn fresh_op(&mut self, op: &'k Op) {
-        if matches!(op.kind, OpKind::Const { .. }) {
+        if matches!(op.kind, OpKind::Value(ValueOp::Const { .. })) {
             return; // written at its uses
         }
         let head = ops::line(self.kernel, &self.names, &op.kind);
@@ -171,7 +171,7 @@ impl<'k> Text<'k> {
         }
         self.line(&format!("{head} {{"), Some(op.loc));
         match &op.kind {
-            OpKind::If { then, otherwise, results, .. } => {
+            OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
                 self.region(then);
                 self.yields(results.iter().map(|r| r.1));
                 if !otherwise.ops.is_empty() || !results.is_empty() {
@@ -180,7 +180,7 @@ impl<'k> Text<'k> {
                     self.yields(results.iter().map(|r| r.2));
                 }
             }
-            OpKind::While { header, cond, body } => {
+            OpKind::Control(ControlOp::While { header, cond, body }) => {
                 self.region(header);
                 self.line(&format!("}} holds {} {{", self.names.value(*cond)), None);
                 self.region(body);

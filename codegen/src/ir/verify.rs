@@ -9,11 +9,13 @@ mod parcels;
 mod protocol;
 mod scopes;
 mod types;
+mod witness;
 
 use super::analysis::{Facts, Tree};
 use super::*;
 
 pub use error::{Problem, VerifyError};
+pub use witness::{Planted, Verified, VerifyErrors, verify};
 
 /// Largest number of elements of a tile.
 pub const MAX_TILE: u32 = 1 << 16;
@@ -24,9 +26,8 @@ pub const MAX_RANKS: u32 = 64;
 /// Most threads a block, on every target.
 pub const MAX_BLOCK_THREADS: u32 = 1024;
 
-/// Checks the structure and the protocol rules. Errors come in program order within each kind of check; checks that
-/// need a well-formed kernel are left out while it is not.
-pub fn verify(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
+/// Checks the structure and the protocol rules.
+fn check(kernel: &Kernel) -> Result<(), Vec<VerifyError>> {
     verify_structure(kernel)?;
     let tree = Tree::of(kernel);
     let facts = Facts::of(kernel, &tree);

@@ -2,7 +2,10 @@
 
 use std::fmt;
 
-use super::{BinaryOp, CompareOp, Const, Dtype, OpKind, ParamKind, ReduceOp, UnaryOp};
+use super::{
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MemoryOp, OpKind, ParamKind, ReduceOp, UnaryOp,
+    ValueOp,
+};
 
 impl Const {
     /// The element type of this constant.
@@ -140,51 +143,53 @@ impl OpKind {
     /// One word for the operation, for messages.
     pub const fn name(&self) -> &'static str {
         match self {
-            OpKind::Const { .. } => "constant",
-            OpKind::Rank { .. } => "rank",
-            OpKind::ScalarParam { .. } => "scalar parameter",
-            OpKind::Epoch { .. } => "epoch",
-            OpKind::GroupIndex { .. } => "group_index",
-            OpKind::Binary { op, .. } => op.symbol(),
-            OpKind::Unary { op, .. } => op.name(),
-            OpKind::Compare { op, .. } => op.symbol(),
-            OpKind::Select { .. } => "select",
-            OpKind::Cast { .. } => "cast",
-            OpKind::Fma { .. } => "fma",
-            OpKind::Bitcast { .. } => "bitcast",
-            OpKind::Splat { .. } => "splat",
-            OpKind::Arange { .. } => "arange",
-            OpKind::Reduce { op, .. } => {
+            OpKind::Value(ValueOp::Const { .. }) => "constant",
+            OpKind::Value(ValueOp::Rank { .. }) => "rank",
+            OpKind::Value(ValueOp::ScalarParam { .. }) => "scalar parameter",
+            OpKind::Value(ValueOp::Epoch { .. }) => "epoch",
+            OpKind::Value(ValueOp::GroupIndex { .. }) => "group_index",
+            OpKind::Value(ValueOp::Binary { op, .. }) => op.symbol(),
+            OpKind::Value(ValueOp::Unary { op, .. }) => op.name(),
+            OpKind::Value(ValueOp::Compare { op, .. }) => op.symbol(),
+            OpKind::Value(ValueOp::Select { .. }) => "select",
+            OpKind::Value(ValueOp::Cast { .. }) => "cast",
+            OpKind::Value(ValueOp::Fma { .. }) => "fma",
+            OpKind::Value(ValueOp::Bitcast { .. }) => "bitcast",
+            OpKind::Value(ValueOp::Splat { .. }) => "splat",
+            OpKind::Value(ValueOp::Arange { .. }) => "arange",
+            OpKind::Value(ValueOp::Reduce { op, .. }) => {
                 op.pick(["reduce_sum", "reduce_min", "reduce_max", "reduce_and", "reduce_or"])
             }
-            OpKind::Scan { op, .. } => op.pick(["scan_sum", "scan_min", "scan_max", "scan_and", "scan_or"]),
-            OpKind::Load { .. } => "load",
-            OpKind::LoadMasked { .. } => "load_where",
-            OpKind::Gather { .. } => "gather",
-            OpKind::Store { .. } => "store",
-            OpKind::Scatter { .. } => "scatter",
-            OpKind::Atomic { op, .. } => {
+            OpKind::Value(ValueOp::Scan { op, .. }) => {
+                op.pick(["scan_sum", "scan_min", "scan_max", "scan_and", "scan_or"])
+            }
+            OpKind::Memory(MemoryOp::Load { .. }) => "load",
+            OpKind::Memory(MemoryOp::LoadMasked { .. }) => "load_where",
+            OpKind::Memory(MemoryOp::Gather { .. }) => "gather",
+            OpKind::Memory(MemoryOp::Store { .. }) => "store",
+            OpKind::Memory(MemoryOp::Scatter { .. }) => "scatter",
+            OpKind::Memory(MemoryOp::Atomic { op, .. }) => {
                 op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"])
             }
-            OpKind::Tally { .. } => "tally",
-            OpKind::Put { .. } => "put",
-            OpKind::Copy { .. } => "copy",
-            OpKind::Signal { .. } => "signal",
-            OpKind::Wait { .. } => "wait",
-            OpKind::WaitAll { .. } => "wait_all",
-            OpKind::SendPackets { .. } => "send_packets",
-            OpKind::TakePackets { .. } => "take_packets",
-            OpKind::SendLl { .. } => "send_ll",
-            OpKind::ReadLl { .. } => "read_ll",
-            OpKind::If { .. } => "if",
-            OpKind::For { .. } => "for",
-            OpKind::While { .. } => "while",
-            OpKind::Break { .. } => "break",
-            OpKind::Continue { .. } => "continue",
-            OpKind::VarDecl { .. } => "var",
-            OpKind::VarGet { .. } => "variable",
-            OpKind::VarSet { .. } => "assignment",
-            OpKind::Split { .. } => "split",
+            OpKind::Memory(MemoryOp::Tally { .. }) => "tally",
+            OpKind::Comm(CommOp::Put(_)) => "put",
+            OpKind::Comm(CommOp::BulkCopy(_)) => "copy",
+            OpKind::Comm(CommOp::Signal(_)) => "signal",
+            OpKind::Comm(CommOp::Wait(_)) => "wait",
+            OpKind::Comm(CommOp::WaitAll(_)) => "wait_all",
+            OpKind::Comm(CommOp::SendPackets(_)) => "send_packets",
+            OpKind::Comm(CommOp::TakePackets(_)) => "take_packets",
+            OpKind::Comm(CommOp::SendLl(_)) => "send_ll",
+            OpKind::Comm(CommOp::ReadLl(_)) => "read_ll",
+            OpKind::Control(ControlOp::If { .. }) => "if",
+            OpKind::Control(ControlOp::For { .. }) => "for",
+            OpKind::Control(ControlOp::While { .. }) => "while",
+            OpKind::Control(ControlOp::Break { .. }) => "break",
+            OpKind::Control(ControlOp::Continue { .. }) => "continue",
+            OpKind::Control(ControlOp::VarDecl { .. }) => "var",
+            OpKind::Control(ControlOp::VarGet { .. }) => "variable",
+            OpKind::Control(ControlOp::VarSet { .. }) => "assignment",
+            OpKind::Control(ControlOp::Split { .. }) => "split",
         }
     }
 }

@@ -4,7 +4,10 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{Dtype, Kernel, OpKind, Param, ParamId, ParamKind, Place};
+use crate::ir::{
+    BulkCopy, CommOp, Dtype, Kernel, MemoryOp, OpKind, Param, ParamId, ParamKind, Place, Put, ReadLl, SendLl,
+    SendPackets, Signal, TakePackets, ValueOp, Wait, WaitAll,
+};
 
 use super::{
     memory::place_of,
@@ -285,19 +288,25 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
     let regions = kernel.roles.iter().map(|r| &r.body).chain([&kernel.prologue]);
     for region in regions {
         kernel.walk(region, &mut |_, op| {
-            if let OpKind::Copy { source, .. } = op.kind {
+            if let OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, .. })) = op.kind {
                 found.insert(source);
             }
             let param = match op.kind {
-                OpKind::ScalarParam { param, .. } => Some(param),
-                OpKind::Epoch { word, .. } => Some(word),
-                OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => Some(buffer),
-                OpKind::SendPackets { packets, .. } => Some(packets),
-                OpKind::TakePackets { packets, .. } => Some(packets),
-                OpKind::SendLl { ll, .. } | OpKind::ReadLl { ll, .. } => Some(ll),
-                OpKind::Signal { flag, .. } | OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => {
-                    Some(flag)
+                OpKind::Value(ValueOp::ScalarParam { param, .. }) => Some(param),
+                OpKind::Value(ValueOp::Epoch { word, .. }) => Some(word),
+                OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
+                    Some(buffer)
                 }
+                OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => Some(packets),
+                OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => Some(packets),
+                OpKind::Comm(CommOp::SendLl(SendLl { ll, .. }) | CommOp::ReadLl(ReadLl { ll, .. })) => {
+                    Some(ll)
+                }
+                OpKind::Comm(
+                    CommOp::Signal(Signal { flag, .. })
+                    | CommOp::Wait(Wait { flag, .. })
+                    | CommOp::WaitAll(WaitAll { flag, .. }),
+                ) => Some(flag),
                 ref kind => match place_of(kind) {
                     Some(Place::Param(p)) => Some(p),
                     _ => None,
@@ -314,10 +323,12 @@ fn written(kernel: &Kernel) -> HashSet<ParamId> {
     let mut found = HashSet::new();
     for role in &kernel.roles {
         kernel.walk(&role.body, &mut |_, op| {
-            if let OpKind::Store { place: Place::Param(p), .. }
-            | OpKind::Scatter { place: Place::Param(p), .. }
-            | OpKind::Atomic { place: Place::Param(p), .. }
-            | OpKind::Tally { place: Place::Param(p), .. } = op.kind
+            if let OpKind::Memory(
+                MemoryOp::Store { place: Place::Param(p), .. }
+                | MemoryOp::Scatter { place: Place::Param(p), .. }
+                | MemoryOp::Atomic { place: Place::Param(p), .. }
+                | MemoryOp::Tally { place: Place::Param(p), .. },
+            ) = op.kind
             {
                 found.insert(p);
             }

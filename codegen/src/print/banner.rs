@@ -2,7 +2,10 @@
 
 use crate::{
     family::Target,
-    ir::{Kernel, OpKind, ParamKind, Place, Role},
+    ir::{
+        BulkCopy, CommOp, Kernel, MemoryOp, OpKind, ParamKind, Place, Put, ReadLl, Role, SendLl, SendPackets,
+        Signal, TakePackets, Wait, WaitAll,
+    },
 };
 
 use super::{EmitInfo, LaunchShape, memory::place_of, timeline::Timeline, writer::wrap_words};
@@ -84,25 +87,29 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
     };
     let param = |p: crate::ir::ParamId| kernel.params[p.index()].name.as_str();
     kernel.walk(&role.body, &mut |_, op| match &op.kind {
-        OpKind::Put { buffer, .. } => note("puts", param(*buffer)),
-        OpKind::Copy { buffer, source, .. } => {
+        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => note("puts", param(*buffer)),
+        OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, source, .. })) => {
             note("reads", param(*source));
             note("puts", param(*buffer));
         }
-        OpKind::Signal { flag, .. } => note("signals", param(*flag)),
-        OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => note("waits for", param(*flag)),
-        OpKind::SendPackets { packets, .. } => note("sends", param(*packets)),
-        OpKind::TakePackets { packets, .. } => note("takes", param(*packets)),
-        OpKind::SendLl { ll, .. } => note("sends", param(*ll)),
-        OpKind::ReadLl { ll, .. } => note("waits for", param(*ll)),
+        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => note("signals", param(*flag)),
+        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
+            note("waits for", param(*flag))
+        }
+        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => note("sends", param(*packets)),
+        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => note("takes", param(*packets)),
+        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => note("sends", param(*ll)),
+        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => note("waits for", param(*ll)),
         kind => {
             if let Some(Place::Param(p)) = place_of(kind) {
                 let writes = matches!(
                     kind,
-                    OpKind::Store { .. }
-                        | OpKind::Scatter { .. }
-                        | OpKind::Atomic { .. }
-                        | OpKind::Tally { .. }
+                    OpKind::Memory(
+                        MemoryOp::Store { .. }
+                            | MemoryOp::Scatter { .. }
+                            | MemoryOp::Atomic { .. }
+                            | MemoryOp::Tally { .. }
+                    )
                 );
                 note(if writes { "writes" } else { "reads" }, param(p));
             }

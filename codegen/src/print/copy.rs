@@ -2,7 +2,10 @@
 
 use crate::{
     family::Target,
-    ir::{OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Place, SharedId, Target as To, ValueId},
+    ir::{
+        BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Place, SharedId, Target as To,
+        ValueId,
+    },
 };
 
 use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
@@ -10,7 +13,7 @@ use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
 /// The shared array that a copy goes through, on targets that copy in bulk.
 pub(super) fn room_of(kind: &OpKind, target: Target) -> Option<SharedId> {
     match *kind {
-        OpKind::Copy { room, .. } if in_bulk(target) => Some(room),
+        OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) if in_bulk(target) => Some(room),
         _ => None,
     }
 }
@@ -27,7 +30,8 @@ impl Emitter<'_, '_> {
     /// A copy to a rank or to a set of ranks.
     pub fn copy(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
-        let OpKind::Copy { parcel, buffer, index, source, from, len, room } = self.f.p.kernel.op(id).kind
+        let OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) =
+            self.f.p.kernel.op(id).kind
         else {
             unreachable!("asked for copies only")
         };
@@ -69,8 +73,7 @@ impl Emitter<'_, '_> {
     /// Waits for the copies of a parcel that is about to be signalled.
     pub fn await_copies(&mut self, parcel: ParcelId) {
         let p = &self.f.p;
-        let copies =
-            |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Copy { parcel: of, .. } if of == parcel);
+        let copies = |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel);
         if in_bulk(self.f.target) && p.ops().iter().any(copies) {
             self.used.add(Prim::BulkDone);
             self.w.line("bulk_done();");

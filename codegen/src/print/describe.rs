@@ -1,6 +1,9 @@
 //! Names for values that the author left unnamed, from what they are.
 
-use crate::ir::{BinaryOp, OpKind, ParamKind, Place, ReduceOp, ValueId};
+use crate::ir::{
+    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamKind, Place, Put, ReadLl, ReduceOp, Signal,
+    ValueId, ValueOp, Wait,
+};
 
 use super::{memory::place_of, program::Program};
 
@@ -9,18 +12,20 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
     let Some(kind) = p.def(v) else { return "value".into() };
     let tile = p.kernel.ty(v).is_tile();
     match kind {
-        OpKind::Load { place, .. } | OpKind::LoadMasked { place, .. } => {
+        OpKind::Memory(MemoryOp::Load { place, .. } | MemoryOp::LoadMasked { place, .. }) => {
             format!("{}_{}", buffer(p, *place), if tile { "tile" } else { "value" })
         }
-        OpKind::Gather { place, .. } => format!("{}_gathered", buffer(p, *place)),
-        OpKind::ReadLl { ll, .. } => format!("{}_read", p.kernel.params[ll.index()].name),
-        OpKind::Atomic { place, .. } | OpKind::Tally { place, .. } => {
+        OpKind::Memory(MemoryOp::Gather { place, .. }) => format!("{}_gathered", buffer(p, *place)),
+        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => {
+            format!("{}_read", p.kernel.params[ll.index()].name)
+        }
+        OpKind::Memory(MemoryOp::Atomic { place, .. } | MemoryOp::Tally { place, .. }) => {
             format!("{}_before", buffer(p, *place))
         }
-        OpKind::For { .. } => "i".into(),
-        OpKind::GroupIndex { .. } => "group_index".into(),
-        OpKind::Rank { .. } => "rank".into(),
-        OpKind::Epoch { word, .. } => {
+        OpKind::Control(ControlOp::For { .. }) => "i".into(),
+        OpKind::Value(ValueOp::GroupIndex { .. }) => "group_index".into(),
+        OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
+        OpKind::Value(ValueOp::Epoch { word, .. }) => {
             let name = &p.kernel.params[word.index()].name;
             if p.kernel.params.iter().filter(|q| q.kind == ParamKind::EpochWord).count() > 1 {
                 format!("{name}_now")
@@ -28,8 +33,8 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
                 "epoch".into()
             }
         }
-        OpKind::ScalarParam { param, .. } => p.kernel.params[param.index()].name.clone(),
-        OpKind::Reduce { op, .. } => match op {
+        OpKind::Value(ValueOp::ScalarParam { param, .. }) => p.kernel.params[param.index()].name.clone(),
+        OpKind::Value(ValueOp::Reduce { op, .. }) => match op {
             ReduceOp::Sum => "sum",
             ReduceOp::Min => "smallest",
             ReduceOp::Max => "largest",
@@ -37,19 +42,23 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             ReduceOp::Or => "any_of",
         }
         .into(),
-        OpKind::Scan { .. } => "prefix".into(),
-        OpKind::Compare { .. } => "holds".into(),
-        OpKind::Select { .. } | OpKind::If { .. } => "chosen".into(),
-        OpKind::VarGet { var, .. } => match &p.kernel.vars[var.index()].name {
+        OpKind::Value(ValueOp::Scan { .. }) => "prefix".into(),
+        OpKind::Value(ValueOp::Compare { .. }) => "holds".into(),
+        OpKind::Value(ValueOp::Select { .. }) | OpKind::Control(ControlOp::If { .. }) => "chosen".into(),
+        OpKind::Control(ControlOp::VarGet { var, .. }) => match &p.kernel.vars[var.index()].name {
             Some(n) => format!("{n}_now"),
             None => "state_now".into(),
         },
-        OpKind::Cast { out, a } | OpKind::Bitcast { out, a } => {
+        OpKind::Value(ValueOp::Cast { out, a } | ValueOp::Bitcast { out, a }) => {
             let of = p.name(*a).map_or("as".into(), str::to_string);
             format!("{of}_{}", p.kernel.ty(*out).dtype)
         }
-        OpKind::Binary { op: BinaryOp::Shl, .. } => use_of(p, v).unwrap_or_else(|| "bit".into()),
-        OpKind::Binary { op: BinaryOp::Rem, .. } => use_of(p, v).unwrap_or_else(|| "remainder".into()),
+        OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, .. }) => {
+            use_of(p, v).unwrap_or_else(|| "bit".into())
+        }
+        OpKind::Value(ValueOp::Binary { op: BinaryOp::Rem, .. }) => {
+            use_of(p, v).unwrap_or_else(|| "remainder".into())
+        }
         _ => use_of(p, v).unwrap_or_else(|| "value".into()),
     }
 }
@@ -59,21 +68,25 @@ fn use_of(p: &Program, v: ValueId) -> Option<String> {
     p.users(v).iter().find_map(|&u| {
         let kind = &p.kernel.op(u).kind;
         let index = match kind {
-            OpKind::Load { index, .. }
-            | OpKind::LoadMasked { index, .. }
-            | OpKind::Gather { index, .. }
-            | OpKind::Store { index, .. }
-            | OpKind::Scatter { index, .. }
-            | OpKind::Atomic { index, .. }
-            | OpKind::Tally { index, .. }
-            | OpKind::Put { index, .. } => *index,
-            OpKind::Copy { source, from, .. } if *from == v => {
+            OpKind::Memory(
+                MemoryOp::Load { index, .. }
+                | MemoryOp::LoadMasked { index, .. }
+                | MemoryOp::Gather { index, .. }
+                | MemoryOp::Store { index, .. }
+                | MemoryOp::Scatter { index, .. }
+                | MemoryOp::Atomic { index, .. }
+                | MemoryOp::Tally { index, .. },
+            )
+            | OpKind::Comm(CommOp::Put(Put { index, .. })) => *index,
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, from, .. })) if *from == v => {
                 return Some(format!("{}_index", p.kernel.params[source.index()].name));
             }
-            OpKind::Copy { buffer, index, .. } if *index == v => {
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, index, .. })) if *index == v => {
                 return Some(format!("{}_index", p.kernel.params[buffer.index()].name));
             }
-            OpKind::Signal { flag, index, .. } | OpKind::Wait { flag, index, .. } if *index == v => {
+            OpKind::Comm(
+                CommOp::Signal(Signal { flag, index, .. }) | CommOp::Wait(Wait { flag, index, .. }),
+            ) if *index == v => {
                 return Some(format!("{}_index", p.kernel.params[flag.index()].name));
             }
             _ => return None,

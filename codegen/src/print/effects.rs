@@ -2,7 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use crate::ir::{BinaryOp, OpId, OpKind, PACKET_BYTES, Place, ValueId};
+use crate::ir::{
+    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, ValueId, ValueOp,
+};
 
 use super::{layout::Layouts, program::Program, reach::Reach};
 
@@ -102,23 +104,23 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
         vec![Access { op, place, write, put, lanes, start, reach }]
     };
     match k.op(op).kind {
-        OpKind::Load { out, place, index, .. } => {
+        OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
             let lanes = if k.ty(out).is_tile() { spread(out) } else { Lanes::Every };
             one(place, false, false, lanes, Some(index))
         }
-        OpKind::LoadMasked { out, place, index, .. } => one(place, false, false, spread(out), Some(index)),
-        OpKind::Gather { place, .. } => one(place, false, false, Lanes::Anywhere, None),
-        OpKind::Store { place, index, value, .. } => one(place, true, false, spread(value), Some(index)),
-        OpKind::Scatter { place, .. } | OpKind::Tally { place, .. } => {
+        OpKind::Memory(MemoryOp::LoadMasked { out, place, index, .. }) => one(place, false, false, spread(out), Some(index)),
+        OpKind::Memory(MemoryOp::Gather { place, .. }) => one(place, false, false, Lanes::Anywhere, None),
+        OpKind::Memory(MemoryOp::Store { place, index, value, .. }) => one(place, true, false, spread(value), Some(index)),
+        OpKind::Memory(MemoryOp::Scatter { place, .. } | MemoryOp::Tally { place, .. }) => {
             one(place, true, false, Lanes::Anywhere, None)
         }
-        OpKind::Atomic { place, index, .. } => one(place, true, false, Lanes::First, Some(index)),
-        OpKind::Put { buffer, index, value, .. } => {
+        OpKind::Memory(MemoryOp::Atomic { place, index, .. }) => one(place, true, false, Lanes::First, Some(index)),
+        OpKind::Comm(CommOp::Put(Put { buffer, index, value, .. })) => {
             // A scalar put to a mask is spread over lanes by destination, not by element.
             let lanes = if k.ty(value).is_tile() { spread(value) } else { Lanes::Anywhere };
             one(Place::Param(buffer), true, true, lanes, Some(index))
         }
-        OpKind::Copy { buffer, index, source, from, len, .. } => {
+        OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, index, source, from, len, .. })) => {
             let element = k.params[source.index()].element_bytes();
             let (per_lane, lanes) = (PACKET_BYTES / element, p.lanes(op));
             let read = Lanes::Spread { len, per_lane, lanes };
@@ -127,40 +129,12 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
             both
         }
-        OpKind::Const { .. }
-        | OpKind::Rank { .. }
-        | OpKind::ScalarParam { .. }
-        | OpKind::Epoch { .. }
-        | OpKind::GroupIndex { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Unary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Cast { .. }
-        | OpKind::Fma { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::Splat { .. }
-        | OpKind::Arange { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Scan { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Wait { .. }
-        | OpKind::WaitAll { .. }
+        OpKind::Value(_) | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
         // Nothing else touches packets.
-        | OpKind::SendPackets { .. }
-        | OpKind::TakePackets { .. }
+        | OpKind::Comm(CommOp::SendPackets(_) | CommOp::TakePackets(_))
         // Nothing else touches LL elements.
-        | OpKind::SendLl { .. }
-        | OpKind::ReadLl { .. }
-        | OpKind::If { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Break { .. }
-        | OpKind::Continue { .. }
-        | OpKind::VarDecl { .. }
-        | OpKind::VarGet { .. }
-        | OpKind::VarSet { .. }
-        | OpKind::Split { .. } => vec![],
+        | OpKind::Comm(CommOp::SendLl(_) | CommOp::ReadLl(_))
+| OpKind::Control(_) => vec![],
     }
 }
 
@@ -216,7 +190,7 @@ fn comparable(p: &Program, form: &Linear, age: Age) -> bool {
 /// Counter and constant step of a `For`.
 fn counter_of(p: &Program, l: OpId) -> Option<(ValueId, i128)> {
     match p.kernel.op(l).kind {
-        OpKind::For { var, step, .. } => Some((var, p.int(step)?)),
+        OpKind::Control(ControlOp::For { var, step, .. }) => Some((var, p.int(step)?)),
         _ => None,
     }
 }
@@ -234,18 +208,24 @@ fn linear(p: &Program, v: ValueId) -> Linear {
         return Linear { terms: BTreeMap::new(), constant };
     }
     match p.def(v) {
-        Some(OpKind::Binary { op: BinaryOp::Add, a, b, .. }) => linear(p, *a).plus(linear(p, *b)),
-        Some(OpKind::Binary { op: BinaryOp::Sub, a, b, .. }) => linear(p, *a).plus(linear(p, *b).scaled(-1)),
-        Some(OpKind::Binary { op: BinaryOp::Mul, a, b, .. }) => match (p.int(*a), p.int(*b)) {
-            (_, Some(c)) => linear(p, *a).scaled(c),
-            (Some(c), None) => linear(p, *b).scaled(c),
-            (None, None) => atom(),
-        },
-        Some(OpKind::Binary { op: BinaryOp::Shl, a, b, .. }) => match p.int(*b) {
+        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, a, b, .. })) => {
+            linear(p, *a).plus(linear(p, *b))
+        }
+        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Sub, a, b, .. })) => {
+            linear(p, *a).plus(linear(p, *b).scaled(-1))
+        }
+        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Mul, a, b, .. })) => {
+            match (p.int(*a), p.int(*b)) {
+                (_, Some(c)) => linear(p, *a).scaled(c),
+                (Some(c), None) => linear(p, *b).scaled(c),
+                (None, None) => atom(),
+            }
+        }
+        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, a, b, .. })) => match p.int(*b) {
             Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
             _ => atom(),
         },
-        Some(OpKind::Cast { a, .. }) if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
+        Some(OpKind::Value(ValueOp::Cast { a, .. })) if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
         _ => atom(),
     }
 }

@@ -6,8 +6,8 @@ use std::collections::HashMap;
 use crate::{
     family::Target,
     ir::{
-        BinaryOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, Region, SharedId, Type,
-        ValueId, VarId,
+        BinaryOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, Region,
+        SharedId, Type, ValueId, ValueOp, VarId,
     },
 };
 
@@ -157,8 +157,8 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
         let op = f.p.kernel.op(id);
         match (&op.kind, self.form(v)) {
-            (OpKind::Rank { .. }, Form::Everywhere) => Ok(Expr::atom("args.rank")),
-            (OpKind::ScalarParam { param, .. }, Form::Everywhere) => Ok(self.arg(*param)),
+            (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
+            (OpKind::Value(ValueOp::ScalarParam { param, .. }), Form::Everywhere) => Ok(self.arg(*param)),
             (_, Form::Alias(var)) => Ok(Expr::atom(self.vars[&var].clone())),
             _ => self.compute(id),
         }
@@ -169,15 +169,15 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let f = self.f;
         let op = f.p.kernel.op(id);
         match op.kind {
-            OpKind::Rank { .. } => Ok(Expr::atom("args.rank")),
-            OpKind::ScalarParam { param, .. } => Ok(self.arg(param)),
-            OpKind::GroupIndex { .. } => Ok(self.group_index(id)),
-            OpKind::VarGet { var, .. } => Ok(Expr::atom(self.vars[&var].clone())),
-            OpKind::Epoch { word, advance: false, .. } => {
+            OpKind::Value(ValueOp::Rank { .. }) => Ok(Expr::atom("args.rank")),
+            OpKind::Value(ValueOp::ScalarParam { param, .. }) => Ok(self.arg(param)),
+            OpKind::Value(ValueOp::GroupIndex { .. }) => Ok(self.group_index(id)),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => Ok(Expr::atom(self.vars[&var].clone())),
+            OpKind::Value(ValueOp::Epoch { word, advance: false, .. }) => {
                 self.used.add(Prim::Epoch);
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
-            OpKind::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
+            OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => Ok(self.begin_epoch(id, word)),
             _ => {
                 let mut used = std::mem::take(self.used);
                 let e = ops::expression(&f.p, &mut used, &op.kind, op.loc, &mut |u, v| {
@@ -260,7 +260,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     pub fn op(&mut self, id: OpId) -> Result<(), PrintError> {
         let f = self.f;
         let op = f.p.kernel.op(id);
-        if f.barriers.before(id) && !matches!(op.kind, OpKind::Split { .. }) {
+        if f.barriers.before(id) && !matches!(op.kind, OpKind::Control(ControlOp::Split { .. })) {
             // Without touches of memory among them, waiting operations may as well come after the barrier.
             if self.pending_touches() {
                 self.flush()?;
@@ -272,7 +272,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let unseen = |v: &ValueId| {
             matches!(self.form(*v), Form::Dead | Form::Everywhere | Form::Once | Form::Alias(_))
         };
-        if outs.len() == 1 && !matches!(op.kind, OpKind::If { .. }) && unseen(&outs[0]) {
+        if outs.len() == 1 && !matches!(op.kind, OpKind::Control(ControlOp::If { .. })) && unseen(&outs[0]) {
             return Ok(());
         }
         if self.takes_tile(id)? {
@@ -283,20 +283,22 @@ impl<'f, 'k> Emitter<'f, 'k> {
         }
         match &op.kind {
             kind if is_expression(kind) => self.define(id, outs[0]),
-            OpKind::Rank { out } | OpKind::ScalarParam { out, .. } | OpKind::Epoch { out, .. } => {
-                self.define(id, *out)
+            OpKind::Value(
+                ValueOp::Rank { out } | ValueOp::ScalarParam { out, .. } | ValueOp::Epoch { out, .. },
+            ) => self.define(id, *out),
+            OpKind::Control(ControlOp::VarGet { out, .. }) => self.define(id, *out),
+            OpKind::Control(ControlOp::VarDecl { var, init }) => self.declare_var(*var, *init),
+            OpKind::Control(ControlOp::VarSet { var, value }) => self.set_var(*var, *value),
+            OpKind::Control(ControlOp::If { cond, then, otherwise, results }) => {
+                self.branch(id, *cond, then, otherwise, results)
             }
-            OpKind::VarGet { out, .. } => self.define(id, *out),
-            OpKind::VarDecl { var, init } => self.declare_var(*var, *init),
-            OpKind::VarSet { var, value } => self.set_var(*var, *value),
-            OpKind::If { cond, then, otherwise, results } => self.branch(id, *cond, then, otherwise, results),
-            OpKind::For { var, start, end, step, body } => {
+            OpKind::Control(ControlOp::For { var, start, end, step, body }) => {
                 self.counted(id, [*var, *start, *end, *step], body)
             }
-            OpKind::While { header, cond, body } => self.spin(id, header, *cond, body),
-            OpKind::Break { depth } => self.jump("break", *depth),
-            OpKind::Continue { depth } => self.jump("continue", *depth),
-            OpKind::Split { warps, body } => self.split(id, *warps, body),
+            OpKind::Control(ControlOp::While { header, cond, body }) => self.spin(id, header, *cond, body),
+            OpKind::Control(ControlOp::Break { depth }) => self.jump("break", *depth),
+            OpKind::Control(ControlOp::Continue { depth }) => self.jump("continue", *depth),
+            OpKind::Control(ControlOp::Split { warps, body }) => self.split(id, *warps, body),
             _ => self.timed(id, |e| e.memory_op(id)),
         }
     }
@@ -334,7 +336,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let name = self.vars[&var].clone();
         let dtype = self.ty(value).dtype;
         if self.form(value) == Form::Once
-            && let Some(OpKind::Binary { op, a, b, .. }) = self.f.p.def(value)
+            && let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.f.p.def(value)
             && self.form(*a) == Form::Alias(var)
             && let Some(assign) = ops::compound(*op, dtype)
         {

@@ -1,6 +1,6 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
-use crate::ir::{OpId, OpKind, Target, ValueId, VarId};
+use crate::ir::{CommOp, ControlOp, MemoryOp, OpId, OpKind, Put, Target, ValueId, ValueOp, VarId};
 
 use super::{layout::Layouts, program::Program};
 
@@ -35,7 +35,7 @@ impl Forms {
             f.forms[v.index()] = f.first_choice(p, layouts, v);
         }
         for &v in &values {
-            if let Some(OpKind::VarGet { var, .. }) = p.def(v)
+            if let Some(OpKind::Control(ControlOp::VarGet { var, .. })) = p.def(v)
                 && f.of(v) == Form::Named
                 && p.name(v).is_none()
                 && f.can_alias(p, v, *var)
@@ -85,10 +85,14 @@ impl Forms {
             return Form::Everywhere;
         }
         match kind {
-            OpKind::Const { .. } | OpKind::Splat { .. } | OpKind::Arange { .. } => return Form::Everywhere,
-            OpKind::Rank { .. } | OpKind::ScalarParam { .. } if !named => return Form::Everywhere,
+            OpKind::Value(ValueOp::Const { .. } | ValueOp::Splat { .. } | ValueOp::Arange { .. }) => {
+                return Form::Everywhere;
+            }
+            OpKind::Value(ValueOp::Rank { .. } | ValueOp::ScalarParam { .. }) if !named => {
+                return Form::Everywhere;
+            }
             // A block's index is a member that splits see too.
-            OpKind::GroupIndex { .. } if !named => {
+            OpKind::Value(ValueOp::GroupIndex { .. }) if !named => {
                 let def = p.def_id(v).expect("it is defined");
                 if p.split(def).is_none() {
                     return Form::Everywhere;
@@ -110,11 +114,12 @@ impl Forms {
         let def = p.def_id(v).expect("only defined values are asked for");
         let kind = &p.kernel.op(user).kind;
         // What an arm yields, and what a loop tests, is read at the end of the region that defines it.
-        let yielded = matches!(kind, OpKind::If { .. } | OpKind::While { .. }) && p.owner(def) == Some(user);
+        let yielded = matches!(kind, OpKind::Control(ControlOp::If { .. } | ControlOp::While { .. }))
+            && p.owner(def) == Some(user);
         if !yielded && !p.same_region(def, user) {
             return false;
         }
-        if let OpKind::Splat { out, .. } = kind {
+        if let OpKind::Value(ValueOp::Splat { out, .. }) = kind {
             return match p.users(*out) {
                 [next] => p.same_region(*next, def),
                 _ => false,
@@ -134,7 +139,8 @@ impl Forms {
             let Some(top) = p.ancestor_beside(reader, get) else {
                 return writes.iter().all(|&w| p.ancestor_beside(w, get).is_none_or(|a| at(a) < from));
             };
-            let repeated = top != reader || matches!(p.kernel.op(top).kind, OpKind::For { .. });
+            let repeated =
+                top != reader || matches!(p.kernel.op(top).kind, OpKind::Control(ControlOp::For { .. }));
             writes.iter().all(|&w| match p.ancestor_beside(w, get) {
                 None => true,
                 Some(a) if a == top => w == top || !repeated,
@@ -149,17 +155,16 @@ pub(super) fn is_pure(kind: &OpKind) -> bool {
     is_expression(kind)
         || matches!(
             kind,
-            OpKind::Const { .. }
-                | OpKind::Rank { .. }
-                | OpKind::ScalarParam { .. }
-                | OpKind::Splat { .. }
-                | OpKind::Arange { .. }
-                | OpKind::Reduce { .. }
-                | OpKind::Scan { .. }
-                | OpKind::Load { .. }
-                | OpKind::LoadMasked { .. }
-                | OpKind::Gather { .. }
-                | OpKind::VarGet { .. }
+            OpKind::Value(
+                ValueOp::Const { .. }
+                    | ValueOp::Rank { .. }
+                    | ValueOp::ScalarParam { .. }
+                    | ValueOp::Splat { .. }
+                    | ValueOp::Arange { .. }
+                    | ValueOp::Reduce { .. }
+                    | ValueOp::Scan { .. }
+            ) | OpKind::Memory(MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. })
+                | OpKind::Control(ControlOp::VarGet { .. })
         )
 }
 
@@ -167,27 +172,33 @@ pub(super) fn is_pure(kind: &OpKind) -> bool {
 pub(super) fn is_expression(kind: &OpKind) -> bool {
     matches!(
         kind,
-        OpKind::GroupIndex { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Unary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Cast { .. }
-            | OpKind::Fma { .. }
-            | OpKind::Bitcast { .. }
+        OpKind::Value(
+            ValueOp::GroupIndex { .. }
+                | ValueOp::Binary { .. }
+                | ValueOp::Unary { .. }
+                | ValueOp::Compare { .. }
+                | ValueOp::Select { .. }
+                | ValueOp::Cast { .. }
+                | ValueOp::Fma { .. }
+                | ValueOp::Bitcast { .. }
+        )
     )
 }
 
 /// Whether an operation reads its tiles one element after the other, so that an operand can be an expression.
 pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool {
     match &p.kernel.op(op).kind {
-        OpKind::Store { value, mask, .. } => mask.is_some() || layouts.of(*value).per_lane == 1,
-        OpKind::Put { parcel, value, mask, .. } => {
+        OpKind::Memory(MemoryOp::Store { value, mask, .. }) => {
+            mask.is_some() || layouts.of(*value).per_lane == 1
+        }
+        OpKind::Comm(CommOp::Put(Put { parcel, value, mask, .. })) => {
             let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
             one_rank && (mask.is_some() || layouts.of(*value).per_lane == 1)
         }
-        OpKind::Scan { .. } | OpKind::Tally { .. } | OpKind::SendPackets { .. } => false,
-        OpKind::SendLl { .. } => false,
+        OpKind::Value(ValueOp::Scan { .. })
+        | OpKind::Memory(MemoryOp::Tally { .. })
+        | OpKind::Comm(CommOp::SendPackets(_)) => false,
+        OpKind::Comm(CommOp::SendLl(_)) => false,
         _ => true,
     }
 }

@@ -5,7 +5,10 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
-use crate::ir::{Dtype, Kernel, Loc, OpId, OpKind, PACKET_BYTES, Type, ValueId, VarId};
+use crate::ir::{
+    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
+    TakePackets, Type, ValueId, VarId,
+};
 
 use super::{PrintError, program::Program};
 
@@ -114,10 +117,11 @@ impl Layouts {
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
         let (tile, per_lane) = match &op.kind {
-            OpKind::TakePackets { tiles, .. } => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => {
                 (tiles[0].out, packet(p, tiles[0].out, tiles.iter().map(|t| t.index), op.loc)?)
             }
-            OpKind::Tally { out, .. } | OpKind::ReadLl { out, .. } => (*out, 1),
+            OpKind::Memory(MemoryOp::Tally { out, .. })
+            | OpKind::Comm(CommOp::ReadLl(ReadLl { out, .. })) => (*out, 1),
             _ => return Ok(()),
         };
         match pinned[self.find(tile.0) as usize].replace(per_lane) {
@@ -129,7 +133,9 @@ impl Layouts {
     /// A lane holds one packet a step, or several, of a tile that is sent as packets: as many as what it is computed from.
     fn pin_sent(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
-        let OpKind::SendPackets { value, index, .. } = op.kind else { return Ok(()) };
+        let OpKind::Comm(CommOp::SendPackets(SendPackets { value, index, .. })) = op.kind else {
+            return Ok(());
+        };
         let per_lane = packet(p, value, [index], op.loc)?;
         match &mut pinned[self.find(value.0) as usize] {
             Some(other) if !other.is_multiple_of(per_lane) => {
@@ -149,15 +155,13 @@ impl Layouts {
             list.iter().filter(|v| k.ty(**v).is_tile()).map(|v| v.0).collect()
         };
         let sets: Vec<Vec<u32>> = match kind {
-            OpKind::If { results, .. } => results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect(),
-            OpKind::VarDecl { var, init: v } | OpKind::VarSet { var, value: v } => {
-                if k.ty(*v).is_tile() {
-                    vec![vec![var_node(*var), v.0]]
-                } else {
-                    vec![]
-                }
+            OpKind::Control(ControlOp::If { results, .. }) => {
+                results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect()
             }
-            OpKind::VarGet { out, var } => {
+            OpKind::Control(ControlOp::VarDecl { var, init: v } | ControlOp::VarSet { var, value: v }) => {
+                if k.ty(*v).is_tile() { vec![vec![var_node(*var), v.0]] } else { vec![] }
+            }
+            OpKind::Control(ControlOp::VarGet { out, var }) => {
                 if k.ty(*out).is_tile() {
                     vec![vec![var_node(*var), out.0]]
                 } else {
@@ -184,7 +188,7 @@ impl Layouts {
         for v in kind.outs().into_iter().chain(kind.operands()) {
             tiles.push((v.0, p.kernel.ty(v)));
         }
-        if let OpKind::VarDecl { var, .. } = kind {
+        if let OpKind::Control(ControlOp::VarDecl { var, .. }) = kind {
             tiles.push((self.values as u32 + var.0, p.kernel.vars[var.index()].ty));
         }
         for (node, ty) in tiles {
@@ -198,11 +202,12 @@ impl Layouts {
             }
         }
         let (tile, index) = match *kind {
-            OpKind::Load { out, index, .. } => (out, index),
-            OpKind::LoadMasked { out, index, .. } if p.loads_all_or_zero(id) => (out, index),
-            OpKind::Store { index, value, mask: None, .. } | OpKind::Put { index, value, mask: None, .. } => {
-                (value, index)
+            OpKind::Memory(MemoryOp::Load { out, index, .. }) => (out, index),
+            OpKind::Memory(MemoryOp::LoadMasked { out, index, .. }) if p.loads_all_or_zero(id) => {
+                (out, index)
             }
+            OpKind::Memory(MemoryOp::Store { index, value, mask: None, .. })
+            | OpKind::Comm(CommOp::Put(Put { index, value, mask: None, .. })) => (value, index),
             // Masked accesses, gathers and scatters go element by element, and coalesce best one a lane.
             _ => return Ok(()),
         };

@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{OpId, OpKind, Place, Target, ValueId};
+use crate::ir::{CommOp, OpId, OpKind, Place, ReadLl, SendLl, Target, ValueId};
 
 use super::{
     PrintError,
@@ -16,7 +16,7 @@ impl Emitter<'_, '_> {
     pub fn send_ll(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::SendLl { ll, target, index, value, epoch } = op.kind else {
+        let OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) = op.kind else {
             unreachable!("asked for sends only")
         };
         self.used.add(Prim::SendLl);
@@ -65,7 +65,7 @@ impl Emitter<'_, '_> {
     pub fn read_ll(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::ReadLl { out, ll, index, from, mask, epoch } = op.kind else {
+        let OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch })) = op.kind else {
             unreachable!("asked for reads only")
         };
         self.used.add(Prim::ReadLl);

@@ -1,6 +1,8 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{Dtype, Loc, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId};
+use crate::ir::{
+    CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, Put, ReduceOp, ValueId, ValueOp,
+};
 
 use super::{
     PrintError,
@@ -14,14 +16,16 @@ use super::{
 /// The buffer that an operation touches, its own instance in the case of a put.
 pub(super) fn place_of(kind: &OpKind) -> Option<Place> {
     match *kind {
-        OpKind::Load { place, .. }
-        | OpKind::LoadMasked { place, .. }
-        | OpKind::Gather { place, .. }
-        | OpKind::Store { place, .. }
-        | OpKind::Scatter { place, .. }
-        | OpKind::Atomic { place, .. }
-        | OpKind::Tally { place, .. } => Some(place),
-        OpKind::Put { buffer, .. } => Some(Place::Param(buffer)),
+        OpKind::Memory(
+            MemoryOp::Load { place, .. }
+            | MemoryOp::LoadMasked { place, .. }
+            | MemoryOp::Gather { place, .. }
+            | MemoryOp::Store { place, .. }
+            | MemoryOp::Scatter { place, .. }
+            | MemoryOp::Atomic { place, .. }
+            | MemoryOp::Tally { place, .. },
+        ) => Some(place),
+        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => Some(Place::Param(buffer)),
         _ => None,
     }
 }
@@ -32,22 +36,30 @@ impl Emitter<'_, '_> {
         let f = self.f;
         let op = f.p.kernel.op(id);
         match op.kind {
-            OpKind::Load { out, place, index, .. } => self.load_scalar(id, out, place, index),
-            OpKind::Store { place, index, value, mask } => self.store_scalar(place, index, value, mask),
-            OpKind::Atomic { out, op: how, place, index, value } => {
+            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
+                self.load_scalar(id, out, place, index)
+            }
+            OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
+                self.store_scalar(place, index, value, mask)
+            }
+            OpKind::Memory(MemoryOp::Atomic { out, op: how, place, index, value }) => {
                 self.atomic(out, how, place, index, value, op.loc)
             }
-            OpKind::Scan { out, op: how, a, exclusive } => self.scan(out, how, a, exclusive, op.loc),
-            OpKind::Tally { out, place, index, mask } => self.tally(out, place, index, mask, op.loc),
-            OpKind::Put { .. } => self.put(id),
-            OpKind::Copy { .. } => self.copy(id),
-            OpKind::Signal { .. } => self.signal(id),
-            OpKind::Wait { .. } => self.wait(id),
-            OpKind::WaitAll { .. } => self.wait_all(id),
-            OpKind::SendPackets { .. } => self.send_packets(id),
-            OpKind::TakePackets { .. } => self.take_packets(id),
-            OpKind::SendLl { .. } => self.send_ll(id),
-            OpKind::ReadLl { .. } => self.read_ll(id),
+            OpKind::Value(ValueOp::Scan { out, op: how, a, exclusive }) => {
+                self.scan(out, how, a, exclusive, op.loc)
+            }
+            OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
+                self.tally(out, place, index, mask, op.loc)
+            }
+            OpKind::Comm(CommOp::Put(_)) => self.put(id),
+            OpKind::Comm(CommOp::BulkCopy(_)) => self.copy(id),
+            OpKind::Comm(CommOp::Signal(_)) => self.signal(id),
+            OpKind::Comm(CommOp::Wait(_)) => self.wait(id),
+            OpKind::Comm(CommOp::WaitAll(_)) => self.wait_all(id),
+            OpKind::Comm(CommOp::SendPackets(_)) => self.send_packets(id),
+            OpKind::Comm(CommOp::TakePackets(_)) => self.take_packets(id),
+            OpKind::Comm(CommOp::SendLl(_)) => self.send_ll(id),
+            OpKind::Comm(CommOp::ReadLl(_)) => self.read_ll(id),
             _ => unreachable!("every other operation is written elsewhere"),
         }
     }
@@ -86,7 +98,11 @@ impl Emitter<'_, '_> {
     fn pending_writes(&self) -> bool {
         self.pending.iter().any(|i| {
             let kind = &self.f.p.kernel.op(i.op).kind;
-            matches!(kind, OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. })
+            matches!(
+                kind,
+                OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+                    | OpKind::Comm(CommOp::Put(_))
+            )
         })
     }
 

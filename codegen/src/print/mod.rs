@@ -53,7 +53,7 @@ mod writer;
 
 use serde::{Deserialize, Serialize};
 
-use crate::{family::Target, ir::Kernel};
+use crate::{family::Target, ir::Verified};
 
 pub use args::{ArgField, ArgsLayout};
 pub use error::PrintError;
@@ -109,8 +109,8 @@ pub struct Source {
     pub timeline: Option<Timeline>,
 }
 
-/// Emits a kernel, which the verifier has accepted, for a target.
-pub fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
+/// Emits a kernel for a target.
+pub fn emit(kernel: &Verified, target: Target, info: &EmitInfo) -> Result<Source, PrintError> {
     source::emit(kernel, target, info, None)
 }
 
@@ -118,7 +118,7 @@ pub fn emit(kernel: &Kernel, target: Target, info: &EmitInfo) -> Result<Source, 
 /// `timeline`, which points to [`Timeline::bytes`] bytes on each rank; `slots` is how many records a warp has room for, 1 to
 /// 65536.
 pub fn emit_with_timeline(
-    kernel: &Kernel,
+    kernel: &Verified,
     target: Target,
     info: &EmitInfo,
     slots: u32,

@@ -1,6 +1,9 @@
 //! Arithmetic as C++ expressions. What is here works on scalars and on single elements of tiles alike.
 
-use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, OpKind, ReduceOp, Type, UnaryOp, ValueId};
+use crate::ir::{
+    BinaryOp, CommOp, CompareOp, Const, Dtype, Loc, MemoryOp, OpKind, ReduceOp, Type, UnaryOp, ValueId,
+    ValueOp,
+};
 
 use super::{
     PrintError,
@@ -31,16 +34,16 @@ pub(super) fn expression(
 ) -> Result<Expr, PrintError> {
     let ty = |v: ValueId| p.kernel.ty(v);
     match *kind {
-        OpKind::Binary { out, op, a, b } => {
+        OpKind::Value(ValueOp::Binary { out, op, a, b }) => {
             let (x, y) = (operand(used, a)?, operand(used, narrow_count(p, op, b))?);
             let rounds = op == BinaryOp::Mul && ty(out).dtype == Dtype::F32 && feeds_a_sum(p, out);
             binary(used, op, ty(out).dtype, rounds, &x, &y, loc)
         }
-        OpKind::Unary { op, a, .. } => {
+        OpKind::Value(ValueOp::Unary { op, a, .. }) => {
             let x = operand(used, a)?;
             unary(used, op, ty(a).dtype, &x, loc)
         }
-        OpKind::Compare { op, a, b, .. } => {
+        OpKind::Value(ValueOp::Compare { op, a, b, .. }) => {
             let (x, y) = (operand(used, a)?, operand(used, b)?);
             let dtype = ty(a).dtype;
             if !dtype.is_arithmetic() && dtype != Dtype::Bool {
@@ -48,19 +51,19 @@ pub(super) fn expression(
             }
             Ok(compare(op, &x, &y, matches!(dtype, Dtype::U32 | Dtype::U64)))
         }
-        OpKind::Select { cond, a, b, .. } => {
+        OpKind::Value(ValueOp::Select { cond, a, b, .. }) => {
             Ok(Expr::ternary(&operand(used, cond)?, &operand(used, a)?, &operand(used, b)?))
         }
-        OpKind::Cast { out, a } => {
+        OpKind::Value(ValueOp::Cast { out, a }) => {
             let x = operand(used, a)?;
             Ok(cast(used, ty(a), ty(out), x))
         }
-        OpKind::Fma { a, b, c, .. } => {
+        OpKind::Value(ValueOp::Fma { a, b, c, .. }) => {
             used.add(Prim::Math);
             let args = [operand(used, a)?, operand(used, b)?, operand(used, c)?];
             Ok(Expr::call("fma_of", &args))
         }
-        OpKind::Bitcast { out, a } => {
+        OpKind::Value(ValueOp::Bitcast { out, a }) => {
             used.add(Prim::Bits);
             Ok(Expr::call(&format!("bits_as<{}>", type_name(ty(out).dtype)), [&operand(used, a)?]))
         }
@@ -71,7 +74,7 @@ pub(super) fn expression(
 /// A shift's count without the widening that the IR asks for and C++ does not.
 fn narrow_count(p: &Program, op: BinaryOp, count: ValueId) -> ValueId {
     match p.def(count) {
-        Some(OpKind::Cast { a, .. })
+        Some(OpKind::Value(ValueOp::Cast { a, .. }))
             if matches!(op, BinaryOp::Shl | BinaryOp::Shr)
                 && p.kernel.ty(*a) == Type::scalar(Dtype::U32)
                 && p.kernel.ty(count) == Type::scalar(Dtype::U64)
@@ -90,15 +93,20 @@ fn feeds_a_sum(p: &Program, product: ValueId) -> bool {
     let harmless = |u: &OpKind| {
         matches!(
             u,
-            OpKind::Store { .. }
-                | OpKind::Put { .. }
-                | OpKind::Cast { .. }
-                | OpKind::Bitcast { .. }
-                | OpKind::Compare { .. }
-                | OpKind::Fma { .. }
-                | OpKind::Binary { op: BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max, .. }
-                | OpKind::Unary { op: UnaryOp::Exp | UnaryOp::Sqrt, .. }
-                | OpKind::Reduce { op: ReduceOp::Min | ReduceOp::Max, .. }
+            OpKind::Memory(MemoryOp::Store { .. })
+                | OpKind::Comm(CommOp::Put(_))
+                | OpKind::Value(
+                    ValueOp::Cast { .. }
+                        | ValueOp::Bitcast { .. }
+                        | ValueOp::Compare { .. }
+                        | ValueOp::Fma { .. }
+                        | ValueOp::Binary {
+                            op: BinaryOp::Mul | BinaryOp::Div | BinaryOp::Min | BinaryOp::Max,
+                            ..
+                        }
+                        | ValueOp::Unary { op: UnaryOp::Exp | UnaryOp::Sqrt, .. }
+                        | ValueOp::Reduce { op: ReduceOp::Min | ReduceOp::Max, .. }
+                )
         )
     };
     p.users(product).iter().any(|&u| !harmless(&p.kernel.op(u).kind))

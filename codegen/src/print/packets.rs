@@ -1,6 +1,6 @@
 //! Sending and taking packets.
 
-use crate::ir::{OpId, OpKind, PACKET_BYTES, Place, Target, ValueId};
+use crate::ir::{CommOp, OpId, OpKind, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
 
 use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
 
@@ -9,7 +9,7 @@ impl Emitter<'_, '_> {
     pub fn send_packets(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::SendPackets { packets, target, index, value } = op.kind else {
+        let OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) = op.kind else {
             unreachable!("asked for sends only")
         };
         let several = self.packets_of(value) > 1;
@@ -48,7 +48,7 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let f = self.f;
         let op = f.p.kernel.op(id);
-        let OpKind::TakePackets { packets, tiles, mask } = &op.kind else {
+        let OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) = &op.kind else {
             unreachable!("asked for taking only")
         };
         self.used.add(Prim::TakePackets);

@@ -1,7 +1,7 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    Const, Kernel, OpId, OpKind, ValueId, VarId,
+    Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
 
@@ -22,7 +22,9 @@ impl<'k> Program<'k> {
         let tree = Tree::of(kernel);
         let mut var_writes = vec![vec![]; kernel.vars.len()];
         for &id in tree.in_order() {
-            if let OpKind::VarSet { var, .. } | OpKind::VarDecl { var, .. } = kernel.op(id).kind {
+            if let OpKind::Control(ControlOp::VarSet { var, .. } | ControlOp::VarDecl { var, .. }) =
+                kernel.op(id).kind
+            {
                 var_writes[var.index()].push(id);
             }
         }
@@ -62,9 +64,11 @@ impl<'k> Program<'k> {
     pub fn name(&self, v: ValueId) -> Option<&'k str> {
         let name = self.kernel.values[v.index()].name.as_deref()?;
         let told = match self.def(v)? {
-            OpKind::Rank { .. } => name == "rank",
-            OpKind::GroupIndex { .. } => name == "group",
-            OpKind::ScalarParam { param, .. } => name == self.kernel.params[param.index()].name,
+            OpKind::Value(ValueOp::Rank { .. }) => name == "rank",
+            OpKind::Value(ValueOp::GroupIndex { .. }) => name == "group",
+            OpKind::Value(ValueOp::ScalarParam { param, .. }) => {
+                name == self.kernel.params[param.index()].name
+            }
             _ => false,
         };
         (!told).then_some(name)
@@ -88,8 +92,8 @@ impl<'k> Program<'k> {
     /// Whether an operation loads a whole tile or none of it, and then has zeros: it can be done by vectors.
     pub fn loads_all_or_zero(&self, op: OpId) -> bool {
         match self.kernel.op(op).kind {
-            OpKind::LoadMasked { mask, other, .. } => {
-                matches!(self.def(mask), Some(OpKind::Splat { .. })) && self.is_zero(other)
+            OpKind::Memory(MemoryOp::LoadMasked { mask, other, .. }) => {
+                matches!(self.def(mask), Some(OpKind::Value(ValueOp::Splat { .. }))) && self.is_zero(other)
             }
             _ => false,
         }
@@ -98,7 +102,7 @@ impl<'k> Program<'k> {
     /// Whether `v` is what such a load has where it does not load, which then needs no value.
     pub fn needs_no_other(&self, op: OpId, v: ValueId) -> bool {
         let other = match self.kernel.op(op).kind {
-            OpKind::LoadMasked { other, .. } => other,
+            OpKind::Memory(MemoryOp::LoadMasked { other, .. }) => other,
             _ => return false,
         };
         other == v && self.loads_all_or_zero(op)
@@ -106,10 +110,10 @@ impl<'k> Program<'k> {
 
     fn is_zero(&self, v: ValueId) -> bool {
         match self.def(v) {
-            Some(OpKind::Const { value, .. }) => {
+            Some(OpKind::Value(ValueOp::Const { value, .. })) => {
                 matches!(value, Const::F32(0) | Const::U32(0) | Const::I32(0) | Const::U64(0))
             }
-            Some(OpKind::Splat { a, .. } | OpKind::Cast { a, .. }) => self.is_zero(*a),
+            Some(OpKind::Value(ValueOp::Splat { a, .. } | ValueOp::Cast { a, .. })) => self.is_zero(*a),
             _ => false,
         }
     }
@@ -143,7 +147,7 @@ impl<'k> Program<'k> {
     /// The split that an operation is inside of, and its warps a group.
     pub fn split(&self, op: OpId) -> Option<u32> {
         self.tree.enclosing(op).find_map(|o| match self.kernel.op(o).kind {
-            OpKind::Split { warps, .. } => Some(warps),
+            OpKind::Control(ControlOp::Split { warps, .. }) => Some(warps),
             _ => None,
         })
     }

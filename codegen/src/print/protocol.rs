@@ -1,6 +1,9 @@
 //! Puts to sets of ranks, signals and waits.
 
-use crate::ir::{Const, Loc, OpId, OpKind, ParamId, ParamKind, Place, SignalOrder, Target, ValueId};
+use crate::ir::{
+    CommOp, Const, Loc, OpId, OpKind, ParamId, ParamKind, Place, Put, Signal, SignalOrder, Target, ValueId,
+    Wait, WaitAll,
+};
 
 use super::{
     PrintError,
@@ -15,7 +18,7 @@ impl Emitter<'_, '_> {
     pub fn put(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::Put { parcel, buffer, index, value, mask } = op.kind else {
+        let OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) = op.kind else {
             unreachable!("asked for puts only")
         };
         match self.f.p.kernel.parcels[parcel.index()].target {
@@ -170,7 +173,7 @@ impl Emitter<'_, '_> {
     pub fn signal(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::Signal { parcel, flag, index, value, order } = op.kind else {
+        let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) = op.kind else {
             unreachable!("asked for signals only")
         };
         if order == SignalOrder::Relaxed {
@@ -216,7 +219,7 @@ impl Emitter<'_, '_> {
     pub fn wait(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::Wait { flag, index, from, value, .. } = op.kind else {
+        let OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) = op.kind else {
             unreachable!("asked for waits only")
         };
         self.used.add(Prim::Wait);
@@ -253,7 +256,9 @@ impl Emitter<'_, '_> {
     pub fn wait_all(&mut self, id: OpId) -> Result<(), PrintError> {
         self.flush()?;
         let op = self.f.p.kernel.op(id);
-        let OpKind::WaitAll { flag, index, count, only, per_rank, value, .. } = op.kind else {
+        let OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. })) =
+            op.kind
+        else {
             unreachable!("asked for waits only")
         };
         self.used.add(if only.is_some() { Prim::WaitSome } else { Prim::WaitAll });

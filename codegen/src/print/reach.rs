@@ -8,7 +8,7 @@
 //! needed. This holds for digits read from memory and between any two rounds of
 //! any loop, where comparing indices says nothing.
 
-use crate::ir::{BinaryOp, Dtype, OpKind, ValueId};
+use crate::ir::{BinaryOp, ControlOp, Dtype, OpKind, ValueId, ValueOp};
 
 use super::program::Program;
 
@@ -32,19 +32,21 @@ impl Reach {
             return Reach { digits: vec![], constant };
         }
         let exact = match p.def(v) {
-            Some(OpKind::Binary { op: BinaryOp::Add, a, b, .. }) => {
+            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, a, b, .. })) => {
                 Some(Reach::of(p, *a).plus(Reach::of(p, *b)))
             }
-            Some(OpKind::Binary { op: BinaryOp::Mul, a, b, .. }) => match (p.int(*a), p.int(*b)) {
-                (_, Some(by)) => Reach::of(p, *a).scaled(by),
-                (Some(by), None) => Reach::of(p, *b).scaled(by),
-                (None, None) => None,
-            },
-            Some(OpKind::Binary { op: BinaryOp::Shl, a, b, .. }) => match p.int(*b) {
+            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Mul, a, b, .. })) => {
+                match (p.int(*a), p.int(*b)) {
+                    (_, Some(by)) => Reach::of(p, *a).scaled(by),
+                    (Some(by), None) => Reach::of(p, *b).scaled(by),
+                    (None, None) => None,
+                }
+            }
+            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, a, b, .. })) => match p.int(*b) {
                 Some(by) if (0..64).contains(&by) => Reach::of(p, *a).scaled(1 << by),
                 _ => None,
             },
-            Some(OpKind::Cast { a, .. }) if unsigned(p, *a) => Some(Reach::of(p, *a)),
+            Some(OpKind::Value(ValueOp::Cast { a, .. })) if unsigned(p, *a) => Some(Reach::of(p, *a)),
             _ => None,
         };
         // What wraps has no digits any more, but for the zero bits that wrapping keeps.
@@ -103,11 +105,11 @@ fn most(p: &Program, v: ValueId) -> u128 {
         return c;
     }
     let found = match p.def(v) {
-        Some(OpKind::Rank { .. }) => u128::from(p.kernel.ranks) - 1,
-        Some(OpKind::For { end, .. }) if unsigned(p, v) => of(end).saturating_sub(1),
-        Some(OpKind::Select { a, b, .. }) => of(a).max(of(b)),
-        Some(OpKind::Cast { a, .. }) if unsigned(p, *a) => of(a),
-        Some(OpKind::Binary { op, a, b, .. }) if unsigned(p, v) => match op {
+        Some(OpKind::Value(ValueOp::Rank { .. })) => u128::from(p.kernel.ranks) - 1,
+        Some(OpKind::Control(ControlOp::For { end, .. })) if unsigned(p, v) => of(end).saturating_sub(1),
+        Some(OpKind::Value(ValueOp::Select { a, b, .. })) => of(a).max(of(b)),
+        Some(OpKind::Value(ValueOp::Cast { a, .. })) if unsigned(p, *a) => of(a),
+        Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) if unsigned(p, v) => match op {
             BinaryOp::Add => of(a) + of(b),
             BinaryOp::Mul => of(a).saturating_mul(of(b)),
             BinaryOp::Rem => constant(b).map_or(limit, |c| (c - 1).min(of(a))),

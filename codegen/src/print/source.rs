@@ -4,7 +4,10 @@ use std::collections::{BTreeSet, HashMap};
 
 use crate::{
     family::Target,
-    ir::{Kernel, OpId, OpKind, ParamKind, Place, Region, Role, SharedId, ValueId},
+    ir::{
+        CommOp, Kernel, OpId, OpKind, ParamKind, Place, ReadLl, Region, Role, SharedId, TakePackets, ValueId,
+        ValueOp, Wait, WaitAll,
+    },
 };
 
 use super::{
@@ -317,7 +320,7 @@ fn entry_body(
 /// The epoch that an operation begins.
 pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     match kernel.op(id).kind {
-        OpKind::Epoch { out, advance: true, .. } => Some(out),
+        OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) => Some(out),
         _ => None,
     }
 }
@@ -363,10 +366,12 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {
         kernel.walk(&role.body, &mut |_, op| {
-            if let OpKind::Wait { flag: param, .. }
-            | OpKind::WaitAll { flag: param, .. }
-            | OpKind::TakePackets { packets: param, .. }
-            | OpKind::ReadLl { ll: param, .. } = op.kind
+            if let OpKind::Comm(
+                CommOp::Wait(Wait { flag: param, .. })
+                | CommOp::WaitAll(WaitAll { flag: param, .. })
+                | CommOp::TakePackets(TakePackets { packets: param, .. })
+                | CommOp::ReadLl(ReadLl { ll: param, .. }),
+            ) = op.kind
             {
                 awaited.insert(param);
                 roles.insert(i);

@@ -1,7 +1,7 @@
 //! Splats for each of their uses.
 
 use crate::ir::{
-    Kernel, OpKind,
+    Kernel, OpKind, ValueOp,
     analysis::{DefUse, Tree},
     mutate::insert_before,
 };
@@ -14,10 +14,10 @@ pub(super) fn apart(kernel: &Kernel) -> Kernel {
     let uses = DefUse::of(kernel, &tree);
     let mut apart = kernel.clone();
     for &id in tree.in_order() {
-        let OpKind::Splat { out, a } = kernel.op(id).kind else { continue };
+        let OpKind::Value(ValueOp::Splat { out, a }) = kernel.op(id).kind else { continue };
         for user in uses.uses(out).iter().skip(1) {
             let copy = apart.add_value(kernel.ty(out), None);
-            insert_before(&mut apart, id, OpKind::Splat { out: copy, a });
+            insert_before(&mut apart, id, ValueOp::Splat { out: copy, a });
             let operands = apart.ops[user.index()].kind.operands_mut();
             operands.into_iter().filter(|v| **v == out).for_each(|v| *v = copy);
         }

@@ -1,6 +1,9 @@
 //! The loop over a tile's steps, and the statements in it.
 
-use crate::ir::{BinaryOp, Const, Dtype, Loc, OpKind, ParcelId, Place, ReduceOp, Target, ValueId};
+use crate::ir::{
+    BinaryOp, CommOp, Const, ControlOp, Dtype, Loc, MemoryOp, OpKind, ParcelId, Place, Put, ReduceOp, Target,
+    ValueId, ValueOp,
+};
 
 use super::{
     PrintError,
@@ -138,9 +141,9 @@ impl Emitter<'_, '_> {
         let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
         let op = f.p.kernel.op(id);
         match op.kind {
-            OpKind::Splat { a, .. } => self.scalar(a),
-            OpKind::Arange { .. } => Ok(self.element_at(step)),
-            OpKind::VarGet { var, .. } => {
+            OpKind::Value(ValueOp::Splat { a, .. }) => self.scalar(a),
+            OpKind::Value(ValueOp::Arange { .. }) => Ok(self.element_at(step)),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => {
                 let name = self.vars[&var].clone();
                 Ok(self.register_element(&name, step))
             }
@@ -173,11 +176,11 @@ impl Emitter<'_, '_> {
         }
         match self.f.p.def(v) {
             _ if e == 1 => Ok(self.element(v, step)?.text),
-            Some(OpKind::Splat { a, .. }) => {
+            Some(OpKind::Value(ValueOp::Splat { a, .. })) => {
                 self.used.add(Prim::Fill);
                 Ok(format!("fill<{e}>({})", self.scalar(*a)?.text))
             }
-            Some(OpKind::Arange { .. }) => {
+            Some(OpKind::Value(ValueOp::Arange { .. })) => {
                 self.used.add(Prim::Iota);
                 Ok(format!("iota<{e}>({})", self.at(step).text))
             }
@@ -276,52 +279,54 @@ impl Emitter<'_, '_> {
         let op = f.p.kernel.op(item.op);
         let whole = step.layout.per_lane > 1;
         match op.kind {
-            OpKind::Load { out, place, index, .. } if whole => {
+            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) if whole => {
                 let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 self.keep(out, &ty, &e, step, false);
             }
-            OpKind::Load { out, place, index, .. } => {
+            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
                 let e = self.cell(&self.base(place), index, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::LoadMasked { out, place, index, mask, .. } if whole && f.p.loads_all_or_zero(item.op) => {
+            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, .. })
+                if whole && f.p.loads_all_or_zero(item.op) =>
+            {
                 let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 let test = self.uniform_test(mask)?;
                 self.keep(out, &ty, &format!("{} ? {e} : {ty}{{}}", test.text), step, false);
             }
-            OpKind::LoadMasked { out, place, index, mask, other, .. } => {
+            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, other, .. }) => {
                 let cell = self.cell(&self.base(place), index, step)?;
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::Gather { out, place, index, mask, other, .. } => {
+            OpKind::Memory(MemoryOp::Gather { out, place, index, mask, other, .. }) => {
                 let at = self.element(index, step)?;
                 let cell = Expr::index(&self.base(place), &at);
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::Store { place, index, value, mask, .. } => {
+            OpKind::Memory(MemoryOp::Store { place, index, value, mask, .. }) => {
                 let base = self.base(place);
                 self.store_all(&base, place, index, value, mask, step)?;
             }
-            OpKind::Put { parcel, buffer, index, value, mask } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let base = self.put_base(parcel, buffer)?;
                 self.store_all(&base, Place::Param(buffer), index, value, mask, step)?;
             }
-            OpKind::Scatter { place, index, value, mask } => {
+            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
                 let at = self.element(index, step)?;
                 let cell = Expr::index(&self.base(place), &at);
                 let e = self.element(value, step)?;
                 let condition = self.condition(mask, step)?;
                 self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
             }
-            OpKind::VarDecl { var, init: value } | OpKind::VarSet { var, value } => {
+            OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
                 let name = self.vars[&var].clone();
                 self.assign_element(&name, value, step)?;
             }
-            OpKind::Reduce { out, a, op: reduce } => {
+            OpKind::Value(ValueOp::Reduce { out, a, op: reduce }) => {
                 let partial =
                     partials.iter().find(|p| p.0 == out).expect("declared before the loop").1.clone();
                 let e = self.element(a, step)?;
@@ -389,7 +394,7 @@ impl Emitter<'_, '_> {
     /// What decides for all elements of a mask at once.
     fn uniform_test(&mut self, mask: ValueId) -> Result<Expr, PrintError> {
         match self.f.p.def(mask) {
-            Some(OpKind::Splat { a, .. }) => self.scalar(*a),
+            Some(OpKind::Value(ValueOp::Splat { a, .. })) => self.scalar(*a),
             _ => unreachable!("asked for uniform masks only"),
         }
     }
@@ -411,7 +416,7 @@ impl Emitter<'_, '_> {
     /// Whether a mask is all true.
     fn always(&self, mask: ValueId) -> bool {
         match self.f.p.def(mask) {
-            Some(OpKind::Splat { a, .. }) => self.f.p.constant(*a) == Some(Const::Bool(true)),
+            Some(OpKind::Value(ValueOp::Splat { a, .. })) => self.f.p.constant(*a) == Some(Const::Bool(true)),
             _ => false,
         }
     }
@@ -444,7 +449,7 @@ impl Emitter<'_, '_> {
         let dtype = self.ty(value).dtype;
         let place = self.register_element(name, step);
         if self.form(value) == Form::Once
-            && let Some(OpKind::Binary { op, a, b, .. }) = self.f.p.def(value)
+            && let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.f.p.def(value)
             && let Some(assign) = ops::compound(*op, dtype)
             && !matches!(op, BinaryOp::Shl | BinaryOp::Shr)
             && self.element(*a, step)? == place

@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::ir::{Dtype, OpId, OpKind, ReduceOp, Region};
+use crate::ir::{CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp};
 
 use super::{
     effects::{Access, Age, accesses, conflict},
@@ -53,10 +53,12 @@ impl Barriers {
 /// after: `any` and `all` always, other reductions and scans where they hand values from warp to warp.
 fn is_meeting(p: &Program, op: OpId) -> bool {
     match p.kernel.op(op).kind {
-        OpKind::Reduce { op: ReduceOp::And | ReduceOp::Or, a, .. } if p.kernel.ty(a).dtype == Dtype::Bool => {
+        OpKind::Value(ValueOp::Reduce { op: ReduceOp::And | ReduceOp::Or, a, .. })
+            if p.kernel.ty(a).dtype == Dtype::Bool =>
+        {
             true
         }
-        OpKind::Reduce { .. } => p.lanes(op) > p.kernel.warp_size,
+        OpKind::Value(ValueOp::Reduce { .. }) => p.lanes(op) > p.kernel.warp_size,
         _ => false,
     }
 }
@@ -86,42 +88,48 @@ impl Walk<'_, '_> {
 
     fn op(&mut self, op: OpId, state: State) -> State {
         match &self.p.kernel.op(op).kind {
-            OpKind::If { then, otherwise, .. } => {
+            OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
                 let mut a = self.region(then, state.clone());
                 a.extend(self.region(otherwise, state));
                 a
             }
-            OpKind::For { body, .. } => self.looped(op, state, |w, s| (State::new(), w.region(body, s))),
-            OpKind::While { header, body, .. } => self.looped(op, state, |w, s| {
+            OpKind::Control(ControlOp::For { body, .. }) => {
+                self.looped(op, state, |w, s| (State::new(), w.region(body, s)))
+            }
+            OpKind::Control(ControlOp::While { header, body, .. }) => self.looped(op, state, |w, s| {
                 let after_header = w.region(header, s);
                 (after_header.clone(), w.region(body, after_header))
             }),
-            OpKind::Split { body, .. } => {
+            OpKind::Control(ControlOp::Split { body, .. }) => {
                 let inner = self.inside(body);
                 self.separate(op, state, &inner);
                 self.region(body, State::new());
                 State::new()
             }
-            OpKind::Break { depth } => {
+            OpKind::Control(ControlOp::Break { depth }) => {
                 let at = self.loops.len() - 1 - *depth as usize;
                 self.loops[at].breaks.extend(state);
                 State::new()
             }
-            OpKind::Continue { depth } => {
+            OpKind::Control(ControlOp::Continue { depth }) => {
                 let at = self.loops.len() - 1 - *depth as usize;
                 self.loops[at].continues.extend(state);
                 State::new()
             }
-            OpKind::Wait { .. }
-            | OpKind::WaitAll { .. }
-            | OpKind::TakePackets { .. }
-            | OpKind::ReadLl { .. }
-            | OpKind::Signal { .. } => State::new(),
-            OpKind::Tally { .. } => {
+            OpKind::Comm(
+                CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::TakePackets(_)
+                | CommOp::ReadLl(_)
+                | CommOp::Signal(_),
+            ) => State::new(),
+            OpKind::Memory(MemoryOp::Tally { .. }) => {
                 self.touch(op, state);
                 State::new()
             }
-            OpKind::Reduce { out, .. } if self.forms.of(*out) != Form::Dead && is_meeting(self.p, op) => {
+            OpKind::Value(ValueOp::Reduce { out, .. })
+                if self.forms.of(*out) != Form::Dead && is_meeting(self.p, op) =>
+            {
                 state.into_iter().map(|(i, age, met)| (i, age, met.or(Some(op)))).collect()
             }
             _ => self.touch(op, state),

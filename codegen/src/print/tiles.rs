@@ -5,7 +5,9 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ir::{Dtype, OpId, OpKind, Place, ReduceOp, Target, ValueId, VarId};
+use crate::ir::{
+    CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target, ValueId, ValueOp, VarId,
+};
 
 use super::{
     PrintError,
@@ -62,13 +64,22 @@ impl Emitter<'_, '_> {
         let f = self.f;
         let tile = |v: ValueId| f.p.kernel.ty(v).is_tile();
         let layout_of = match f.p.kernel.op(id).kind {
-            OpKind::Load { out, .. } | OpKind::VarGet { out, .. } if tile(out) => out,
-            OpKind::LoadMasked { out, .. } | OpKind::Gather { out, .. } => out,
-            OpKind::Store { value, .. } | OpKind::VarSet { value, .. } if tile(value) => value,
-            OpKind::Scatter { value, .. } => value,
-            OpKind::VarDecl { init, .. } if tile(init) => init,
-            OpKind::Reduce { a, .. } => a,
-            OpKind::Put { parcel, value, .. } if tile(value) => {
+            OpKind::Memory(MemoryOp::Load { out, .. }) | OpKind::Control(ControlOp::VarGet { out, .. })
+                if tile(out) =>
+            {
+                out
+            }
+            OpKind::Memory(MemoryOp::LoadMasked { out, .. } | MemoryOp::Gather { out, .. }) => out,
+            OpKind::Memory(MemoryOp::Store { value, .. })
+            | OpKind::Control(ControlOp::VarSet { value, .. })
+                if tile(value) =>
+            {
+                value
+            }
+            OpKind::Memory(MemoryOp::Scatter { value, .. }) => value,
+            OpKind::Control(ControlOp::VarDecl { init, .. }) if tile(init) => init,
+            OpKind::Value(ValueOp::Reduce { a, .. }) => a,
+            OpKind::Comm(CommOp::Put(Put { parcel, value, .. })) if tile(value) => {
                 match f.p.kernel.parcels[parcel.index()].target {
                     Target::Rank(_) => value,
                     Target::Mask(_) => return Ok(false),
@@ -91,7 +102,7 @@ impl Emitter<'_, '_> {
             self.flush()?;
         }
         self.flush_before(&self.reads(&item))?;
-        if let OpKind::VarDecl { var, .. } = self.f.p.kernel.op(item.op).kind
+        if let OpKind::Control(ControlOp::VarDecl { var, .. }) = self.f.p.kernel.op(item.op).kind
             && item.yields.is_none()
         {
             let v = &self.f.p.kernel.vars[var.index()];
@@ -184,11 +195,18 @@ impl Emitter<'_, '_> {
     fn loads_first(&self, items: &[Item]) -> Option<(Vec<Item>, Vec<Item>)> {
         let kind = |i: &Item| &self.f.p.kernel.op(i.op).kind;
         let reads = |i: &Item| {
-            matches!(kind(i), OpKind::Load { .. } | OpKind::LoadMasked { .. } | OpKind::Gather { .. })
-                && i.yields.is_none()
+            matches!(
+                kind(i),
+                OpKind::Memory(MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. })
+            ) && i.yields.is_none()
         };
-        let writes =
-            |i: &Item| matches!(kind(i), OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. });
+        let writes = |i: &Item| {
+            matches!(
+                kind(i),
+                OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+                    | OpKind::Comm(CommOp::Put(_))
+            )
+        };
         if items[0].layout.steps() == 1 || !items.iter().any(reads) || !items.iter().any(writes) {
             return None;
         }
@@ -236,14 +254,15 @@ impl Emitter<'_, '_> {
         }
         let place: Vec<Place> = place_of(kind).into_iter().collect();
         match kind {
-            OpKind::VarGet { var, .. } => {
+            OpKind::Control(ControlOp::VarGet { var, .. }) => {
                 vars.push(*var);
                 (vec![], vec![], vars, vec![])
             }
-            OpKind::VarDecl { var, .. } | OpKind::VarSet { var, .. } => (vec![], vec![], vars, vec![*var]),
-            OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. } => {
-                (vec![], place, vars, vec![])
+            OpKind::Control(ControlOp::VarDecl { var, .. } | ControlOp::VarSet { var, .. }) => {
+                (vec![], vec![], vars, vec![*var])
             }
+            OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+            | OpKind::Comm(CommOp::Put(_)) => (vec![], place, vars, vec![]),
             _ => (place, vec![], vars, vec![]),
         }
     }
@@ -265,7 +284,8 @@ impl Emitter<'_, '_> {
     /// Whether an item is one vector access.
     fn is_vector(&self, item: &Item) -> bool {
         let vector = match self.f.p.kernel.op(item.op).kind {
-            OpKind::Load { .. } | OpKind::Store { mask: None, .. } | OpKind::Put { mask: None, .. } => true,
+            OpKind::Memory(MemoryOp::Load { .. } | MemoryOp::Store { mask: None, .. })
+            | OpKind::Comm(CommOp::Put(Put { mask: None, .. })) => true,
             _ => self.f.p.loads_all_or_zero(item.op),
         };
         vector && item.layout.per_lane > 1 && item.yields.is_none()
@@ -299,7 +319,7 @@ impl Emitter<'_, '_> {
         let mut per_step: Vec<(ValueId, usize)> = vec![];
         for (i, item) in items.iter().enumerate() {
             let Some(out) = self.out(item) else { continue };
-            if let OpKind::Reduce { op, .. } = self.f.p.kernel.op(item.op).kind {
+            if let OpKind::Value(ValueOp::Reduce { op, .. }) = self.f.p.kernel.op(item.op).kind {
                 let partial = self.declare_partial(out, op);
                 partials.push((out, partial, op));
                 continue;

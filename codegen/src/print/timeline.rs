@@ -7,7 +7,10 @@ use std::collections::{HashMap, HashSet};
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, Target, ValueId};
+use crate::ir::{
+    BulkCopy, CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Put, Region, SendLl,
+    SendPackets, Signal, TakePackets, Target, ValueId, Wait, WaitAll,
+};
 
 use super::{
     PrintError,
@@ -152,7 +155,7 @@ impl Sites {
             all.roles.push(whole);
             kernel.walk(&role.body, &mut |id, op| {
                 let Some((kind, parameter, peers)) = told(kernel, &op.kind) else { return };
-                if let OpKind::Signal { parcel, .. } = op.kind
+                if let OpKind::Comm(CommOp::Signal(Signal { parcel, .. })) = op.kind
                     && !puts(p, parcel).is_empty()
                     && puts(p, parcel).iter().all(|&put| p.split(put) == p.split(id))
                 {
@@ -218,27 +221,33 @@ fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, Site
         Target::Mask(_) => SitePeers::Set,
     };
     Some(match op {
-        OpKind::Split { .. } => (SiteKind::Group, None, SitePeers::None),
-        OpKind::Signal { parcel, flag, .. } => {
+        OpKind::Control(ControlOp::Split { .. }) => (SiteKind::Group, None, SitePeers::None),
+        OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) => {
             (SiteKind::Signal, Some(*flag), peers_of(&kernel.parcels[parcel.index()].target))
         }
-        OpKind::Wait { flag, .. } => (SiteKind::Wait, Some(*flag), SitePeers::Rank),
-        OpKind::WaitAll { flag, only: None, per_rank, .. } => {
+        OpKind::Comm(CommOp::Wait(Wait { flag, .. })) => (SiteKind::Wait, Some(*flag), SitePeers::Rank),
+        OpKind::Comm(CommOp::WaitAll(WaitAll { flag, only: None, per_rank, .. })) => {
             (SiteKind::Wait, Some(*flag), SitePeers::Flags { per_rank: *per_rank })
         }
-        OpKind::WaitAll { flag, only: Some(_), per_rank, .. } => {
+        OpKind::Comm(CommOp::WaitAll(WaitAll { flag, only: Some(_), per_rank, .. })) => {
             (SiteKind::Wait, Some(*flag), SitePeers::Some { per_rank: *per_rank })
         }
-        OpKind::SendPackets { packets, target, .. } => (SiteKind::Send, Some(*packets), peers_of(target)),
-        OpKind::TakePackets { packets, .. } => (SiteKind::Take, Some(*packets), SitePeers::Rank),
-        OpKind::SendLl { ll, target, .. } => (SiteKind::Send, Some(*ll), peers_of(target)),
+        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, .. })) => {
+            (SiteKind::Send, Some(*packets), peers_of(target))
+        }
+        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
+            (SiteKind::Take, Some(*packets), SitePeers::Rank)
+        }
+        OpKind::Comm(CommOp::SendLl(SendLl { ll, target, .. })) => {
+            (SiteKind::Send, Some(*ll), peers_of(target))
+        }
         _ => return None,
     })
 }
 
 /// The puts of a parcel, in program order.
 fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
-    let is_put = |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Put { parcel: of, .. } | OpKind::Copy { parcel: of, .. } if of == parcel);
+    let is_put = |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Comm(CommOp::Put(Put { parcel: of, .. }) | CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel);
     p.ops().iter().filter(is_put).copied().collect()
 }
 
@@ -248,13 +257,16 @@ fn words(kernel: &Kernel, op: &OpKind) -> (ValueId, ValueId) {
         Target::Rank(v) | Target::Mask(v) => v,
     };
     match op {
-        OpKind::Signal { parcel, index, .. } => (*index, of(&kernel.parcels[parcel.index()].target)),
-        OpKind::Wait { index, from, .. } => (*index, *from),
-        OpKind::WaitAll { index, count, only, .. } => (*index, only.unwrap_or(*count)),
-        OpKind::SendPackets { target, index, .. } | OpKind::SendLl { target, index, .. } => {
-            (*index, of(target))
+        OpKind::Comm(CommOp::Signal(Signal { parcel, index, .. })) => {
+            (*index, of(&kernel.parcels[parcel.index()].target))
         }
-        OpKind::TakePackets { tiles, .. } => (tiles[0].index, tiles[0].from),
+        OpKind::Comm(CommOp::Wait(Wait { index, from, .. })) => (*index, *from),
+        OpKind::Comm(CommOp::WaitAll(WaitAll { index, count, only, .. })) => (*index, only.unwrap_or(*count)),
+        OpKind::Comm(
+            CommOp::SendPackets(SendPackets { target, index, .. })
+            | CommOp::SendLl(SendLl { target, index, .. }),
+        ) => (*index, of(target)),
+        OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => (tiles[0].index, tiles[0].from),
         _ => unreachable!("asked for what waits or sends"),
     }
 }
@@ -279,7 +291,7 @@ impl Emitter<'_, '_> {
         let (index, peers) = (self.scalar(index)?, self.scalar(peers)?);
         let rest = |site: usize| format!("{}, {}, {}", sites.names[site], index.plain(), peers.plain());
         self.w.line(&format!("timeline.end({group}, {});", rest(site)));
-        if let OpKind::Signal { parcel, .. } = kind
+        if let OpKind::Comm(CommOp::Signal(Signal { parcel, .. })) = kind
             && let Some(opened) = self.opened.get(parcel)
         {
             let line = format!("timeline.sent({group}, {opened}, {});", rest(sites.parcels[parcel]));
@@ -290,7 +302,9 @@ impl Emitter<'_, '_> {
 
     /// Notes when a parcel's first put begins. Whatever waits to be written comes after it, as do its loads.
     pub fn note_put(&mut self, id: OpId) {
-        let (OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. }) = self.f.p.kernel.op(id).kind else {
+        let (OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. }))) =
+            self.f.p.kernel.op(id).kind
+        else {
             return;
         };
         let Some(opened) = self.opened.get(&parcel) else { return };
@@ -309,7 +323,7 @@ impl Emitter<'_, '_> {
         let mut seen = HashSet::new();
         let mut parcels = vec![];
         p.kernel.walk(region, &mut |id, op| {
-            if let OpKind::Signal { parcel, flag, .. } = op.kind
+            if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) = op.kind
                 && sites.parcels.contains_key(&parcel)
                 && p.split(id).is_some() == inside
                 && seen.insert(parcel)

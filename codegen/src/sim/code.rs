@@ -1,8 +1,7 @@
 //! Linear code: what a role runs, with jumps instead of regions, so that an agent's state is a position and registers.
 
-use crate::ir::{
-    BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, ReceiptId, ReduceOp, SignalOrder, UnaryOp,
-};
+use super::insns::{CommInsn, MemoryInsn, TileInsn};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, UnaryOp};
 
 /// A scalar register.
 pub(super) type Reg = u32;
@@ -81,24 +80,11 @@ pub(super) enum Insn {
         a: Reg,
         b: Reg,
     },
-    BinaryTile {
-        op: BinaryOp,
-        dtype: Dtype,
-        out: TileReg,
-        a: TileReg,
-        b: TileReg,
-    },
     Unary {
         op: UnaryOp,
         dtype: Dtype,
         out: Reg,
         a: Reg,
-    },
-    UnaryTile {
-        op: UnaryOp,
-        dtype: Dtype,
-        out: TileReg,
-        a: TileReg,
     },
     Compare {
         op: CompareOp,
@@ -107,25 +93,11 @@ pub(super) enum Insn {
         a: Reg,
         b: Reg,
     },
-    CompareTile {
-        op: CompareOp,
-        dtype: Dtype,
-        out: TileReg,
-        a: TileReg,
-        b: TileReg,
-    },
     Select {
         out: Reg,
         cond: Reg,
         a: Reg,
         b: Reg,
-    },
-    SelectTile {
-        dtype: Dtype,
-        out: TileReg,
-        cond: TileReg,
-        a: TileReg,
-        b: TileReg,
     },
     Cast {
         from: Dtype,
@@ -133,163 +105,15 @@ pub(super) enum Insn {
         out: Reg,
         a: Reg,
     },
-    CastTile {
-        from: Dtype,
-        to: Dtype,
-        out: TileReg,
-        a: TileReg,
-    },
     Fma {
         out: Reg,
         a: Reg,
         b: Reg,
         c: Reg,
     },
-    FmaTile {
-        out: TileReg,
-        a: TileReg,
-        b: TileReg,
-        c: TileReg,
-    },
-    Splat {
-        dtype: Dtype,
-        len: u32,
-        out: TileReg,
-        a: Reg,
-    },
-    Arange {
-        len: u32,
-        out: TileReg,
-    },
-    Reduce {
-        op: ReduceOp,
-        dtype: Dtype,
-        out: Reg,
-        a: TileReg,
-    },
-    Scan {
-        op: ReduceOp,
-        dtype: Dtype,
-        exclusive: bool,
-        out: TileReg,
-        a: TileReg,
-    },
-    Load {
-        from: Access,
-        out: Reg,
-        receipt: Option<ReceiptId>,
-    },
-    LoadTile {
-        from: Access,
-        len: u32,
-        out: TileReg,
-        receipt: Option<ReceiptId>,
-    },
-    LoadMasked {
-        from: Access,
-        out: TileReg,
-        mask: TileReg,
-        other: TileReg,
-        receipt: Option<ReceiptId>,
-    },
-    Gather {
-        place: Place,
-        dtype: Dtype,
-        out: TileReg,
-        index: TileReg,
-        mask: TileReg,
-        other: TileReg,
-        receipt: Option<ReceiptId>,
-    },
-    Store {
-        to: Access,
-        value: AnyReg,
-        mask: Option<AnyReg>,
-    },
-    Scatter {
-        place: Place,
-        dtype: Dtype,
-        index: TileReg,
-        value: TileReg,
-        mask: Option<TileReg>,
-    },
-    Atomic {
-        op: ReduceOp,
-        on: Access,
-        out: Reg,
-        value: Reg,
-    },
-    Tally {
-        place: Place,
-        out: TileReg,
-        index: TileReg,
-        mask: TileReg,
-    },
-    Put {
-        target: TargetReg,
-        buffer: ParamId,
-        dtype: Dtype,
-        index: Reg,
-        value: AnyReg,
-        mask: Option<AnyReg>,
-        /// The epoch that the parcel is signalled with, where the code tells before the signal.
-        epoch: Option<EpochOf>,
-    },
-    Signal {
-        target: TargetReg,
-        flag: ParamId,
-        index: Reg,
-        value: Reg,
-        order: SignalOrder,
-    },
-    Wait {
-        receipt: ReceiptId,
-        flag: ParamId,
-        index: Reg,
-        from: Reg,
-        value: Reg,
-        epoch: Option<ParamId>,
-    },
-    WaitAll {
-        receipt: ReceiptId,
-        flag: ParamId,
-        index: Reg,
-        count: Reg,
-        only: Option<Reg>,
-        per_rank: u32,
-        value: Reg,
-        epoch: Option<ParamId>,
-    },
-    SendPackets {
-        target: TargetReg,
-        packets: ParamId,
-        dtype: Dtype,
-        index: Reg,
-        value: TileReg,
-    },
-    TakePackets {
-        packets: ParamId,
-        dtype: Dtype,
-        /// Elements of a tile.
-        len: u32,
-        tiles: Box<[TakenReg]>,
-        mask: Reg,
-    },
-    SendLl {
-        target: TargetReg,
-        ll: ParamId,
-        index: Reg,
-        value: TileReg,
-        epoch: Reg,
-    },
-    ReadLl {
-        ll: ParamId,
-        out: TileReg,
-        index: TileReg,
-        from: TileReg,
-        mask: TileReg,
-        epoch: Reg,
-    },
+    Tile(TileInsn),
+    Memory(MemoryInsn),
+    Comm(CommInsn),
     Jump {
         to: Pc,
     },
@@ -371,42 +195,11 @@ impl Compiled {
 impl Insn {
     /// Calls `visit` on every tile register of the instruction; those it writes come last.
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
-        let any = |r: &mut AnyReg, visit: &mut dyn FnMut(&mut TileReg)| {
-            if let AnyReg::Tile(t) = r {
-                visit(t);
-            }
-        };
         match self {
-            Insn::CopyTile { out, a }
-            | Insn::UnaryTile { out, a, .. }
-            | Insn::CastTile { out, a, .. }
-            | Insn::Scan { out, a, .. } => [a, out].into_iter().for_each(visit),
-            Insn::BinaryTile { out, a, b, .. } | Insn::CompareTile { out, a, b, .. } => {
-                [a, b, out].into_iter().for_each(visit);
-            }
-            Insn::SelectTile { out, cond, a, b, .. } => [cond, a, b, out].into_iter().for_each(visit),
-            Insn::FmaTile { out, a, b, c } => [a, b, c, out].into_iter().for_each(visit),
-            Insn::Splat { out, .. } | Insn::Arange { out, .. } | Insn::LoadTile { out, .. } => visit(out),
-            Insn::Reduce { a, .. } => visit(a),
-            Insn::LoadMasked { out, mask, other, .. } => [mask, other, out].into_iter().for_each(visit),
-            Insn::Gather { out, index, mask, other, .. } => {
-                [index, mask, other, out].into_iter().for_each(visit);
-            }
-            Insn::Store { value, mask, .. } | Insn::Put { value, mask, .. } => {
-                any(value, visit);
-                if let Some(mask) = mask {
-                    any(mask, visit);
-                }
-            }
-            Insn::Scatter { index, value, mask, .. } => {
-                [index, value].into_iter().chain(mask).for_each(visit);
-            }
-            Insn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
-            Insn::SendPackets { value, .. } | Insn::SendLl { value, .. } => visit(value),
-            Insn::ReadLl { out, index, from, mask, .. } => {
-                [index, from, mask, out].into_iter().for_each(visit);
-            }
-            Insn::TakePackets { tiles, .. } => tiles.iter_mut().for_each(|t| visit(&mut t.out)),
+            Insn::CopyTile { out, a } => [a, out].into_iter().for_each(visit),
+            Insn::Tile(insn) => insn.tiles(visit),
+            Insn::Memory(insn) => insn.tiles(visit),
+            Insn::Comm(insn) => insn.tiles(visit),
             Insn::Copy { .. }
             | Insn::Rank { .. }
             | Insn::ScalarParam { .. }
@@ -418,11 +211,6 @@ impl Insn {
             | Insn::Select { .. }
             | Insn::Cast { .. }
             | Insn::Fma { .. }
-            | Insn::Load { .. }
-            | Insn::Atomic { .. }
-            | Insn::Signal { .. }
-            | Insn::Wait { .. }
-            | Insn::WaitAll { .. }
             | Insn::Jump { .. }
             | Insn::Unless { .. }
             | Insn::LoopHead { .. }

@@ -74,7 +74,7 @@ fn bf16_bits(value: f32) -> u16 {
     if value.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded }
 }
 
-/// Types that Rust's `as` converts to with the semantics of [`crate::ir::OpKind::Cast`].
+/// Types that Rust's `as` converts to with the semantics of [`crate::ir::ValueOp::Cast`].
 trait Wide: Copy {
     fn from_bool(v: u8) -> Self;
     fn from_i32(v: i32) -> Self;

@@ -5,9 +5,10 @@ use std::collections::HashSet;
 use super::agent::{Agent, AgentId};
 use super::code::{Insn, TakenReg};
 use super::finding::{Finding, FindingKind};
+use super::insns::{self, CommInsn};
 use super::shadow::Event;
 use super::world::{Launch, World};
-use crate::ir::{Kernel, OpKind, PACKET_BYTES};
+use crate::ir::{CommOp, Kernel, OpKind, PACKET_BYTES, SendLl, SendPackets, Signal};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -99,13 +100,18 @@ impl World<'_> {
 
     /// The rank, and of a flag the value, that a waiting agent waits for.
     fn awaited(&self, agent: &Agent, index: u64) -> (usize, Option<u32>) {
-        match &agent.role_code().code[agent.pc as usize] {
-            Insn::Wait { from, value, .. } => (agent.get(*from) as usize, Some(agent.get(*value) as u32)),
-            Insn::WaitAll { per_rank, value, .. } => {
+        let Insn::Comm(insn) = &agent.role_code().code[agent.pc as usize] else {
+            return (agent.rank as usize, None);
+        };
+        match insn {
+            CommInsn::Wait(insns::Wait { from, value, .. }) => {
+                (agent.get(*from) as usize, Some(agent.get(*value) as u32))
+            }
+            CommInsn::WaitAll(insns::WaitAll { per_rank, value, .. }) => {
                 let from = index / u64::from((*per_rank).max(1)) % u64::from(self.machine.ranks);
                 (from as usize, Some(agent.get(*value) as u32))
             }
-            Insn::TakePackets { dtype, len, tiles, .. } => {
+            CommInsn::TakePackets(insns::TakePackets { dtype, len, tiles, .. }) => {
                 let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
                 let holds = |t: &&TakenReg| {
                     let first = agent.get(t.index) * size / packet;
@@ -114,12 +120,15 @@ impl World<'_> {
                 let tile = tiles.iter().find(holds).expect("whoever waits for a packet takes it");
                 (agent.get(tile.from) as usize, None)
             }
-            Insn::ReadLl { index: indices, from, epoch, .. } => {
+            CommInsn::ReadLl(insns::ReadLl { index: indices, from, epoch, .. }) => {
                 let at = agent.tile(*indices).view::<u32>().iter().position(|&i| u64::from(i) == index);
                 let at = at.expect("whoever waits for an element reads it");
                 (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*epoch) as u32))
             }
-            _ => unreachable!("only waits register for flags and packets"),
+            // These do not wait.
+            CommInsn::Put(_) | CommInsn::Signal(_) | CommInsn::SendPackets(_) | CommInsn::SendLl(_) => {
+                (agent.rank as usize, None)
+            }
         }
     }
 
@@ -252,9 +261,11 @@ fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usiz
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Signal { flag: to, .. }
-            | OpKind::SendPackets { packets: to, .. }
-            | OpKind::SendLl { ll: to, .. } = op.kind
+            if let OpKind::Comm(
+                CommOp::Signal(Signal { flag: to, .. })
+                | CommOp::SendPackets(SendPackets { packets: to, .. })
+                | CommOp::SendLl(SendLl { ll: to, .. }),
+            ) = op.kind
             {
                 found |= launch.is_bound(to, buffer);
             }

@@ -7,7 +7,10 @@ use super::flags::{Flag, newer};
 use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Who};
 use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, Life, World};
-use crate::ir::{Kernel, OpId, OpKind, ParamId, Place};
+use crate::ir::{
+    BulkCopy, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, ParamId, Place, Put, ReadLl, SendLl,
+    SendPackets, TakePackets, Wait, WaitAll,
+};
 
 impl World<'_> {
     /// Records a finding that is about no buffer.
@@ -262,44 +265,41 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         Place::Shared(s) => format!("shared `{}`", kernel.shared[s.index()].name),
     };
     match &kernel.op(op).kind {
-        OpKind::Load { place: p, .. } | OpKind::LoadMasked { place: p, .. } => {
+        OpKind::Memory(MemoryOp::Load { place: p, .. } | MemoryOp::LoadMasked { place: p, .. }) => {
             format!("load of {}", place(*p))
         }
-        OpKind::Gather { place: p, .. } => format!("gather from {}", place(*p)),
-        OpKind::Store { place: p, .. } => format!("store to {}", place(*p)),
-        OpKind::Scatter { place: p, .. } => format!("scatter to {}", place(*p)),
-        OpKind::Atomic { place: p, .. } => format!("atomic on {}", place(*p)),
-        OpKind::Tally { place: p, .. } => format!("tally on {}", place(*p)),
-        OpKind::Put { buffer, .. } => format!("put to {}", param(*buffer)),
-        OpKind::Copy { buffer, source, .. } => format!("copy of {} to {}", param(*source), param(*buffer)),
-        OpKind::Signal { flag, .. } => format!("signal of {}", param(*flag)),
-        OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => format!("wait on {}", param(*flag)),
-        OpKind::SendPackets { packets, .. } => format!("sending packets {}", param(*packets)),
-        OpKind::TakePackets { packets, .. } => format!("taking packets {}", param(*packets)),
-        OpKind::SendLl { ll, .. } => format!("sending LL {}", param(*ll)),
-        OpKind::ReadLl { ll, .. } => format!("reading LL {}", param(*ll)),
-        OpKind::Const { .. }
-        | OpKind::Rank { .. }
-        | OpKind::ScalarParam { .. }
-        | OpKind::Epoch { .. }
-        | OpKind::GroupIndex { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Unary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Cast { .. }
-        | OpKind::Fma { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::Splat { .. }
-        | OpKind::Arange { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Scan { .. } => "arithmetic".into(),
-        OpKind::If { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Break { .. }
-        | OpKind::Continue { .. }
-        | OpKind::Split { .. } => "control flow".into(),
-        OpKind::VarDecl { .. } | OpKind::VarGet { .. } | OpKind::VarSet { .. } => "variable".into(),
+        OpKind::Memory(MemoryOp::Gather { place: p, .. }) => format!("gather from {}", place(*p)),
+        OpKind::Memory(MemoryOp::Store { place: p, .. }) => format!("store to {}", place(*p)),
+        OpKind::Memory(MemoryOp::Scatter { place: p, .. }) => format!("scatter to {}", place(*p)),
+        OpKind::Memory(MemoryOp::Atomic { place: p, .. }) => format!("atomic on {}", place(*p)),
+        OpKind::Memory(MemoryOp::Tally { place: p, .. }) => format!("tally on {}", place(*p)),
+        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => format!("put to {}", param(*buffer)),
+        OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, source, .. })) => {
+            format!("copy of {} to {}", param(*source), param(*buffer))
+        }
+        OpKind::Comm(CommOp::Signal(crate::ir::Signal { flag, .. })) => format!("signal of {}", param(*flag)),
+        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
+            format!("wait on {}", param(*flag))
+        }
+        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
+            format!("sending packets {}", param(*packets))
+        }
+        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
+            format!("taking packets {}", param(*packets))
+        }
+        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => format!("sending LL {}", param(*ll)),
+        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => format!("reading LL {}", param(*ll)),
+        OpKind::Value(_) => "arithmetic".into(),
+        OpKind::Control(
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::Split { .. },
+        ) => "control flow".into(),
+        OpKind::Control(ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. }) => {
+            "variable".into()
+        }
     }
 }

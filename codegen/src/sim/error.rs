@@ -1,18 +1,10 @@
 //! Mistakes in setting a simulation up, and in the memory accesses of its host steps.
 
-use crate::ir::{Dtype, ParamKind, VerifyError};
+use crate::ir::{Dtype, ParamKind};
 
 /// Why a simulation cannot be set up, or a host step cannot access memory.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum SimError {
-    /// The kernel is not well-formed.
-    #[error("kernel `{kernel}` is not well-formed: {}", list(errors))]
-    Malformed {
-        /// Its variant name.
-        kernel: String,
-        /// What is wrong, in program order.
-        errors: Vec<VerifyError>,
-    },
     /// No such buffer.
     #[error("there is no buffer `{name}`; there are: {known}")]
     UnknownBuffer {
@@ -152,10 +144,6 @@ pub enum SimError {
         /// What it is.
         kind: &'static str,
     },
-}
-
-fn list(errors: &[VerifyError]) -> String {
-    errors.iter().map(VerifyError::to_string).collect::<Vec<_>>().join("; ")
 }
 
 impl From<SimError> for String {

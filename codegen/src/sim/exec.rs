@@ -6,6 +6,7 @@ use super::bulk;
 use super::code::{Insn, Pc, TileReg};
 use super::convert::{cast_scalar, cast_tile};
 use super::finding::FindingKind;
+use super::insns::{CommInsn, TileInsn};
 use super::machine::Bound;
 use super::shadow::Event;
 use super::value::Tile;
@@ -81,25 +82,7 @@ impl World<'_> {
         loop {
             self.steps += 1;
             let insn = &code[agent.pc as usize];
-            let visible = matches!(
-                insn,
-                Insn::Load { .. }
-                    | Insn::LoadTile { .. }
-                    | Insn::LoadMasked { .. }
-                    | Insn::Gather { .. }
-                    | Insn::Store { .. }
-                    | Insn::Scatter { .. }
-                    | Insn::Atomic { .. }
-                    | Insn::Tally { .. }
-                    | Insn::Put { .. }
-                    | Insn::Signal { .. }
-                    | Insn::Wait { .. }
-                    | Insn::WaitAll { .. }
-                    | Insn::SendPackets { .. }
-                    | Insn::TakePackets { .. }
-                    | Insn::SendLl { .. }
-                    | Insn::ReadLl { .. }
-            );
+            let visible = matches!(insn, Insn::Memory(_) | Insn::Comm(_));
             if visible {
                 if left == 0 {
                     self.steps -= 1;
@@ -111,7 +94,7 @@ impl World<'_> {
                 Flow::Next => {
                     agent.pc += 1;
                     // What stands next to a signal on the wrong side shows when others act right after it.
-                    if matches!(insn, Insn::Signal { .. }) && self.sched.chance(4) {
+                    if matches!(insn, Insn::Comm(CommInsn::Signal(_))) && self.sched.chance(4) {
                         agent.priority = self.sched.demoted();
                         return Stop::Stretch;
                     }
@@ -185,36 +168,13 @@ impl World<'_> {
                 let [a, b, c] = [a, b, c].map(|r| f32::from_bits(agent.get(r) as u32));
                 agent.set(out, u64::from(a.mul_add(b, c).to_bits()));
             }
-            Insn::BinaryTile { .. }
-            | Insn::UnaryTile { .. }
-            | Insn::CompareTile { .. }
-            | Insn::SelectTile { .. }
-            | Insn::CastTile { .. }
-            | Insn::FmaTile { .. }
-            | Insn::Splat { .. }
-            | Insn::Arange { .. }
-            | Insn::Reduce { .. }
-            | Insn::Scan { .. } => {
+            Insn::Tile(ref insn) => {
                 if let Err(trap) = agent.compute_tile(insn) {
                     return self.trapped(agent, trap);
                 }
             }
-            Insn::Load { .. }
-            | Insn::LoadTile { .. }
-            | Insn::LoadMasked { .. }
-            | Insn::Gather { .. }
-            | Insn::Store { .. }
-            | Insn::Scatter { .. }
-            | Insn::Atomic { .. }
-            | Insn::Tally { .. } => return self.access_memory(agent, insn),
-            Insn::Put { .. }
-            | Insn::Signal { .. }
-            | Insn::Wait { .. }
-            | Insn::WaitAll { .. }
-            | Insn::SendPackets { .. }
-            | Insn::TakePackets { .. }
-            | Insn::SendLl { .. }
-            | Insn::ReadLl { .. } => return self.communicate(id, agent, insn),
+            Insn::Memory(ref insn) => return self.access_memory(agent, insn),
+            Insn::Comm(ref insn) => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::Unless { cond, to } => {
                 if agent.get(cond) == 0 {
@@ -248,38 +208,37 @@ impl World<'_> {
 }
 
 impl Agent {
-    fn compute_tile(&mut self, insn: &Insn) -> Result<(), Trap> {
+    fn compute_tile(&mut self, insn: &TileInsn) -> Result<(), Trap> {
         match *insn {
-            Insn::BinaryTile { op, dtype, out, a, b } => {
+            TileInsn::Binary { op, dtype, out, a, b } => {
                 return self.with_tile(out, |g, out| bulk::binary(op, dtype, g.tile(a), g.tile(b), out));
             }
-            Insn::UnaryTile { op, dtype, out, a } => {
+            TileInsn::Unary { op, dtype, out, a } => {
                 self.with_tile(out, |g, out| bulk::unary(op, dtype, g.tile(a), out));
             }
-            Insn::CompareTile { op, dtype, out, a, b } => {
+            TileInsn::Compare { op, dtype, out, a, b } => {
                 self.with_tile(out, |g, out| bulk::compare_tiles(op, dtype, g.tile(a), g.tile(b), out));
             }
-            Insn::SelectTile { dtype, out, cond, a, b } => self.with_tile(out, |g, out| {
+            TileInsn::Select { dtype, out, cond, a, b } => self.with_tile(out, |g, out| {
                 bulk::select(dtype, g.tile(cond), g.tile(a), g.tile(b), out);
             }),
-            Insn::CastTile { from, to, out, a } => {
+            TileInsn::Cast { from, to, out, a } => {
                 self.with_tile(out, |g, out| cast_tile(from, to, g.tile(a), out));
             }
-            Insn::FmaTile { out, a, b, c } => {
+            TileInsn::Fma { out, a, b, c } => {
                 self.with_tile(out, |g, out| bulk::fma(g.tile(a), g.tile(b), g.tile(c), out));
             }
-            Insn::Splat { dtype, len, out, a } => {
+            TileInsn::Splat { dtype, len, out, a } => {
                 self.with_tile(out, |g, out| bulk::splat(dtype, g.get(a), len as usize, out));
             }
-            Insn::Arange { len, out } => self.with_tile(out, |_, out| bulk::arange(len as usize, out)),
-            Insn::Reduce { op, dtype, out, a } => {
+            TileInsn::Arange { len, out } => self.with_tile(out, |_, out| bulk::arange(len as usize, out)),
+            TileInsn::Reduce { op, dtype, out, a } => {
                 let bits = bulk::reduce(op, dtype, self.tile(a));
                 self.set(out, bits);
             }
-            Insn::Scan { op, dtype, exclusive, out, a } => {
+            TileInsn::Scan { op, dtype, exclusive, out, a } => {
                 self.with_tile(out, |g, out| bulk::scan(op, dtype, exclusive, g.tile(a), out));
             }
-            _ => unreachable!("called for operations on tiles"),
         }
         Ok(())
     }

@@ -1,10 +1,11 @@
 //! Puts, signals and waits, and the delivery of what is on its way.
 
 use super::agent::{Agent, AgentId};
-use super::code::{AnyReg, EpochOf, Insn, TargetReg};
+use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
 use super::exec_memory::Fault;
 use super::flags::{Flag, newer};
+use super::insns::{self, CommInsn};
 use super::sched::{Delivery, Task};
 use super::shadow::{DataEpoch, Event, Who};
 use super::value::runs;
@@ -21,11 +22,11 @@ struct Awaited {
 }
 
 impl World<'_> {
-    pub fn communicate(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Flow {
-        let done = match *insn {
-            Insn::Put { .. } => self.put(agent, insn).map(|()| true),
-            Insn::Signal { .. } => self.signal(agent, insn).map(|()| true),
-            Insn::Wait { receipt, flag, index, from, value, epoch } => {
+    pub fn communicate(&mut self, id: AgentId, agent: &mut Agent, insn: &CommInsn) -> Flow {
+        let done = match insn {
+            CommInsn::Put(insn) => self.put(agent, insn).map(|()| true),
+            CommInsn::Signal(insn) => self.signal(agent, insn).map(|()| true),
+            &CommInsn::Wait(insns::Wait { receipt, flag, index, from, value, epoch }) => {
                 let awaited = Awaited {
                     flag,
                     index: agent.get(index),
@@ -35,12 +36,11 @@ impl World<'_> {
                 self.wait(id, agent, &awaited)
                     .map(|arrived| arrived && self.received(agent, receipt, awaited.value, epoch, 1))
             }
-            Insn::WaitAll { .. } => self.wait_all(id, agent, insn),
-            Insn::SendPackets { .. } => self.send_packets(agent, insn).map(|()| true),
-            Insn::TakePackets { .. } => self.take_packets(id, agent, insn),
-            Insn::SendLl { .. } => self.send_ll(agent, insn).map(|()| true),
-            Insn::ReadLl { .. } => self.read_ll(id, agent, insn),
-            _ => unreachable!("called for communication"),
+            CommInsn::WaitAll(insn) => self.wait_all(id, agent, insn),
+            CommInsn::SendPackets(insn) => self.send_packets(agent, insn).map(|()| true),
+            CommInsn::TakePackets(insn) => self.take_packets(id, agent, insn),
+            CommInsn::SendLl(insn) => self.send_ll(agent, insn).map(|()| true),
+            CommInsn::ReadLl(insn) => self.read_ll(id, agent, insn),
         };
         match done {
             Ok(true) => Flow::Next,
@@ -70,10 +70,8 @@ impl World<'_> {
         })
     }
 
-    fn put(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::Put { target, buffer: param, dtype, index, value, mask, epoch } = *insn else {
-            unreachable!("called for puts");
-        };
+    fn put(&mut self, agent: &mut Agent, insn: &insns::Put) -> Result<(), Fault> {
+        let insns::Put { target, buffer: param, dtype, index, value, mask, epoch } = *insn;
         let size = u64::from(dtype.bytes());
         let (payload, parts) = put_parts(agent, dtype, value, mask);
         let base = agent.get(index);
@@ -124,10 +122,8 @@ impl World<'_> {
         self.clashes = clashes;
     }
 
-    fn signal(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::Signal { target, flag, index, value, order } = *insn else {
-            unreachable!("called for signals");
-        };
+    fn signal(&mut self, agent: &mut Agent, insn: &insns::Signal) -> Result<(), Fault> {
+        let insns::Signal { target, flag, index, value, order } = *insn;
         let (index, value) = (agent.get(index), agent.get(value) as u32);
         let len = agent.compiled.kernel().params[flag.index()].len;
         if index >= len {
@@ -295,10 +291,8 @@ impl World<'_> {
         Ok(true)
     }
 
-    fn wait_all(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
-        let Insn::WaitAll { receipt, flag, index, count, only, per_rank, value, epoch } = *insn else {
-            unreachable!("called for waits on several flags");
-        };
+    fn wait_all(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::WaitAll) -> Result<bool, Fault> {
+        let insns::WaitAll { receipt, flag, index, count, only, per_rank, value, epoch } = *insn;
         let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
         let only = only.map(|m| agent.get(m));
         let chosen = |i: u64| only.is_none_or(|mask| mask >> i.min(63) & 1 != 0);

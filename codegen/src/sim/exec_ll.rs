@@ -1,10 +1,10 @@
 //! Sending and reading LL elements.
 
 use super::agent::{Agent, AgentId};
-use super::code::Insn;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::flags::newer;
+use super::insns;
 use super::ll::Sent;
 use super::sched::Task;
 use super::shadow::{Event, Who};
@@ -17,10 +17,8 @@ use crate::ir::{ParamId, Place};
 const BYTES: u64 = 8;
 
 impl World<'_> {
-    pub fn send_ll(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::SendLl { target, ll, index, value, epoch } = *insn else {
-            unreachable!("called for sends");
-        };
+    pub fn send_ll(&mut self, agent: &mut Agent, insn: &insns::SendLl) -> Result<(), Fault> {
+        let insns::SendLl { target, ll, index, value, epoch } = *insn;
         let (data, first) = (agent.tile(value).clone(), agent.get(index));
         let end = first.saturating_add(data.view::<u32>().len() as u64);
         let len = agent.compiled.kernel().params[ll.index()].len;
@@ -91,10 +89,8 @@ impl World<'_> {
     }
 
     /// Reads elements once all of them have the epoch; else registers the agent as waiting for the first that has not.
-    pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
-        let Insn::ReadLl { ll, out, index, from, mask, epoch } = *insn else {
-            unreachable!("called for reads");
-        };
+    pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::ReadLl) -> Result<bool, Fault> {
+        let insns::ReadLl { ll, out, index, from, mask, epoch } = *insn;
         let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
         let len = agent.compiled.kernel().params[ll.index()].len;
         let of = |tile| agent.tile(tile).view::<u32>().to_vec();

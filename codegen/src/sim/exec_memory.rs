@@ -3,9 +3,10 @@
 use super::agent::Agent;
 use super::arith::scalar_binary;
 use super::bulk::fold_op;
-use super::code::{Access, AnyReg, Insn};
+use super::code::{Access, AnyReg};
 use super::exec::{Flow, Stop};
 use super::finding::FindingKind;
+use super::insns::{Gather, MemoryInsn, Scatter};
 use super::memory::Block as Memory;
 use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
@@ -37,31 +38,32 @@ fn write_bits(memory: &mut [u8], at: u64, size: usize, bits: u64) {
 }
 
 impl World<'_> {
-    pub fn access_memory(&mut self, agent: &mut Agent, insn: &Insn) -> Flow {
+    pub fn access_memory(&mut self, agent: &mut Agent, insn: &MemoryInsn) -> Flow {
         let done = match *insn {
-            Insn::Load { from, out, receipt } => self.load(agent, from, receipt).map(|v| agent.set(out, v)),
-            Insn::LoadTile { from, len, out, receipt } => {
+            MemoryInsn::Load { from, out, receipt } => {
+                self.load(agent, from, receipt).map(|v| agent.set(out, v))
+            }
+            MemoryInsn::LoadTile { from, len, out, receipt } => {
                 self.fill_tile(agent, out, |w, a, out| w.load_tile(a, from, len, out, receipt))
             }
-            Insn::LoadMasked { from, out, mask, other, receipt } => {
+            MemoryInsn::LoadMasked { from, out, mask, other, receipt } => {
                 self.fill_tile(agent, out, |w, a, out| {
                     w.load_masked(a, from, a.tile(mask), a.tile(other), out, receipt)
                 })
             }
-            Insn::Gather { .. } => self.gather(agent, insn),
-            Insn::Store { to, value, mask } => self.store(agent, to, value, mask),
-            Insn::Scatter { .. } => self.scatter(agent, insn),
-            Insn::Atomic { op, on, out, value } => {
+            MemoryInsn::Gather(ref gather) => self.gather(agent, gather),
+            MemoryInsn::Store { to, value, mask } => self.store(agent, to, value, mask),
+            MemoryInsn::Scatter(ref scatter) => self.scatter(agent, scatter),
+            MemoryInsn::Atomic { op, on, out, value } => {
                 let op = fold_op(op);
                 self.atomic(agent, on, |old| {
                     scalar_binary(op, on.dtype, old, agent.get(value)).unwrap_or(old)
                 })
                 .map(|old| agent.set(out, old))
             }
-            Insn::Tally { place, out, index, mask } => {
+            MemoryInsn::Tally { place, out, index, mask } => {
                 self.fill_tile(agent, out, |w, a, out| w.tally(a, place, a.tile(index), a.tile(mask), out))
             }
-            _ => unreachable!("called for memory accesses"),
         };
         match done {
             Ok(()) => Flow::Next,
@@ -193,10 +195,8 @@ impl World<'_> {
         Ok(())
     }
 
-    fn gather(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::Gather { place, dtype, out, index, mask, other, receipt } = *insn else {
-            unreachable!("called for gathers");
-        };
+    fn gather(&mut self, agent: &mut Agent, insn: &Gather) -> Result<(), Fault> {
+        let Gather { place, dtype, out, index, mask, other, receipt } = *insn;
         self.fill_tile(agent, out, |world, agent, out| {
             let size = dtype.bytes() as usize;
             let out = out.fresh_copy::<u8>(agent.tile(other));
@@ -261,10 +261,8 @@ impl World<'_> {
         Ok(())
     }
 
-    fn scatter(&mut self, agent: &Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::Scatter { place, dtype, index, value, mask } = *insn else {
-            unreachable!("called for scatters");
-        };
+    fn scatter(&mut self, agent: &Agent, insn: &Scatter) -> Result<(), Fault> {
+        let Scatter { place, dtype, index, value, mask } = *insn;
         let size = dtype.bytes() as usize;
         let index = agent.tile(index).view::<u32>();
         let mask = mask.map(|m| agent.tile(m));

@@ -3,9 +3,10 @@
 use std::ops::Range;
 
 use super::agent::{Agent, AgentId};
-use super::code::{Insn, TakenReg};
+use super::code::TakenReg;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
+use super::insns;
 use super::packets::{State, not_empty};
 use super::sched::Task;
 use super::shadow::{Event, Who};
@@ -23,10 +24,8 @@ struct Stretch {
 }
 
 impl World<'_> {
-    pub fn send_packets(&mut self, agent: &mut Agent, insn: &Insn) -> Result<(), Fault> {
-        let Insn::SendPackets { target, packets, dtype, index, value } = *insn else {
-            unreachable!("called for sends");
-        };
+    pub fn send_packets(&mut self, agent: &mut Agent, insn: &insns::SendPackets) -> Result<(), Fault> {
+        let insns::SendPackets { target, packets, dtype, index, value } = *insn;
         let mut tile = agent.tile(value).clone();
         let size = agent.compiled.kernel().packet_bytes() as usize;
         let bytes = tile.bytes() as u64;
@@ -120,10 +119,13 @@ impl World<'_> {
     }
 
     /// Takes tiles once all of them have arrived; else registers the agent as waiting for the first that has not.
-    pub fn take_packets(&mut self, id: AgentId, agent: &mut Agent, insn: &Insn) -> Result<bool, Fault> {
-        let Insn::TakePackets { packets, dtype, len, ref tiles, mask } = *insn else {
-            unreachable!("called for taking");
-        };
+    pub fn take_packets(
+        &mut self,
+        id: AgentId,
+        agent: &mut Agent,
+        insn: &insns::TakePackets,
+    ) -> Result<bool, Fault> {
+        let insns::TakePackets { packets, dtype, len, ref tiles, mask } = *insn;
         let (mask, rank) = (agent.get(mask), agent.rank as usize);
         let bytes = u64::from(len) * u64::from(dtype.bytes());
         let mut found = vec![];

@@ -21,13 +21,13 @@
 //! let loc = Loc::caller();
 //! let mut b = Builder::new("number", 2, 32, 1, loc);
 //! let out = b.param("out", ParamKind::Local, Dtype::U32, 1);
-//! let rank = b.emit(Type::scalar(Dtype::U32), loc, |out| OpKind::Rank { out });
+//! let rank = b.emit(Type::scalar(Dtype::U32), loc, |out| ValueOp::Rank { out });
 //! let zero = b.constant(Const::U32(0), loc);
 //! b.begin();
-//! b.push(OpKind::Store { place: Place::Param(out), index: zero, value: rank, mask: None }, loc);
+//! b.push(MemoryOp::Store { place: Place::Param(out), index: zero, value: rank, mask: None }, loc);
 //! let body = b.end();
 //! b.role("all", 1, body, loc);
-//! let kernel = Arc::new(Compiled::new(b.finish()).expect("well-formed"));
+//! let kernel = Arc::new(Compiled::new(verify(b.finish())?));
 //!
 //! let mut machine = Machine::new(2);
 //! machine.buffers_of(kernel.kernel())?;
@@ -55,7 +55,9 @@ mod explore;
 mod finding;
 mod flags;
 mod flatten;
+mod flatten_comm;
 mod flatten_values;
+mod insns;
 mod ll;
 mod machine;
 mod memory;

@@ -46,11 +46,12 @@ pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> u32
 
 #[cfg(test)]
 mod tests {
+    use super::super::insns::TileInsn;
     use super::*;
     use crate::ir::Dtype;
 
     fn splat(out: TileReg) -> Insn {
-        Insn::Splat { dtype: Dtype::U32, len: 4, out, a: 0 }
+        Insn::Tile(TileInsn::Splat { dtype: Dtype::U32, len: 4, out, a: 0 })
     }
 
     fn read(insns: &mut [Insn]) -> Vec<Vec<TileReg>> {

@@ -8,7 +8,7 @@ mod mail;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::ir::Kernel;
+use peerwarp_codegen::ir::{Kernel, verify};
 use peerwarp_codegen::print::{EmitInfo, PrintError, Source, emit, emit_with_timeline};
 
 /// A kernel and the name it is known by in tests.
@@ -34,7 +34,7 @@ pub fn emitted(make: fn(u32) -> Kernel, target: &str) -> Result<Source, PrintErr
     let target: Target = target.parse().expect("tests name targets that exist");
     let kernel = make(target.warp_size());
     let info = EmitInfo { command: format!("peerwarp generate {} --target {target}", kernel.variant) };
-    emit(&kernel, target, &info)
+    emit(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info)
 }
 
 #[track_caller]
@@ -350,5 +350,5 @@ pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<So
     let kernel = make(target.warp_size());
     let info =
         EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
-    emit_with_timeline(&kernel, target, &info, 256)
+    emit_with_timeline(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info, 256)
 }

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use peerwarp::codegen::ir::ParamKind;
+use peerwarp::codegen::ir::{ParamKind, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Memory};
 use peerwarp::harness::elements::{decode, encode, round};
 use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
@@ -13,7 +13,7 @@ use crate::config::AddAllGather;
 
 impl Scenario for AddAllGather {
     fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ScenarioError> {
-        let kernel = Arc::new(Compiled::new(self.trace(32)?)?);
+        let kernel = Arc::new(Compiled::new(verify(self.trace(32)?)?));
         let mut machine = Machine::new(self.ranks);
         machine.buffers_of(kernel.kernel())?;
         let rounds = u64::from(inputs.rounds);

@@ -102,6 +102,7 @@ pub fn idle(c: &Idle, a: &IdleArgs) {
 mod tests {
     use std::sync::Arc;
 
+    use peerwarp_codegen::ir::verify;
     use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Options, Strategy};
 
     use super::*;
@@ -110,7 +111,7 @@ mod tests {
     fn ranks_leave_together_under_every_schedule() {
         for ranks in [2, 5] {
             let config = Align::with_defaults(&AlignKey { ranks }).unwrap();
-            let kernel = Arc::new(Compiled::new(config.trace(32).unwrap()).unwrap());
+            let kernel = Arc::new(Compiled::new(verify(config.trace(32).unwrap()).unwrap()));
             let mut machine = Machine::new(ranks);
             machine.buffers_of(kernel.kernel()).unwrap();
             for rank in 0..ranks {

@@ -2,8 +2,7 @@
 
 use std::sync::Arc;
 
-use peerwarp_codegen::family::FamilyError;
-use peerwarp_codegen::ir::{self, Dtype, Kernel, ParamKind};
+use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified, verify};
 use peerwarp_codegen::sim::{
     Bindings, Compiled, Findings, HostMemory, Machine, Memory, Options, Report, SimError,
 };
@@ -39,18 +38,32 @@ impl SimSession {
     /// # Errors
     /// A kernel cannot be traced, does not verify, or launches disagree on a buffer.
     pub fn new(problem: Arc<dyn Problem>) -> Result<SimSession, WorkloadError> {
-        SimSession::with_edited(problem, &mut |_| {})
+        SimSession::build(problem, &mut |kernel| Compiled::new(kernel))
     }
 
-    /// As [`SimSession::new`], with kernels changed by `edit` after they were verified: for planting bugs.
-    pub fn with_edited(
+    /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
+    #[doc(hidden)]
+    pub fn planted(
         problem: Arc<dyn Problem>,
-        edit: &mut dyn FnMut(&mut Kernel),
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<SimSession, WorkloadError> {
+        SimSession::build(problem, &mut |kernel| {
+            let mut kernel = Planted::from(kernel);
+            plant(&mut kernel);
+            Compiled::planted(kernel)
+        })
+    }
+
+    fn build(
+        problem: Arc<dyn Problem>,
+        compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimSession, WorkloadError> {
         let mut machine = Machine::new(problem.ranks());
         let (mut kernels, mut epochs) = (vec![], vec![]);
         for launch in problem.launches() {
-            let kernel = compiled(launch.variant.trace(WARP_SIZE), edit)?;
+            let kernel =
+                verify(launch.variant.trace(WARP_SIZE)?).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+            let kernel = Arc::new(compile(kernel));
             let mut bindings = Bindings::new();
             for p in &kernel.kernel().params {
                 let buffer = launch.buffer(&p.name);
@@ -125,19 +138,6 @@ impl SimSession {
             sum
         })
     }
-}
-
-fn compiled(
-    traced: Result<Kernel, FamilyError>,
-    edit: &mut dyn FnMut(&mut Kernel),
-) -> Result<Arc<Compiled>, WorkloadError> {
-    let mut kernel = traced?;
-    ir::verify(&kernel).map_err(|errors| {
-        let all: Vec<String> = errors.iter().map(ToString::to_string).collect();
-        WorkloadError::Kernel(all.join("\n"))
-    })?;
-    edit(&mut kernel);
-    Ok(Arc::new(Compiled::new(kernel)?))
 }
 
 /// Name of the buffer that keeps a result of a round, which the next round overwrites.

@@ -14,7 +14,7 @@ pub fn digest(tuning: &MoeTuning, target: Target) -> Result<String, EmitError> {
     let combine = tuning.combine_launches().into_iter().map(Family::into_variant);
     let mut all = String::new();
     for variant in dispatch.chain(combine) {
-        all += &code(emit::trace(&*variant, target.warp_size())?, target)?;
+        all += &code(emit::trace(&*variant, target.warp_size())?.into_kernel(), target)?;
     }
     Ok(sha256(all.as_bytes()))
 }
@@ -22,7 +22,7 @@ pub fn digest(tuning: &MoeTuning, target: Target) -> Result<String, EmitError> {
 /// The source of a kernel without comments, and with the same line number everywhere.
 fn code(mut kernel: Kernel, target: Target) -> Result<String, EmitError> {
     forget_lines(&mut kernel);
-    let source = emit::printed("peerwarp", &kernel, target)?.text;
+    let source = emit::printed("peerwarp", &emit::verified(kernel)?, target)?.text;
     let code = |line: &str| line.split("//").next().unwrap_or_default().trim().to_owned();
     Ok(source.lines().map(code).filter(|line| !line.is_empty()).map(|line| line + "\n").collect())
 }
@@ -62,10 +62,13 @@ mod tests {
     #[test]
     fn has_code_and_neither_comments_nor_lines() {
         let variant = MoeTuning::defaults(&SHAPE).unwrap().dispatch.into_variant();
-        let kernel = emit::trace(&*variant, 32).unwrap();
+        let kernel = emit::trace(&*variant, 32).unwrap().into_kernel();
         let mut moved = kernel.clone();
         moved.ops.iter_mut().for_each(|op| op.loc.line += 1000);
-        let text = |kernel| emit::printed("peerwarp", kernel, TARGET).unwrap().text;
+        let text = |kernel: &Kernel| {
+            let kernel = emit::verified(kernel.clone()).unwrap();
+            emit::printed("peerwarp", &kernel, TARGET).unwrap().text
+        };
         assert_ne!(text(&kernel), text(&moved));
         let code = |kernel| code(kernel, TARGET).unwrap();
         assert_eq!(code(kernel.clone()), code(moved));

@@ -8,7 +8,7 @@ use crate::dsl::scope::{ScopeId, Thing, escape};
 use crate::dsl::trace::attempt;
 use crate::dsl::val::{Element, FromRaw, Raw, Val};
 use crate::dsl::{Tile, Var};
-use crate::ir::{Loc, OpKind, Region, UnaryOp, ValueId};
+use crate::ir::{ControlOp, Loc, Region, UnaryOp, ValueId};
 
 /// Kind of an `if` whose condition is known while tracing.
 #[derive(Clone, Copy, Debug)]
@@ -343,7 +343,7 @@ fn negated(cond: ValueId, loc: Loc) -> ValueId {
 }
 
 fn push(cond: ValueId, then: Region, otherwise: Region, results: Vec<(ValueId, ValueId, ValueId)>, loc: Loc) {
-    rt::push(OpKind::If { cond, then, otherwise, results }, loc);
+    rt::push(ControlOp::If { cond, then, otherwise, results }, loc);
 }
 
 /// Ends an `if` without `else`.

@@ -3,7 +3,7 @@
 use crate::dsl::rt::{self, OpenRegion, RegionKind};
 use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, splat};
 use crate::dsl::{Tile, TileVar, Var};
-use crate::ir::{BinaryOp, Loc, OpKind, Region, ValueId};
+use crate::ir::{BinaryOp, ControlOp, Loc, Region, ValueId};
 
 /// An operand of `&&` and `||`.
 #[diagnostic::on_unimplemented(
@@ -189,6 +189,6 @@ fn device<V: FromRaw>(left: Raw, is_and: bool, loc: Loc, open: Option<OpenRegion
     let (then, otherwise) = if is_and { (evaluated, decided) } else { (decided, evaluated) };
     let out = rt::fresh(ty, loc);
     let results = vec![(out.id, then.1, otherwise.1)];
-    rt::push(OpKind::If { cond, then: then.0, otherwise: otherwise.0, results }, loc);
+    rt::push(ControlOp::If { cond, then: then.0, otherwise: otherwise.0, results }, loc);
     V::from_raw(out)
 }

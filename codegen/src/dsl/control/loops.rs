@@ -7,7 +7,7 @@ use crate::dsl::scope::ScopeId;
 use crate::dsl::trace::{attempt, try_current};
 use crate::dsl::val::{FromRaw, Int, IntoVal, Val, host};
 use crate::dsl::{DevRange, Var};
-use crate::ir::{BinaryOp, Loc, OpKind, Region, ValueId};
+use crate::ir::{BinaryOp, ControlOp, Loc, OpKind, Region, ValueId};
 
 /// The ends of a range `a..b`.
 #[derive(Debug)]
@@ -217,7 +217,7 @@ impl<T: Int> Iterator for DeviceIter<T> {
         }
         let body = self.open.take()?.close();
         let [start, end, step] = self.bounds;
-        rt::push(OpKind::For { var: self.id, start, end, step, body }, self.loc);
+        rt::push(ControlOp::For { var: self.id, start, end, step, body }, self.loc);
         None
     }
 }
@@ -280,7 +280,11 @@ impl Exit {
                 .note(drawing.loc, "the loop is here"));
             }
             let depth = t.open_scopes().skip(inner).filter(|s| s.kind.is_loop()).count() as u32;
-            let exit = if word == "break" { OpKind::Break { depth } } else { OpKind::Continue { depth } };
+            let exit = if word == "break" {
+                OpKind::Control(ControlOp::Break { depth })
+            } else {
+                OpKind::Control(ControlOp::Continue { depth })
+            };
             t.builder.push(exit, loc);
             Ok(())
         });
@@ -320,7 +324,10 @@ fn passed() -> bool {
     try_current(|t| {
         let last = t.builder.open_ops(t.builder.depth() - 1).last();
         last.is_some_and(|&op| {
-            matches!(t.builder.kernel.op(op).kind, OpKind::Break { .. } | OpKind::Continue { .. })
+            matches!(
+                t.builder.kernel.op(op).kind,
+                OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. })
+            )
         })
     })
     .unwrap_or(false)
@@ -384,7 +391,7 @@ impl While {
     pub fn done(&mut self) -> bool {
         let Some(DeviceWhile { header, cond, body }) = self.device.take() else { return false };
         let body = body.close();
-        rt::push(OpKind::While { header, cond, body }, self.loc);
+        rt::push(ControlOp::While { header, cond, body }, self.loc);
         true
     }
 

@@ -3,7 +3,7 @@
 use crate::dsl::rt::{self, Mark};
 use crate::dsl::trace::{Nameable, Trace, try_current};
 use crate::dsl::val::FromRaw;
-use crate::ir::OpKind;
+use crate::ir::{ControlOp, OpKind};
 
 /// Names what a `let` bound. One name goes to what was yielded last since the mark; several go to the results of a
 /// device `if`, when that is what came last.
@@ -26,7 +26,10 @@ pub fn named<T>(mark: Mark, value: T, name: &str) -> T {
 
 fn name_results(t: &mut Trace, names: &[&str]) {
     let last = t.builder.open_ops(t.builder.depth() - 1).last().copied();
-    let Some(OpKind::If { results, .. }) = last.map(|op| &t.builder.kernel.op(op).kind) else { return };
+    let Some(OpKind::Control(ControlOp::If { results, .. })) = last.map(|op| &t.builder.kernel.op(op).kind)
+    else {
+        return;
+    };
     let outs: Vec<_> = results.iter().map(|r| r.0).collect();
     let new = &t.yielded[t.yielded.len() - names.len()..];
     let same = outs.len() == names.len()

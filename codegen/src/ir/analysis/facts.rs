@@ -52,18 +52,18 @@ impl Facts {
 
     fn step(&mut self, kernel: &Kernel, kind: &OpKind, vars: &mut [u32]) {
         match kind {
-            OpKind::VarDecl { var, init: value } | OpKind::VarSet { var, value } => {
+            OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
                 vars[var.index()] = vars[var.index()].min(self.zero_bits(*value));
             }
-            OpKind::For { var, start, step, .. } => {
+            OpKind::Control(ControlOp::For { var, start, step, .. }) => {
                 self.zeros[var.index()] = self.zero_bits(*start).min(self.zero_bits(*step));
             }
-            OpKind::If { results, .. } => {
+            OpKind::Control(ControlOp::If { results, .. }) => {
                 for &(out, then, otherwise) in results {
                     self.zeros[out.index()] = self.zero_bits(then).min(self.zero_bits(otherwise));
                 }
             }
-            OpKind::VarGet { out, var } => self.zeros[out.index()] = vars[var.index()],
+            OpKind::Control(ControlOp::VarGet { out, var }) => self.zeros[out.index()] = vars[var.index()],
             _ => {
                 for out in kind.outs() {
                     let ty = kernel.ty(out);
@@ -87,17 +87,19 @@ impl Facts {
     fn computed(&self, kernel: &Kernel, kind: &OpKind) -> u32 {
         let z = |v: &ValueId| self.zero_bits(*v);
         match kind {
-            OpKind::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
-            OpKind::Unary { op: UnaryOp::Neg | UnaryOp::Abs, a, .. } => z(a),
-            OpKind::Select { a, b, .. } => z(a).min(z(b)),
-            OpKind::Cast { a, .. } if kernel.ty(*a).dtype.is_int() => z(a),
-            OpKind::Splat { a, .. }
-            | OpKind::Reduce { a, op: ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max, .. }
-            | OpKind::Reduce { a, op: ReduceOp::And | ReduceOp::Or, .. }
-            | OpKind::Bitcast { a, .. } => z(a),
+            OpKind::Value(ValueOp::Binary { op, a, b, .. }) => self.binary(*op, *a, *b),
+            OpKind::Value(ValueOp::Unary { op: UnaryOp::Neg | UnaryOp::Abs, a, .. }) => z(a),
+            OpKind::Value(ValueOp::Select { a, b, .. }) => z(a).min(z(b)),
+            OpKind::Value(ValueOp::Cast { a, .. }) if kernel.ty(*a).dtype.is_int() => z(a),
+            OpKind::Value(
+                ValueOp::Splat { a, .. }
+                | ValueOp::Reduce { a, op: ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max, .. }
+                | ValueOp::Reduce { a, op: ReduceOp::And | ReduceOp::Or, .. }
+                | ValueOp::Bitcast { a, .. },
+            ) => z(a),
             // An exclusive scan starts from the operation's identity, which only for these two is zero.
-            OpKind::Scan { a, op: ReduceOp::Sum | ReduceOp::Or, .. } => z(a),
-            OpKind::Scan { a, exclusive: false, .. } => z(a),
+            OpKind::Value(ValueOp::Scan { a, op: ReduceOp::Sum | ReduceOp::Or, .. }) => z(a),
+            OpKind::Value(ValueOp::Scan { a, exclusive: false, .. }) => z(a),
             _ => 0,
         }
     }

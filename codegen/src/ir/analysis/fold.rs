@@ -9,15 +9,15 @@ pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Co
         return None;
     }
     match kind {
-        OpKind::Const { value, .. } => Some(*value),
-        OpKind::Binary { op, a, b, .. } => binary(*op, known(*a)?, known(*b)?),
-        OpKind::Unary { op, a, .. } => unary(*op, known(*a)?),
-        OpKind::Compare { op, a, b, .. } => compare(*op, known(*a)?, known(*b)?),
-        OpKind::Select { cond, a, b, .. } => match known(*cond)? {
+        OpKind::Value(ValueOp::Const { value, .. }) => Some(*value),
+        OpKind::Value(ValueOp::Binary { op, a, b, .. }) => binary(*op, known(*a)?, known(*b)?),
+        OpKind::Value(ValueOp::Unary { op, a, .. }) => unary(*op, known(*a)?),
+        OpKind::Value(ValueOp::Compare { op, a, b, .. }) => compare(*op, known(*a)?, known(*b)?),
+        OpKind::Value(ValueOp::Select { cond, a, b, .. }) => match known(*cond)? {
             Const::Bool(true) => known(*a),
             _ => known(*b),
         },
-        OpKind::Cast { a, .. } => match known(*a)? {
+        OpKind::Value(ValueOp::Cast { a, .. }) => match known(*a)? {
             Const::Bool(b) => wrap(ty.dtype, b.into()),
             c => wrap(ty.dtype, c.as_int()?),
         },

@@ -42,8 +42,10 @@ impl Exprs<'_> {
             format!("{name}({})", args.join(", "))
         };
         match kind {
-            OpKind::Binary { op: BinaryOp::Min | BinaryOp::Max, a, b, .. } => call(kind.name(), &[*a, *b]),
-            OpKind::Binary { op, a, b, .. } => {
+            OpKind::Value(ValueOp::Binary { op: BinaryOp::Min | BinaryOp::Max, a, b, .. }) => {
+                call(kind.name(), &[*a, *b])
+            }
+            OpKind::Value(ValueOp::Binary { op, a, b, .. }) => {
                 let binds = strength(*op);
                 // The right operand needs parentheses at equal strength: a - (b - c).
                 self.infix(
@@ -53,13 +55,15 @@ impl Exprs<'_> {
                     outer,
                 )
             }
-            OpKind::Compare { op, a, b, .. } => {
+            OpKind::Value(ValueOp::Compare { op, a, b, .. }) => {
                 self.infix(op.symbol(), (self.at(*a, 1, depth), self.at(*b, 1, depth)), 1, outer)
             }
             // Conversions and shapes don't matter to somebody who wants to know what goes where.
-            OpKind::Cast { a, .. } | OpKind::Splat { a, .. } => self.at(*a, outer, depth),
-            OpKind::Unary { op: UnaryOp::Not, a, .. } => format!("!{}", self.at(*a, 9, depth)),
-            OpKind::Reduce { op, a, .. } => {
+            OpKind::Value(ValueOp::Cast { a, .. } | ValueOp::Splat { a, .. }) => self.at(*a, outer, depth),
+            OpKind::Value(ValueOp::Unary { op: UnaryOp::Not, a, .. }) => {
+                format!("!{}", self.at(*a, 9, depth))
+            }
+            OpKind::Value(ValueOp::Reduce { op, a, .. }) => {
                 let name = match (op, self.kernel.ty(*a).dtype) {
                     (ReduceOp::Or, Dtype::Bool) => "any",
                     (ReduceOp::And, Dtype::Bool) => "all",
@@ -67,50 +71,55 @@ impl Exprs<'_> {
                 };
                 call(name, &[*a])
             }
-            OpKind::Unary { a, .. } | OpKind::Bitcast { a, .. } | OpKind::Scan { a, .. } => {
-                call(kind.name(), &[*a])
-            }
-            OpKind::Select { cond, a, b, .. } => call("select", &[*cond, *a, *b]),
-            OpKind::Fma { a, b, c, .. } => call("fma", &[*a, *b, *c]),
-            OpKind::ScalarParam { param, .. } | OpKind::Epoch { word: param, .. } => {
+            OpKind::Value(
+                ValueOp::Unary { a, .. } | ValueOp::Bitcast { a, .. } | ValueOp::Scan { a, .. },
+            ) => call(kind.name(), &[*a]),
+            OpKind::Value(ValueOp::Select { cond, a, b, .. }) => call("select", &[*cond, *a, *b]),
+            OpKind::Value(ValueOp::Fma { a, b, c, .. }) => call("fma", &[*a, *b, *c]),
+            OpKind::Value(ValueOp::ScalarParam { param, .. } | ValueOp::Epoch { word: param, .. }) => {
                 self.kernel.params[param.index()].name.clone()
             }
-            OpKind::Rank { .. } => "rank".into(),
-            OpKind::GroupIndex { .. } => "group".into(),
-            OpKind::Arange { .. } => "lanes".into(),
-            OpKind::VarGet { var, .. } => {
+            OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
+            OpKind::Value(ValueOp::GroupIndex { .. }) => "group".into(),
+            OpKind::Value(ValueOp::Arange { .. }) => "lanes".into(),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => {
                 let name = self.kernel.vars[var.index()].name.clone();
                 name.unwrap_or_else(|| self.names.var(*var))
             }
-            OpKind::Load { place, index, .. }
-            | OpKind::LoadMasked { place, index, .. }
-            | OpKind::Gather { place, index, .. }
-            | OpKind::Tally { place, index, .. }
-            | OpKind::Atomic { place, index, .. } => {
+            OpKind::Memory(
+                MemoryOp::Load { place, index, .. }
+                | MemoryOp::LoadMasked { place, index, .. }
+                | MemoryOp::Gather { place, index, .. }
+                | MemoryOp::Tally { place, index, .. }
+                | MemoryOp::Atomic { place, index, .. },
+            ) => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
-            OpKind::ReadLl { ll, index, .. } => {
+            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }
-            OpKind::Const { .. }
-            | OpKind::Store { .. }
-            | OpKind::Scatter { .. }
-            | OpKind::Put { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Wait { .. }
-            | OpKind::WaitAll { .. }
-            | OpKind::SendPackets { .. }
-            | OpKind::TakePackets { .. }
-            | OpKind::SendLl { .. }
-            | OpKind::If { .. }
-            | OpKind::For { .. }
-            | OpKind::While { .. }
-            | OpKind::Break { .. }
-            | OpKind::Continue { .. }
-            | OpKind::VarDecl { .. }
-            | OpKind::VarSet { .. }
-            | OpKind::Split { .. } => self.names.defined(v),
+            OpKind::Value(ValueOp::Const { .. })
+            | OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+            | OpKind::Comm(
+                CommOp::Put(_)
+                | CommOp::BulkCopy(_)
+                | CommOp::Signal(_)
+                | CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::SendPackets(_)
+                | CommOp::TakePackets(_)
+                | CommOp::SendLl(_),
+            )
+            | OpKind::Control(
+                ControlOp::If { .. }
+                | ControlOp::For { .. }
+                | ControlOp::While { .. }
+                | ControlOp::Break { .. }
+                | ControlOp::Continue { .. }
+                | ControlOp::VarDecl { .. }
+                | ControlOp::VarSet { .. }
+                | ControlOp::Split { .. },
+            ) => self.names.defined(v),
         }
     }
 

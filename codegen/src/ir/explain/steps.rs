@@ -99,12 +99,12 @@ impl<'k> Teller<'k> {
     fn step(&self, id: OpId, groups: u64) -> Option<Step> {
         let op = self.kernel.op(id);
         match &op.kind {
-            OpKind::If { cond, then, otherwise, .. } => {
+            OpKind::Control(ControlOp::If { cond, then, otherwise, .. }) => {
                 let (then, otherwise) = (self.region(then, groups), self.region(otherwise, groups));
                 let cond = self.exprs.text(*cond);
                 (!then.is_empty() || !otherwise.is_empty()).then_some(Step::If { cond, then, otherwise })
             }
-            OpKind::For { var, start, end, step, body } => {
+            OpKind::Control(ControlOp::For { var, start, end, step, body }) => {
                 let steps = self.region(body, groups);
                 let dealt = self.facts.int(*step) == Some(groups.into()) && self.is_group_index(*start);
                 let spread = (dealt && groups > 1).then_some(groups);
@@ -114,26 +114,30 @@ impl<'k> Teller<'k> {
                 let by = if dealt { "1".into() } else { by };
                 matters(&steps).then_some(Step::ForEach { counter, start, end, by, spread, steps })
             }
-            OpKind::While { header, cond, body } => {
+            OpKind::Control(ControlOp::While { header, cond, body }) => {
                 let mut steps = self.region(header, groups);
                 steps.extend(self.region(body, groups));
                 let cond = self.exprs.text(*cond);
                 matters(&steps).then_some(Step::While { cond, steps })
             }
-            OpKind::Split { warps, body } => {
+            OpKind::Control(ControlOp::Split { warps, body }) => {
                 let each = self.kernel.block_warps / warps;
                 let steps = self.region(body, groups * u64::from(each));
                 (!steps.is_empty()).then_some(Step::Split { warps: *warps, groups: each, steps })
             }
-            OpKind::Break { depth } => Some(Step::Leave { round_only: false, depth: *depth }),
-            OpKind::Continue { depth } => Some(Step::Leave { round_only: true, depth: *depth }),
+            OpKind::Control(ControlOp::Break { depth }) => {
+                Some(Step::Leave { round_only: false, depth: *depth })
+            }
+            OpKind::Control(ControlOp::Continue { depth }) => {
+                Some(Step::Leave { round_only: true, depth: *depth })
+            }
             kind => self.action(kind, op.loc).map(Step::Do),
         }
     }
 
     fn is_group_index(&self, v: ValueId) -> bool {
         match self.exprs.defs.def(v) {
-            Def::Op(id) => matches!(self.kernel.op(id).kind, OpKind::GroupIndex { .. }),
+            Def::Op(id) => matches!(self.kernel.op(id).kind, OpKind::Value(ValueOp::GroupIndex { .. })),
             Def::Counter(_) | Def::Nothing => false,
         }
     }
@@ -157,46 +161,49 @@ impl<'k> Teller<'k> {
             ..action
         };
         Some(match kind {
-            OpKind::Load { out, place, index, .. } => at(Deed::Reads, *place, index, out),
-            OpKind::LoadMasked { out, place, index, mask, .. }
-            | OpKind::Gather { out, place, index, mask, .. } => {
-                masked(at(Deed::Reads, *place, index, out), Some(mask))
+            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => at(Deed::Reads, *place, index, out),
+            OpKind::Memory(
+                MemoryOp::LoadMasked { out, place, index, mask, .. }
+                | MemoryOp::Gather { out, place, index, mask, .. },
+            ) => masked(at(Deed::Reads, *place, index, out), Some(mask)),
+            OpKind::Memory(
+                MemoryOp::Store { place, index, value, mask }
+                | MemoryOp::Scatter { place, index, value, mask },
+            ) => masked(at(Deed::Writes, *place, index, value), mask.as_ref()),
+            OpKind::Memory(MemoryOp::Atomic { place, index, value, .. }) => {
+                at(Deed::Updates, *place, index, value)
             }
-            OpKind::Store { place, index, value, mask } | OpKind::Scatter { place, index, value, mask } => {
-                masked(at(Deed::Writes, *place, index, value), mask.as_ref())
-            }
-            OpKind::Atomic { place, index, value, .. } => at(Deed::Updates, *place, index, value),
-            OpKind::Tally { out, place, index, mask } => {
+            OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
                 masked(at(Deed::Updates, *place, index, out), Some(mask))
             }
-            OpKind::Put { parcel, buffer, index, value, mask } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
             }
-            OpKind::Copy { parcel, buffer, index, source, len, .. } => {
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, len, .. })) => {
                 let copy = at(Deed::Puts, Place::Param(*buffer), index, index);
                 let bytes = u64::from(*len) * u64::from(self.kernel.params[source.index()].element_bytes());
                 Action { ranks: Some(self.parcel_target(*parcel)), bytes, ..copy }
             }
-            OpKind::Signal { parcel, flag, index, value, .. } => {
+            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, .. })) => {
                 let signal = at(Deed::Signals, Place::Param(*flag), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..signal }
             }
-            OpKind::Wait { flag, index, from, value, .. } => {
+            OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 Action { ranks: Some(format!("rank `{}`", text(from))), ..wait }
             }
-            OpKind::WaitAll { flag, index, count, only, value, .. } => {
+            OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, value, .. })) => {
                 let wait = at(Deed::Waits, Place::Param(*flag), index, value);
                 let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
                 let wait = masked(wait, only.as_ref());
                 Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
             }
-            OpKind::SendPackets { packets, target, index, value } => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 let send = at(Deed::Sends, Place::Param(*packets), index, value);
                 Action { ranks: Some(self.target(*target)), ..send }
             }
-            OpKind::TakePackets { packets, tiles, mask } => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
                 let first = tiles.first()?;
                 let take = at(Deed::Takes, Place::Param(*packets), &first.index, &first.out);
                 let pieces = tiles.len() as u32;
@@ -209,39 +216,15 @@ impl<'k> Teller<'k> {
                 let bytes = take.bytes * u64::from(pieces);
                 Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
             }
-            OpKind::SendLl { ll, target, index, value, .. } => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
                 let send = at(Deed::Sends, Place::Param(*ll), index, value);
                 Action { ranks: Some(self.target(*target)), ..send }
             }
-            OpKind::ReadLl { out, ll, index, from, mask, .. } => {
+            OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, .. })) => {
                 let read = at(Deed::Waits, Place::Param(*ll), index, out);
                 Action { ranks: Some(format!("rank `{}`", text(from))), ..masked(read, Some(mask)) }
             }
-            OpKind::Const { .. }
-            | OpKind::Rank { .. }
-            | OpKind::ScalarParam { .. }
-            | OpKind::Epoch { .. }
-            | OpKind::GroupIndex { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Unary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Cast { .. }
-            | OpKind::Fma { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::Splat { .. }
-            | OpKind::Arange { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Scan { .. }
-            | OpKind::If { .. }
-            | OpKind::For { .. }
-            | OpKind::While { .. }
-            | OpKind::Break { .. }
-            | OpKind::Continue { .. }
-            | OpKind::VarDecl { .. }
-            | OpKind::VarGet { .. }
-            | OpKind::VarSet { .. }
-            | OpKind::Split { .. } => return None,
+            OpKind::Value(_) | OpKind::Control(_) => return None,
         })
     }
 

@@ -46,7 +46,7 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
     match &mut kernel.ops[op.index()].kind {
-        OpKind::Signal { order, .. } => *order = SignalOrder::Relaxed,
+        OpKind::Comm(CommOp::Signal(Signal { order, .. })) => *order = SignalOrder::Relaxed,
         other => return Err(MutateError::NoParcel { op: other.name() }),
     }
     Ok(())
@@ -57,16 +57,18 @@ fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), Muta
     let ty = kernel.ty(old);
     let (way, size) = if by < 0 { (BinaryOp::Sub, by.saturating_neg()) } else { (BinaryOp::Add, by) };
     let by = number_value(kernel, op, ty, size)?;
-    let new = define_before(kernel, op, ty, |out| OpKind::Binary { out, op: way, a: old, b: by });
+    let new = define_before(kernel, op, ty, |out| ValueOp::Binary { out, op: way, a: old, b: by });
     operand::set(kernel, op, slot, new);
     Ok(())
 }
 
 fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     match &kernel.op(op).kind {
-        OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } => {
-            Ok(*parcel)
-        }
+        OpKind::Comm(
+            CommOp::Put(Put { parcel, .. })
+            | CommOp::BulkCopy(BulkCopy { parcel, .. })
+            | CommOp::Signal(Signal { parcel, .. }),
+        ) => Ok(*parcel),
         other => Err(MutateError::NoParcel { op: other.name() }),
     }
 }
@@ -82,7 +84,9 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         _ => None,
     };
     let is_put = |o: OpId| match kernel.op(o).kind {
-        OpKind::Put { parcel: p, .. } | OpKind::Copy { parcel: p, .. } => p == parcel,
+        OpKind::Comm(CommOp::Put(Put { parcel: p, .. }) | CommOp::BulkCopy(BulkCopy { parcel: p, .. })) => {
+            p == parcel
+        }
         _ => false,
     };
     let first_put = tree
@@ -127,7 +131,7 @@ fn guard(kernel: &mut Kernel, site: &Site, when: &Condition, whole_parcel: bool)
         let value = named(kernel, op, &when.name)?;
         let ty = kernel.ty(value);
         let number = number_value(kernel, op, ty, when.number)?;
-        let cond = define_before(kernel, op, ty.with_dtype(Dtype::Bool), |out| OpKind::Compare {
+        let cond = define_before(kernel, op, ty.with_dtype(Dtype::Bool), |out| ValueOp::Compare {
             out,
             op: when.op,
             a: value,
@@ -149,7 +153,7 @@ fn replace_value(
     for &id in tree.in_order() {
         let kind = &kernel.op(id).kind;
         let counter = match kind {
-            OpKind::For { var, .. } => Some(*var),
+            OpKind::Control(ControlOp::For { var, .. }) => Some(*var),
             _ => None,
         };
         let named = |v: &ValueId| kernel.values[v.index()].name.as_deref() == Some(name);
@@ -196,11 +200,11 @@ fn substitute(kernel: &mut Kernel, op: OpId, old: ValueId, new: ValueId) {
 
 fn keep_epoch(kernel: &mut Kernel, name: &str) -> Result<(), MutateError> {
     let tree = Tree::of(kernel);
-    let is_it = |&&o: &&OpId| matches!(kernel.op(o).kind, OpKind::Epoch { word, .. } if kernel.params[word.index()].name == name);
+    let is_it = |&&o: &&OpId| matches!(kernel.op(o).kind, OpKind::Value(ValueOp::Epoch { word, .. }) if kernel.params[word.index()].name == name);
     let Some(&found) = tree.in_order().iter().find(is_it) else {
         return Err(MutateError::NoSuchEpoch { name: name.into() });
     };
-    if let OpKind::Epoch { advance, .. } = &mut kernel.ops[found.index()].kind {
+    if let OpKind::Value(ValueOp::Epoch { advance, .. }) = &mut kernel.ops[found.index()].kind {
         *advance = false;
     }
     Ok(())

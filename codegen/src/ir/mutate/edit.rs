@@ -19,7 +19,7 @@ pub(super) fn siblings(kernel: &mut Kernel, op: OpId) -> Option<(&mut Vec<OpId>,
 }
 
 /// Adds an operation right before another.
-pub(crate) fn insert_before(kernel: &mut Kernel, op: OpId, kind: OpKind) {
+pub(crate) fn insert_before(kernel: &mut Kernel, op: OpId, kind: impl Into<OpKind>) {
     let loc = kernel.op(op).loc;
     let new = kernel.add_op(kind, loc);
     if let Some((ops, index)) = siblings(kernel, op) {
@@ -28,11 +28,11 @@ pub(crate) fn insert_before(kernel: &mut Kernel, op: OpId, kind: OpKind) {
 }
 
 /// Adds an operation that defines a value right before another.
-pub(super) fn define_before(
+pub(super) fn define_before<K: Into<OpKind>>(
     kernel: &mut Kernel,
     op: OpId,
     ty: Type,
-    kind: impl FnOnce(ValueId) -> OpKind,
+    kind: impl FnOnce(ValueId) -> K,
 ) -> ValueId {
     let out = kernel.add_value(ty, None);
     insert_before(kernel, op, kind(out));
@@ -42,7 +42,7 @@ pub(super) fn define_before(
 /// Adds a constant at the start of the prologue, where everything sees it.
 pub(super) fn constant(kernel: &mut Kernel, value: Const) -> ValueId {
     let out = kernel.add_value(Type::scalar(value.dtype()), None);
-    let id = kernel.add_op(OpKind::Const { out, value }, kernel.loc);
+    let id = kernel.add_op(ValueOp::Const { out, value }, kernel.loc);
     kernel.prologue.ops.insert(0, id);
     out
 }
@@ -60,7 +60,7 @@ pub(super) fn wrap_in_if(kernel: &mut Kernel, op: OpId, cond: ValueId) {
     let then = Region { ops: vec![op] };
     if let Some(position) = Tree::of(kernel).position(op) {
         let branch =
-            kernel.add_op(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+            kernel.add_op(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
         region_mut(kernel, position).ops[position.index] = branch;
     }
 }

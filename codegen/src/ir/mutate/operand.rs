@@ -21,10 +21,16 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     let Op { kind, loc } = &mut kernel.ops[op.index()];
     if let Some(v) = field(kind, slot) {
         *v = new;
-    } else if let OpKind::SendPackets { target, .. } | OpKind::SendLl { target, .. } = kind {
+    } else if let OpKind::Comm(
+        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }),
+    ) = kind
+    {
         *target = retarget(*target, new);
-    } else if let OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } | OpKind::Signal { parcel, .. } =
-        kind
+    } else if let OpKind::Comm(
+        CommOp::Put(Put { parcel, .. })
+        | CommOp::BulkCopy(BulkCopy { parcel, .. })
+        | CommOp::Signal(Signal { parcel, .. }),
+    ) = kind
     {
         let target = retarget(kernel.parcels[parcel.index()].target, new);
         *parcel = ParcelId(kernel.parcels.len() as u32);
@@ -42,46 +48,66 @@ fn retarget(old: Target, new: ValueId) -> Target {
 /// The slot's field, if the operation has it. Targets are no field of operations but of parcels.
 fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
     match (slot, kind) {
-        (Slot::Index, OpKind::SendLl { index, .. } | OpKind::ReadLl { index, .. }) => Some(index),
-        (Slot::Value, OpKind::SendLl { epoch, .. } | OpKind::ReadLl { epoch, .. }) => Some(epoch),
-        (Slot::From, OpKind::ReadLl { from, .. }) => Some(from),
-        (Slot::Mask, OpKind::ReadLl { mask, .. }) => Some(mask),
-        (Slot::Count, OpKind::WaitAll { count, .. }) => Some(count),
-        (Slot::From, OpKind::Wait { from, .. }) => Some(from),
-        (Slot::From, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.from),
-        (Slot::Index, OpKind::TakePackets { tiles, .. }) => tiles.first_mut().map(|t| &mut t.index),
-        (
-            Slot::Mask,
-            OpKind::TakePackets { mask, .. }
-            | OpKind::WaitAll { only: Some(mask), .. }
-            | OpKind::Tally { mask, .. },
-        ) => Some(mask),
         (
             Slot::Index,
-            OpKind::Load { index, .. }
-            | OpKind::LoadMasked { index, .. }
-            | OpKind::Gather { index, .. }
-            | OpKind::Store { index, .. }
-            | OpKind::Scatter { index, .. }
-            | OpKind::Atomic { index, .. }
-            | OpKind::Tally { index, .. }
-            | OpKind::Put { index, .. }
-            | OpKind::Copy { index, .. }
-            | OpKind::Signal { index, .. }
-            | OpKind::Wait { index, .. }
-            | OpKind::WaitAll { index, .. }
-            | OpKind::SendPackets { index, .. },
+            OpKind::Comm(CommOp::SendLl(SendLl { index, .. }) | CommOp::ReadLl(ReadLl { index, .. })),
         ) => Some(index),
         (
             Slot::Value,
-            OpKind::Store { value, .. }
-            | OpKind::Scatter { value, .. }
-            | OpKind::Atomic { value, .. }
-            | OpKind::Put { value, .. }
-            | OpKind::Signal { value, .. }
-            | OpKind::Wait { value, .. }
-            | OpKind::WaitAll { value, .. }
-            | OpKind::SendPackets { value, .. },
+            OpKind::Comm(CommOp::SendLl(SendLl { epoch, .. }) | CommOp::ReadLl(ReadLl { epoch, .. })),
+        ) => Some(epoch),
+        (Slot::From, OpKind::Comm(CommOp::ReadLl(ReadLl { from, .. }))) => Some(from),
+        (Slot::Mask, OpKind::Comm(CommOp::ReadLl(ReadLl { mask, .. }))) => Some(mask),
+        (Slot::Count, OpKind::Comm(CommOp::WaitAll(WaitAll { count, .. }))) => Some(count),
+        (Slot::From, OpKind::Comm(CommOp::Wait(Wait { from, .. }))) => Some(from),
+        (Slot::From, OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. }))) => {
+            tiles.first_mut().map(|t| &mut t.from)
+        }
+        (Slot::Index, OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. }))) => {
+            tiles.first_mut().map(|t| &mut t.index)
+        }
+        (
+            Slot::Mask,
+            OpKind::Comm(
+                CommOp::TakePackets(TakePackets { mask, .. })
+                | CommOp::WaitAll(WaitAll { only: Some(mask), .. }),
+            )
+            | OpKind::Memory(MemoryOp::Tally { mask, .. }),
+        ) => Some(mask),
+        (
+            Slot::Index,
+            OpKind::Memory(
+                MemoryOp::Load { index, .. }
+                | MemoryOp::LoadMasked { index, .. }
+                | MemoryOp::Gather { index, .. }
+                | MemoryOp::Store { index, .. }
+                | MemoryOp::Scatter { index, .. }
+                | MemoryOp::Atomic { index, .. }
+                | MemoryOp::Tally { index, .. },
+            )
+            | OpKind::Comm(
+                CommOp::Put(Put { index, .. })
+                | CommOp::BulkCopy(BulkCopy { index, .. })
+                | CommOp::Signal(Signal { index, .. })
+                | CommOp::Wait(Wait { index, .. })
+                | CommOp::WaitAll(WaitAll { index, .. })
+                | CommOp::SendPackets(SendPackets { index, .. }),
+            ),
+        ) => Some(index),
+        (
+            Slot::Value,
+            OpKind::Memory(
+                MemoryOp::Store { value, .. }
+                | MemoryOp::Scatter { value, .. }
+                | MemoryOp::Atomic { value, .. },
+            )
+            | OpKind::Comm(
+                CommOp::Put(Put { value, .. })
+                | CommOp::Signal(Signal { value, .. })
+                | CommOp::Wait(Wait { value, .. })
+                | CommOp::WaitAll(WaitAll { value, .. })
+                | CommOp::SendPackets(SendPackets { value, .. }),
+            ),
         ) => Some(value),
         _ => None,
     }
@@ -105,7 +131,7 @@ pub(super) fn number_value(kernel: &mut Kernel, op: OpId, ty: Type, n: i64) -> R
     let scalar = constant(kernel, number(ty.dtype, n)?);
     Ok(match ty.len {
         None => scalar,
-        Some(_) => define_before(kernel, op, ty, |out| OpKind::Splat { out, a: scalar }),
+        Some(_) => define_before(kernel, op, ty, |out| ValueOp::Splat { out, a: scalar }),
     })
 }
 
@@ -132,8 +158,10 @@ pub(super) fn named(kernel: &mut Kernel, op: OpId, name: &str) -> Result<ValueId
         let kind = &kernel.op(id).kind;
         let before = tree.position(id).is_some_and(|p| p.role.is_none()) || tree.dominates(id, op);
         match kind {
-            OpKind::For { var, .. } if is(var) && tree.enclosing(op).any(|o| o == id) => value = Some(*var),
-            OpKind::VarDecl { var, .. }
+            OpKind::Control(ControlOp::For { var, .. }) if is(var) && tree.enclosing(op).any(|o| o == id) => {
+                value = Some(*var)
+            }
+            OpKind::Control(ControlOp::VarDecl { var, .. })
                 if before && kernel.vars[var.index()].name.as_deref() == Some(name) =>
             {
                 variable = Some(*var);
@@ -146,7 +174,7 @@ pub(super) fn named(kernel: &mut Kernel, op: OpId, name: &str) -> Result<ValueId
         (Some(v), _) => Ok(v),
         (None, Some(var)) => {
             let ty = kernel.vars[var.index()].ty;
-            Ok(define_before(kernel, op, ty, |out| OpKind::VarGet { out, var }))
+            Ok(define_before(kernel, op, ty, |out| ControlOp::VarGet { out, var }))
         }
         (None, None) => Err(MutateError::NoSuchName { name: name.into(), loc: kernel.op(op).loc }),
     }

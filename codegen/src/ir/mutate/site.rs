@@ -132,46 +132,32 @@ fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
         Place::Shared(s) => kernel.shared[s.index()].name.as_str(),
     };
     match kind {
-        OpKind::Load { place: at, .. }
-        | OpKind::LoadMasked { place: at, .. }
-        | OpKind::Gather { place: at, .. } => Some((Access::Load, place(at))),
-        OpKind::Store { place: at, .. } | OpKind::Scatter { place: at, .. } => {
+        OpKind::Memory(
+            MemoryOp::Load { place: at, .. }
+            | MemoryOp::LoadMasked { place: at, .. }
+            | MemoryOp::Gather { place: at, .. },
+        ) => Some((Access::Load, place(at))),
+        OpKind::Memory(MemoryOp::Store { place: at, .. } | MemoryOp::Scatter { place: at, .. }) => {
             Some((Access::Store, place(at)))
         }
-        OpKind::Atomic { place: at, .. } | OpKind::Tally { place: at, .. } => {
+        OpKind::Memory(MemoryOp::Atomic { place: at, .. } | MemoryOp::Tally { place: at, .. }) => {
             Some((Access::Atomic, place(at)))
         }
-        OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => Some((Access::Put, param(buffer))),
-        OpKind::Signal { flag, .. } => Some((Access::Signal, param(flag))),
-        OpKind::Wait { flag, .. } | OpKind::WaitAll { flag, .. } => Some((Access::Wait, param(flag))),
-        OpKind::SendPackets { packets, .. } => Some((Access::Send, param(packets))),
-        OpKind::TakePackets { packets, .. } => Some((Access::Take, param(packets))),
-        OpKind::SendLl { ll, .. } => Some((Access::Send, param(ll))),
-        OpKind::ReadLl { ll, .. } => Some((Access::Wait, param(ll))),
-        OpKind::Const { .. }
-        | OpKind::Rank { .. }
-        | OpKind::ScalarParam { .. }
-        | OpKind::Epoch { .. }
-        | OpKind::GroupIndex { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Unary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Cast { .. }
-        | OpKind::Fma { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::Splat { .. }
-        | OpKind::Arange { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Scan { .. }
-        | OpKind::If { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Break { .. }
-        | OpKind::Continue { .. }
-        | OpKind::VarDecl { .. }
-        | OpKind::VarGet { .. }
-        | OpKind::VarSet { .. }
-        | OpKind::Split { .. } => None,
+        OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
+            Some((Access::Put, param(buffer)))
+        }
+        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => Some((Access::Signal, param(flag))),
+        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
+            Some((Access::Wait, param(flag)))
+        }
+        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
+            Some((Access::Send, param(packets)))
+        }
+        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
+            Some((Access::Take, param(packets)))
+        }
+        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => Some((Access::Send, param(ll))),
+        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => Some((Access::Wait, param(ll))),
+        OpKind::Value(_) | OpKind::Control(_) => None,
     }
 }

@@ -16,7 +16,7 @@ fn facts(build: impl FnOnce(&mut Sample) -> Vec<ValueId>) -> (Vec<ValueId>, Fact
 }
 
 fn unknown(s: &mut Sample) -> ValueId {
-    s.value("", U32, |out| OpKind::Rank { out })
+    s.value("", U32, |out| ValueOp::Rank { out })
 }
 
 #[test]
@@ -48,11 +48,11 @@ fn constants_fold_through_unary_compare_select_and_cast() {
     let (v, f) = facts(|s| {
         let minus = s.constant(Const::I32(-1));
         let (zero, four) = (s.u32(0), s.u32(4));
-        let bits = s.value("", U32, |out| OpKind::Unary { out, op: UnaryOp::PopCount, a: minus });
-        let none = s.value("", U32, |out| OpKind::Unary { out, op: UnaryOp::TrailingZeros, a: zero });
+        let bits = s.value("", U32, |out| ValueOp::Unary { out, op: UnaryOp::PopCount, a: minus });
+        let none = s.value("", U32, |out| ValueOp::Unary { out, op: UnaryOp::TrailingZeros, a: zero });
         let less = s.compare("", CompareOp::Lt, zero, four);
-        let chosen = s.value("", U32, |out| OpKind::Select { out, cond: less, a: four, b: zero });
-        let wide = s.value("", Type::scalar(Dtype::U64), |out| OpKind::Cast { out, a: minus });
+        let chosen = s.value("", U32, |out| ValueOp::Select { out, cond: less, a: four, b: zero });
+        let wide = s.value("", Type::scalar(Dtype::U64), |out| ValueOp::Cast { out, a: minus });
         let me = unknown(s);
         let maybe = s.binary("", BinaryOp::Add, me, four);
         vec![bits, none, less, chosen, wide, maybe]
@@ -85,7 +85,7 @@ fn divisibility_of_arithmetic() {
         let up = s.binary("", BinaryOp::Shl, me, two);
         let rest = s.binary("", BinaryOp::Rem, product, twelve);
         let masked = s.binary("", BinaryOp::And, me, eight);
-        let wide = s.value("", Type::scalar(Dtype::U64), |out| OpKind::Cast { out, a: product });
+        let wide = s.value("", Type::scalar(Dtype::U64), |out| ValueOp::Cast { out, a: product });
         vec![by12, sum, product, quotient, third, shifted, up, rest, masked, wide, me]
     });
     let got: Vec<_> = v.iter().map(|&v| f.multiple_of(v)).collect();
@@ -100,10 +100,10 @@ fn divisibility_of_counters_and_variables() {
         let still = s.var("still", sixteen);
         let mut seen = vec![];
         s.for_each("i", (zero, end, sixteen), |s, i| {
-            let get = s.value("", U32, |out| OpKind::VarGet { out, var: at });
-            let kept = s.value("", U32, |out| OpKind::VarGet { out, var: still });
+            let get = s.value("", U32, |out| ControlOp::VarGet { out, var: at });
+            let kept = s.value("", U32, |out| ControlOp::VarGet { out, var: still });
             let next = s.binary("", BinaryOp::Add, get, two);
-            s.op(OpKind::VarSet { var: at, value: next });
+            s.op(ControlOp::VarSet { var: at, value: next });
             seen.extend([i, get, kept]);
         });
         seen
@@ -120,7 +120,7 @@ fn results_of_if_take_what_both_arms_share() {
         let out = s.b.kernel.add_value(U32, None);
         let (then, otherwise) = (s.region(|_| {}), s.region(|_| {}));
         let eight = s.u32(8);
-        s.op(OpKind::If { cond, then, otherwise, results: vec![(out, eight, twelve)] });
+        s.op(ControlOp::If { cond, then, otherwise, results: vec![(out, eight, twelve)] });
         vec![out]
     });
     assert_eq!((f.multiple_of(v[0]), f.constant(v[0])), (4, None));
@@ -130,11 +130,11 @@ fn results_of_if_take_what_both_arms_share() {
 fn an_exclusive_scan_keeps_divisibility_only_if_its_identity_is_zero() {
     let (v, f) = facts(|s| {
         let ty = Type::tile(Dtype::U32, 4);
-        let lanes = s.value("", ty, |out| OpKind::Arange { out });
+        let lanes = s.value("", ty, |out| ValueOp::Arange { out });
         let eight = s.u32(8);
-        let by = s.value("", ty, |out| OpKind::Splat { out, a: eight });
+        let by = s.value("", ty, |out| ValueOp::Splat { out, a: eight });
         let a = s.binary("", BinaryOp::Mul, lanes, by);
-        let mut scan = |op, exclusive| s.value("", ty, |out| OpKind::Scan { out, op, a, exclusive });
+        let mut scan = |op, exclusive| s.value("", ty, |out| ValueOp::Scan { out, op, a, exclusive });
         vec![scan(ReduceOp::Sum, true), scan(ReduceOp::Min, true), scan(ReduceOp::Min, false)]
     });
     let got: Vec<_> = v.iter().map(|&v| f.multiple_of(v)).collect();
@@ -148,11 +148,11 @@ fn definitions_and_uses() {
     let table = DefUse::of(&k, &tree);
     let named = |n: &str| ValueId(k.values.iter().position(|v| v.name.as_deref() == Some(n)).unwrap() as u32);
     let Def::Op(epoch) = table.def(named("epoch")) else { panic!("an operation defines the epoch") };
-    assert!(matches!(k.op(epoch).kind, OpKind::Epoch { .. }));
+    assert!(matches!(k.op(epoch).kind, OpKind::Value(ValueOp::Epoch { .. })));
     let kinds: Vec<_> = table.uses(named("epoch")).iter().map(|&o| k.op(o).kind.name()).collect();
     assert_eq!(kinds, ["&", "signal", "wait"]);
     assert!(matches!(table.def(named("from")), Def::Counter(_)));
-    let OpKind::Put { parcel, .. } =
+    let OpKind::Comm(CommOp::Put(Put { parcel, .. })) =
         k.op(tree.in_order().iter().copied().find(|&o| k.op(o).kind.name() == "put").unwrap()).kind
     else {
         unreachable!()

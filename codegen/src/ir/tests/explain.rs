@@ -22,22 +22,22 @@ fn steps(build: impl FnOnce(&mut Sample, Place)) -> String {
     let x = s.b.param("x", ParamKind::Local, Dtype::U32, 4096);
     s.role("r", 2, |s| build(s, Place::Param(x)));
     let k = s.finish();
-    verify(&k).unwrap();
+    verify(k.clone()).unwrap();
     explain(&k).to_string().split_once("## Role").unwrap().1.into()
 }
 
 fn rank(s: &mut Sample) -> ValueId {
-    s.value("me", U32, |out| OpKind::Rank { out })
+    s.value("me", U32, |out| ValueOp::Rank { out })
 }
 
 fn load(s: &mut Sample, place: Place, index: ValueId, len: u32) -> ValueId {
-    s.value("", Type::tile(Dtype::U32, len), |out| OpKind::Load { out, place, index, receipt: None })
+    s.value("", Type::tile(Dtype::U32, len), |out| MemoryOp::Load { out, place, index, receipt: None })
 }
 
 fn is_first(s: &mut Sample) -> ValueId {
     let me = rank(s);
     let zero = s.u32(0);
-    s.value("", Type::scalar(Dtype::Bool), |out| OpKind::Compare { out, op: CompareOp::Eq, a: me, b: zero })
+    s.value("", Type::scalar(Dtype::Bool), |out| ValueOp::Compare { out, op: CompareOp::Eq, a: me, b: zero })
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn unrolled_sequences_are_told_once() {
             let cond = is_first(s);
             let then = s.region(|s| {
                 let v = load(s, x, index, 32);
-                s.op(OpKind::Store { place: x, index, value: v, mask: None });
+                s.op(MemoryOp::Store { place: x, index, value: v, mask: None });
             });
-            s.op(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] });
+            s.op(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] });
         }
         let zero = s.u32(0);
         load(s, x, zero, 64);
@@ -93,20 +93,20 @@ fn branches_and_loops_in_words() {
             let cond = is_first(s);
             let nothing = Region::default();
             let otherwise = s.region(|s| _ = load(s, x, zero, 8));
-            s.op(OpKind::If { cond, then: nothing.clone(), otherwise, results: vec![] });
+            s.op(ControlOp::If { cond, then: nothing.clone(), otherwise, results: vec![] });
             let mut cond = ValueId(0);
             let header = s.region(|s| cond = is_first(s));
             let body = s.region(|s| {
                 let value = load(s, x, one, 8);
                 let leave = is_first(s);
-                let then = s.region(|s| _ = s.op(OpKind::Break { depth: 1 }));
+                let then = s.region(|s| _ = s.op(ControlOp::Break { depth: 1 }));
                 let otherwise = s.region(|s| {
-                    s.op(OpKind::Store { place: x, index: four, value, mask: None });
-                    s.op(OpKind::Continue { depth: 0 });
+                    s.op(MemoryOp::Store { place: x, index: four, value, mask: None });
+                    s.op(ControlOp::Continue { depth: 0 });
                 });
-                s.op(OpKind::If { cond: leave, then, otherwise, results: vec![] });
+                s.op(ControlOp::If { cond: leave, then, otherwise, results: vec![] });
             });
-            s.op(OpKind::While { header, cond, body });
+            s.op(ControlOp::While { header, cond, body });
         });
         s.for_each("quiet", (zero, four, one), |s, _| _ = rank(s));
     });
@@ -138,11 +138,11 @@ fn expressions_keep_their_parentheses() {
         let inner = s.binary("", BinaryOp::Sub, me, two);
         let index = s.binary("", BinaryOp::Sub, product, inner);
         let v = load(s, x, index, 1);
-        s.op(OpKind::Store { place: x, index: three, value: v, mask: None });
+        s.op(MemoryOp::Store { place: x, index: three, value: v, mask: None });
         let shifted = s.binary("", BinaryOp::Shl, index, two);
         let index = s.binary("", BinaryOp::Min, shifted, three);
         let v = load(s, x, index, 2);
-        s.op(OpKind::Store { place: x, index: two, value: v, mask: None });
+        s.op(MemoryOp::Store { place: x, index: two, value: v, mask: None });
     });
     assert_snapshot!(text, @"
      `r`: 2 blocks, 0 to 1
@@ -160,7 +160,7 @@ fn expressions_keep_their_parentheses() {
 fn a_group_index_with_another_step_is_no_dealing_out() {
     let text = steps(|s, x| {
         let (three, four) = (s.u32(3), s.u32(4));
-        let group = s.value("", U32, |out| OpKind::GroupIndex { out });
+        let group = s.value("", U32, |out| ValueOp::GroupIndex { out });
         s.for_each("t", (group, four, three), |s, t| _ = load(s, x, t, 1));
     });
     assert_snapshot!(text, @"
@@ -196,7 +196,7 @@ fn traffic_counts_every_round_of_an_unrolled_loop() {
         for k in 0..3 {
             let index = s.u32(k);
             let v = load(s, Place::Param(x), index, 8);
-            s.op(OpKind::Store { place: Place::Param(y), index, value: v, mask: None });
+            s.op(MemoryOp::Store { place: Place::Param(y), index, value: v, mask: None });
         }
     });
     let traffic = explain(&s.finish()).roles.remove(0).traffic;
@@ -242,19 +242,27 @@ fn masks_of_true_and_waits_for_a_computed_count() {
     s.role("r", 1, |s| {
         let truth = s.constant(Const::Bool(true));
         let tile = Type::tile(Dtype::U32, 8);
-        let mask = s.value("", tile.with_dtype(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
-        let index = s.value("", tile, |out| OpKind::Arange { out });
+        let mask = s.value("", tile.with_dtype(Dtype::Bool), |out| ValueOp::Splat { out, a: truth });
+        let index = s.value("", tile, |out| ValueOp::Arange { out });
         let place = Place::Param(x);
-        s.value("", tile, |out| OpKind::Gather { out, place, index, mask, other: index, receipt: None });
+        s.value("", tile, |out| MemoryOp::Gather { out, place, index, mask, other: index, receipt: None });
         let any =
-            s.value("", Type::scalar(Dtype::Bool), |out| OpKind::Reduce { out, op: ReduceOp::Or, a: mask });
+            s.value("", Type::scalar(Dtype::Bool), |out| ValueOp::Reduce { out, op: ReduceOp::Or, a: mask });
         let me = rank(s);
         let receipt = s.receipt(flag);
         let then = s.region(|s| {
             let (count, per_rank) = (s.binary("", BinaryOp::Mul, me, me), 1);
-            s.op(OpKind::WaitAll { receipt, flag, index: me, count, only: None, per_rank, value: me });
+            s.op(CommOp::WaitAll(WaitAll {
+                receipt,
+                flag,
+                index: me,
+                count,
+                only: None,
+                per_rank,
+                value: me,
+            }));
         });
-        s.op(OpKind::If { cond: any, then, otherwise: Region::default(), results: vec![] });
+        s.op(ControlOp::If { cond: any, then, otherwise: Region::default(), results: vec![] });
     });
     let text = explain(&s.finish()).to_string();
     assert_snapshot!(text.split_once("\n- ").unwrap().1, @"

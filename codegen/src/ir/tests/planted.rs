@@ -4,12 +4,12 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use crate::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
-use crate::ir::{CompareOp, Kernel, samples};
+use crate::ir::{CompareOp, Planted, samples};
 use crate::sim::{Bindings, Compiled, FindingKind, Machine, Options, Strategy};
 
 /// Runs four epochs of an exchange under many schedules. Returns every kind of finding that came first in a run.
-fn found(kernel: Kernel) -> BTreeSet<FindingKind> {
-    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+fn found(kernel: Planted) -> BTreeSet<FindingKind> {
+    let kernel = Arc::new(Compiled::planted(kernel));
     let mut machine = Machine::new(kernel.kernel().ranks);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..machine.ranks() {
@@ -43,7 +43,7 @@ use FindingKind::*;
 
 #[test]
 fn the_exchange_is_clean() {
-    assert_eq!(found(samples::exchange()), BTreeSet::new());
+    assert_eq!(found(Planted::new(samples::exchange()).unwrap()), BTreeSet::new());
 }
 
 #[test]

@@ -22,8 +22,8 @@ fn text_of_a_broken_kernel_does_not_panic() {
     let itself = OpId(k.ops.len() as u32);
     let body = Region { ops: vec![itself] };
     let loc = k.loc;
-    k.add_op(OpKind::Split { warps: 1, body }, loc);
-    k.add_op(OpKind::Rank { out: ValueId(777) }, loc);
+    k.add_op(ControlOp::Split { warps: 1, body }, loc);
+    k.add_op(ValueOp::Rank { out: ValueId(777) }, loc);
     k.roles[0].body.ops.extend([itself, OpId(itself.0 + 1)]);
     let text = k.to_string();
     assert!(text.contains("operation 9999 does not exist"), "{text}");
@@ -40,7 +40,7 @@ fn constant_targets_are_named() {
         s.role("r", 1, |s| {
             let (to, index) = (s.constant(Const::U64(mask)), s.u32(0));
             let parcel = s.parcel(Target::Mask(to));
-            s.op(OpKind::Put { parcel, buffer: inbox, index, value: index, mask: None });
+            s.op(CommOp::Put(Put { parcel, buffer: inbox, index, value: index, mask: None }));
         });
         let text = s.finish().to_string();
         let line = text.lines().find(|l| l.contains("put")).unwrap();

@@ -112,65 +112,73 @@ impl Line<'_> {
     fn right_side(&self, kind: &OpKind) -> String {
         let v = |id: &ValueId| self.v(*id);
         match kind {
-            OpKind::Const { value, .. } => value.to_string(),
-            OpKind::Rank { .. } => "rank".into(),
-            OpKind::ScalarParam { param, .. } => self.param(*param),
-            OpKind::Epoch { word, advance: true, .. } => format!("epoch {}, advance", self.param(*word)),
-            OpKind::Epoch { word, advance: false, .. } => format!("epoch {}", self.param(*word)),
-            OpKind::GroupIndex { .. } => "group_index".into(),
-            OpKind::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
-            OpKind::Unary { op, a, .. } => format!("{}({})", op.name(), v(a)),
-            OpKind::Compare { op, a, b, .. } => format!("{} {} {}", v(a), op.symbol(), v(b)),
-            OpKind::Select { cond, a, b, .. } => format!("select({}, {}, {})", v(cond), v(a), v(b)),
-            OpKind::Cast { a, .. } => format!("cast({})", v(a)),
-            OpKind::Fma { a, b, c, .. } => format!("fma({}, {}, {})", v(a), v(b), v(c)),
-            OpKind::Bitcast { a, .. } => format!("bitcast({})", v(a)),
-            OpKind::Splat { a, .. } => format!("splat({})", v(a)),
-            OpKind::Arange { .. } => "arange".into(),
-            OpKind::Reduce { a, .. } => format!("{}({})", kind.name(), v(a)),
-            OpKind::Scan { a, exclusive: false, .. } => format!("{}({})", kind.name(), v(a)),
-            OpKind::Scan { a, exclusive: true, .. } => format!("{}({}, exclusive)", kind.name(), v(a)),
-            OpKind::Load { place, index, receipt, .. } => {
+            OpKind::Value(ValueOp::Const { value, .. }) => value.to_string(),
+            OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
+            OpKind::Value(ValueOp::ScalarParam { param, .. }) => self.param(*param),
+            OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => {
+                format!("epoch {}, advance", self.param(*word))
+            }
+            OpKind::Value(ValueOp::Epoch { word, advance: false, .. }) => {
+                format!("epoch {}", self.param(*word))
+            }
+            OpKind::Value(ValueOp::GroupIndex { .. }) => "group_index".into(),
+            OpKind::Value(ValueOp::Binary { op, a, b, .. }) => self.binary(*op, *a, *b),
+            OpKind::Value(ValueOp::Unary { op, a, .. }) => format!("{}({})", op.name(), v(a)),
+            OpKind::Value(ValueOp::Compare { op, a, b, .. }) => format!("{} {} {}", v(a), op.symbol(), v(b)),
+            OpKind::Value(ValueOp::Select { cond, a, b, .. }) => {
+                format!("select({}, {}, {})", v(cond), v(a), v(b))
+            }
+            OpKind::Value(ValueOp::Cast { a, .. }) => format!("cast({})", v(a)),
+            OpKind::Value(ValueOp::Fma { a, b, c, .. }) => format!("fma({}, {}, {})", v(a), v(b), v(c)),
+            OpKind::Value(ValueOp::Bitcast { a, .. }) => format!("bitcast({})", v(a)),
+            OpKind::Value(ValueOp::Splat { a, .. }) => format!("splat({})", v(a)),
+            OpKind::Value(ValueOp::Arange { .. }) => "arange".into(),
+            OpKind::Value(ValueOp::Reduce { a, .. }) => format!("{}({})", kind.name(), v(a)),
+            OpKind::Value(ValueOp::Scan { a, exclusive: false, .. }) => format!("{}({})", kind.name(), v(a)),
+            OpKind::Value(ValueOp::Scan { a, exclusive: true, .. }) => {
+                format!("{}({}, exclusive)", kind.name(), v(a))
+            }
+            OpKind::Memory(MemoryOp::Load { place, index, receipt, .. }) => {
                 format!("load {}{}", self.element(*place, *index), self.after(*receipt))
             }
-            OpKind::LoadMasked { place, index, mask, other, receipt, .. } => {
+            OpKind::Memory(MemoryOp::LoadMasked { place, index, mask, other, receipt, .. }) => {
                 format!("load {}", self.masked(*place, *index, *mask, *other, *receipt))
             }
-            OpKind::Gather { place, index, mask, other, receipt, .. } => {
+            OpKind::Memory(MemoryOp::Gather { place, index, mask, other, receipt, .. }) => {
                 format!("gather {}", self.masked(*place, *index, *mask, *other, *receipt))
             }
-            OpKind::Store { place, index, value, mask } => {
+            OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
                 format!("store {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
             }
-            OpKind::Scatter { place, index, value, mask } => {
+            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
                 format!("scatter {} <- {}{}", self.element(*place, *index), v(value), self.mask(*mask))
             }
-            OpKind::Atomic { place, index, value, .. } => {
+            OpKind::Memory(MemoryOp::Atomic { place, index, value, .. }) => {
                 format!("{} {} <- {}", kind.name(), self.element(*place, *index), v(value))
             }
-            OpKind::Tally { place, index, mask, .. } => {
+            OpKind::Memory(MemoryOp::Tally { place, index, mask, .. }) => {
                 format!("tally {}{}", self.element(*place, *index), self.mask(Some(*mask)))
             }
-            OpKind::Put { parcel, buffer, index, value, mask } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
             }
-            OpKind::Copy { parcel, buffer, index, source, from, len, room } => {
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) => {
                 let at = self.element(Place::Param(*buffer), *index);
                 let (source, from) = (self.param(*source), v(from));
                 let room = self.place(Place::Shared(*room));
                 format!("copy {at} <- {source}[{from}; {len}] by {room}{}", self.to(*parcel))
             }
-            OpKind::Signal { parcel, flag, index, value, order } => {
+            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) => {
                 let at = self.element(Place::Param(*flag), *index);
                 let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
                 format!("signal {at} <- {}{}{relaxed}", v(value), self.to(*parcel))
             }
-            OpKind::Wait { receipt, flag, index, from, value } => {
+            OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);
                 format!("^{} = wait {at} == {} from rank {}", receipt.0, v(value), v(from))
             }
-            OpKind::WaitAll { receipt, flag, index, count, only, per_rank, value } => {
+            OpKind::Comm(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only, per_rank, value })) => {
                 let flag = self.param(*flag);
                 let (index, count) = (v(index), v(count));
                 let only = only.as_ref().map_or(String::new(), |m| format!(" of {}", v(m)));
@@ -180,11 +188,11 @@ impl Line<'_> {
                     v(value)
                 )
             }
-            OpKind::SendPackets { packets, target, index, value } => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 let at = self.element(Place::Param(*packets), *index);
                 format!("send_packets {at} <- {} to {}", v(value), self.target(*target))
             }
-            OpKind::TakePackets { packets, tiles, mask } => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
                 let tile = |t: &Taken| {
                     format!("{} from rank {}", self.element(Place::Param(*packets), t.index), v(&t.from))
                 };
@@ -196,31 +204,37 @@ impl Line<'_> {
                 };
                 format!("take_packets{only} {}", tiles.join(", "))
             }
-            OpKind::SendLl { ll, target, index, value, epoch } => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
                 let at = self.element(Place::Param(*ll), *index);
                 format!("send_ll {at} <- {}, {} to {}", v(value), v(epoch), self.target(*target))
             }
-            OpKind::ReadLl { ll, index, from, mask, epoch, .. } => {
+            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, from, mask, epoch, .. })) => {
                 let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));
                 format!("read_ll {at} == {} from rank {}{mask}", v(epoch), v(from))
             }
-            OpKind::If { cond, .. } => format!("if {}", v(cond)),
-            OpKind::For { var, start, end, step, .. } => {
+            OpKind::Control(ControlOp::If { cond, .. }) => format!("if {}", v(cond)),
+            OpKind::Control(ControlOp::For { var, start, end, step, .. }) => {
                 let by = match v(step).as_str() {
                     "1" | "1i32" | "1u64" => String::new(),
                     step => format!(" step {step}"),
                 };
                 format!("for {} in {}..{}{by}", self.def(*var), v(start), v(end))
             }
-            OpKind::While { .. } => "while".into(),
-            OpKind::Break { depth: 0 } => "break".into(),
-            OpKind::Break { depth } => format!("break {depth} out"),
-            OpKind::Continue { depth: 0 } => "continue".into(),
-            OpKind::Continue { depth } => format!("continue {depth} out"),
-            OpKind::VarDecl { var, init } => format!("var {} = {}", self.declared(*var), v(init)),
-            OpKind::VarGet { var, .. } => self.names.var(*var),
-            OpKind::VarSet { var, value } => format!("{} = {}", self.names.var(*var), v(value)),
-            OpKind::Split { warps, .. } => format!("split {}", count((*warps).into(), "warp")),
+            OpKind::Control(ControlOp::While { .. }) => "while".into(),
+            OpKind::Control(ControlOp::Break { depth: 0 }) => "break".into(),
+            OpKind::Control(ControlOp::Break { depth }) => format!("break {depth} out"),
+            OpKind::Control(ControlOp::Continue { depth: 0 }) => "continue".into(),
+            OpKind::Control(ControlOp::Continue { depth }) => format!("continue {depth} out"),
+            OpKind::Control(ControlOp::VarDecl { var, init }) => {
+                format!("var {} = {}", self.declared(*var), v(init))
+            }
+            OpKind::Control(ControlOp::VarGet { var, .. }) => self.names.var(*var),
+            OpKind::Control(ControlOp::VarSet { var, value }) => {
+                format!("{} = {}", self.names.var(*var), v(value))
+            }
+            OpKind::Control(ControlOp::Split { warps, .. }) => {
+                format!("split {}", count((*warps).into(), "warp"))
+            }
         }
     }
 }

@@ -19,93 +19,106 @@ struct Check<'r, 'k, 'f> {
 impl Check<'_, '_, '_> {
     fn op(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Binary { op, a, b, .. } => self.binary(*op, self.report.kernel.ty(*a).dtype, *b),
-            OpKind::Load { out: v, place, index, .. }
-            | OpKind::Store { place, index, value: v, mask: None } => {
+            OpKind::Value(ValueOp::Binary { op, a, b, .. }) => {
+                self.binary(*op, self.report.kernel.ty(*a).dtype, *b)
+            }
+            OpKind::Memory(
+                MemoryOp::Load { out: v, place, index, .. }
+                | MemoryOp::Store { place, index, value: v, mask: None },
+            ) => {
                 self.elements(*place, *index, self.count(*v));
             }
-            OpKind::Atomic { place, index, .. } => self.elements(*place, *index, 1),
+            OpKind::Memory(MemoryOp::Atomic { place, index, .. }) => self.elements(*place, *index, 1),
             // Where a mask decides which elements are touched, only the index's width can be judged.
-            OpKind::LoadMasked { place, index, .. } | OpKind::Store { place, index, mask: Some(_), .. } => {
+            OpKind::Memory(
+                MemoryOp::LoadMasked { place, index, .. }
+                | MemoryOp::Store { place, index, mask: Some(_), .. },
+            ) => {
                 self.wide_enough(*place, *index);
             }
-            OpKind::Gather { place, index, .. }
-            | OpKind::Scatter { place, index, .. }
-            | OpKind::Tally { place, index, .. } => {
+            OpKind::Memory(
+                MemoryOp::Gather { place, index, .. }
+                | MemoryOp::Scatter { place, index, .. }
+                | MemoryOp::Tally { place, index, .. },
+            ) => {
                 self.wide_enough(*place, *index);
             }
-            OpKind::Put { parcel, buffer, index, value, mask } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 match mask {
                     None => self.elements(Place::Param(*buffer), *index, self.count(*value)),
                     Some(_) => self.wide_enough(Place::Param(*buffer), *index),
                 }
             }
-            OpKind::Copy { parcel, buffer, index, source, from, len, .. } => {
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, .. })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.elements(Place::Param(*buffer), *index, (*len).into());
                 self.elements(Place::Param(*source), *from, (*len).into());
             }
-            OpKind::Signal { parcel, flag, index, .. } => {
+            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, .. })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.elements(Place::Param(*flag), *index, 1);
             }
-            OpKind::Wait { flag, index, from, .. } => {
+            OpKind::Comm(CommOp::Wait(Wait { flag, index, from, .. })) => {
                 self.rank(*from);
                 self.elements(Place::Param(*flag), *index, 1);
             }
-            OpKind::WaitAll { flag, index, count, only, .. } => {
+            OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, .. })) => {
                 let count = self.facts.int(*count).unwrap_or(0);
                 if only.is_some() && count > 64 {
                     self.report.add(self.loc, Problem::MaskedFlags { count });
                 }
                 self.elements(Place::Param(*flag), *index, count);
             }
-            OpKind::SendPackets { packets, target, index, value } => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 self.target(*target);
                 self.elements(Place::Param(*packets), *index, self.count(*value));
             }
-            OpKind::SendLl { ll, target, index, value, .. } => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
                 self.target(*target);
                 self.elements(Place::Param(*ll), *index, self.count(*value));
             }
-            OpKind::ReadLl { ll, index, .. } => {
+            OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 self.wide_enough(Place::Param(*ll), *index);
             }
-            OpKind::TakePackets { packets, tiles, .. } => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
                 for t in tiles {
                     self.rank(t.from);
                     self.elements(Place::Param(*packets), t.index, self.count(t.out));
                 }
             }
-            OpKind::For { step, .. } => {
+            OpKind::Control(ControlOp::For { step, .. }) => {
                 if let Some(step) = self.facts.int(*step).filter(|&s| s <= 0) {
                     self.report.add(self.loc, Problem::BadStep { step });
                 }
             }
-            OpKind::Const { .. }
-            | OpKind::Rank { .. }
-            | OpKind::ScalarParam { .. }
-            | OpKind::Epoch { .. }
-            | OpKind::GroupIndex { .. }
-            | OpKind::Unary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Cast { .. }
-            | OpKind::Fma { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::Splat { .. }
-            | OpKind::Arange { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Scan { .. }
-            | OpKind::If { .. }
-            | OpKind::While { .. }
-            | OpKind::Break { .. }
-            | OpKind::Continue { .. }
-            | OpKind::VarDecl { .. }
-            | OpKind::VarGet { .. }
-            | OpKind::VarSet { .. }
-            | OpKind::Split { .. } => {}
+            OpKind::Value(
+                ValueOp::Const { .. }
+                | ValueOp::Rank { .. }
+                | ValueOp::ScalarParam { .. }
+                | ValueOp::Epoch { .. }
+                | ValueOp::GroupIndex { .. }
+                | ValueOp::Unary { .. }
+                | ValueOp::Compare { .. }
+                | ValueOp::Select { .. }
+                | ValueOp::Cast { .. }
+                | ValueOp::Fma { .. }
+                | ValueOp::Bitcast { .. }
+                | ValueOp::Splat { .. }
+                | ValueOp::Arange { .. }
+                | ValueOp::Reduce { .. }
+                | ValueOp::Scan { .. },
+            )
+            | OpKind::Control(
+                ControlOp::If { .. }
+                | ControlOp::While { .. }
+                | ControlOp::Break { .. }
+                | ControlOp::Continue { .. }
+                | ControlOp::VarDecl { .. }
+                | ControlOp::VarGet { .. }
+                | ControlOp::VarSet { .. }
+                | ControlOp::Split { .. },
+            ) => {}
         }
     }
 

@@ -124,7 +124,7 @@ fn tiles(report: &mut Report<'_>) {
         for v in op.kind.outs() {
             place[v.index()] = op.loc;
         }
-        if let OpKind::For { var, .. } = op.kind {
+        if let OpKind::Control(ControlOp::For { var, .. }) = op.kind {
             place[var.index()] = op.loc;
         }
     });

@@ -30,77 +30,94 @@ fn in_range(report: &mut Report<'_>, loc: Loc, what: &'static str, id: u32, coun
 fn operation(report: &mut Report<'_>, op: &Op) {
     let k = report.kernel;
     let counter = match op.kind {
-        OpKind::For { var, .. } => Some(var),
+        OpKind::Control(ControlOp::For { var, .. }) => Some(var),
         _ => None,
     };
     let target = match op.kind {
-        OpKind::SendPackets { target: Target::Rank(v) | Target::Mask(v), .. }
-        | OpKind::SendLl { target: Target::Rank(v) | Target::Mask(v), .. } => Some(v),
+        OpKind::Comm(
+            CommOp::SendPackets(SendPackets { target: Target::Rank(v) | Target::Mask(v), .. })
+            | CommOp::SendLl(SendLl { target: Target::Rank(v) | Target::Mask(v), .. }),
+        ) => Some(v),
         _ => None,
     };
     for v in op.kind.outs().into_iter().chain(op.kind.operands()).chain(counter).chain(target) {
         in_range(report, op.loc, "value", v.0, k.values.len());
     }
     match &op.kind {
-        OpKind::ScalarParam { param: p, .. }
-        | OpKind::Epoch { word: p, .. }
-        | OpKind::SendPackets { packets: p, .. }
-        | OpKind::TakePackets { packets: p, .. }
-        | OpKind::SendLl { ll: p, .. }
-        | OpKind::ReadLl { ll: p, .. } => {
+        OpKind::Value(ValueOp::ScalarParam { param: p, .. } | ValueOp::Epoch { word: p, .. })
+        | OpKind::Comm(
+            CommOp::SendPackets(SendPackets { packets: p, .. })
+            | CommOp::TakePackets(TakePackets { packets: p, .. })
+            | CommOp::SendLl(SendLl { ll: p, .. })
+            | CommOp::ReadLl(ReadLl { ll: p, .. }),
+        ) => {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
         }
-        OpKind::Put { parcel, buffer: p, .. } | OpKind::Signal { parcel, flag: p, .. } => {
+        OpKind::Comm(
+            CommOp::Put(Put { parcel, buffer: p, .. }) | CommOp::Signal(Signal { parcel, flag: p, .. }),
+        ) => {
             in_range(report, op.loc, "parameter", p.0, k.params.len());
             in_range(report, op.loc, "parcel", parcel.0, k.parcels.len());
         }
-        OpKind::Copy { parcel, buffer, source, room, .. } => {
+        OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, source, room, .. })) => {
             in_range(report, op.loc, "parameter", buffer.0, k.params.len());
             in_range(report, op.loc, "parameter", source.0, k.params.len());
             in_range(report, op.loc, "parcel", parcel.0, k.parcels.len());
             place(report, op.loc, Place::Shared(*room));
         }
-        OpKind::Wait { receipt, flag, .. } | OpKind::WaitAll { receipt, flag, .. } => {
+        OpKind::Comm(
+            CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }),
+        ) => {
             in_range(report, op.loc, "parameter", flag.0, k.params.len());
             in_range(report, op.loc, "receipt", receipt.0, k.receipts.len());
         }
-        OpKind::Load { place: at, receipt, .. }
-        | OpKind::LoadMasked { place: at, receipt, .. }
-        | OpKind::Gather { place: at, receipt, .. } => {
+        OpKind::Memory(
+            MemoryOp::Load { place: at, receipt, .. }
+            | MemoryOp::LoadMasked { place: at, receipt, .. }
+            | MemoryOp::Gather { place: at, receipt, .. },
+        ) => {
             place(report, op.loc, *at);
             if let Some(r) = receipt {
                 in_range(report, op.loc, "receipt", r.0, k.receipts.len());
             }
         }
-        OpKind::Store { place: at, .. }
-        | OpKind::Scatter { place: at, .. }
-        | OpKind::Atomic { place: at, .. }
-        | OpKind::Tally { place: at, .. } => {
+        OpKind::Memory(
+            MemoryOp::Store { place: at, .. }
+            | MemoryOp::Scatter { place: at, .. }
+            | MemoryOp::Atomic { place: at, .. }
+            | MemoryOp::Tally { place: at, .. },
+        ) => {
             place(report, op.loc, *at);
         }
-        OpKind::VarDecl { var, .. } | OpKind::VarGet { var, .. } | OpKind::VarSet { var, .. } => {
+        OpKind::Control(
+            ControlOp::VarDecl { var, .. } | ControlOp::VarGet { var, .. } | ControlOp::VarSet { var, .. },
+        ) => {
             in_range(report, op.loc, "variable", var.0, k.vars.len());
         }
-        OpKind::Const { .. }
-        | OpKind::Rank { .. }
-        | OpKind::GroupIndex { .. }
-        | OpKind::Binary { .. }
-        | OpKind::Unary { .. }
-        | OpKind::Compare { .. }
-        | OpKind::Select { .. }
-        | OpKind::Cast { .. }
-        | OpKind::Fma { .. }
-        | OpKind::Bitcast { .. }
-        | OpKind::Splat { .. }
-        | OpKind::Arange { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Scan { .. }
-        | OpKind::If { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Break { .. }
-        | OpKind::Continue { .. }
-        | OpKind::Split { .. } => {}
+        OpKind::Value(
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. },
+        )
+        | OpKind::Control(
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::Split { .. },
+        ) => {}
     }
 }
 

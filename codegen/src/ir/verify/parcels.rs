@@ -15,17 +15,17 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     let mut leaves = vec![];
     for &id in tree.in_order() {
         match report.kernel.op(id).kind {
-            OpKind::Put { parcel, .. } | OpKind::Copy { parcel, .. } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. })) => {
                 parcels.entry(parcel).or_default().puts.push(id)
             }
-            OpKind::Signal { parcel, flag, order, .. } => {
+            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, order, .. })) => {
                 parcels.entry(parcel).or_default().signals.push(id);
                 if order == SignalOrder::Relaxed {
                     let flag = report.param(flag).name.clone();
                     report.add(report.kernel.op(id).loc, Problem::RelaxedSignal { flag });
                 }
             }
-            OpKind::Break { depth } | OpKind::Continue { depth } => {
+            OpKind::Control(ControlOp::Break { depth } | ControlOp::Continue { depth }) => {
                 leaves.push((id, tree.target_loop(report.kernel, id, depth)));
             }
             _ => {}
@@ -47,7 +47,7 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
         report.add(loc(again), Problem::SignalledTwice { first: loc(signal) });
     }
     let flag = match kernel.op(signal).kind {
-        OpKind::Signal { flag, .. } => report.param(flag).name.clone(),
+        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => report.param(flag).name.clone(),
         _ => return,
     };
     if uses.puts.is_empty() {
@@ -68,7 +68,9 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
 
 fn put_buffer(report: &Report<'_>, put: OpId) -> String {
     match report.kernel.op(put).kind {
-        OpKind::Put { buffer, .. } | OpKind::Copy { buffer, .. } => report.param(buffer).name.clone(),
+        OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
+            report.param(buffer).name.clone()
+        }
         _ => String::new(),
     }
 }
@@ -91,7 +93,9 @@ fn skips(
 ) {
     let order = |id: OpId| tree.position(id).map(|p| p.order);
     let around: Vec<OpId> = tree.enclosing(signal).collect();
-    let is_loop = |o: OpId| matches!(report.kernel.op(o).kind, OpKind::For { .. } | OpKind::While { .. });
+    let is_loop = |o: OpId| {
+        matches!(report.kernel.op(o).kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. }))
+    };
     let rounds: Vec<OpId> =
         tree.enclosing(put).take_while(|o| !around.contains(o)).filter(|&o| is_loop(o)).collect();
     let found = leaves.iter().find(|(leave, target)| {

@@ -9,7 +9,10 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     let mut waits: HashMap<ReceiptId, OpId> = HashMap::new();
     for &id in tree.in_order() {
         let op = report.kernel.op(id);
-        if let OpKind::Wait { receipt, flag, .. } | OpKind::WaitAll { receipt, flag, .. } = op.kind {
+        if let OpKind::Comm(
+            CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }),
+        ) = op.kind
+        {
             let named = report.kernel.receipts[receipt.index()].flag;
             if named != flag {
                 let (waited, named) = (report.param(flag).name.clone(), report.param(named).name.clone());
@@ -24,9 +27,11 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
         }
     }
     for &id in tree.in_order() {
-        if let OpKind::Load { place, receipt, .. }
-        | OpKind::LoadMasked { place, receipt, .. }
-        | OpKind::Gather { place, receipt, .. } = report.kernel.op(id).kind
+        if let OpKind::Memory(
+            MemoryOp::Load { place, receipt, .. }
+            | MemoryOp::LoadMasked { place, receipt, .. }
+            | MemoryOp::Gather { place, receipt, .. },
+        ) = report.kernel.op(id).kind
         {
             read(report, tree, id, place, receipt, &waits, &covered);
         }
@@ -38,13 +43,16 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
 fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
     let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let OpKind::Put { parcel, buffer, .. } | OpKind::Copy { parcel, buffer, .. } = kernel.op(id).kind {
+        if let OpKind::Comm(
+            CommOp::Put(Put { parcel, buffer, .. }) | CommOp::BulkCopy(BulkCopy { parcel, buffer, .. }),
+        ) = kernel.op(id).kind
+        {
             puts.entry(parcel).or_default().push(buffer);
         }
     }
     let mut covered: HashMap<ParamId, HashSet<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let OpKind::Signal { parcel, flag, .. } = kernel.op(id).kind {
+        if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) = kernel.op(id).kind {
             covered.entry(flag).or_default().extend(puts.get(&parcel).into_iter().flatten());
         }
     }

@@ -67,8 +67,8 @@ impl<'k> Walk<'_, 'k> {
         let mut all: Vec<(Bound, Loc)> = vec![];
         self.report.each_op(&mut |_, op| {
             match op.kind {
-                OpKind::For { var, .. } => all.push((Bound::Value(var), op.loc)),
-                OpKind::VarDecl { var, .. } => all.push((Bound::Var(var), op.loc)),
+                OpKind::Control(ControlOp::For { var, .. }) => all.push((Bound::Value(var), op.loc)),
+                OpKind::Control(ControlOp::VarDecl { var, .. }) => all.push((Bound::Var(var), op.loc)),
                 _ => all.extend(op.kind.outs().into_iter().map(|v| (Bound::Value(v), op.loc))),
             };
         });
@@ -154,12 +154,12 @@ impl<'k> Walk<'_, 'k> {
             self.report.add(loc, Problem::NotInPrologue { op: op.kind.name() });
         }
         match &op.kind {
-            OpKind::If { cond, then, otherwise, results } => {
+            OpKind::Control(ControlOp::If { cond, then, otherwise, results }) => {
                 self.read(*cond, loc);
                 self.region(then, |w| results.iter().for_each(|r| w.read(r.1, loc)));
                 self.region(otherwise, |w| results.iter().for_each(|r| w.read(r.2, loc)));
             }
-            OpKind::While { header, cond, body } => {
+            OpKind::Control(ControlOp::While { header, cond, body }) => {
                 self.loops.push(0);
                 self.region(header, |w| w.read(*cond, loc));
                 self.loops.pop();
@@ -179,51 +179,58 @@ impl<'k> Walk<'_, 'k> {
 
     fn other(&mut self, kind: &'k OpKind, loc: Loc) {
         match kind {
-            OpKind::For { var, body, .. } => self.loop_body(body, Some(*var)),
-            OpKind::Split { warps, body } => self.enter_split(*warps, body, loc),
-            OpKind::Break { depth } | OpKind::Continue { depth } => {
+            OpKind::Control(ControlOp::For { var, body, .. }) => self.loop_body(body, Some(*var)),
+            OpKind::Control(ControlOp::Split { warps, body }) => self.enter_split(*warps, body, loc),
+            OpKind::Control(ControlOp::Break { depth } | ControlOp::Continue { depth }) => {
                 let loops = self.loops.last().copied().unwrap_or(0);
                 if *depth as usize >= loops {
                     self.report.add(loc, Problem::BadBreak { op: kind.name(), depth: *depth, loops });
                 }
             }
-            OpKind::VarDecl { var, .. } => self.define(Bound::Var(*var)),
-            OpKind::VarGet { var, .. } => self.var(*var, false, loc),
-            OpKind::VarSet { var, .. } => self.var(*var, true, loc),
-            OpKind::Epoch { word, .. } => self.epoch(*word, loc),
-            OpKind::Load { place, .. }
-            | OpKind::LoadMasked { place, .. }
-            | OpKind::Gather { place, .. }
-            | OpKind::Store { place, .. }
-            | OpKind::Scatter { place, .. }
-            | OpKind::Atomic { place, .. }
-            | OpKind::Tally { place, .. } => self.shared_scope(*place, loc),
-            OpKind::Copy { room, .. } => self.shared_scope(Place::Shared(*room), loc),
-            OpKind::Const { .. }
-            | OpKind::Rank { .. }
-            | OpKind::ScalarParam { .. }
-            | OpKind::GroupIndex { .. }
-            | OpKind::Binary { .. }
-            | OpKind::Unary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Cast { .. }
-            | OpKind::Fma { .. }
-            | OpKind::Bitcast { .. }
-            | OpKind::Splat { .. }
-            | OpKind::Arange { .. }
-            | OpKind::Reduce { .. }
-            | OpKind::Scan { .. }
-            | OpKind::Put { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Wait { .. }
-            | OpKind::WaitAll { .. }
-            | OpKind::SendPackets { .. }
-            | OpKind::TakePackets { .. }
-            | OpKind::SendLl { .. }
-            | OpKind::ReadLl { .. }
-            | OpKind::If { .. }
-            | OpKind::While { .. } => {}
+            OpKind::Control(ControlOp::VarDecl { var, .. }) => self.define(Bound::Var(*var)),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => self.var(*var, false, loc),
+            OpKind::Control(ControlOp::VarSet { var, .. }) => self.var(*var, true, loc),
+            OpKind::Value(ValueOp::Epoch { word, .. }) => self.epoch(*word, loc),
+            OpKind::Memory(
+                MemoryOp::Load { place, .. }
+                | MemoryOp::LoadMasked { place, .. }
+                | MemoryOp::Gather { place, .. }
+                | MemoryOp::Store { place, .. }
+                | MemoryOp::Scatter { place, .. }
+                | MemoryOp::Atomic { place, .. }
+                | MemoryOp::Tally { place, .. },
+            ) => self.shared_scope(*place, loc),
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) => {
+                self.shared_scope(Place::Shared(*room), loc)
+            }
+            OpKind::Value(
+                ValueOp::Const { .. }
+                | ValueOp::Rank { .. }
+                | ValueOp::ScalarParam { .. }
+                | ValueOp::GroupIndex { .. }
+                | ValueOp::Binary { .. }
+                | ValueOp::Unary { .. }
+                | ValueOp::Compare { .. }
+                | ValueOp::Select { .. }
+                | ValueOp::Cast { .. }
+                | ValueOp::Fma { .. }
+                | ValueOp::Bitcast { .. }
+                | ValueOp::Splat { .. }
+                | ValueOp::Arange { .. }
+                | ValueOp::Reduce { .. }
+                | ValueOp::Scan { .. },
+            )
+            | OpKind::Comm(
+                CommOp::Put(_)
+                | CommOp::Signal(_)
+                | CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::SendPackets(_)
+                | CommOp::TakePackets(_)
+                | CommOp::SendLl(_)
+                | CommOp::ReadLl(_),
+            )
+            | OpKind::Control(ControlOp::If { .. } | ControlOp::While { .. }) => {}
         }
     }
 
@@ -272,45 +279,30 @@ impl<'k> Walk<'_, 'k> {
 
 fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
     match kind {
-        OpKind::Const { .. } | OpKind::Rank { .. } | OpKind::ScalarParam { .. } | OpKind::Epoch { .. } => {
-            true
-        }
-        OpKind::Binary { out, .. }
-        | OpKind::Unary { out, .. }
-        | OpKind::Compare { out, .. }
-        | OpKind::Select { out, .. }
-        | OpKind::Cast { out, .. }
-        | OpKind::Fma { out, .. }
-        | OpKind::Bitcast { out, .. } => !kernel.ty(*out).is_tile(),
-        OpKind::GroupIndex { .. }
-        | OpKind::Splat { .. }
-        | OpKind::Arange { .. }
-        | OpKind::Reduce { .. }
-        | OpKind::Scan { .. }
-        | OpKind::Load { .. }
-        | OpKind::LoadMasked { .. }
-        | OpKind::Gather { .. }
-        | OpKind::Store { .. }
-        | OpKind::Scatter { .. }
-        | OpKind::Atomic { .. }
-        | OpKind::Tally { .. }
-        | OpKind::Put { .. }
-        | OpKind::Copy { .. }
-        | OpKind::Signal { .. }
-        | OpKind::Wait { .. }
-        | OpKind::WaitAll { .. }
-        | OpKind::SendPackets { .. }
-        | OpKind::TakePackets { .. }
-        | OpKind::SendLl { .. }
-        | OpKind::ReadLl { .. }
-        | OpKind::If { .. }
-        | OpKind::For { .. }
-        | OpKind::While { .. }
-        | OpKind::Break { .. }
-        | OpKind::Continue { .. }
-        | OpKind::VarDecl { .. }
-        | OpKind::VarGet { .. }
-        | OpKind::VarSet { .. }
-        | OpKind::Split { .. } => false,
+        OpKind::Value(
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. },
+        ) => true,
+        OpKind::Value(
+            ValueOp::Binary { out, .. }
+            | ValueOp::Unary { out, .. }
+            | ValueOp::Compare { out, .. }
+            | ValueOp::Select { out, .. }
+            | ValueOp::Cast { out, .. }
+            | ValueOp::Fma { out, .. }
+            | ValueOp::Bitcast { out, .. },
+        ) => !kernel.ty(*out).is_tile(),
+        OpKind::Value(
+            ValueOp::GroupIndex { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. },
+        )
+        | OpKind::Memory(_)
+        | OpKind::Comm(_)
+        | OpKind::Control(_) => false,
     }
 }

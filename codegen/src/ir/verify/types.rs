@@ -23,50 +23,43 @@ const BOOL: Type = Type::scalar(Dtype::Bool);
 impl Check<'_, '_> {
     fn op(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Const { out, value } => self.result(*out, Type::scalar(value.dtype())),
-            OpKind::Rank { out } | OpKind::GroupIndex { out } => self.result(*out, U32),
-            OpKind::ScalarParam { out, param } => {
+            OpKind::Value(ValueOp::Const { out, value }) => self.result(*out, Type::scalar(value.dtype())),
+            OpKind::Value(ValueOp::Rank { out } | ValueOp::GroupIndex { out }) => self.result(*out, U32),
+            OpKind::Value(ValueOp::ScalarParam { out, param }) => {
                 self.param(*param, ParamKind::Scalar, "a scalar parameter");
                 self.result(*out, Type::scalar(self.report.param(*param).dtype));
             }
-            OpKind::Epoch { out, word, .. } => {
+            OpKind::Value(ValueOp::Epoch { out, word, .. }) => {
                 self.param(*word, ParamKind::EpochWord, "an epoch word");
                 self.result(*out, U32);
             }
-            OpKind::Binary { .. }
-            | OpKind::Unary { .. }
-            | OpKind::Compare { .. }
-            | OpKind::Select { .. }
-            | OpKind::Cast { .. }
-            | OpKind::Fma { .. }
-            | OpKind::Bitcast { .. } => self.elementwise(kind),
-            OpKind::Splat { .. } | OpKind::Arange { .. } | OpKind::Reduce { .. } | OpKind::Scan { .. } => {
+            OpKind::Value(
+                ValueOp::Binary { .. }
+                | ValueOp::Unary { .. }
+                | ValueOp::Compare { .. }
+                | ValueOp::Select { .. }
+                | ValueOp::Cast { .. }
+                | ValueOp::Fma { .. }
+                | ValueOp::Bitcast { .. },
+            ) => self.elementwise(kind),
+            OpKind::Value(
+                ValueOp::Splat { .. }
+                | ValueOp::Arange { .. }
+                | ValueOp::Reduce { .. }
+                | ValueOp::Scan { .. },
+            ) => {
                 self.tiles(kind);
             }
-            OpKind::Load { .. }
-            | OpKind::LoadMasked { .. }
-            | OpKind::Gather { .. }
-            | OpKind::Store { .. }
-            | OpKind::Scatter { .. }
-            | OpKind::Atomic { .. }
-            | OpKind::Tally { .. } => self.access(kind),
-            OpKind::Put { .. }
-            | OpKind::Copy { .. }
-            | OpKind::Signal { .. }
-            | OpKind::Wait { .. }
-            | OpKind::WaitAll { .. }
-            | OpKind::SendPackets { .. }
-            | OpKind::TakePackets { .. }
-            | OpKind::SendLl { .. }
-            | OpKind::ReadLl { .. } => self.protocol(kind),
-            OpKind::If { cond, results, .. } => {
+            OpKind::Memory(_) => self.access(kind),
+            OpKind::Comm(_) => self.protocol(kind),
+            OpKind::Control(ControlOp::If { cond, results, .. }) => {
                 self.operand("condition", *cond, BOOL);
                 for &(out, then, otherwise) in results {
                     self.operand("result of the first arm", then, self.ty(out));
                     self.operand("result of the second arm", otherwise, self.ty(out));
                 }
             }
-            OpKind::For { var, start, end, step, .. } => {
+            OpKind::Control(ControlOp::For { var, start, end, step, .. }) => {
                 let ty = self.ty(*var);
                 if ty.is_tile() || !ty.dtype.is_int() {
                     let value = self.report.typed(*var);
@@ -81,49 +74,53 @@ impl Check<'_, '_> {
                 self.operand("end", *end, ty);
                 self.operand("step", *step, ty);
             }
-            OpKind::While { cond, .. } => self.operand("condition", *cond, BOOL),
-            OpKind::VarDecl { var, init: value } | OpKind::VarSet { var, value } => {
+            OpKind::Control(ControlOp::While { cond, .. }) => self.operand("condition", *cond, BOOL),
+            OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
                 self.operand("value", *value, self.report.kernel.vars[var.index()].ty);
             }
-            OpKind::VarGet { out, var } => self.result(*out, self.report.kernel.vars[var.index()].ty),
-            OpKind::Break { .. } | OpKind::Continue { .. } | OpKind::Split { .. } => {}
+            OpKind::Control(ControlOp::VarGet { out, var }) => {
+                self.result(*out, self.report.kernel.vars[var.index()].ty)
+            }
+            OpKind::Control(
+                ControlOp::Break { .. } | ControlOp::Continue { .. } | ControlOp::Split { .. },
+            ) => {}
         }
     }
 
     fn elementwise(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Binary { out, op, a, b } => {
+            OpKind::Value(ValueOp::Binary { out, op, a, b }) => {
                 let ty = self.ty(*out);
                 self.operand("left operand", *a, ty);
                 self.operand("right operand", *b, ty);
                 self.arithmetic(ty.dtype, binary_allows(*op, ty.dtype));
             }
-            OpKind::Unary { out, op, a } => {
+            OpKind::Value(ValueOp::Unary { out, op, a }) => {
                 let ty = self.ty(*a);
                 self.arithmetic(ty.dtype, unary_allows(*op, ty.dtype));
                 let counts = matches!(op, UnaryOp::PopCount | UnaryOp::TrailingZeros);
                 self.result(*out, if counts { ty.with_dtype(Dtype::U32) } else { ty });
             }
-            OpKind::Compare { out, op, a, b } => {
+            OpKind::Value(ValueOp::Compare { out, op, a, b }) => {
                 let ty = self.ty(*a);
                 self.operand("right operand", *b, ty);
                 self.result(*out, ty.with_dtype(Dtype::Bool));
                 let same = matches!(op, CompareOp::Eq | CompareOp::Ne) && ty.dtype == Dtype::Bool;
                 self.arithmetic(ty.dtype, ty.dtype.is_arithmetic() || same);
             }
-            OpKind::Select { out, cond, a, b } => {
+            OpKind::Value(ValueOp::Select { out, cond, a, b }) => {
                 let ty = self.ty(*out);
                 self.operand("condition", *cond, ty.with_dtype(Dtype::Bool));
                 self.operand("first choice", *a, ty);
                 self.operand("second choice", *b, ty);
             }
-            OpKind::Cast { out, a } => self.cast(*out, *a),
-            OpKind::Fma { out, a, b, c } => {
+            OpKind::Value(ValueOp::Cast { out, a }) => self.cast(*out, *a),
+            OpKind::Value(ValueOp::Fma { out, a, b, c }) => {
                 let ty = self.ty(*out);
                 self.arithmetic(ty.dtype, ty.dtype == Dtype::F32);
                 [a, b, c].into_iter().for_each(|v| self.operand("operand", *v, ty));
             }
-            OpKind::Bitcast { out, a } => {
+            OpKind::Value(ValueOp::Bitcast { out, a }) => {
                 let (to, from) = (self.ty(*out), self.ty(*a));
                 let word = |d: Dtype| matches!(d, Dtype::F32 | Dtype::U32 | Dtype::I32);
                 if to.len != from.len || !word(to.dtype) || !word(from.dtype) {
@@ -155,18 +152,18 @@ impl Check<'_, '_> {
 
     fn tiles(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Splat { out, a } => {
+            OpKind::Value(ValueOp::Splat { out, a }) => {
                 self.tile_result(*out, self.ty(*out).dtype);
                 self.operand("operand", *a, Type::scalar(self.ty(*out).dtype));
             }
-            OpKind::Arange { out } => self.tile_result(*out, Dtype::U32),
-            OpKind::Reduce { out, op, a } => {
+            OpKind::Value(ValueOp::Arange { out }) => self.tile_result(*out, Dtype::U32),
+            OpKind::Value(ValueOp::Reduce { out, op, a }) => {
                 let ty = self.ty(*a);
                 self.tile("operand", *a);
                 self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
                 self.result(*out, Type::scalar(ty.dtype));
             }
-            OpKind::Scan { out, op, a, .. } => {
+            OpKind::Value(ValueOp::Scan { out, op, a, .. }) => {
                 let ty = self.ty(*a);
                 self.tile("operand", *a);
                 self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
@@ -178,12 +175,12 @@ impl Check<'_, '_> {
 
     fn access(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Load { out, place, index, .. } => {
+            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.scalar_index(*index);
             }
-            OpKind::LoadMasked { out, place, index, mask, other, .. } => {
+            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, other, .. }) => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.scalar_index(*index);
@@ -191,7 +188,7 @@ impl Check<'_, '_> {
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
                 self.operand("replacement", *other, self.ty(*out));
             }
-            OpKind::Gather { out, place, index, mask, other, .. } => {
+            OpKind::Memory(MemoryOp::Gather { out, place, index, mask, other, .. }) => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.tile("result", *out);
@@ -199,20 +196,20 @@ impl Check<'_, '_> {
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
                 self.operand("replacement", *other, self.ty(*out));
             }
-            OpKind::Store { place, index, value, mask } => {
+            OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
                 self.writable(*place);
                 self.element(*place, *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
-            OpKind::Scatter { place, index, value, mask } => {
+            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
                 self.writable(*place);
                 self.element(*place, *value);
                 self.tile("value", *value);
                 self.operand("index", *index, self.ty(*value).with_dtype(Dtype::U32));
                 self.mask(*value, *mask);
             }
-            OpKind::Atomic { out, op, place, index, value } => {
+            OpKind::Memory(MemoryOp::Atomic { out, op, place, index, value }) => {
                 self.writable(*place);
                 let dtype = self.dtype(*place);
                 self.scalar_index(*index);
@@ -221,7 +218,7 @@ impl Check<'_, '_> {
                 let float_sum = *op == ReduceOp::Sum && dtype == Dtype::F32;
                 self.arithmetic(dtype, dtype.is_int() || float_sum);
             }
-            OpKind::Tally { out, place, index, mask } => {
+            OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
                 self.writable(*place);
                 self.tile_result(*out, Dtype::U32);
                 self.element(*place, *out);
@@ -234,14 +231,14 @@ impl Check<'_, '_> {
 
     fn protocol(&mut self, kind: &OpKind) {
         match kind {
-            OpKind::Put { parcel, buffer, index, value, mask } => {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 self.element(Place::Param(*buffer), *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
-            OpKind::Copy { parcel, buffer, index, source, from, len, room } => {
+            OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 self.param(*source, ParamKind::Local, "a buffer of this rank");
@@ -249,15 +246,15 @@ impl Check<'_, '_> {
                 self.scalar_index(*from);
                 self.copied(*buffer, *source, *len, *room);
             }
-            OpKind::Signal { parcel, flag, index, value, .. } => {
+            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, .. })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.flag(*flag, *index, *value);
             }
-            OpKind::Wait { flag, index, from, value, .. } => {
+            OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) => {
                 self.flag(*flag, *index, *value);
                 self.operand("source rank", *from, U32);
             }
-            OpKind::WaitAll { flag, index, count, only, per_rank, value, .. } => {
+            OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. })) => {
                 self.flag(*flag, *index, *value);
                 self.operand("count", *count, U32);
                 if let Some(only) = only {
@@ -267,23 +264,23 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
-            OpKind::SendPackets { packets, target, index, value } => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 self.target(*target);
                 self.packets(*packets, *index, *value);
             }
-            OpKind::SendLl { ll, target, index, value, epoch } => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
             }
-            OpKind::ReadLl { out, ll, index, from, mask, epoch } => {
+            OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch })) => {
                 self.ll(*ll, *out, *epoch);
                 let ty = self.ty(*out).with_dtype(Dtype::U32);
                 self.operand("index", *index, ty);
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            OpKind::TakePackets { packets, tiles, mask } => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);

@@ -2,7 +2,7 @@
 
 use crate::dsl::prelude::*;
 use crate::dsl::{TraceMeta, trace};
-use crate::ir::{Kernel, OpKind, ParamKind, SignalOrder, Type};
+use crate::ir::{CommOp, Kernel, MemoryOp, OpKind, ParamKind, Signal, SignalOrder, Type};
 use crate::print::PrintError;
 
 use super::{kernel, printed};
@@ -82,12 +82,12 @@ fn tiles_that_cross_into_a_split() {
         });
     });
     let mut loads = k.ops.iter().filter_map(|op| match op.kind {
-        OpKind::Load { out, .. } => Some(out),
+        OpKind::Memory(MemoryOp::Load { out, .. }) => Some(out),
         _ => None,
     });
     let (outside, inside) = (loads.next().unwrap(), loads.next().unwrap());
     for op in &mut k.ops {
-        if let OpKind::Store { value, .. } = &mut op.kind
+        if let OpKind::Memory(MemoryOp::Store { value, .. }) = &mut op.kind
             && *value == inside
         {
             *value = outside;
@@ -128,7 +128,7 @@ fn planted_relaxed_signals_and_dtypes_without_arithmetic() {
     });
     assert!(printed(&k, "cuda:sm_80").is_ok());
     for op in &mut k.ops {
-        if let OpKind::Signal { order, .. } = &mut op.kind {
+        if let OpKind::Comm(CommOp::Signal(Signal { order, .. })) = &mut op.kind {
             *order = SignalOrder::Relaxed;
         }
     }

@@ -7,7 +7,7 @@ mod text;
 use crate::{
     dsl::{Binder, TraceMeta, trace},
     ir::Kernel,
-    print::{EmitInfo, PrintError, Source, emit},
+    print::{EmitInfo, PrintError, Source, source},
 };
 
 /// A kernel of 4 ranks with 4 warps of 32 lanes a block.
@@ -16,10 +16,10 @@ fn kernel(body: impl FnOnce(&mut Binder)) -> Kernel {
     trace(TraceMeta::new("sample", 4, 32, 4), body).unwrap_or_else(|e| panic!("{e}"))
 }
 
-/// Emits a kernel for `target`.
+/// Emits a kernel for `target`. It need not verify: what the printer refuses by itself is tested, too.
 fn printed(kernel: &Kernel, target: &str) -> Result<Source, PrintError> {
     let info = EmitInfo { command: "peerwarp generate sample".into() };
-    emit(kernel, target.parse().expect("tests name targets that exist"), &info)
+    source::emit(kernel, target.parse().expect("tests name targets that exist"), &info, None)
 }
 
 /// The body of the only role of a kernel, as CUDA.

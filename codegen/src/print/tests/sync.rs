@@ -1,7 +1,7 @@
 //! Where barriers go: every hazard between lanes gets one, and nothing else does.
 
 use crate::dsl::prelude::*;
-use crate::ir::{Kernel, OpKind, Place};
+use crate::ir::{CommOp, ControlOp, Kernel, MemoryOp, OpKind, Place};
 use crate::print::{inline::Forms, layout::Layouts, memory::place_of, program::Program, sync::Barriers};
 
 use super::kernel;
@@ -19,12 +19,15 @@ fn barriers(k: &Kernel) -> Vec<String> {
         let kind = &k.op(id).kind;
         let writes = matches!(
             kind,
-            OpKind::Store { .. } | OpKind::Scatter { .. } | OpKind::Put { .. } | OpKind::Atomic { .. }
+            OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. } | MemoryOp::Atomic { .. })
+                | OpKind::Comm(CommOp::Put(_))
         );
         match place_of(kind) {
             Some(place) => format!("{} {}", if writes { "write" } else { "read" }, name(place)),
-            None if matches!(kind, OpKind::Split { .. }) => "split".into(),
-            None if matches!(kind, OpKind::For { .. } | OpKind::While { .. }) => "loop".into(),
+            None if matches!(kind, OpKind::Control(ControlOp::Split { .. })) => "split".into(),
+            None if matches!(kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. })) => {
+                "loop".into()
+            }
             None => panic!("a barrier before {kind:?}"),
         }
     });

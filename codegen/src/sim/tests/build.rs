@@ -59,11 +59,11 @@ impl Short for Sample {
 
     fn load(&mut self, ty: Type, p: impl Into<Place>, index: ValueId, receipt: Option<ReceiptId>) -> ValueId {
         let place = p.into();
-        self.value("", ty, |out| OpKind::Load { out, place, index, receipt })
+        self.value("", ty, |out| MemoryOp::Load { out, place, index, receipt })
     }
 
     fn set(&mut self, p: impl Into<Place>, index: ValueId, value: ValueId) {
-        self.op(OpKind::Store { place: p.into(), index, value, mask: None });
+        self.op(MemoryOp::Store { place: p.into(), index, value, mask: None });
     }
 
     fn add(&mut self, a: ValueId, b: ValueId) -> ValueId {
@@ -75,58 +75,58 @@ impl Short for Sample {
     }
 
     fn rank(&mut self) -> ValueId {
-        self.value("me", U, |out| OpKind::Rank { out })
+        self.value("me", U, |out| ValueOp::Rank { out })
     }
 
     fn group(&mut self) -> ValueId {
-        self.value("group", U, |out| OpKind::GroupIndex { out })
+        self.value("group", U, |out| ValueOp::GroupIndex { out })
     }
 
     fn read_var(&mut self, var: VarId) -> ValueId {
         let ty = self.b.kernel.vars[var.index()].ty;
-        self.value("", ty, |out| OpKind::VarGet { out, var })
+        self.value("", ty, |out| ControlOp::VarGet { out, var })
     }
 
     fn set_var(&mut self, var: VarId, value: ValueId) {
-        self.op(OpKind::VarSet { var, value });
+        self.op(ControlOp::VarSet { var, value });
     }
 
     fn when(&mut self, cond: ValueId, then: impl FnOnce(&mut Self)) {
         let loc = self.loc();
         let then = self.region(then);
-        self.b.push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+        self.b.push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
     }
 
     /// Into groups of one warp; a sample's block has two.
     fn split(&mut self, body: impl FnOnce(&mut Self)) {
         let loc = self.loc();
         let body = self.region(body);
-        self.b.push(OpKind::Split { warps: 1, body }, loc);
+        self.b.push(ControlOp::Split { warps: 1, body }, loc);
     }
 
     fn atomic(&mut self, op: ReduceOp, p: impl Into<Place>, index: ValueId, value: ValueId) -> ValueId {
         let place = p.into();
-        self.value("", U, |out| OpKind::Atomic { out, op, place, index, value })
+        self.value("", U, |out| MemoryOp::Atomic { out, op, place, index, value })
     }
 
     fn epoch(&mut self, advance: bool) -> ValueId {
         let word = self.b.param("epoch", ParamKind::EpochWord, Dtype::U32, 1);
-        self.value("epoch", U, |out| OpKind::Epoch { out, word, advance })
+        self.value("epoch", U, |out| ValueOp::Epoch { out, word, advance })
     }
 
     fn put(&mut self, to: ValueId, buffer: ParamId, index: ValueId, value: ValueId) -> ParcelId {
         let parcel = self.parcel(Target::Rank(to));
-        self.op(OpKind::Put { parcel, buffer, index, value, mask: None });
+        self.op(CommOp::Put(Put { parcel, buffer, index, value, mask: None }));
         parcel
     }
 
     fn signal(&mut self, parcel: ParcelId, flag: ParamId, index: ValueId, value: ValueId) {
-        self.op(OpKind::Signal { parcel, flag, index, value, order: SignalOrder::Release });
+        self.op(CommOp::Signal(Signal { parcel, flag, index, value, order: SignalOrder::Release }));
     }
 
     fn wait(&mut self, flag: ParamId, index: ValueId, from: ValueId, value: ValueId) -> ReceiptId {
         let receipt = self.receipt(flag);
-        self.op(OpKind::Wait { receipt, flag, index, from, value });
+        self.op(CommOp::Wait(Wait { receipt, flag, index, from, value }));
         receipt
     }
 }
@@ -135,7 +135,7 @@ impl Short for Sample {
 pub(super) fn machine(kernels: Vec<Kernel>) -> Machine {
     let mut machine = Machine::new(2);
     for kernel in kernels {
-        let kernel = Arc::new(Compiled::new(kernel).unwrap_or_else(|e| panic!("{e}")));
+        let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap_or_else(|e| panic!("{e}"))));
         machine.buffers_of(kernel.kernel()).unwrap();
         machine.launch_all(&kernel, &Bindings::new()).unwrap();
     }

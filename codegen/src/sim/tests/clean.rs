@@ -1,11 +1,11 @@
 //! Kernels without mistakes run under every schedule and compute what they should.
 
 use super::*;
-use crate::ir::samples;
+use crate::ir::{samples, verify};
 
 /// `exchange` with inputs, launched `times` times, with new inputs before each launch and a check after it.
 fn exchange(times: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(samples::exchange()).unwrap());
+    let kernel = Arc::new(Compiled::new(verify(samples::exchange()).unwrap()));
     let mut machine = Machine::new(4);
     machine.buffers_of(kernel.kernel()).unwrap();
     let input = |launch: u32, rank: u32, i: u32| (launch * 1000 + rank * 100 + i) as f32;

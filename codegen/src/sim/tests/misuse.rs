@@ -34,8 +34,8 @@ fn indices_outside_of_buffers() {
     assert_eq!((finding.kind, finding.elements), (FindingKind::OutOfBounds, Some((61, 65))));
     let finding = find(|s, out| {
         let far = s.u32(1 << 20);
-        let index = s.value("", tile(2), |out| OpKind::Splat { out, a: far });
-        s.op(OpKind::Scatter { place: out.into(), index, value: index, mask: None });
+        let index = s.value("", tile(2), |out| ValueOp::Splat { out, a: far });
+        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None });
     });
     assert!(matches!(finding.kind, FindingKind::ScatterConflict | FindingKind::OutOfBounds));
     let finding = find(|s, out| {
@@ -61,7 +61,7 @@ fn sending(target: impl FnOnce(&mut Sample) -> Target, index: u32) -> Finding {
         let (zero, one, index) = (s.u32(0), s.u32(1), s.u32(index));
         let target = target(s);
         let parcel = s.parcel(target);
-        s.op(OpKind::Put { parcel, buffer: inbox, index: zero, value: one, mask: None });
+        s.op(CommOp::Put(Put { parcel, buffer: inbox, index: zero, value: one, mask: None }));
         s.signal(parcel, flag, index, one);
     });
     machine(vec![s.finish()]).run(&Options::default()).expect_err("a mistake").list[0].clone()
@@ -98,8 +98,8 @@ fn waits_for_flags_and_ranks_that_do_not_exist() {
 fn scatters_that_write_an_element_twice() {
     let finding = find(|s, out| {
         let five = s.u32(5);
-        let index = s.value("", tile(2), |out| OpKind::Splat { out, a: five });
-        s.op(OpKind::Scatter { place: out.into(), index, value: index, mask: None });
+        let index = s.value("", tile(2), |out| ValueOp::Splat { out, a: five });
+        s.op(MemoryOp::Scatter { place: out.into(), index, value: index, mask: None });
     });
     assert_eq!((finding.kind, finding.elements), (FindingKind::ScatterConflict, Some((5, 6))));
 }
@@ -116,7 +116,7 @@ fn arithmetic_without_a_result() {
     assert_eq!(finding.at.action, "arithmetic");
     let finding = find(|s, out| {
         let (zero, width) = (s.u32(0), s.u32(32));
-        let wide = s.value("", tile(3), |out| OpKind::Splat { out, a: width });
+        let wide = s.value("", tile(3), |out| ValueOp::Splat { out, a: width });
         let v = s.binary("", BinaryOp::Shl, wide, wide);
         s.set(out, zero, v);
     });
@@ -153,7 +153,7 @@ fn endless_loops_are_given_up() {
         let loc = s.loc();
         let mut cond = None;
         let header = s.region(|s| cond = Some(s.constant(Const::Bool(true))));
-        s.b.push(OpKind::While { header, cond: cond.unwrap(), body: Region::default() }, loc);
+        s.b.push(ControlOp::While { header, cond: cond.unwrap(), body: Region::default() }, loc);
     });
     let options = Options { max_steps: 10_000, ..Options::default() };
     let findings = machine(vec![s.finish()]).run(&options).expect_err("endless");
@@ -195,7 +195,7 @@ fn a_host_that_reads_an_inbox_without_order() {
         let (zero, one) = (s.u32(0), s.u32(1));
         s.put(one, inbox, zero, zero);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("inbox").unwrap();
@@ -213,7 +213,7 @@ fn machines_that_are_set_up_wrongly() {
     s.b.param("n", ParamKind::Scalar, Dtype::U32, 1);
     s.b.param("flag", ParamKind::Flags, Dtype::U32, 4);
     s.role("all", 1, |_| {});
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let bound = Bindings::new().scalar("n", Const::U32(1));
     let error = |machine: &mut Machine, b: &Bindings| machine.launch(0, &kernel, b).unwrap_err().to_string();
     let mut machine = Machine::new(2);
@@ -243,10 +243,10 @@ fn machines_that_are_set_up_wrongly() {
     assert!(Machine::new(0).run(&Options::default()).is_ok());
     let (mut s, _) = sample();
     s.role("all", 1, |s| {
-        s.op(OpKind::Break { depth: 0 });
+        s.op(ControlOp::Break { depth: 0 });
     });
-    let malformed = Compiled::new(s.finish()).unwrap_err().to_string();
-    assert!(malformed.starts_with("kernel `test` is not well-formed: src/sample.rs:"), "{malformed}");
+    let malformed = Planted::new(s.finish()).unwrap_err().to_string();
+    assert!(malformed.starts_with("src/sample.rs:"), "{malformed}");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn exploring_finds_the_lowest_failing_seed() {
         let (group, at) = (s.group(), s.add(ticket, one));
         s.set(out, at, group);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("out").unwrap();

@@ -15,11 +15,11 @@ fn loops_break_and_continue() {
             s.for_each("j", (zero, five, one), |s, j| {
                 let skip = s.compare("", CompareOp::Eq, j, three);
                 s.when(skip, |s| {
-                    s.op(OpKind::Continue { depth: 1 });
+                    s.op(ControlOp::Continue { depth: 1 });
                 });
                 let stop = s.compare("", CompareOp::Eq, i, three);
                 s.when(stop, |s| {
-                    s.op(OpKind::Break { depth: 1 });
+                    s.op(ControlOp::Break { depth: 1 });
                 });
                 let tens = s.mul(i, ten);
                 let term = s.add(tens, j);
@@ -60,13 +60,13 @@ fn while_loops_and_branch_results() {
             let otherwise = s.region(|s| down = Some(s.binary("", BinaryOp::Div, now, two)));
             let next = s.b.kernel.add_value(U, None);
             let results = vec![(next, up.unwrap(), down.unwrap())];
-            s.op(OpKind::If { cond: odd, then, otherwise, results });
+            s.op(ControlOp::If { cond: odd, then, otherwise, results });
             s.set_var(n, next);
             let old = s.read_var(steps);
             let new = s.add(old, one);
             s.set_var(steps, new);
         });
-        s.b.push(OpKind::While { header, cond: cond.unwrap(), body }, loc);
+        s.b.push(ControlOp::While { header, cond: cond.unwrap(), body }, loc);
         let steps = s.read_var(steps);
         s.set(out, zero, steps);
     });
@@ -100,7 +100,7 @@ fn variables_keep_their_value_when_read() {
     let (mut s, out) = sample();
     s.role("all", 1, |s| {
         let (zero, one, four) = (s.u32(0), s.u32(1), s.u32(4));
-        let ones = s.value("", tile(4), |out| OpKind::Splat { out, a: one });
+        let ones = s.value("", tile(4), |out| ValueOp::Splat { out, a: one });
         let var = s.var("v", ones);
         let before = s.read_var(var);
         let twos = s.add(before, before);
@@ -117,20 +117,22 @@ fn masked_accesses_touch_only_what_the_mask_selects() {
     let (mut s, out) = sample();
     s.role("all", 1, |s| {
         let (zero, seven, far) = (s.u32(0), s.u32(7), s.u32(62));
-        let index = s.value("", tile(4), |out| OpKind::Arange { out });
+        let index = s.value("", tile(4), |out| ValueOp::Arange { out });
         let two = s.u32(2);
-        let two = s.value("", tile(4), |out| OpKind::Splat { out, a: two });
+        let two = s.value("", tile(4), |out| ValueOp::Splat { out, a: two });
         let low = s.compare("", CompareOp::Lt, index, two);
         // Elements 62 and 63 exist, 64 and 65 do not.
-        s.op(OpKind::Store { place: out.into(), index: far, value: two, mask: Some(low) });
-        let other = s.value("", tile(4), |out| OpKind::Splat { out, a: seven });
-        let got = s.value("", tile(4), |o| OpKind::LoadMasked {
-            out: o,
-            place: out.into(),
-            index: far,
-            mask: low,
-            other,
-            receipt: None,
+        s.op(MemoryOp::Store { place: out.into(), index: far, value: two, mask: Some(low) });
+        let other = s.value("", tile(4), |out| ValueOp::Splat { out, a: seven });
+        let got = s.value("", tile(4), |o| {
+            OpKind::Memory(MemoryOp::LoadMasked {
+                out: o,
+                place: out.into(),
+                index: far,
+                mask: low,
+                other,
+                receipt: None,
+            })
         });
         s.set(out, zero, got);
     });
@@ -142,23 +144,25 @@ fn gathers_and_scatters() {
     let (mut s, out) = sample();
     s.role("all", 1, |s| {
         let (zero, three, eight, nine) = (s.u32(0), s.u32(3), s.u32(8), s.u32(9));
-        let index = s.value("", tile(4), |out| OpKind::Arange { out });
-        let spread = s.value("", tile(4), |out| OpKind::Splat { out, a: three });
+        let index = s.value("", tile(4), |out| ValueOp::Arange { out });
+        let spread = s.value("", tile(4), |out| ValueOp::Splat { out, a: three });
         let spread = s.binary("spread", BinaryOp::Mul, index, spread);
         let one = s.u32(1);
-        let one = s.value("", tile(4), |out| OpKind::Splat { out, a: one });
+        let one = s.value("", tile(4), |out| ValueOp::Splat { out, a: one });
         let some = s.compare("", CompareOp::Ne, index, one);
-        let values = s.value("", tile(4), |out| OpKind::Splat { out, a: eight });
+        let values = s.value("", tile(4), |out| ValueOp::Splat { out, a: eight });
         let values = s.add(values, index);
-        s.op(OpKind::Scatter { place: out.into(), index: spread, value: values, mask: Some(some) });
-        let other = s.value("", tile(4), |out| OpKind::Splat { out, a: nine });
-        let got = s.value("", tile(4), |o| OpKind::Gather {
-            out: o,
-            place: out.into(),
-            index: spread,
-            mask: some,
-            other,
-            receipt: None,
+        s.op(MemoryOp::Scatter { place: out.into(), index: spread, value: values, mask: Some(some) });
+        let other = s.value("", tile(4), |out| ValueOp::Splat { out, a: nine });
+        let got = s.value("", tile(4), |o| {
+            OpKind::Memory(MemoryOp::Gather {
+                out: o,
+                place: out.into(),
+                index: spread,
+                mask: some,
+                other,
+                receipt: None,
+            })
         });
         let at = s.u32(16);
         s.set(out, at, got);
@@ -224,28 +228,28 @@ fn atomics_add_up_and_yield_the_old_value() {
 fn conversions_bits_and_reductions() {
     let (mut s, out) = sample();
     s.role("all", 1, |s| {
-        let index = s.value("", tile(8), |out| OpKind::Arange { out });
+        let index = s.value("", tile(8), |out| ValueOp::Arange { out });
         let floats = Type::tile(Dtype::F32, 8);
-        let x = s.value("", floats, |out| OpKind::Cast { out, a: index });
-        let y = s.value("", floats, |out| OpKind::Fma { out, a: x, b: x, c: x });
-        let y = s.value("", floats, |out| OpKind::Unary { out, op: UnaryOp::Neg, a: y });
-        let half = s.value("", Type::tile(Dtype::Bf16, 8), |out| OpKind::Cast { out, a: y });
-        let back = s.value("", floats, |out| OpKind::Cast { out, a: half });
-        let back = s.value("", Type::tile(Dtype::I32, 8), |out| OpKind::Cast { out, a: back });
+        let x = s.value("", floats, |out| ValueOp::Cast { out, a: index });
+        let y = s.value("", floats, |out| ValueOp::Fma { out, a: x, b: x, c: x });
+        let y = s.value("", floats, |out| ValueOp::Unary { out, op: UnaryOp::Neg, a: y });
+        let half = s.value("", Type::tile(Dtype::Bf16, 8), |out| ValueOp::Cast { out, a: y });
+        let back = s.value("", floats, |out| ValueOp::Cast { out, a: half });
+        let back = s.value("", Type::tile(Dtype::I32, 8), |out| ValueOp::Cast { out, a: back });
         let sum =
-            s.value("", Type::scalar(Dtype::I32), |out| OpKind::Reduce { out, op: ReduceOp::Sum, a: back });
+            s.value("", Type::scalar(Dtype::I32), |out| ValueOp::Reduce { out, op: ReduceOp::Sum, a: back });
         let sum =
-            s.value("", Type::scalar(Dtype::I32), |out| OpKind::Unary { out, op: UnaryOp::Abs, a: sum });
-        let sum = s.value("", U, |out| OpKind::Bitcast { out, a: sum });
+            s.value("", Type::scalar(Dtype::I32), |out| ValueOp::Unary { out, op: UnaryOp::Abs, a: sum });
+        let sum = s.value("", U, |out| ValueOp::Bitcast { out, a: sum });
         let running =
-            s.value("", tile(8), |out| OpKind::Scan { out, op: ReduceOp::Sum, a: index, exclusive: false });
+            s.value("", tile(8), |out| ValueOp::Scan { out, op: ReduceOp::Sum, a: index, exclusive: false });
         let even = s.u32(2);
-        let even = s.value("", tile(8), |out| OpKind::Splat { out, a: even });
+        let even = s.value("", tile(8), |out| ValueOp::Splat { out, a: even });
         let even = s.binary("", BinaryOp::Rem, index, even);
         let none = s.u32(0);
-        let zeros = s.value("", tile(8), |out| OpKind::Splat { out, a: none });
+        let zeros = s.value("", tile(8), |out| ValueOp::Splat { out, a: none });
         let even = s.compare("", CompareOp::Eq, even, zeros);
-        let picked = s.value("", tile(8), |out| OpKind::Select { out, cond: even, a: running, b: zeros });
+        let picked = s.value("", tile(8), |out| ValueOp::Select { out, cond: even, a: running, b: zeros });
         let eight = s.u32(8);
         s.set(out, none, picked);
         s.set(out, eight, sum);
@@ -259,11 +263,11 @@ fn scalar_parameters_and_bindings() {
     let (mut s, out) = sample();
     let n = s.b.param("n", ParamKind::Scalar, Dtype::U32, 1);
     s.role("all", 1, |s| {
-        let n = s.value("n", U, |out| OpKind::ScalarParam { out, param: n });
+        let n = s.value("n", U, |out| ValueOp::ScalarParam { out, param: n });
         let zero = s.u32(0);
         s.set(out, zero, n);
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(2);
     machine.buffer("elsewhere", ParamKind::Local, Dtype::F32, 64).unwrap();
     for rank in 0..2 {

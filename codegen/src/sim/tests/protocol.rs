@@ -99,7 +99,7 @@ fn order_is_passed_on_from_rank_to_rank() {
             s.set(cells_, zero, v);
         });
     });
-    let kernel = Arc::new(Compiled::new(s.finish()).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
     let mut machine = Machine::new(3);
     machine.buffers_of(kernel.kernel()).unwrap();
     machine.zero("cells").unwrap();
@@ -134,7 +134,7 @@ fn peer_stores_really_arrive_late() {
         let (zero, one) = (s.u32(0), s.u32(1));
         let parcel = s.put(to, inbox, zero, one);
         let order = SignalOrder::Relaxed;
-        s.op(OpKind::Signal { parcel, flag, index: zero, value: one, order });
+        s.op(CommOp::Signal(Signal { parcel, flag, index: zero, value: one, order }));
         let got = s.wait(flag, zero, to, one);
         let v = s.load(U, inbox, zero, Some(got));
         s.set(cells_, zero, v);
@@ -334,7 +334,7 @@ fn a_signal_that_nothing_orders_after_the_wait_for_the_last_one() {
                 s.wait(flag, zero, zero, value);
             }
         });
-        s.b.push(OpKind::If { cond: first, then, otherwise, results: vec![] }, loc);
+        s.b.push(ControlOp::If { cond: first, then, otherwise, results: vec![] }, loc);
     });
     let machine = machine(vec![s.finish()]);
     let mut in_time = 0;
@@ -371,7 +371,7 @@ fn sometimes(put_until: u32) -> Kernel {
         let parcel = s.parcel(Target::Rank(to));
         let early = s.compare("", CompareOp::Le, epoch, limit);
         s.when(early, |s| {
-            s.op(OpKind::Put { parcel, buffer: inbox, index: parity, value: epoch, mask: None });
+            s.op(CommOp::Put(Put { parcel, buffer: inbox, index: parity, value: epoch, mask: None }));
         });
         s.signal(parcel, flag, parity, epoch);
         let got = s.wait(flag, parity, to, epoch);

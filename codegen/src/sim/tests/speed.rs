@@ -16,25 +16,25 @@ const EXPERTS: u32 = 256;
 const U: Type = Type::scalar(Dtype::U32);
 
 fn load(s: &mut Sample, ty: Type, p: ParamId, index: ValueId, receipt: Option<ReceiptId>) -> ValueId {
-    s.value("", ty, |out| OpKind::Load { out, place: Place::Param(p), index, receipt })
+    s.value("", ty, |out| MemoryOp::Load { out, place: Place::Param(p), index, receipt })
 }
 
 fn split(s: &mut Sample, build: impl FnOnce(&mut Sample, ValueId, ValueId)) {
     let loc = s.loc();
     let blocks = s.u32(if s.b.kernel.roles.is_empty() { 32 } else { 64 });
     let body = s.region(|s| {
-        let first = s.value("first", U, |out| OpKind::GroupIndex { out });
+        let first = s.value("first", U, |out| ValueOp::GroupIndex { out });
         let groups = s.u32(2);
         let stride = s.binary("", BinaryOp::Mul, blocks, groups);
         build(s, first, stride);
     });
-    s.b.push(OpKind::Split { warps: 4, body }, loc);
+    s.b.push(ControlOp::Split { warps: 4, body }, loc);
 }
 
 fn when(s: &mut Sample, cond: ValueId, build: impl FnOnce(&mut Sample)) {
     let loc = s.loc();
     let then = s.region(build);
-    s.b.push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+    s.b.push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
 }
 
 /// `(a * n) + b`.
@@ -56,8 +56,8 @@ fn sample(name: &str) -> (Sample, ValueId, ValueId) {
     s.b.kernel.ranks = RANKS;
     s.b.kernel.block_warps = 8;
     let word = s.b.param("epoch", ParamKind::EpochWord, Dtype::U32, 1);
-    let epoch = s.value("epoch", U, |out| OpKind::Epoch { out, word, advance: true });
-    let me = s.value("me", U, |out| OpKind::Rank { out });
+    let epoch = s.value("epoch", U, |out| ValueOp::Epoch { out, word, advance: true });
+    let me = s.value("me", U, |out| ValueOp::Rank { out });
     (s, epoch, me)
 }
 
@@ -96,16 +96,16 @@ fn dispatch() -> Kernel {
                     for (k, &owner) in owners.iter().enumerate() {
                         let here = s.compare("", CompareOp::Eq, owner, dst);
                         let bit = s.u32(1 << k);
-                        let bit = s.value("", U, |out| OpKind::Select { out, cond: here, a: bit, b: zero });
+                        let bit = s.value("", U, |out| ValueOp::Select { out, cond: here, a: bit, b: zero });
                         bits = s.binary("", BinaryOp::Or, bits, bit);
                     }
                     let parcel = s.parcel(Target::Rank(dst));
-                    s.op(OpKind::Put { parcel, buffer: record, index: slot, value: bits, mask: None });
+                    s.op(CommOp::Put(Put { parcel, buffer: record, index: slot, value: bits, mask: None }));
                     let order = SignalOrder::Release;
-                    s.op(OpKind::Signal { parcel, flag: rec_flag, index: slot, value: epoch, order });
+                    s.op(CommOp::Signal(Signal { parcel, flag: rec_flag, index: slot, value: epoch, order }));
                     let some = s.compare("", CompareOp::Ne, bits, zero);
                     let (bit, none) = (s.constant(Const::U64(1 << rank)), s.constant(Const::U64(0)));
-                    let bit = s.value("", Type::scalar(Dtype::U64), |out| OpKind::Select {
+                    let bit = s.value("", Type::scalar(Dtype::U64), |out| ValueOp::Select {
                         out,
                         cond: some,
                         a: bit,
@@ -117,9 +117,9 @@ fn dispatch() -> Kernel {
                 let row = load(s, Type::tile(Dtype::U32, words), x, from, None);
                 let to = at(s, slot, words, zero);
                 let parcel = s.parcel(Target::Mask(mask));
-                s.op(OpKind::Put { parcel, buffer: inbox, index: to, value: row, mask: None });
+                s.op(CommOp::Put(Put { parcel, buffer: inbox, index: to, value: row, mask: None }));
                 let order = SignalOrder::Release;
-                s.op(OpKind::Signal { parcel, flag: row_flag, index: slot, value: epoch, order });
+                s.op(CommOp::Signal(Signal { parcel, flag: row_flag, index: slot, value: epoch, order }));
             });
         });
     });
@@ -127,7 +127,7 @@ fn dispatch() -> Kernel {
         let all = s.u32(RANKS * TOKENS);
         split(s, |s, first, stride| {
             let receipt = s.receipt(rec_flag);
-            let wait = OpKind::WaitAll {
+            let wait = OpKind::Comm(CommOp::WaitAll(WaitAll {
                 receipt,
                 flag: rec_flag,
                 index: zero,
@@ -135,7 +135,7 @@ fn dispatch() -> Kernel {
                 only: None,
                 per_rank: TOKENS,
                 value: epoch,
-            };
+            }));
             s.op(wait);
             s.for_each("slot", (first, all, stride), |s, slot| {
                 let bits = load(s, U, record, slot, Some(receipt));
@@ -143,7 +143,13 @@ fn dispatch() -> Kernel {
                 when(s, some, |s| {
                     let got = s.receipt(row_flag);
                     let from = s.binary("", BinaryOp::Div, slot, tokens);
-                    s.op(OpKind::Wait { receipt: got, flag: row_flag, index: slot, from, value: epoch });
+                    s.op(CommOp::Wait(Wait {
+                        receipt: got,
+                        flag: row_flag,
+                        index: slot,
+                        from,
+                        value: epoch,
+                    }));
                     let i = at(s, slot, words, zero);
                     let row = load(s, Type::tile(Dtype::U32, words), inbox, i, Some(got));
                     let topk = s.u32(TOPK);
@@ -152,7 +158,7 @@ fn dispatch() -> Kernel {
                         when(s, here, |s| {
                             let to = at(s, slot, TOPK, k);
                             let to = at(s, to, words, zero);
-                            s.op(OpKind::Store {
+                            s.op(MemoryOp::Store {
                                 place: Place::Param(rows),
                                 index: to,
                                 value: row,
@@ -182,21 +188,21 @@ fn combine() -> Kernel {
     let (zero, one, tokens) = (s.u32(0), s.u32(1), s.u32(TOKENS));
     let sum = |s: &mut Sample, place: (ParamId, ValueId, Option<ReceiptId>), acc: VarId| {
         let row = load(s, bf16, place.0, place.1, place.2);
-        let row = s.value("", f32s, |out| OpKind::Cast { out, a: row });
+        let row = s.value("", f32s, |out| ValueOp::Cast { out, a: row });
         let weight = s.constant(Const::F32(0.5f32.to_bits()));
-        let weight = s.value("", f32s, |out| OpKind::Splat { out, a: weight });
-        let old = s.value("", f32s, |out| OpKind::VarGet { out, var: acc });
-        let value = s.value("", f32s, |out| OpKind::Fma { out, a: row, b: weight, c: old });
-        s.op(OpKind::VarSet { var: acc, value });
+        let weight = s.value("", f32s, |out| ValueOp::Splat { out, a: weight });
+        let old = s.value("", f32s, |out| ControlOp::VarGet { out, var: acc });
+        let value = s.value("", f32s, |out| ValueOp::Fma { out, a: row, b: weight, c: old });
+        s.op(ControlOp::VarSet { var: acc, value });
     };
     let start = |s: &mut Sample| {
         let none = s.constant(Const::F32(0));
-        let none = s.value("", f32s, |out| OpKind::Splat { out, a: none });
+        let none = s.value("", f32s, |out| ValueOp::Splat { out, a: none });
         s.var("acc", none)
     };
     let result = |s: &mut Sample, acc: VarId| {
-        let total = s.value("", f32s, |out| OpKind::VarGet { out, var: acc });
-        s.value("", bf16, |out| OpKind::Cast { out, a: total })
+        let total = s.value("", f32s, |out| ControlOp::VarGet { out, var: acc });
+        s.value("", bf16, |out| ValueOp::Cast { out, a: total })
     };
     s.role("send", 32, |s| {
         let all = s.u32(RANKS * TOKENS);
@@ -221,9 +227,9 @@ fn combine() -> Kernel {
                     let index = at(s, me, TOKENS, t);
                     let to = at(s, index, HIDDEN, zero);
                     let parcel = s.parcel(Target::Rank(src));
-                    s.op(OpKind::Put { parcel, buffer: pieces, index: to, value, mask: None });
+                    s.op(CommOp::Put(Put { parcel, buffer: pieces, index: to, value, mask: None }));
                     let order = SignalOrder::Release;
-                    s.op(OpKind::Signal { parcel, flag, index, value: epoch, order });
+                    s.op(CommOp::Signal(Signal { parcel, flag, index, value: epoch, order }));
                 });
             });
         });
@@ -239,14 +245,14 @@ fn combine() -> Kernel {
                     when(s, here, |s| {
                         let index = at(s, owner, TOKENS, t);
                         let receipt = s.receipt(flag);
-                        s.op(OpKind::Wait { receipt, flag, index, from: owner, value: epoch });
+                        s.op(CommOp::Wait(Wait { receipt, flag, index, from: owner, value: epoch }));
                         let i = at(s, index, HIDDEN, zero);
                         sum(s, (pieces, i, Some(receipt)), acc);
                     });
                 });
                 let value = result(s, acc);
                 let to = at(s, t, HIDDEN, zero);
-                s.op(OpKind::Store { place: Place::Param(y), index: to, value, mask: None });
+                s.op(MemoryOp::Store { place: Place::Param(y), index: to, value, mask: None });
             });
         });
     });
@@ -254,7 +260,7 @@ fn combine() -> Kernel {
 }
 
 fn machine() -> Machine {
-    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(k).unwrap()));
+    let kernels = [dispatch(), combine()].map(|k| Arc::new(Compiled::new(verify(k).unwrap())));
     let mut machine = Machine::new(RANKS);
     for k in &kernels {
         machine.buffers_of(k.kernel()).unwrap();

@@ -87,7 +87,7 @@ pub(super) fn kernel(bug: Bug, receive_first: bool) -> (Kernel, Lines) {
         out: s.b.param("out", ParamKind::Local, Dtype::U32, slots / 2 * words),
     };
     let word = s.b.param("epoch", ParamKind::EpochWord, Dtype::U32, 1);
-    let epoch = s.value("epoch", u, |out| OpKind::Epoch { out, word, advance: true });
+    let epoch = s.value("epoch", u, |out| ValueOp::Epoch { out, word, advance: true });
     let one = s.u32(1);
     let parity = s.binary("parity", BinaryOp::And, epoch, one);
     let mut lines = Lines::default();
@@ -122,13 +122,13 @@ impl Common {
 }
 
 fn rank(s: &mut Sample) -> ValueId {
-    s.value("me", Type::scalar(Dtype::U32), |out| OpKind::Rank { out })
+    s.value("me", Type::scalar(Dtype::U32), |out| ValueOp::Rank { out })
 }
 
 /// How many tokens this rank has.
 fn tokens(s: &mut Sample, p: &Params) -> ValueId {
     let (place, index) = (Place::Param(p.n), s.u32(0));
-    s.value("n", Type::scalar(Dtype::U32), |out| OpKind::Load { out, place, index, receipt: None })
+    s.value("n", Type::scalar(Dtype::U32), |out| MemoryOp::Load { out, place, index, receipt: None })
 }
 
 fn all(s: &mut Sample) -> Target {
@@ -139,17 +139,17 @@ fn send(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
     let loc = s.loc();
     let body = s.region(|s| {
         // Two blocks of two warps: four groups stride over the tokens.
-        let first = s.value("first", Type::scalar(Dtype::U32), |out| OpKind::GroupIndex { out });
+        let first = s.value("first", Type::scalar(Dtype::U32), |out| ValueOp::GroupIndex { out });
         let (n, four) = (tokens(s, p), s.u32(4));
         s.for_each("t", (first, n, four), |s, t| send_row(s, p, c, t, lines));
     });
-    s.b.push(OpKind::Split { warps: 1, body }, loc);
+    s.b.push(ControlOp::Split { warps: 1, body }, loc);
 }
 
 fn send_row(s: &mut Sample, p: &Params, c: &Common, t: ValueId, lines: &mut Lines) {
     let (words, zero, me) = (s.u32(ROW), s.u32(0), rank(s));
     let at = s.binary("", BinaryOp::Mul, t, words);
-    let row = s.value("row", Type::tile(Dtype::U32, ROW), |out| OpKind::Load {
+    let row = s.value("row", Type::tile(Dtype::U32, ROW), |out| MemoryOp::Load {
         out,
         place: Place::Param(p.x),
         index: at,
@@ -176,11 +176,12 @@ fn send_row(s: &mut Sample, p: &Params, c: &Common, t: ValueId, lines: &mut Line
     let target = all(s);
     let parcel = s.parcel(target);
     let order = if c.bug == Bug::MissingRelease { SignalOrder::Relaxed } else { SignalOrder::Release };
-    let put = OpKind::Put { parcel, buffer: p.inbox, index: at, value: row, mask: None };
-    let signal = OpKind::Signal { parcel, flag: p.row_flag, index: flag, value: c.epoch, order };
+    let put = OpKind::Comm(CommOp::Put(Put { parcel, buffer: p.inbox, index: at, value: row, mask: None }));
+    let signal =
+        OpKind::Comm(CommOp::Signal(Signal { parcel, flag: p.row_flag, index: flag, value: c.epoch, order }));
     let put_first = c.bug != Bug::FlagBeforeData;
     for kind in if put_first { [put, signal] } else { [signal, put] } {
-        let is_put = matches!(kind, OpKind::Put { .. });
+        let is_put = matches!(kind, OpKind::Comm(CommOp::Put(_)));
         let op = s.op(kind);
         let line = s.b.kernel.op(op).loc.line;
         *(if is_put { &mut lines.put_row } else { &mut lines.signal_row }) = line;
@@ -195,16 +196,16 @@ fn close(s: &mut Sample, p: &Params, c: &Common) {
         let flag = c.slot(s, false, me, 1, zero);
         let target = all(s);
         let parcel = s.parcel(target);
-        s.op(OpKind::Put { parcel, buffer: p.records, index: record, value: n, mask: None });
+        s.op(CommOp::Put(Put { parcel, buffer: p.records, index: record, value: n, mask: None }));
         let order = SignalOrder::Release;
-        s.op(OpKind::Signal { parcel, flag: p.record_flag, index: flag, value: c.epoch, order });
+        s.op(CommOp::Signal(Signal { parcel, flag: p.record_flag, index: flag, value: c.epoch, order }));
     });
     if c.bug == Bug::NoEmptyRecord {
         let cond = s.compare("", CompareOp::Gt, n, zero);
-        s.b.push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+        s.b.push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
     } else {
         let yes = s.constant(Const::Bool(true));
-        s.b.push(OpKind::If { cond: yes, then, otherwise: Region::default(), results: vec![] }, loc);
+        s.b.push(ControlOp::If { cond: yes, then, otherwise: Region::default(), results: vec![] }, loc);
     }
 }
 
@@ -214,7 +215,7 @@ fn receive(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
     let first = c.slot(s, false, zero, 1, zero);
     let few = s.u32(RANKS - u32::from(c.bug == Bug::RecordWaitTooShort));
     let receipt = s.receipt(p.record_flag);
-    let op = s.op(OpKind::WaitAll {
+    let op = s.op(CommOp::WaitAll(WaitAll {
         receipt,
         flag: p.record_flag,
         index: first,
@@ -222,14 +223,14 @@ fn receive(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
         only: None,
         per_rank: 1,
         value: c.epoch,
-    });
+    }));
     lines.wait_records = s.b.kernel.op(op).loc.line;
-    let block = s.value("block", u, |out| OpKind::GroupIndex { out });
+    let block = s.value("block", u, |out| ValueOp::GroupIndex { out });
     s.for_each("src", (zero, ranks, one), |s, src| {
         let at = c.slot(s, c.bug == Bug::RecordsReusedEarly, src, 1, zero);
         let place = Place::Param(p.records);
         let mut count =
-            s.value("count", u, |out| OpKind::Load { out, place, index: at, receipt: Some(receipt) });
+            s.value("count", u, |out| MemoryOp::Load { out, place, index: at, receipt: Some(receipt) });
         if c.bug == Bug::CountOffByOne {
             count = s.binary("", BinaryOp::Add, count, one);
         }
@@ -259,7 +260,7 @@ fn receive_row(
         src
     };
     let receipt = s.receipt(p.row_flag);
-    let wait = OpKind::Wait { receipt, flag: p.row_flag, index: flag, from, value };
+    let wait = OpKind::Comm(CommOp::Wait(Wait { receipt, flag: p.row_flag, index: flag, from, value }));
     match c.bug {
         Bug::MissingWait => {}
         Bug::LastRowUnwaited => {
@@ -269,7 +270,7 @@ fn receive_row(
             let then = s.region(|s| {
                 s.op(wait);
             });
-            s.b.push(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
+            s.b.push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
         }
         _ => {
             let op = s.op(wait);
@@ -280,13 +281,13 @@ fn receive_row(
     let place = Place::Param(p.inbox);
     let receipt = (c.bug != Bug::MissingWait).then_some(receipt);
     let row =
-        s.value("row", Type::tile(Dtype::U32, ROW), |out| OpKind::Load { out, place, index: at, receipt });
+        s.value("row", Type::tile(Dtype::U32, ROW), |out| MemoryOp::Load { out, place, index: at, receipt });
     lines.load_row = s.b.kernel.ops.last().unwrap().loc.line;
     let tokens = s.u32(TOKENS);
     let base = s.binary("", BinaryOp::Mul, src, tokens);
     let to = s.binary("", BinaryOp::Add, base, t);
     let to = s.binary("", BinaryOp::Mul, to, words);
-    s.op(OpKind::Store { place: Place::Param(p.out), index: to, value: row, mask: None });
+    s.op(MemoryOp::Store { place: Place::Param(p.out), index: to, value: row, mask: None });
 }
 
 fn input(epoch: u32, rank: u32, token: u32, word: u32) -> u32 {
@@ -295,7 +296,7 @@ fn input(epoch: u32, rank: u32, token: u32, word: u32) -> u32 {
 
 /// Ranks that exchange their tokens `times` times, each with other content, and compare what arrived.
 pub(super) fn machine(kernel: Kernel, times: u32) -> Machine {
-    let kernel = Arc::new(Compiled::new(kernel).unwrap());
+    let kernel = Arc::new(Compiled::planted(Planted::new(kernel).unwrap()));
     let mut machine = Machine::new(RANKS);
     machine.buffers_of(kernel.kernel()).unwrap();
     for rank in 0..RANKS {

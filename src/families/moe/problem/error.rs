@@ -1,7 +1,7 @@
 //! What can be wrong with an MoE problem.
 
 use peerwarp_codegen::family::FamilyError;
-use peerwarp_codegen::ir::VerifyError;
+use peerwarp_codegen::ir::VerifyErrors;
 use peerwarp_codegen::sim::SimError;
 use thiserror::Error;
 
@@ -24,7 +24,7 @@ pub enum MoeError {
     Family(#[from] FamilyError),
     /// A kernel that is not well-formed.
     #[error("a kernel is not well-formed: {}", first(.0))]
-    Verify(Vec<VerifyError>),
+    Verify(#[from] VerifyErrors),
     /// A machine that cannot be put together.
     #[error(transparent)]
     Sim(#[from] SimError),
@@ -41,7 +41,7 @@ impl MoeError {
     }
 }
 
-fn first(errors: &[VerifyError]) -> String {
+fn first(errors: &VerifyErrors) -> String {
     let rest = errors.len().saturating_sub(1);
     let first = errors.first().map(ToString::to_string).unwrap_or_default();
     if rest == 0 { first } else { format!("{first} (and {rest} more)") }

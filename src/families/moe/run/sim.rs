@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::family::Family;
-use peerwarp_codegen::ir::{self, Kernel, ParamKind};
+use peerwarp_codegen::ir::{ParamKind, Planted, Verified, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, Machine, Memory, Options, SimError};
 use rayon::prelude::*;
 
@@ -37,15 +37,25 @@ pub struct MoeSim {
 impl MoeSim {
     /// `rounds` rounds of a problem, back to back.
     pub fn new(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Result<MoeSim, MoeError> {
-        MoeSim::with_edited(problem, tuning, rounds, &mut |_| {})
+        MoeSim::build(problem, tuning, rounds, &mut |kernel| Compiled::new(kernel))
     }
 
-    /// As [`MoeSim::new`], with kernels changed by `edit` after they were traced: for planting bugs.
-    pub fn with_edited(
+    /// As [`MoeSim::new`], with bugs planted into its kernels by `plant`.
+    #[doc(hidden)]
+    pub fn planted(
         problem: &MoeProblem,
         tuning: &MoeTuning,
         rounds: u32,
-        edit: &mut dyn FnMut(&mut Kernel),
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<MoeSim, MoeError> {
+        MoeSim::build(problem, tuning, rounds, &mut |kernel| with_bugs(kernel, plant))
+    }
+
+    fn build(
+        problem: &MoeProblem,
+        tuning: &MoeTuning,
+        rounds: u32,
+        compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<MoeSim, MoeError> {
         problem.check()?;
         tuning.check(&problem.shape)?;
@@ -56,10 +66,11 @@ impl MoeSim {
         let variants = variants.collect();
         let mut traced = vec![];
         for config in &dispatch {
-            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, Bindings::new()));
+            traced.push((Arc::new(compile(verify(config.trace(WARP_SIZE)?)?)), Bindings::new()));
         }
         for config in &combine {
-            traced.push((compile(config.trace(WARP_SIZE)?, edit)?, combine_bindings(tuning.way())));
+            traced
+                .push((Arc::new(compile(verify(config.trace(WARP_SIZE)?)?)), combine_bindings(tuning.way())));
         }
         let rounds = all_rounds(problem, tuning.way(), rounds)?;
         let (dispatch, combine) = traced.split_at(dispatch.len());
@@ -70,19 +81,29 @@ impl MoeSim {
 
     /// `rounds` rounds of a problem, back to back, each in one launch.
     pub fn fused(problem: &MoeProblem, config: &RoundTrip, rounds: u32) -> Result<MoeSim, MoeError> {
-        MoeSim::fused_with_edited(problem, config, rounds, &mut |_| {})
+        MoeSim::build_fused(problem, config, rounds, &mut |kernel| Compiled::new(kernel))
     }
 
-    /// As [`MoeSim::fused`], with the kernel changed by `edit` after it was traced.
-    pub fn fused_with_edited(
+    /// As [`MoeSim::fused`], with bugs planted into its kernel by `plant`.
+    #[doc(hidden)]
+    pub fn fused_planted(
         problem: &MoeProblem,
         config: &RoundTrip,
         rounds: u32,
-        edit: &mut dyn FnMut(&mut Kernel),
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<MoeSim, MoeError> {
+        MoeSim::build_fused(problem, config, rounds, &mut |kernel| with_bugs(kernel, plant))
+    }
+
+    fn build_fused(
+        problem: &MoeProblem,
+        config: &RoundTrip,
+        rounds: u32,
+        compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<MoeSim, MoeError> {
         problem.check()?;
         fused::check(config, &problem.shape)?;
-        let kernel = compile(config.trace(WARP_SIZE)?, edit)?;
+        let kernel = Arc::new(compile(verify(config.trace(WARP_SIZE)?)?));
         let rounds = all_rounds(problem, config.way(), rounds)?;
         let machine = fused_machine(&problem.shape, &rounds, &kernel)?;
         Ok(MoeSim::of(problem.shape, rounds, machine, vec![config.variant_name()], vec![DISPATCH_EPOCH]))
@@ -162,10 +183,10 @@ impl MoeSim {
 
 type Launch = (Arc<Compiled>, Bindings);
 
-fn compile(mut kernel: Kernel, edit: &mut dyn FnMut(&mut Kernel)) -> Result<Arc<Compiled>, MoeError> {
-    ir::verify(&kernel).map_err(MoeError::Verify)?;
-    edit(&mut kernel);
-    Ok(Arc::new(Compiled::new(kernel)?))
+fn with_bugs(kernel: Verified, plant: &mut dyn FnMut(&mut Planted)) -> Compiled {
+    let mut kernel = Planted::from(kernel);
+    plant(&mut kernel);
+    Compiled::planted(kernel)
 }
 
 fn all_rounds(problem: &MoeProblem, way: Way, rounds: u32) -> Result<Arc<[Round]>, MoeError> {

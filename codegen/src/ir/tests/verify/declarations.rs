@@ -21,27 +21,55 @@ fn ids_out_of_range() {
     let at = Place::Param(p);
     let release = SignalOrder::Release;
     let kinds = vec![
-        (OpKind::Rank { out: none }, "value 99"),
-        (OpKind::Splat { out: v, a: none }, "value 99"),
-        (OpKind::For { var: none, start: v, end: v, step: v, body: Region::default() }, "value 99"),
-        (OpKind::ScalarParam { out: v, param: p }, "parameter 99"),
-        (OpKind::Epoch { out: v, word: p, advance: false }, "parameter 99"),
-        (OpKind::Load { out: v, place: at, index: v, receipt: None }, "parameter 99"),
+        (OpKind::Value(ValueOp::Rank { out: none }), "value 99"),
+        (OpKind::Value(ValueOp::Splat { out: v, a: none }), "value 99"),
         (
-            OpKind::Load { out: v, place: Place::Param(ParamId(0)), index: v, receipt: Some(receipt) },
+            OpKind::Control(ControlOp::For { var: none, start: v, end: v, step: v, body: Region::default() }),
+            "value 99",
+        ),
+        (OpKind::Value(ValueOp::ScalarParam { out: v, param: p }), "parameter 99"),
+        (OpKind::Value(ValueOp::Epoch { out: v, word: p, advance: false }), "parameter 99"),
+        (OpKind::Memory(MemoryOp::Load { out: v, place: at, index: v, receipt: None }), "parameter 99"),
+        (
+            OpKind::Memory(MemoryOp::Load {
+                out: v,
+                place: Place::Param(ParamId(0)),
+                index: v,
+                receipt: Some(receipt),
+            }),
             "receipt 99",
         ),
-        (OpKind::Store { place: at, index: v, value: v, mask: None }, "parameter 99"),
+        (OpKind::Memory(MemoryOp::Store { place: at, index: v, value: v, mask: None }), "parameter 99"),
         (
-            OpKind::Store { place: Place::Shared(SharedId(99)), index: v, value: v, mask: None },
+            OpKind::Memory(MemoryOp::Store {
+                place: Place::Shared(SharedId(99)),
+                index: v,
+                value: v,
+                mask: None,
+            }),
             "shared array 99",
         ),
-        (OpKind::VarGet { out: v, var: VarId(99) }, "variable 99"),
-        (OpKind::Put { parcel, buffer: ParamId(0), index: v, value: v, mask: None }, "parcel 99"),
-        (OpKind::Signal { parcel, flag: ParamId(0), index: v, value: v, order: release }, "parcel 99"),
-        (OpKind::Wait { receipt, flag: ParamId(0), index: v, from: v, value: v }, "receipt 99"),
+        (OpKind::Control(ControlOp::VarGet { out: v, var: VarId(99) }), "variable 99"),
         (
-            OpKind::WaitAll {
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer: ParamId(0), index: v, value: v, mask: None })),
+            "parcel 99",
+        ),
+        (
+            OpKind::Comm(CommOp::Signal(Signal {
+                parcel,
+                flag: ParamId(0),
+                index: v,
+                value: v,
+                order: release,
+            })),
+            "parcel 99",
+        ),
+        (
+            OpKind::Comm(CommOp::Wait(Wait { receipt, flag: ParamId(0), index: v, from: v, value: v })),
+            "receipt 99",
+        ),
+        (
+            OpKind::Comm(CommOp::WaitAll(WaitAll {
                 receipt,
                 flag: ParamId(0),
                 index: v,
@@ -49,7 +77,7 @@ fn ids_out_of_range() {
                 only: None,
                 per_rank: 1,
                 value: v,
-            },
+            })),
             "receipt 99",
         ),
     ];
@@ -59,8 +87,8 @@ fn ids_out_of_range() {
         assert!(message.contains(&format!("{what} does not exist")), "{name}: {message}");
     }
     for kind in [
-        OpKind::Wait { receipt: ReceiptId(0), flag: p, index: v, from: v, value: v },
-        OpKind::Put { parcel: ParcelId(0), buffer: p, index: v, value: v, mask: None },
+        OpKind::Comm(CommOp::Wait(Wait { receipt: ReceiptId(0), flag: p, index: v, from: v, value: v })),
+        OpKind::Comm(CommOp::Put(Put { parcel: ParcelId(0), buffer: p, index: v, value: v, mask: None })),
     ] {
         let message = role_error(|s, _| {
             s.parcel(Target::Rank(v));
@@ -84,7 +112,7 @@ fn an_operation_in_two_places() {
     // One that holds itself must not send the verifier round in circles.
     let message = changed(|k| {
         let itself = OpId(k.ops.len() as u32);
-        k.add_op(OpKind::Split { warps: 1, body: Region { ops: vec![itself] } }, k.loc);
+        k.add_op(ControlOp::Split { warps: 1, body: Region { ops: vec![itself] } }, k.loc);
         k.roles[0].body.ops.push(itself);
     });
     assert!(message.contains("stands in two places"), "{message}");
@@ -96,7 +124,7 @@ fn nested_too_deep() {
         if depth > 0 {
             let cond = s.constant(Const::Bool(true));
             let then = s.region(|s| nest(s, depth - 1));
-            s.op(OpKind::If { cond, then, otherwise: Region::default(), results: vec![] });
+            s.op(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] });
         }
     }
     assert_eq!(problems(&with_role(|s, _| nest(s, MAX_DEPTH))), []);
@@ -165,7 +193,7 @@ fn shared_arrays() {
 fn tile_lengths() {
     let tile = |len| {
         role_error(|s, _| {
-            s.value("t", Type::tile(Dtype::U32, len), |out| OpKind::Arange { out });
+            s.value("t", Type::tile(Dtype::U32, len), |out| ValueOp::Arange { out });
         })
     };
     assert_snapshot!(tile(0), @"src/sample.rs:4: %t has 0 elements; a tile has 1 to 65536");

@@ -6,24 +6,24 @@ const RELEASE: SignalOrder = SignalOrder::Release;
 
 fn put(s: &mut Sample, p: P, parcel: ParcelId) {
     let (index, value) = (s.u32(0), s.constant(Const::F32(0)));
-    s.op(OpKind::Put { parcel, buffer: p.inbox, index, value, mask: None });
+    s.op(CommOp::Put(Put { parcel, buffer: p.inbox, index, value, mask: None }));
 }
 
 fn signal(s: &mut Sample, p: P, parcel: ParcelId) {
     let index = s.u32(0);
-    s.op(OpKind::Signal { parcel, flag: p.flag, index, value: p.epoch, order: RELEASE });
+    s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index, value: p.epoch, order: RELEASE }));
 }
 
 fn wait(s: &mut Sample, p: P) -> ReceiptId {
     let receipt = s.receipt(p.flag);
     let zero = s.u32(0);
-    s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch });
+    s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch }));
     receipt
 }
 
 fn read(s: &mut Sample, p: P, receipt: Option<ReceiptId>) {
     let index = s.u32(0);
-    s.value("got", F32, |out| OpKind::Load { out, place: Place::Param(p.inbox), index, receipt });
+    s.value("got", F32, |out| MemoryOp::Load { out, place: Place::Param(p.inbox), index, receipt });
 }
 
 fn to_one(s: &mut Sample) -> ParcelId {
@@ -42,7 +42,7 @@ fn when(s: &mut Sample, then: impl FnOnce(&mut Sample), otherwise: impl FnOnce(&
     let me = rank(s);
     let cond = s.compare("first", CompareOp::Eq, me, zero);
     let (then, otherwise) = (s.region(then), s.region(otherwise));
-    s.op(OpKind::If { cond, then, otherwise, results: vec![] });
+    s.op(ControlOp::If { cond, then, otherwise, results: vec![] });
 }
 
 fn send(s: &mut Sample, p: P) {
@@ -58,13 +58,13 @@ fn reading_needs_a_receipt() {
     let masked = with_role(|s, p| {
         let index = s.u32(0);
         let truth = s.constant(Const::Bool(true));
-        let mask = s.value("", tile(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let mask = s.value("", tile(Dtype::Bool), |out| ValueOp::Splat { out, a: truth });
         let none = s.constant(Const::F32(zero.0));
-        let other = s.value("", ty, |out| OpKind::Splat { out, a: none });
-        let lanes = s.value("", tile(Dtype::U32), |out| OpKind::Arange { out });
+        let other = s.value("", ty, |out| ValueOp::Splat { out, a: none });
+        let lanes = s.value("", tile(Dtype::U32), |out| ValueOp::Arange { out });
         let place = Place::Param(p.inbox);
-        s.value("", ty, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt: None });
-        s.value("", ty, |out| OpKind::Gather { out, place, index: lanes, mask, other, receipt: None });
+        s.value("", ty, |out| MemoryOp::LoadMasked { out, place, index, mask, other, receipt: None });
+        s.value("", ty, |out| MemoryOp::Gather { out, place, index: lanes, mask, other, receipt: None });
     });
     let missing = |p: &Problem| matches!(p, Problem::ReceiptMissing { .. });
     assert_eq!(problems(&masked).iter().filter(|p| missing(p)).count(), 2);
@@ -82,7 +82,7 @@ fn the_wait_comes_first_on_every_path() {
         let receipt = s.receipt(p.flag);
         read(s, p, Some(receipt));
         let zero = s.u32(0);
-        s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch });
+        s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch }));
     });
     assert!(after.contains("does not come before it"), "{after}");
     let dropped = soft_error(|s, p| {
@@ -98,7 +98,7 @@ fn the_wait_comes_first_on_every_path() {
     let wait_all = with_role(|s, p| {
         let receipt = s.receipt(p.flag);
         let (zero, four) = (s.u32(0), s.u32(4));
-        s.op(OpKind::WaitAll {
+        s.op(CommOp::WaitAll(WaitAll {
             receipt,
             flag: p.flag,
             index: zero,
@@ -106,7 +106,7 @@ fn the_wait_comes_first_on_every_path() {
             only: None,
             per_rank: 1,
             value: p.epoch,
-        });
+        }));
         looped(s, |s| read(s, p, Some(receipt)));
     });
     assert_eq!(problems(&wait_all), []);
@@ -117,14 +117,14 @@ fn receipts_belong_to_one_wait() {
     let twice = soft_error(|s, p| {
         let receipt = wait(s, p);
         let zero = s.u32(0);
-        s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch });
+        s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch }));
     });
     assert_snapshot!(twice, @"src/sample.rs:8: the receipt of this wait is also that of the wait at src/sample.rs:6");
     let wrong_flag = soft_error(|s, p| {
         let other = s.b.param("other", ParamKind::Flags, Dtype::U32, 4);
         let receipt = s.receipt(other);
         let zero = s.u32(0);
-        s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch });
+        s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from: zero, value: p.epoch }));
     });
     assert_snapshot!(wrong_flag, @"src/sample.rs:6: the receipt of this wait on `flag` names `other`");
 }
@@ -137,7 +137,7 @@ fn a_receipt_covers_what_is_put_under_its_flag() {
             let parcel = to_one(s);
             let (index, value) = (s.u32(0), s.constant(Const::F32(0)));
             let buffer = if put_there { p.inbox } else { other };
-            s.op(OpKind::Put { parcel, buffer, index, value, mask: None });
+            s.op(CommOp::Put(Put { parcel, buffer, index, value, mask: None }));
             signal(s, p, parcel);
             let receipt = wait(s, p);
             read(s, p, Some(receipt));
@@ -183,7 +183,7 @@ fn parcels_are_signalled_once_after_their_puts() {
         put(s, p, parcel);
         let index = s.u32(0);
         let order = SignalOrder::Relaxed;
-        s.op(OpKind::Signal { parcel, flag: p.flag, index, value: p.epoch, order });
+        s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index, value: p.epoch, order }));
     });
     assert_snapshot!(relaxed, @"src/sample.rs:10: relaxed signal of `flag`: it does not order the puts before it");
 }
@@ -217,7 +217,7 @@ fn no_jump_passes_a_signal_by() {
         when(
             s,
             |s| {
-                s.op(OpKind::Continue { depth });
+                s.op(ControlOp::Continue { depth });
             },
             |_| {},
         );
@@ -255,7 +255,7 @@ fn no_jump_passes_a_signal_by() {
                 s,
                 |s| put(s, p, parcel),
                 |s| {
-                    s.op(OpKind::Break { depth: 0 });
+                    s.op(ControlOp::Break { depth: 0 });
                 },
             );
             signal(s, p, parcel);
@@ -275,7 +275,7 @@ fn no_jump_passes_a_signal_by() {
                 s,
                 |s| put(s, p, parcel),
                 |s| {
-                    s.op(OpKind::Break { depth: 0 });
+                    s.op(ControlOp::Break { depth: 0 });
                 },
             );
             signal(s, p, parcel);
@@ -290,7 +290,7 @@ fn bounds_of_constant_accesses() {
     let mut note = |build: &dyn Fn(&mut Sample, P)| all += &format!("{}\n", soft_error(build));
     let load = |s: &mut Sample, p: P, ty: Type, first: u32| {
         let index = s.u32(first);
-        s.value("", ty, |out| OpKind::Load { out, place: Place::Param(p.x), index, receipt: None });
+        s.value("", ty, |out| MemoryOp::Load { out, place: Place::Param(p.x), index, receipt: None });
     };
     assert_eq!(problems(&with_role(|s, p| load(s, p, F32, 63))), []);
     assert_eq!(problems(&with_role(|s, p| load(s, p, tile(Dtype::F32), 0))), []);
@@ -300,38 +300,38 @@ fn bounds_of_constant_accesses() {
         let index = rank(s);
         let place = Place::Param(p.x);
         let ty = Type::tile(Dtype::F32, 65);
-        s.value("", ty, |out| OpKind::Load { out, place, index, receipt: None });
+        s.value("", ty, |out| MemoryOp::Load { out, place, index, receipt: None });
     });
     note(&|s, p| {
         let (value, index) = (s.constant(Const::F32(0)), s.u32(64));
-        s.op(OpKind::Store { place: Place::Param(p.x), index, value, mask: None });
+        s.op(MemoryOp::Store { place: Place::Param(p.x), index, value, mask: None });
     });
     note(&|s, p| {
         let (value, index) = (s.constant(Const::F32(0)), s.u32(64));
         let place = Place::Param(p.x);
-        s.value("", F32, |out| OpKind::Atomic { out, op: ReduceOp::Sum, place, index, value });
+        s.value("", F32, |out| MemoryOp::Atomic { out, op: ReduceOp::Sum, place, index, value });
     });
     note(&|s, p| {
         let parcel = to_one(s);
         let (value, index) = (s.constant(Const::F32(0)), s.u32(64));
-        s.op(OpKind::Put { parcel, buffer: p.inbox, index, value, mask: None });
+        s.op(CommOp::Put(Put { parcel, buffer: p.inbox, index, value, mask: None }));
         signal(s, p, parcel);
     });
     note(&|s, p| {
         let parcel = to_one(s);
         put(s, p, parcel);
         let index = s.u32(4);
-        s.op(OpKind::Signal { parcel, flag: p.flag, index, value: p.epoch, order: RELEASE });
+        s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index, value: p.epoch, order: RELEASE }));
     });
     note(&|s, p| {
         let receipt = s.receipt(p.flag);
         let (index, from) = (s.u32(4), s.u32(0));
-        s.op(OpKind::Wait { receipt, flag: p.flag, index, from, value: p.epoch });
+        s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index, from, value: p.epoch }));
     });
     note(&|s, p| {
         let receipt = s.receipt(p.flag);
         let (index, count) = (s.u32(1), s.u32(4));
-        s.op(OpKind::WaitAll {
+        s.op(CommOp::WaitAll(WaitAll {
             receipt,
             flag: p.flag,
             index,
@@ -339,13 +339,13 @@ fn bounds_of_constant_accesses() {
             only: None,
             per_rank: 1,
             value: p.epoch,
-        });
+        }));
     });
     note(&|s, _| {
         let loc = s.loc();
         let place = Place::Shared(s.b.shared("a", Dtype::U32, 4, 1, loc));
         let index = s.u32(4);
-        s.op(OpKind::Store { place, index, value: index, mask: None });
+        s.op(MemoryOp::Store { place, index, value: index, mask: None });
     });
     assert_snapshot!(all);
 }
@@ -354,12 +354,12 @@ fn bounds_of_constant_accesses() {
 fn a_mask_may_keep_an_access_in_bounds() {
     let k = with_role(|s, p| {
         let truth = s.constant(Const::Bool(false));
-        let mask = s.value("", tile(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let mask = s.value("", tile(Dtype::Bool), |out| ValueOp::Splat { out, a: truth });
         let value = load(s, p, tile(Dtype::F32));
         let index = s.u32(1);
-        s.op(OpKind::Store { place: Place::Param(p.x), index, value, mask: Some(mask) });
+        s.op(MemoryOp::Store { place: Place::Param(p.x), index, value, mask: Some(mask) });
         let parcel = to_one(s);
-        s.op(OpKind::Put { parcel, buffer: p.inbox, index, value, mask: Some(mask) });
+        s.op(CommOp::Put(Put { parcel, buffer: p.inbox, index, value, mask: Some(mask) }));
         signal(s, p, parcel);
     });
     assert_eq!(problems(&k), []);
@@ -375,41 +375,41 @@ fn narrow_indices() {
     };
     let scalar = narrow(&|s, p| {
         let index = rank(s);
-        s.value("", F32, |out| OpKind::Load { out, place: Place::Param(p.x), index, receipt: None });
+        s.value("", F32, |out| MemoryOp::Load { out, place: Place::Param(p.x), index, receipt: None });
     });
     assert_snapshot!(scalar, @"src/sample.rs:5: `load` indexes `x` of 4294967297 elements with u32 %me, which cannot reach all; use `.to_u64()`");
     let scatter = narrow(&|s, p| {
-        let lanes = s.value("lanes", tile(Dtype::U32), |out| OpKind::Arange { out });
-        let value = s.value("", tile(Dtype::F32), |out| OpKind::Cast { out, a: lanes });
-        s.op(OpKind::Scatter { place: Place::Param(p.x), index: lanes, value, mask: None });
+        let lanes = s.value("lanes", tile(Dtype::U32), |out| ValueOp::Arange { out });
+        let value = s.value("", tile(Dtype::F32), |out| ValueOp::Cast { out, a: lanes });
+        s.op(MemoryOp::Scatter { place: Place::Param(p.x), index: lanes, value, mask: None });
     });
     assert!(scatter.contains("u32 %lanes"), "{scatter}");
     let masked_put = narrow(&|s, p| {
         let truth = s.constant(Const::Bool(false));
-        let mask = s.value("", tile(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let mask = s.value("", tile(Dtype::Bool), |out| ValueOp::Splat { out, a: truth });
         let none = s.constant(Const::F32(0));
-        let value = s.value("", tile(Dtype::F32), |out| OpKind::Splat { out, a: none });
+        let value = s.value("", tile(Dtype::F32), |out| ValueOp::Splat { out, a: none });
         let index = rank(s);
         let parcel = to_one(s);
-        s.op(OpKind::Put { parcel, buffer: p.inbox, index, value, mask: Some(mask) });
+        s.op(CommOp::Put(Put { parcel, buffer: p.inbox, index, value, mask: Some(mask) }));
         let zero = s.u32(0);
-        s.op(OpKind::Signal { parcel, flag: p.flag, index: zero, value: p.epoch, order: RELEASE });
+        s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index: zero, value: p.epoch, order: RELEASE }));
     });
     assert!(masked_put.contains("u32 %me"), "{masked_put}");
     let masked_load = narrow(&|s, p| {
         let truth = s.constant(Const::Bool(false));
-        let mask = s.value("", tile(Dtype::Bool), |out| OpKind::Splat { out, a: truth });
+        let mask = s.value("", tile(Dtype::Bool), |out| ValueOp::Splat { out, a: truth });
         let none = s.constant(Const::F32(0));
-        let other = s.value("", tile(Dtype::F32), |out| OpKind::Splat { out, a: none });
+        let other = s.value("", tile(Dtype::F32), |out| ValueOp::Splat { out, a: none });
         let index = rank(s);
         let place = Place::Param(p.x);
         let ty = tile(Dtype::F32);
-        s.value("", ty, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt: None });
+        s.value("", ty, |out| MemoryOp::LoadMasked { out, place, index, mask, other, receipt: None });
     });
     assert!(masked_load.contains("u32 %me"), "{masked_load}");
     let mut wide = with_role(|s, p| {
         let index = s.constant(Const::U64(1 << 32));
-        s.value("", F32, |out| OpKind::Load { out, place: Place::Param(p.x), index, receipt: None });
+        s.value("", F32, |out| MemoryOp::Load { out, place: Place::Param(p.x), index, receipt: None });
     });
     wide.params[0].len = (1 << 32) + 1;
     assert_eq!(problems(&wide), []);
@@ -447,7 +447,7 @@ fn constants_that_cannot_be() {
     note(&|s, p| {
         let receipt = s.receipt(p.flag);
         let (zero, four) = (s.u32(0), s.u32(4));
-        s.op(OpKind::Wait { receipt, flag: p.flag, index: zero, from: four, value: p.epoch });
+        s.op(CommOp::Wait(Wait { receipt, flag: p.flag, index: zero, from: four, value: p.epoch }));
     });
     assert_snapshot!(all);
     for (target, rank) in [(Const::U64(0b10_1111), 5), (Const::U64(1 << 63), 63), (Const::U32(4), 4)] {

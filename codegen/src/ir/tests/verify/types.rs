@@ -11,12 +11,12 @@ fn of(s: &mut Sample, ty: Type) -> ValueId {
         Dtype::F32 => s.constant(Const::F32(0)),
         Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
             let a = s.constant(Const::F32(0));
-            s.value("", Type::scalar(ty.dtype), |out| OpKind::Cast { out, a })
+            s.value("", Type::scalar(ty.dtype), |out| ValueOp::Cast { out, a })
         }
     };
     match ty.len {
         None => scalar,
-        Some(_) => s.value("", ty, |out| OpKind::Splat { out, a: scalar }),
+        Some(_) => s.value("", ty, |out| ValueOp::Splat { out, a: scalar }),
     }
 }
 
@@ -30,7 +30,7 @@ fn one(out: Type, operands: &[Type], make: impl FnOnce(ValueId, &[ValueId]) -> O
 
 fn binary(op: BinaryOp, dtype: Dtype) -> bool {
     let t = tile(dtype);
-    one(t, &[t, t], |out, v| OpKind::Binary { out, op, a: v[0], b: v[1] }).is_empty()
+    one(t, &[t, t], |out, v| OpKind::Value(ValueOp::Binary { out, op, a: v[0], b: v[1] })).is_empty()
 }
 
 #[test]
@@ -54,7 +54,7 @@ fn which_dtypes_unary_operations_take() {
     let allowed = |op, counts: bool| {
         let ok = |&d: &Dtype| {
             let out = tile(if counts { U32 } else { d });
-            one(out, &[tile(d)], |out, v| OpKind::Unary { out, op, a: v[0] }).is_empty()
+            one(out, &[tile(d)], |out, v| OpKind::Value(ValueOp::Unary { out, op, a: v[0] })).is_empty()
         };
         Dtype::ALL.into_iter().filter(ok).collect::<Vec<_>>()
     };
@@ -74,7 +74,8 @@ fn which_dtypes_compare_reduce_and_scan() {
     let compare = |op| {
         let ok = |&d: &Dtype| {
             let t = tile(d);
-            one(tile(Bool), &[t, t], |out, v| OpKind::Compare { out, op, a: v[0], b: v[1] }).is_empty()
+            one(tile(Bool), &[t, t], |out, v| OpKind::Value(ValueOp::Compare { out, op, a: v[0], b: v[1] }))
+                .is_empty()
         };
         Dtype::ALL.into_iter().filter(ok).collect::<Vec<_>>()
     };
@@ -83,8 +84,11 @@ fn which_dtypes_compare_reduce_and_scan() {
     let reduce = |op| {
         let ok = |&d: &Dtype| {
             let scalar = Type::scalar(d);
-            let reduced = one(scalar, &[tile(d)], |out, v| OpKind::Reduce { out, op, a: v[0] }).is_empty();
-            let scan = |out, v: &[ValueId]| OpKind::Scan { out, op, a: v[0], exclusive: false };
+            let reduced =
+                one(scalar, &[tile(d)], |out, v| OpKind::Value(ValueOp::Reduce { out, op, a: v[0] }))
+                    .is_empty();
+            let scan =
+                |out, v: &[ValueId]| OpKind::Value(ValueOp::Scan { out, op, a: v[0], exclusive: false });
             assert_eq!(reduced, one(tile(d), &[tile(d)], scan).is_empty());
             reduced
         };
@@ -99,15 +103,16 @@ fn which_dtypes_compare_reduce_and_scan() {
 fn which_casts_there_are() {
     use Dtype::*;
     let targets = |from: Dtype| {
-        let ok =
-            |&to: &Dtype| one(tile(to), &[tile(from)], |out, v| OpKind::Cast { out, a: v[0] }).is_empty();
+        let ok = |&to: &Dtype| {
+            one(tile(to), &[tile(from)], |out, v| OpKind::Value(ValueOp::Cast { out, a: v[0] })).is_empty()
+        };
         Dtype::ALL.into_iter().filter(ok).collect::<Vec<_>>()
     };
     assert_eq!(targets(Bool), [Bool, I32, U32, U64, F32]);
     assert_eq!(targets(U32), [I32, U32, U64, F32]);
     assert_eq!(targets(F32), [I32, U32, U64, F32, Fp16, Bf16, Fp8]);
     assert_eq!(targets(Bf16), [F32, Fp16, Bf16, Fp8]);
-    let shape = one(F32_TILE, &[Type::scalar(U32)], |out, v| OpKind::Cast { out, a: v[0] });
+    let shape = one(F32_TILE, &[Type::scalar(U32)], |out, v| OpKind::Value(ValueOp::Cast { out, a: v[0] }));
     assert!(matches!(shape[..], [Problem::BadCast { advice: "a cast keeps the shape", .. }]));
 }
 
@@ -115,7 +120,9 @@ const F32_TILE: Type = Type::tile(Dtype::F32, 64);
 
 #[test]
 fn bits_move_between_32_bit_types() {
-    let bits = |to: Type, from: Type| one(to, &[from], |out, v| OpKind::Bitcast { out, a: v[0] }).is_empty();
+    let bits = |to: Type, from: Type| {
+        one(to, &[from], |out, v| OpKind::Value(ValueOp::Bitcast { out, a: v[0] })).is_empty()
+    };
     assert!(bits(U32, F32) && bits(F32, I32));
     assert!(!bits(U64, F32) && !bits(U32, U64) && !bits(tile(Dtype::U32), F32));
 }
@@ -130,26 +137,44 @@ fn operand_and_result_types() {
         assert_eq!(found.len(), 1, "{found:#?}");
         all += &format!("{}\n", found[0]);
     };
-    note(one(F32, &[], |out, _| OpKind::Const { out, value: Const::U32(1) }));
-    note(one(U64, &[], |out, _| OpKind::Rank { out }));
-    note(one(I32, &[], |out, _| OpKind::GroupIndex { out }));
-    note(one(t, &[short, t], |out, v| OpKind::Binary { out, op: BinaryOp::Add, a: v[0], b: v[1] }));
-    note(one(t, &[t, F32], |out, v| OpKind::Binary { out, op: BinaryOp::Add, a: v[0], b: v[1] }));
-    note(one(F32, &[U32], |out, v| OpKind::Unary { out, op: UnaryOp::Not, a: v[0] }));
-    note(one(U32, &[U32, U32], |out, v| OpKind::Compare { out, op: CompareOp::Eq, a: v[0], b: v[1] }));
-    note(one(BOOL, &[U32, I32], |out, v| OpKind::Compare { out, op: CompareOp::Eq, a: v[0], b: v[1] }));
-    note(one(t, &[BOOL, t, t], |out, v| OpKind::Select { out, cond: v[0], a: v[1], b: v[2] }));
-    note(one(F32, &[BOOL, U32, F32], |out, v| OpKind::Select { out, cond: v[0], a: v[1], b: v[2] }));
-    note(one(F32, &[BOOL, F32, U32], |out, v| OpKind::Select { out, cond: v[0], a: v[1], b: v[2] }));
-    note(one(F32, &[F32, F32, U32], |out, v| OpKind::Fma { out, a: v[0], b: v[1], c: v[2] }));
-    note(one(U32, &[U32, U32, U32], |out, v| OpKind::Fma { out, a: v[0], b: v[1], c: v[2] }));
-    note(one(F32, &[F32], |out, v| OpKind::Splat { out, a: v[0] }));
-    note(one(t, &[U32], |out, v| OpKind::Splat { out, a: v[0] }));
-    note(one(tile(Dtype::I32), &[], |out, _| OpKind::Arange { out }));
-    note(one(U32, &[t], |out, v| OpKind::Reduce { out, op: ReduceOp::Sum, a: v[0] }));
-    note(one(F32, &[F32], |out, v| OpKind::Reduce { out, op: ReduceOp::Sum, a: v[0] }));
-    note(one(F32, &[F32], |out, v| OpKind::Scan { out, op: ReduceOp::Sum, a: v[0], exclusive: false }));
-    note(one(short, &[t], |out, v| OpKind::Scan { out, op: ReduceOp::Sum, a: v[0], exclusive: false }));
+    note(one(F32, &[], |out, _| OpKind::Value(ValueOp::Const { out, value: Const::U32(1) })));
+    note(one(U64, &[], |out, _| OpKind::Value(ValueOp::Rank { out })));
+    note(one(I32, &[], |out, _| OpKind::Value(ValueOp::GroupIndex { out })));
+    note(one(t, &[short, t], |out, v| {
+        OpKind::Value(ValueOp::Binary { out, op: BinaryOp::Add, a: v[0], b: v[1] })
+    }));
+    note(one(t, &[t, F32], |out, v| {
+        OpKind::Value(ValueOp::Binary { out, op: BinaryOp::Add, a: v[0], b: v[1] })
+    }));
+    note(one(F32, &[U32], |out, v| OpKind::Value(ValueOp::Unary { out, op: UnaryOp::Not, a: v[0] })));
+    note(one(U32, &[U32, U32], |out, v| {
+        OpKind::Value(ValueOp::Compare { out, op: CompareOp::Eq, a: v[0], b: v[1] })
+    }));
+    note(one(BOOL, &[U32, I32], |out, v| {
+        OpKind::Value(ValueOp::Compare { out, op: CompareOp::Eq, a: v[0], b: v[1] })
+    }));
+    note(one(t, &[BOOL, t, t], |out, v| {
+        OpKind::Value(ValueOp::Select { out, cond: v[0], a: v[1], b: v[2] })
+    }));
+    note(one(F32, &[BOOL, U32, F32], |out, v| {
+        OpKind::Value(ValueOp::Select { out, cond: v[0], a: v[1], b: v[2] })
+    }));
+    note(one(F32, &[BOOL, F32, U32], |out, v| {
+        OpKind::Value(ValueOp::Select { out, cond: v[0], a: v[1], b: v[2] })
+    }));
+    note(one(F32, &[F32, F32, U32], |out, v| OpKind::Value(ValueOp::Fma { out, a: v[0], b: v[1], c: v[2] })));
+    note(one(U32, &[U32, U32, U32], |out, v| OpKind::Value(ValueOp::Fma { out, a: v[0], b: v[1], c: v[2] })));
+    note(one(F32, &[F32], |out, v| OpKind::Value(ValueOp::Splat { out, a: v[0] })));
+    note(one(t, &[U32], |out, v| OpKind::Value(ValueOp::Splat { out, a: v[0] })));
+    note(one(tile(Dtype::I32), &[], |out, _| OpKind::Value(ValueOp::Arange { out })));
+    note(one(U32, &[t], |out, v| OpKind::Value(ValueOp::Reduce { out, op: ReduceOp::Sum, a: v[0] })));
+    note(one(F32, &[F32], |out, v| OpKind::Value(ValueOp::Reduce { out, op: ReduceOp::Sum, a: v[0] })));
+    note(one(F32, &[F32], |out, v| {
+        OpKind::Value(ValueOp::Scan { out, op: ReduceOp::Sum, a: v[0], exclusive: false })
+    }));
+    note(one(short, &[t], |out, v| {
+        OpKind::Value(ValueOp::Scan { out, op: ReduceOp::Sum, a: v[0], exclusive: false })
+    }));
     assert_snapshot!(all);
 }
 
@@ -158,7 +183,7 @@ fn control_flow_types() {
     let mut all = String::new();
     let mut note = |build: &dyn Fn(&mut Sample, P)| all += &format!("{}\n", role_error(build));
     note(&|s, p| {
-        s.op(OpKind::If {
+        s.op(ControlOp::If {
             cond: p.epoch,
             then: Region::default(),
             otherwise: Region::default(),
@@ -172,11 +197,11 @@ fn control_flow_types() {
             let out = s.b.kernel.add_value(U32, None);
             let arms = if wrong == 0 { (out, float, p.epoch) } else { (out, p.epoch, float) };
             let (then, otherwise) = (Region::default(), Region::default());
-            s.op(OpKind::If { cond, then, otherwise, results: vec![arms] });
+            s.op(ControlOp::If { cond, then, otherwise, results: vec![arms] });
         });
     }
     note(&|s, p| {
-        s.op(OpKind::While { header: Region::default(), cond: p.epoch, body: Region::default() });
+        s.op(ControlOp::While { header: Region::default(), cond: p.epoch, body: Region::default() });
     });
     note(&|s, _| {
         let f = of(s, F32);
@@ -189,22 +214,22 @@ fn control_flow_types() {
             bounds[wrong] = float;
             let var = s.b.kernel.add_value(U32, Some("i".into()));
             let [start, end, step] = bounds;
-            s.op(OpKind::For { var, start, end, step, body: Region::default() });
+            s.op(ControlOp::For { var, start, end, step, body: Region::default() });
         });
     }
     note(&|s, p| {
         let loc = s.loc();
         let var = s.b.var(F32, loc);
-        s.op(OpKind::VarDecl { var, init: p.epoch });
+        s.op(ControlOp::VarDecl { var, init: p.epoch });
     });
     note(&|s, p| {
         let float = of(s, F32);
         let var = s.var("v", float);
-        s.op(OpKind::VarSet { var, value: p.epoch });
+        s.op(ControlOp::VarSet { var, value: p.epoch });
     });
     note(&|s, p| {
         let var = s.var("v", p.epoch);
-        s.value("", F32, |out| OpKind::VarGet { out, var });
+        s.value("", F32, |out| ControlOp::VarGet { out, var });
     });
     assert_snapshot!(all);
 }
@@ -214,14 +239,14 @@ fn parameter_kinds() {
     let mut all = String::new();
     let mut note = |build: &dyn Fn(&mut Sample, P)| all += &format!("{}\n", role_error(build));
     note(&|s, p| {
-        s.value("", U32, |out| OpKind::ScalarParam { out, param: p.flag });
+        s.value("", U32, |out| ValueOp::ScalarParam { out, param: p.flag });
     });
     note(&|s, p| {
-        s.value("", F32, |out| OpKind::ScalarParam { out, param: p.n });
+        s.value("", F32, |out| ValueOp::ScalarParam { out, param: p.n });
     });
     let load = |s: &mut Sample, param: ParamId, ty: Type| {
         let index = s.u32(0);
-        s.value("", ty, |out| OpKind::Load { out, place: Place::Param(param), index, receipt: None });
+        s.value("", ty, |out| MemoryOp::Load { out, place: Place::Param(param), index, receipt: None });
     };
     note(&|s, p| load(s, p.flag, U32));
     note(&|s, p| load(s, p.n, U32));
@@ -229,7 +254,7 @@ fn parameter_kinds() {
     let store = |s: &mut Sample, param: ParamId, ty: Type| {
         let value = of(s, ty);
         let index = s.u32(0);
-        s.op(OpKind::Store { place: Place::Param(param), index, value, mask: None });
+        s.op(MemoryOp::Store { place: Place::Param(param), index, value, mask: None });
     };
     note(&|s, p| store(s, p.flag, U32));
     note(&|s, p| store(s, p.inbox, F32));
@@ -238,29 +263,29 @@ fn parameter_kinds() {
     note(&|s, p| {
         let (index, value) = (s.u32(0), of(s, F32));
         let place = Place::Param(p.inbox);
-        s.value("", F32, |out| OpKind::Atomic { out, op: ReduceOp::Sum, place, index, value });
+        s.value("", F32, |out| MemoryOp::Atomic { out, op: ReduceOp::Sum, place, index, value });
     });
     let (place, lanes, bools) = (Place::Param(ParamId(2)), tile(Dtype::U32), tile(Dtype::Bool));
     note(&|s, _| {
         let (index, mask, other) = (of(s, U32), of(s, bools), of(s, lanes));
-        s.value("", lanes, |out| OpKind::LoadMasked { out, place, index, mask, other, receipt: None });
+        s.value("", lanes, |out| MemoryOp::LoadMasked { out, place, index, mask, other, receipt: None });
     });
     note(&|s, _| {
         let (index, mask) = (of(s, lanes), of(s, bools));
-        s.value("", lanes, |out| OpKind::Gather { out, place, index, mask, other: index, receipt: None });
+        s.value("", lanes, |out| MemoryOp::Gather { out, place, index, mask, other: index, receipt: None });
     });
     note(&|s, _| {
         let index = of(s, lanes);
-        s.op(OpKind::Scatter { place, index, value: index, mask: None });
+        s.op(MemoryOp::Scatter { place, index, value: index, mask: None });
     });
     assert_snapshot!(all);
     let (mut s, _) = start();
     let word = s.b.param("second", ParamKind::EpochWord, Dtype::U32, 1);
-    s.value("", U64, |out| OpKind::Epoch { out, word, advance: false });
+    s.value("", U64, |out| ValueOp::Epoch { out, word, advance: false });
     s.role("r", 1, |_| {});
     assert!(only(&s.finish()).contains("`epoch`: the result"), "the epoch is u32");
     let (mut s, p) = start();
-    s.value("", U32, |out| OpKind::Epoch { out, word: p.n, advance: false });
+    s.value("", U32, |out| ValueOp::Epoch { out, word: p.n, advance: false });
     s.role("r", 1, |_| {});
     assert_snapshot!(only(&s.finish()), @"src/sample.rs:3: `epoch` on parameter `n`, which is a scalar; it works on an epoch word");
 }
@@ -282,7 +307,7 @@ fn put_signal_and_wait_types() {
             let to = of(s, target);
             let target = if target == U64 { Target::Mask(to) } else { Target::Rank(to) };
             let parcel = s.parcel(target);
-            s.op(OpKind::Put { parcel, buffer, index, value, mask });
+            s.op(CommOp::Put(Put { parcel, buffer, index, value, mask }));
         };
     note(&|s, p| put(s, p.x, F32, U32, None, U32));
     note(&|s, p| put(s, p.inbox, U32, U32, None, U32));
@@ -295,13 +320,13 @@ fn put_signal_and_wait_types() {
     note(&|s, p| {
         let (to, value) = (of(s, U32), of(s, F32));
         let parcel = s.parcel(Target::Mask(to));
-        s.op(OpKind::Put { parcel, buffer: p.inbox, index: to, value, mask: None });
+        s.op(CommOp::Put(Put { parcel, buffer: p.inbox, index: to, value, mask: None }));
     });
     let order = SignalOrder::Release;
     let signal = |s: &mut Sample, flag: ParamId, index: Type, value: Type, target: Type| {
         let (index, value, to) = (of(s, index), of(s, value), of(s, target));
         let parcel = s.parcel(Target::Rank(to));
-        s.op(OpKind::Signal { parcel, flag, index, value, order });
+        s.op(CommOp::Signal(Signal { parcel, flag, index, value, order }));
     };
     note(&|s, p| signal(s, p.inbox, U32, U32, U32));
     note(&|s, p| signal(s, p.flag, I32, U32, U32));
@@ -310,7 +335,7 @@ fn put_signal_and_wait_types() {
     let wait = |s: &mut Sample, flag: ParamId, index: Type, from: Type, value: Type| {
         let (index, from, value) = (of(s, index), of(s, from), of(s, value));
         let receipt = s.receipt(flag);
-        s.op(OpKind::Wait { receipt, flag, index, from, value });
+        s.op(CommOp::Wait(Wait { receipt, flag, index, from, value }));
     };
     note(&|s, p| wait(s, p.x, U32, U32, U32));
     note(&|s, p| wait(s, p.flag, BOOL, U32, U32));
@@ -319,7 +344,7 @@ fn put_signal_and_wait_types() {
     let wait_all = |s: &mut Sample, flag: ParamId, [index, count, value]: [Type; 3], per_rank: u32| {
         let (index, count, value) = (of(s, index), of(s, count), of(s, value));
         let receipt = s.receipt(flag);
-        s.op(OpKind::WaitAll { receipt, flag, index, count, only: None, per_rank, value });
+        s.op(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only: None, per_rank, value }));
     };
     note(&|s, p| wait_all(s, p.inbox, [U32; 3], 1));
     note(&|s, p| wait_all(s, p.flag, [F32, U32, U32], 1));
@@ -339,18 +364,20 @@ fn access_types() {
     let place = Place::Param(ParamId(0));
     let (t, lanes, bools) = (F32_TILE, tile(Dtype::U32), tile(Dtype::Bool));
     let load = |out: Type, index: Type| {
-        one(out, &[index], |out, v| OpKind::Load { out, place, index: v[0], receipt: None })
+        one(out, &[index], |out, v| OpKind::Memory(MemoryOp::Load { out, place, index: v[0], receipt: None }))
     };
     note(load(lanes, U32));
     note(load(t, I32));
     let masked = |out: Type, [index, mask, other]: [Type; 3]| {
-        one(out, &[index, mask, other], |out, v| OpKind::LoadMasked {
-            out,
-            place,
-            index: v[0],
-            mask: v[1],
-            other: v[2],
-            receipt: None,
+        one(out, &[index, mask, other], |out, v| {
+            OpKind::Memory(MemoryOp::LoadMasked {
+                out,
+                place,
+                index: v[0],
+                mask: v[1],
+                other: v[2],
+                receipt: None,
+            })
         })
     };
     note(masked(F32, [U32, BOOL, F32]));
@@ -359,13 +386,15 @@ fn access_types() {
     note(masked(t, [U32, lanes, t]));
     note(masked(t, [U32, bools, F32]));
     let gather = |out: Type, [index, mask, other]: [Type; 3]| {
-        one(out, &[index, mask, other], |out, v| OpKind::Gather {
-            out,
-            place,
-            index: v[0],
-            mask: v[1],
-            other: v[2],
-            receipt: None,
+        one(out, &[index, mask, other], |out, v| {
+            OpKind::Memory(MemoryOp::Gather {
+                out,
+                place,
+                index: v[0],
+                mask: v[1],
+                other: v[2],
+                receipt: None,
+            })
         })
     };
     note(gather(F32, [U32, BOOL, F32]));
@@ -378,8 +407,8 @@ fn access_types() {
             let (index, value) = (of(s, index), of(s, value));
             let mask = mask.map(|m| of(s, m));
             s.op(match scatter {
-                true => OpKind::Scatter { place, index, value, mask },
-                false => OpKind::Store { place, index, value, mask },
+                true => OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }),
+                false => OpKind::Memory(MemoryOp::Store { place, index, value, mask }),
             });
         }))
     };
@@ -392,17 +421,15 @@ fn access_types() {
     note(store(lanes, t, Some(lanes), true));
     note(store(lanes, lanes, None, true));
     let atomic = |out: Type, op: ReduceOp, value: Type| {
-        one(out, &[U32, value], |out, v| OpKind::Atomic { out, op, place, index: v[0], value: v[1] })
+        one(out, &[U32, value], |out, v| {
+            OpKind::Memory(MemoryOp::Atomic { out, op, place, index: v[0], value: v[1] })
+        })
     };
     assert_eq!(atomic(F32, ReduceOp::Sum, F32), []);
     note(atomic(F32, ReduceOp::Max, F32));
     note(atomic(t, ReduceOp::Sum, F32));
-    note(one(F32, &[I32, F32], |out, v| OpKind::Atomic {
-        out,
-        op: ReduceOp::Sum,
-        place,
-        index: v[0],
-        value: v[1],
+    note(one(F32, &[I32, F32], |out, v| {
+        OpKind::Memory(MemoryOp::Atomic { out, op: ReduceOp::Sum, place, index: v[0], value: v[1] })
     }));
     note(atomic(F32, ReduceOp::Sum, t));
     assert_snapshot!(all);

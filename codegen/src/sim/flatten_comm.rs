@@ -1,0 +1,129 @@
+//! Operations that communicate.
+
+use super::code::{Access, AnyReg, EpochOf, Insn, TakenReg, TargetReg};
+use super::flatten::Flattener;
+use super::insns::{self, CommInsn, MemoryInsn};
+use crate::ir::{self, CommOp, ParcelId, Place, Taken, Target};
+
+impl Flattener<'_> {
+    pub(super) fn communication(&mut self, op: &CommOp) {
+        let insn = match *op {
+            CommOp::BulkCopy(ref copy) => return self.bulk_copy(copy),
+            CommOp::Put(ir::Put { parcel, buffer, index, value, mask }) => CommInsn::Put(insns::Put {
+                target: self.target(self.kernel.parcels[parcel.index()].target),
+                buffer,
+                dtype: self.kernel.ty(value).dtype,
+                index: self.reg(index),
+                value: self.any(value),
+                mask: mask.map(|m| self.any(m)),
+                epoch: self.parcel_epoch(parcel),
+            }),
+            CommOp::Signal(ir::Signal { parcel, flag, index, value, order }) => {
+                CommInsn::Signal(insns::Signal {
+                    target: self.target(self.kernel.parcels[parcel.index()].target),
+                    flag,
+                    index: self.reg(index),
+                    value: self.reg(value),
+                    order,
+                })
+            }
+            CommOp::Wait(ir::Wait { receipt, flag, index, from, value }) => CommInsn::Wait(insns::Wait {
+                receipt,
+                flag,
+                index: self.reg(index),
+                from: self.reg(from),
+                value: self.reg(value),
+                epoch: self.facts.epoch_of.get(&value).copied(),
+            }),
+            CommOp::WaitAll(ir::WaitAll { receipt, flag, index, count, only, per_rank, value }) => {
+                CommInsn::WaitAll(insns::WaitAll {
+                    receipt,
+                    flag,
+                    index: self.reg(index),
+                    count: self.reg(count),
+                    only: only.map(|m| self.reg(m)),
+                    per_rank,
+                    value: self.reg(value),
+                    epoch: self.facts.epoch_of.get(&value).copied(),
+                })
+            }
+            CommOp::TakePackets(ref take) => self.take_packets(take),
+            CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
+                CommInsn::SendPackets(insns::SendPackets {
+                    target: self.target(target),
+                    packets: packets,
+                    dtype: self.kernel.ty(value).dtype,
+                    index: self.reg(index),
+                    value: self.tile(value),
+                })
+            }
+            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
+                CommInsn::SendLl(insns::SendLl {
+                    target: self.target(target),
+                    ll: ll,
+                    index: self.reg(index),
+                    value: self.tile(value),
+                    epoch: self.reg(epoch),
+                })
+            }
+            CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {
+                CommInsn::ReadLl(insns::ReadLl {
+                    ll: ll,
+                    out: self.tile(out),
+                    index: self.tile(index),
+                    from: self.tile(from),
+                    mask: self.tile(mask),
+                    epoch: self.reg(epoch),
+                })
+            }
+        };
+        self.emit(Insn::Comm(insn));
+    }
+
+    fn take_packets(&mut self, take: &ir::TakePackets) -> CommInsn {
+        let ir::TakePackets { packets, tiles, mask } = take;
+        let ty = self.kernel.ty(tiles[0].out);
+        let taken =
+            |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
+        CommInsn::TakePackets(insns::TakePackets {
+            packets: *packets,
+            dtype: ty.dtype,
+            len: ty.len.unwrap_or(1),
+            tiles: tiles.iter().map(taken).collect(),
+            mask: self.reg(*mask),
+        })
+    }
+
+    /// A copy is a load and a put. That a lane has it done for all of them, and when, is the printer's to hide.
+    fn bulk_copy(&mut self, op: &ir::BulkCopy) {
+        let ir::BulkCopy { parcel, buffer, index, source, from, len, .. } = *op;
+        let tile = self.new_tile();
+        let dtype = self.kernel.params[source.index()].dtype;
+        let from = Access { place: Place::Param(source), index: self.reg(from), dtype };
+        self.emit(Insn::Memory(MemoryInsn::LoadTile { from, len, out: tile, receipt: None }));
+        let put = insns::Put {
+            target: self.target(self.kernel.parcels[parcel.index()].target),
+            buffer,
+            dtype,
+            index: self.reg(index),
+            value: AnyReg::Tile(tile),
+            mask: None,
+            epoch: self.parcel_epoch(parcel),
+        };
+        self.emit(Insn::Comm(CommInsn::Put(put)));
+    }
+
+    fn target(&mut self, target: Target) -> TargetReg {
+        match target {
+            Target::Rank(v) => TargetReg::Rank(self.reg(v)),
+            Target::Mask(v) => TargetReg::Mask(self.reg(v)),
+        }
+    }
+
+    /// A put comes before its signal, so the signal's value is known there only if it is of the prologue.
+    fn parcel_epoch(&mut self, parcel: ParcelId) -> Option<EpochOf> {
+        let value = *self.facts.signalled.get(&parcel)?;
+        let word = *self.facts.epoch_of.get(&value)?;
+        self.facts.prologue.contains(&value).then(|| EpochOf { word, value: self.reg(value) })
+    }
+}

@@ -1,0 +1,224 @@
+//! Groups of instructions: those on tiles, those that access memory, those that communicate.
+
+use super::code::{Access, AnyReg, EpochOf, Reg, TakenReg, TargetReg, TileReg};
+use crate::ir::{BinaryOp, CompareOp, Dtype, ParamId, Place, ReceiptId, ReduceOp, SignalOrder, UnaryOp};
+
+/// What computes on tiles.
+#[derive(Clone, Debug)]
+pub(super) enum TileInsn {
+    Binary { op: BinaryOp, dtype: Dtype, out: TileReg, a: TileReg, b: TileReg },
+    Unary { op: UnaryOp, dtype: Dtype, out: TileReg, a: TileReg },
+    Compare { op: CompareOp, dtype: Dtype, out: TileReg, a: TileReg, b: TileReg },
+    Select { dtype: Dtype, out: TileReg, cond: TileReg, a: TileReg, b: TileReg },
+    Cast { from: Dtype, to: Dtype, out: TileReg, a: TileReg },
+    Fma { out: TileReg, a: TileReg, b: TileReg, c: TileReg },
+    Splat { dtype: Dtype, len: u32, out: TileReg, a: Reg },
+    Arange { len: u32, out: TileReg },
+    Reduce { op: ReduceOp, dtype: Dtype, out: Reg, a: TileReg },
+    Scan { op: ReduceOp, dtype: Dtype, exclusive: bool, out: TileReg, a: TileReg },
+}
+
+/// What accesses this rank's memory.
+#[derive(Clone, Debug)]
+pub(super) enum MemoryInsn {
+    Load { from: Access, out: Reg, receipt: Option<ReceiptId> },
+    LoadTile { from: Access, len: u32, out: TileReg, receipt: Option<ReceiptId> },
+    LoadMasked { from: Access, out: TileReg, mask: TileReg, other: TileReg, receipt: Option<ReceiptId> },
+    Gather(Gather),
+    Store { to: Access, value: AnyReg, mask: Option<AnyReg> },
+    Scatter(Scatter),
+    Atomic { op: ReduceOp, on: Access, out: Reg, value: Reg },
+    Tally { place: Place, out: TileReg, index: TileReg, mask: TileReg },
+}
+
+/// What goes to other ranks or waits for them.
+#[derive(Clone, Debug)]
+pub(super) enum CommInsn {
+    Put(Put),
+    Signal(Signal),
+    Wait(Wait),
+    WaitAll(WaitAll),
+    SendPackets(SendPackets),
+    TakePackets(TakePackets),
+    SendLl(SendLl),
+    ReadLl(ReadLl),
+}
+
+/// Registers of a gather.
+#[derive(Clone, Debug)]
+pub(super) struct Gather {
+    pub place: Place,
+    pub dtype: Dtype,
+    pub out: TileReg,
+    pub index: TileReg,
+    pub mask: TileReg,
+    pub other: TileReg,
+    pub receipt: Option<ReceiptId>,
+}
+
+/// Registers of a scatter.
+#[derive(Clone, Debug)]
+pub(super) struct Scatter {
+    pub place: Place,
+    pub dtype: Dtype,
+    pub index: TileReg,
+    pub value: TileReg,
+    pub mask: Option<TileReg>,
+}
+
+/// Of a put.
+#[derive(Clone, Debug)]
+pub(super) struct Put {
+    pub target: TargetReg,
+    pub buffer: ParamId,
+    pub dtype: Dtype,
+    pub index: Reg,
+    pub value: AnyReg,
+    pub mask: Option<AnyReg>,
+    /// The epoch that the parcel is signalled with, where the code tells before the signal.
+    pub epoch: Option<EpochOf>,
+}
+
+/// Of a signal.
+#[derive(Clone, Debug)]
+pub(super) struct Signal {
+    pub target: TargetReg,
+    pub flag: ParamId,
+    pub index: Reg,
+    pub value: Reg,
+    pub order: SignalOrder,
+}
+
+/// Of a wait for one flag.
+#[derive(Clone, Debug)]
+pub(super) struct Wait {
+    pub receipt: ReceiptId,
+    pub flag: ParamId,
+    pub index: Reg,
+    pub from: Reg,
+    pub value: Reg,
+    pub epoch: Option<ParamId>,
+}
+
+/// Of a wait for several flags.
+#[derive(Clone, Debug)]
+pub(super) struct WaitAll {
+    pub receipt: ReceiptId,
+    pub flag: ParamId,
+    pub index: Reg,
+    pub count: Reg,
+    pub only: Option<Reg>,
+    pub per_rank: u32,
+    pub value: Reg,
+    pub epoch: Option<ParamId>,
+}
+
+/// Of a sending of packets.
+#[derive(Clone, Debug)]
+pub(super) struct SendPackets {
+    pub target: TargetReg,
+    pub packets: ParamId,
+    pub dtype: Dtype,
+    pub index: Reg,
+    pub value: TileReg,
+}
+
+/// Of a taking of packets.
+#[derive(Clone, Debug)]
+pub(super) struct TakePackets {
+    pub packets: ParamId,
+    pub dtype: Dtype,
+    /// Elements of a tile.
+    pub len: u32,
+    pub tiles: Box<[TakenReg]>,
+    pub mask: Reg,
+}
+
+/// Of a sending of LL elements.
+#[derive(Clone, Debug)]
+pub(super) struct SendLl {
+    pub target: TargetReg,
+    pub ll: ParamId,
+    pub index: Reg,
+    pub value: TileReg,
+    pub epoch: Reg,
+}
+
+/// Of a reading of LL elements.
+#[derive(Clone, Debug)]
+pub(super) struct ReadLl {
+    pub ll: ParamId,
+    pub out: TileReg,
+    pub index: TileReg,
+    pub from: TileReg,
+    pub mask: TileReg,
+    pub epoch: Reg,
+}
+
+fn any(register: &mut AnyReg, visit: &mut dyn FnMut(&mut TileReg)) {
+    if let AnyReg::Tile(tile) = register {
+        visit(tile);
+    }
+}
+
+impl TileInsn {
+    /// See [`Insn::tiles`](super::code::Insn::tiles).
+    pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
+        match self {
+            TileInsn::Unary { out, a, .. }
+            | TileInsn::Cast { out, a, .. }
+            | TileInsn::Scan { out, a, .. } => {
+                [a, out].into_iter().for_each(visit);
+            }
+            TileInsn::Binary { out, a, b, .. } | TileInsn::Compare { out, a, b, .. } => {
+                [a, b, out].into_iter().for_each(visit);
+            }
+            TileInsn::Select { out, cond, a, b, .. } => [cond, a, b, out].into_iter().for_each(visit),
+            TileInsn::Fma { out, a, b, c } => [a, b, c, out].into_iter().for_each(visit),
+            TileInsn::Splat { out, .. } | TileInsn::Arange { out, .. } => visit(out),
+            TileInsn::Reduce { a, .. } => visit(a),
+        }
+    }
+}
+
+impl MemoryInsn {
+    /// See [`Insn::tiles`](super::code::Insn::tiles).
+    pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
+        match self {
+            MemoryInsn::LoadTile { out, .. } => visit(out),
+            MemoryInsn::LoadMasked { out, mask, other, .. } => [mask, other, out].into_iter().for_each(visit),
+            MemoryInsn::Gather(Gather { out, index, mask, other, .. }) => {
+                [index, mask, other, out].into_iter().for_each(visit);
+            }
+            MemoryInsn::Store { value, mask, .. } => {
+                [value].into_iter().chain(mask).for_each(|r| any(r, visit))
+            }
+            MemoryInsn::Scatter(Scatter { index, value, mask, .. }) => {
+                [index, value].into_iter().chain(mask).for_each(visit);
+            }
+            MemoryInsn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
+            MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } => {}
+        }
+    }
+}
+
+impl CommInsn {
+    /// See [`Insn::tiles`](super::code::Insn::tiles).
+    pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
+        match self {
+            CommInsn::Put(Put { value, mask, .. }) => {
+                [value].into_iter().chain(mask).for_each(|r| any(r, visit))
+            }
+            CommInsn::SendPackets(SendPackets { value, .. }) | CommInsn::SendLl(SendLl { value, .. }) => {
+                visit(value)
+            }
+            CommInsn::ReadLl(ReadLl { out, index, from, mask, .. }) => {
+                [index, from, mask, out].into_iter().for_each(visit);
+            }
+            CommInsn::TakePackets(TakePackets { tiles, .. }) => {
+                tiles.iter_mut().for_each(|t| visit(&mut t.out))
+            }
+            CommInsn::Signal(_) | CommInsn::Wait(_) | CommInsn::WaitAll(_) => {}
+        }
+    }
+}
