@@ -33,6 +33,7 @@ pub struct ReturnArgs {
 pub struct CombineArgs {
     /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum, with
     /// the weights, of what this rank's experts made of that token.
+    #[input]
     #[len(|c| c.placed_rows() * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub y: AnyPtr,
@@ -50,15 +51,19 @@ pub struct CombineArgs {
     #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]
     pub weight_from: Option<Ptr<f32>>,
     /// Of dispatch: how many tokens this rank has.
+    #[input]
     pub n: Ptr<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
+    #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub ids: Ptr<i32>,
     /// Of dispatch: weights of the entries, `[token][k]`.
+    #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
 
     /// Out: the combined rows, `[token][hidden]`.
+    #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,

@@ -19,18 +19,23 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 #[args(config = Dispatch)]
 pub struct TokenArgs {
     /// Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no more; so are their scales.
+    #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
     #[dtype(|c| c.moved())]
     pub x: AnyPtr,
     /// Scales of the tokens, `[token][scale]`.
+    #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
     pub x_scale: Option<Ptr<f32>>,
     /// How many tokens there are.
+    #[input]
     pub n: Ptr<u32>,
     /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
+    #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub ids: Ptr<i32>,
     /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
+    #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
     pub weights: Ptr<f32>,
     /// Work counter of the slots to send, under dynamic scheduling.

@@ -178,6 +178,7 @@ pub struct RoundTripArgs {
     pub tokens: TokenArgs,
 
     /// Out: the combined rows, `[token][hidden]`.
+    #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
     #[dtype(|c| c.dtype.combined())]
     pub out: AnyPtr,
