@@ -13,7 +13,31 @@ use crate::runtime::Recording;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::{Buffer, LoadedKernel};
 use crate::runtime::image::Images;
+use crate::runtime::op::LaunchSpec;
 use crate::runtime::{KernelArgs, Member, Recorder, RuntimeError, Slot, Symmetric, World};
+
+impl MoeTuning {
+    /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
+    /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
+    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
+        self.specs(self.way().y_is_rows())
+    }
+
+    fn specs(&self, y_is_rows: bool) -> Vec<LaunchSpec> {
+        let label =
+            |name: &str, half: &str| if self.split { format!("{name} {half}") } else { name.to_owned() };
+        let halves = || ["send", "recv"].into_iter();
+        let dispatch = self.dispatch_launches().into_iter().zip(halves());
+        let dispatch =
+            dispatch.map(|(config, half)| LaunchSpec::new(label("dispatch", half), config.into_variant()));
+        let combine = self.combine_launches().into_iter().zip(halves()).map(|(config, half)| {
+            let spec = LaunchSpec::new(label("combine", half), config.into_variant());
+            let spec = spec.with_buffer("epoch", "combine_epoch");
+            if y_is_rows { spec.with_buffer("y", "rows") } else { spec }
+        });
+        dispatch.chain(combine).collect()
+    }
+}
 
 /// Where a rank's tokens are on its GPU. They must not change until combine has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,14 +1,16 @@
 use std::time::Duration;
 
+use peerwarp_codegen::dsl::Binding;
 use peerwarp_codegen::family::{CudaArch, Target};
 use peerwarp_codegen::ir::ParamKind;
 
 use super::*;
-use crate::families::moe::kernels::Protocol;
+use crate::families::moe::kernels::{Hook, Protocol};
 use crate::families::moe::{MoeShape, RowDtype};
 use crate::runtime::WorldOptions;
 use crate::runtime::gpu::LaunchConfig;
 use crate::runtime::mock::{Launched, Machine, MockGpu, Uncompiled};
+use crate::runtime::op::buffers;
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
@@ -238,4 +240,37 @@ fn blocks_that_do_not_fit_the_gpu_are_told() {
     assert_eq!(machine.alive(), 0);
     let config = LaunchConfig { grid: 132, ..config };
     LoadedKernel::new(&gpu, &[], "k", config).unwrap();
+}
+
+#[test]
+fn launches_of_a_round_share_all_but_their_epochs() {
+    let plain = tuning();
+    let by_token = tuning().with_layout(Layout::Tokens);
+    let hooked = MoeTuning::defaults_with(&SHAPE, Hook::Expert, Layout::Experts).unwrap();
+    for base in [plain.clone(), by_token, hooked.clone(), tuning().with_dedup(false)] {
+        for tuning in [Protocol::Flags, Protocol::Packets].map(|p| base.clone().with_protocol(p)) {
+            for tuning in [tuning.clone().with_split(true), tuning] {
+                let specs = tuning.launch_specs();
+                let labels: Vec<&str> = specs.iter().map(|spec| spec.label.as_str()).collect();
+                match tuning.split {
+                    false => assert_eq!(labels, ["dispatch", "combine"]),
+                    true => {
+                        assert_eq!(labels, ["dispatch send", "dispatch recv", "combine send", "combine recv"])
+                    }
+                }
+                let all = buffers(&specs).unwrap();
+                let bound = |binding| {
+                    let of = all.iter().filter(|b| b.binding == binding);
+                    of.map(|b| b.name.as_str()).collect::<Vec<_>>()
+                };
+                let hooked = tuning.dispatch.hook == Hook::Expert;
+                let inputs = ["x", "n", "ids", "weights", "y"];
+                assert_eq!(bound(Binding::Input), inputs[..if hooked { 4 } else { 5 }]);
+                assert_eq!(bound(Binding::Output), ["out"]);
+                let own = bound(Binding::State);
+                assert!(["epoch", "combine_epoch"].iter().all(|name| own.contains(name)), "{own:?}");
+                assert!(own.iter().all(|name| !name.starts_with("round_trip")), "{own:?}");
+            }
+        }
+    }
 }
