@@ -5,10 +5,9 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
+use crate::families::moe::gpumode::{GpuModeShape, gpumode};
 use crate::families::moe::scenario;
-use crate::harness::bench::{
-    self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report,
-};
+use crate::harness::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, report};
 use crate::harness::scenario::{Inputs, ScenarioError};
 use crate::harness::tune::{Choice, Tuned};
 use crate::input::{self, InputError};
@@ -140,7 +139,7 @@ fn gpumode_selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selectio
             text.parse().map_err(|_| InputError::not_allowed("ranks", text, allowed))?
         }
     };
-    let one = |shape: &bench::GpuModeShape| {
+    let one = |shape: &GpuModeShape| {
         let selection = Selection {
             hidden: Some(shape.hidden_dim.to_string()),
             experts: Some(shape.num_experts.to_string()),

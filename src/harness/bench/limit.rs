@@ -97,7 +97,7 @@ impl Limits {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::bench::wire::RankBytes;
+    use crate::harness::bench::links::RankBytes;
 
     /// Ranks other than its own that a token of uniform routing goes to, on average, of eight.
     fn other_ranks(experts: u32, topk: u32) -> f64 {

@@ -5,10 +5,10 @@
 
 pub mod align;
 pub(crate) mod gpu;
-mod gpumode;
 mod html;
 pub(crate) mod inputs;
 mod limit;
+mod links;
 mod peers;
 pub(crate) mod place;
 mod plot;
@@ -18,10 +18,13 @@ mod stats;
 mod wire;
 
 pub use gpu::{BenchError, BenchOptions, Case, run};
-pub use gpumode::{GpuModeShape, gpumode};
 pub use html::html;
 pub use limit::{H200, Limit, Limits};
+pub use links::RankBytes;
 pub use peers::{Peer, PeerTiming, compare};
 pub use result::{Bench, CaseTimes, Machine, Method, Timing, What};
 pub use stats::Stats;
-pub use wire::{RankBytes, Wire};
+pub use wire::Wire;
+
+/// The part of baselines' scripts that is any family's: how to time fairly, and how to reply.
+pub const TIMING: (&str, &str) = ("timing.py", include_str!("../../../bench/baselines/timing.py"));

@@ -1,6 +1,6 @@
 //! Other libraries on the same GPUs, timed by scripts in the same way.
 //!
-//! The scripts (`bench/peers/`) are part of this program. They are run by torchrun, one process a rank, read what to time
+//! The scripts (`bench/baselines/`) are part of this program. They are run by torchrun, one process a rank, read what to time
 //! from a file and write times to another one.
 
 use std::path::Path;
@@ -16,12 +16,12 @@ use crate::families::moe::MoeShape;
 
 /// File names and contents of the scripts; the first is the one to run.
 const SCRIPTS: [(&str, &str); 6] = [
-    ("peers.py", include_str!("../../../bench/peers/peers.py")),
-    ("timing.py", include_str!("../../../bench/peers/timing.py")),
-    ("nccl_peers.py", include_str!("../../../bench/peers/nccl_peers.py")),
-    ("deep_ep_peer.py", include_str!("../../../bench/peers/deep_ep_peer.py")),
-    ("pplx_peer.py", include_str!("../../../bench/peers/pplx_peer.py")),
-    ("flashinfer_peer.py", include_str!("../../../bench/peers/flashinfer_peer.py")),
+    ("baselines.py", include_str!("../../../bench/baselines/baselines.py")),
+    ("timing.py", include_str!("../../../bench/baselines/timing.py")),
+    ("nccl_baselines.py", include_str!("../../../bench/baselines/nccl_baselines.py")),
+    ("deep_ep_baseline.py", include_str!("../../../bench/baselines/deep_ep_baseline.py")),
+    ("pplx_baseline.py", include_str!("../../../bench/baselines/pplx_baseline.py")),
+    ("flashinfer_baseline.py", include_str!("../../../bench/baselines/flashinfer_baseline.py")),
 ];
 
 /// Lines of what a script says that stand in an error.

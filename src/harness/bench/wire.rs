@@ -2,33 +2,9 @@
 
 use serde::{Deserialize, Serialize};
 
+use super::links::RankBytes;
 use super::result::What;
 use crate::families::moe::{MoeShape, Routing};
-
-/// Bytes that leave a rank, and those that come to it from others.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct RankBytes {
-    /// To other ranks.
-    pub out: u64,
-    /// From other ranks.
-    #[serde(rename = "in")]
-    pub into: u64,
-}
-
-impl RankBytes {
-    /// What keeps a link busy whose two directions work at once.
-    pub fn busier(self) -> u64 {
-        self.out.max(self.into)
-    }
-}
-
-impl std::ops::Add for RankBytes {
-    type Output = RankBytes;
-
-    fn add(self, other: RankBytes) -> RankBytes {
-        RankBytes { out: self.out + other.out, into: self.into + other.into }
-    }
-}
 
 /// What each rank sends and receives in one round.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]

@@ -1,8 +1,8 @@
 """The five shapes of gpu-mode's all-to-all task with emitted kernels, called from PyTorch: checked, then timed as the task's
 harness does it (host clock and barriers) and as `peerwarp bench` does it (events).
 
-    peerwarp generate --catalogue bench/peers/gpumode.toml --out emitted
-    torchrun --nproc-per-node 8 bench/peers/gpumode.py --emitted emitted --cache built --json gpumode.json
+    peerwarp generate --catalogue bench/baselines/gpumode.toml --out emitted
+    torchrun --nproc-per-node 8 bench/baselines/gpumode.py --emitted emitted --cache built --json gpumode.json
 
 The world is as large as torchrun makes it; the catalogue has 2, 4 and 8 ranks. docs/bench.md says what is timed.
 """
@@ -27,7 +27,7 @@ import torch.distributed as dist
 from emitted import Emitted, EmittedError, Nvcc
 from nccl_peers import Plain, Sorted
 from peers import Case, attempt
-from peerwarp_peer import RoundTrip
+from peerwarp_torch import RoundTrip
 from timing import FLUSHED_BYTES, Timer, graph_of
 
 SHAPES = Path(__file__).resolve().parents[2] / "src/data/gpumode.json"
@@ -64,7 +64,7 @@ def variants(emitted, shape, ranks):
     try:
         return emitted.find("moe_dispatch", *key, "expert", "both"), emitted.find("moe_combine", *key, "both")
     except EmittedError as error:
-        raise EmittedError(f"{error}; bench/peers/gpumode.toml is the catalogue to generate, with its `ranks`") from None
+        raise EmittedError(f"{error}; bench/baselines/gpumode.toml is the catalogue to generate, with its `ranks`") from None
 
 
 class Inputs:
