@@ -1,20 +1,50 @@
-"""How peers are timed: as `peerwarp bench` times its own kernels.
+"""How baselines are timed, as `peerwarp bench` times its own kernels, and how a script of baselines is run.
 
 On every rank the GPU is kept busy, so that the host is done before anything is measured; a barrier of all GPUs follows,
 then an event, the operation, an event. What an iteration took is the slowest rank's time, which the caller works out.
+
+A script of one's own has a class for each baseline, whose methods are the metrics of a round, and calls `main`:
+
+    class Nccl:
+        NAME, ABOUT, GRAPH = "NCCL all_gather", "what it does and what that includes", True
+
+        @staticmethod
+        def version():
+            return f"PyTorch {torch.__version__}"
+
+        def __init__(self, case):
+            ...
+
+        def all_gather(self):
+            ...
+
+    if __name__ == "__main__":
+        main([(Nccl.NAME, lambda: Nccl)], ["all_gather"])
+
+`peerwarp bench --compare` runs it as
+
+    python3 -m torch.distributed.run --standalone --nproc-per-node RANKS SCRIPT.py REQUEST.json REPLY.json
 """
 
+import json
+import os
+import sys
 import time
+import traceback
+from datetime import timedelta
 
 import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
+# Of the request.
+SCHEMA = 2
 # Clock cycles of the sleep: about 2 ms.
 SLEEP_CYCLES = 4_000_000
 WARMUP = 3
-# A rank that fails must not leave the others in a barrier.
+# A rank that fails must not leave the others in a barrier, or waiting for long.
 BARRIER_MS = 20_000
+TIMEOUT = timedelta(seconds=120)
 # More than any cache holds.
 FLUSHED_BYTES = 256 << 20
 
@@ -57,45 +87,137 @@ class Timer:
         return list(zip(times, behind))
 
 
-def graph_of(step, rounds=1):
-    """A graph of as many calls of `step`."""
+class Case:
+    """One problem, as this rank sees it: `asked` is what the family's `baseline_case` says."""
+
+    def __init__(self, asked, rank, seed):
+        self.asked, self.rank, self.ranks = asked, rank, dist.get_world_size()
+        self.generator = torch.Generator("cuda").manual_seed(seed + rank)
+
+    def random(self, shape, dtype):
+        """Random values, never zeros, which may move faster than others."""
+        if dtype == torch.uint8:
+            return torch.randint(1, 256, shape, dtype=dtype, device="cuda", generator=self.generator)
+        values = torch.rand(shape, dtype=torch.float32, device="cuda", generator=self.generator)
+        return (values * 0.5 + 0.5).to(dtype)
+
+
+def graph_of(steps, rounds=1):
+    """A graph of as many calls of `steps`, one after the other."""
     graph = torch.cuda.CUDAGraph()
     torch.cuda.synchronize()
     # Threads of the process group look at events meanwhile: that is none of the capture's business.
     with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-        for _ in range(rounds):
+        for step in steps * rounds:
             step()
-    return graph
+    return graph.replay
 
 
-def time_peer(timer, peer, rounds):
-    """All times of a peer: `[(what, graph, behind, microseconds)]` of this rank."""
+def eager(steps, rounds=1):
+    """The same calls, launched by the host one by one."""
 
-    def round_trip():
-        peer.dispatch()
-        peer.combine()
+    def call():
+        for step in steps * rounds:
+            step()
 
-    def warm():
-        for _ in range(WARMUP):
-            round_trip()
-        torch.cuda.synchronize()
+    return call
 
-    def many():
-        for _ in range(rounds):
-            round_trip()
 
+def time_baseline(timer, baseline, metrics, round_name, rounds):
+    """All times of a baseline: `[(metric, rounds, graph, behind, microseconds)]` of this rank."""
+    steps = [getattr(baseline, metric) for metric in metrics]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
-        warm()
-    if peer.GRAPH:
-        # A combine belongs to the dispatch before it: they are captured, and replayed, in turn.
-        pair = [graph_of(peer.dispatch).replay, graph_of(peer.combine).replay]
-        one, several = graph_of(round_trip).replay, graph_of(round_trip, rounds).replay
-    else:
-        pair, one, several = [peer.dispatch, peer.combine], round_trip, many
-    dispatch, combine = timer.times(pair)
-    (alone,), (together,) = timer.times([one]), timer.times([several])
-    of_many = [us / rounds for us in together[0]], together[1]
-    found = [("dispatch", dispatch), ("combine", combine), ("round_trip", alone), ("round_trip_of_many", of_many)]
-    return [(what, peer.GRAPH, behind, us) for what, (us, behind) in found]
+        eager(steps, WARMUP)()
+        torch.cuda.synchronize()
+    launch = graph_of if baseline.GRAPH else eager
+    # A step belongs to those before it: they are captured, and replayed, in turn.
+    each = [launch([step]) for step in steps]
+    found = [(metric, 1, *times) for metric, times in zip(metrics, timer.times(each))]
+    if len(steps) > 1:
+        found.append((round_name, 1, *timer.times([launch(steps)])[0]))
+    if rounds > 1:
+        us, behind = timer.times([launch(steps, rounds)])[0]
+        found.append((round_name, rounds, [t / rounds for t in us], behind))
+    return [(metric, number, baseline.GRAPH, behind, us) for metric, number, us, behind in found]
+
+
+def agreed(problem):
+    """The first rank's problem, if any has one: all ranks go on, or none."""
+    problems = [None] * dist.get_world_size()
+    dist.all_gather_object(problems, problem)
+    return next((p for p in problems if p is not None), None)
+
+
+def attempt(action):
+    """What `action` returns, and why it failed on any rank."""
+    result, problem = None, None
+    try:
+        result = action()
+    except BaseException as error:  # noqa: BLE001: whatever a baseline raises is its reason
+        if isinstance(error, KeyboardInterrupt):
+            raise
+        problem = "".join(traceback.format_exception_only(error)).strip()
+    return result, agreed(problem)
+
+
+def time_case(timer, baseline, metrics, round_name, rounds, number):
+    """The times of one case, as the reply has them."""
+    found, problem = attempt(lambda: time_baseline(timer, baseline, metrics, round_name, rounds))
+    if problem:
+        return [], problem
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, found)
+    times = []
+    for per_rank in zip(*gathered):
+        metric, of, graph, _, _ = per_rank[0]
+        behind = max(rank[3] for rank in per_rank)
+        us = [rank[4] for rank in per_rank]
+        entry = {"case": number, "metric": metric, "rounds": of, "graph": graph, "host_behind": behind, "times_us": us}
+        times.append(entry)
+    return times, None
+
+
+def time_one(timer, shown, load, metrics, round_name, make_case, request):
+    """The reply's part about one baseline: one that cannot be loaded, or cannot do what it is asked for, is absent."""
+    reply = {"name": shown, "version": None, "about": "", "absent": None, "times": []}
+    make, problem = attempt(load)
+    if problem:
+        return {**reply, "absent": problem}
+    reply.update(name=make.NAME, about=make.ABOUT, version=attempt(make.version)[0])
+    for number, asked in enumerate(request["cases"]):
+        torch.cuda.empty_cache()
+        baseline, problem = attempt(lambda: make(make_case(asked, dist.get_rank(), request["seed"])))
+        times = []
+        if not problem:
+            times, problem = time_case(timer, baseline, metrics, round_name, request["rounds"], number)
+        reply["times"] += times
+        if problem:
+            # What a failed collective leaves behind is not known.
+            return {**reply, "absent": f"case {number}: {problem}"}
+    return reply
+
+
+def main(baselines, metrics, round_name=None, make_case=Case):
+    """Times baselines as the command line's request asks, and writes the reply.
+
+    `baselines` is `[(name, load)]`: what `load()` returns makes a baseline of a case, and `name` is what it is called if that
+    fails. `metrics` are the names of the methods that are a round, in order, and `round_name` what the whole round is called;
+    of a single metric it is the metric's own."""
+    request_path, reply_path = sys.argv[1:]
+    rank = int(os.environ["LOCAL_RANK"])
+    torch.cuda.set_device(rank)
+    dist.init_process_group("cpu:gloo,cuda:nccl", timeout=TIMEOUT, device_id=torch.device("cuda", rank))
+    with open(request_path, encoding="utf-8") as file:
+        request = json.load(file)
+    if request["schema"] != SCHEMA:
+        raise SystemExit(f"a request of schema {request['schema']}, and this script takes {SCHEMA}")
+    timer = Timer(request["iterations"], request["flush_l2"])
+    name = round_name or metrics[0]
+    found = [time_one(timer, shown, load, metrics, name, make_case, request) for shown, load in baselines]
+    if rank == 0:
+        with open(reply_path, "w", encoding="utf-8") as file:
+            json.dump({"baselines": found}, file)
+    dist.barrier()
+    dist.destroy_process_group()
