@@ -64,7 +64,7 @@ def of_module(module, name):
 
 def main():
     baselines = [(shown, of_module(module, name)) for module, name, shown in BASELINES]
-    timing.main(baselines, ["dispatch", "combine"], "round trip", Case)
+    timing.main(baselines, ["dispatch", "combine"], "round_trip", Case)
 
 
 if __name__ == "__main__":

@@ -191,9 +191,6 @@ fn text(bench: &Bench, from: &[Choice], style: Style) -> String {
         if let Some(from) = from.get(number).filter(|from| **from != Choice::Default) {
             writeln!(text, "kernels: {from}").expect("string");
         }
-        for note in report::notes(case) {
-            writeln!(text, "{note}").expect("string");
-        }
         write!(text, "{}", case_table(bench, number, case)).expect("string");
     }
     let absent = |b: &BaselineTimes| b.absent.as_ref().map(|why| format!("absent: {}: {why}\n", b.name));

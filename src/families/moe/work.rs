@@ -1,22 +1,16 @@
-//! What a routing makes ranks do: bytes that cross links, data to time kernels with, and what other libraries are asked for.
+//! What a routing puts on the links, and what other libraries are asked for.
 
-use rand::SeedableRng;
-use rand_chacha::ChaCha8Rng;
 use serde_json::{Value, json};
 
 use crate::families::moe::{MoeProblem, MoeShape, Routing};
-use crate::harness::suite::random_bytes;
-use crate::harness::workload::{Contents, Work};
+use crate::harness::workload::Work;
 
 /// Finding out where a dispatch's rows go takes this long at least, in microseconds: the lower end of estimates, 0.5 to 1.
 pub const ROUTING_US: f64 = 0.5;
 
-/// Bytes that are drawn; longer buffers repeat them.
-const PATTERN: usize = 1 << 20;
-
 /// What a dispatch moves: rows and their scales. Routing records and flags are not counted. With `dedup` a row goes once to
 /// every rank that needs it, else once for every entry.
-pub fn work_of_dispatch(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
+pub fn of_dispatch(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
     let row = u64::from(shape.row_bytes()) + 4 * u64::from(shape.scales());
     let bytes = |dedup| times(rows(shape, routing, dedup), row);
     let steps = vec![("routing".to_owned(), ROUTING_US)];
@@ -24,7 +18,7 @@ pub fn work_of_dispatch(shape: &MoeShape, routing: &Routing, dedup: bool) -> Wor
 }
 
 /// What the combine after it moves: a row for every row that was dispatched, the other way round.
-pub fn work_of_combine(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
+pub fn of_combine(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
     let row = u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes());
     let bytes = |dedup| times(transposed(&rows(shape, routing, dedup)), row);
     Work { bytes: bytes(dedup), least: (!dedup).then(|| bytes(true)), hops: 1, flops: 0, steps: vec![] }
@@ -39,26 +33,6 @@ pub fn baseline_case(problem: &MoeProblem, dedup: bool) -> Value {
     case["weights"] = json!(routing.weights);
     case["rows"] = json!(rows(&shape, routing, dedup));
     case
-}
-
-/// What a rank's buffers hold while kernels are timed, of the first round's routing: how long kernels take does not depend on
-/// values, but links and memory that move zeros may be faster than they are.
-pub fn timing_inputs(problem: &MoeProblem, rank: u32) -> Vec<Contents> {
-    let (shape, routing, at) = (problem.shape, problem.routing(0), rank as usize);
-    let tokens = routing.tokens_per_rank(shape.topk)[at];
-    let mut rng = ChaCha8Rng::seed_from_u64(problem.seed);
-    rng.set_stream(u64::from(rank));
-    let mut all = vec![
-        Contents::of("n", &[tokens]),
-        Contents::of("ids", &routing.ids[at]),
-        Contents::of("weights", &routing.weights[at]),
-        Contents::repeated("x", random_bytes(shape.dtype.dispatched(), PATTERN, &mut rng)),
-        Contents::repeated("y", random_bytes(shape.dtype.combined(), PATTERN, &mut rng)),
-    ];
-    if shape.scales() > 0 {
-        all.push(Contents::of("x_scale", &vec![1.0f32; (tokens * shape.scales()) as usize]));
-    }
-    all
 }
 
 /// Rows of dispatch, `[from][to]`; the diagonal is what stays.
@@ -109,13 +83,13 @@ mod tests {
         assert_eq!(rows(&SHAPE, &routing, true), [[1, 1], [1, 0]]);
         assert_eq!(rows(&SHAPE, &routing, false), [[1, 2], [2, 0]]);
         // Two scales a row, and combine in bf16.
-        let [there, back] = [work_of_dispatch, work_of_combine].map(|of| of(&SHAPE, &routing, true));
+        let [there, back] = [of_dispatch, of_combine].map(|of| of(&SHAPE, &routing, true));
         assert_eq!(there.bytes, [[264, 264], [264, 0]]);
         assert_eq!(back.bytes, [[512, 512], [512, 0]]);
         assert_eq!([&there, &back, &there.then(&back)].map(|w| w.busiest()), [264, 512, 776]);
         assert_eq!((there.least, back.least), (None, None));
         let one_way = Routing { ids: vec![vec![2, 3, -1, 2, -1, -1], vec![]], weights: vec![] };
-        let [there, back] = [work_of_dispatch, work_of_combine].map(|of| of(&SHAPE, &one_way, false));
+        let [there, back] = [of_dispatch, of_combine].map(|of| of(&SHAPE, &one_way, false));
         assert_eq!((there.bytes[0][1], there.bytes[1][0]), (3 * 264, 0));
         assert_eq!((back.bytes[0][1], back.bytes[1][0]), (0, 3 * 512));
         // All of it from rank 0, and all of it back: at once.
@@ -127,7 +101,7 @@ mod tests {
     #[test]
     fn the_limit_is_that_of_the_least_rows_and_a_routing() {
         let routing = Routing { ids: vec![vec![2, 3, -1], vec![]], weights: vec![] };
-        let [once, twice] = [true, false].map(|dedup| work_of_dispatch(&SHAPE, &routing, dedup));
+        let [once, twice] = [true, false].map(|dedup| of_dispatch(&SHAPE, &routing, dedup));
         assert_eq!((once.bytes[0][1], twice.bytes[0][1]), (264, 528));
         assert_eq!(twice.least.unwrap(), once.bytes);
         assert_eq!(once.steps, [("routing".to_owned(), ROUTING_US)]);
@@ -146,18 +120,5 @@ mod tests {
         assert_eq!(case["weights"], json!(problem.routing(0).weights));
         let rows = |from: usize| case["rows"][from].as_array().unwrap().len();
         assert_eq!((rows(0), rows(1)), (2, 2));
-    }
-
-    #[test]
-    fn timed_data_has_every_operand_of_a_type() {
-        let shape = MoeShape { hidden: 64, experts: 4, topk: 2, tokens: 3, ranks: 2, dtype: RowDtype::Fp8 };
-        let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
-        let all = timing_inputs(&problem, 1);
-        let of = |name: &str| &all.iter().find(|c| c.buffer == name).unwrap().bytes;
-        assert_eq!(
-            (of("n").as_slice(), of("ids").len(), of("x_scale").len()),
-            (&1u32.to_le_bytes()[..], 8, 4)
-        );
-        assert!(of("x") != of("y") && *of("x") != timing_inputs(&problem, 0)[3].bytes);
     }
 }

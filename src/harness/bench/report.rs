@@ -60,19 +60,20 @@ fn inputs(bench: &Bench) -> String {
 
 /// Whether what was timed is right.
 fn results(bench: &Bench) -> String {
-    let checks = || bench.cases.iter().map(|case| case.check);
-    let off = checks().filter_map(|check| match check {
-        Check::Right { max_abs_err } => Some(max_abs_err),
-        Check::Skipped | Check::NoReference => None,
-    });
-    let right = off.reduce(f64::max).map(|off| match off > 0.0 {
-        true => format!("right within their tolerance, off by at most {off:e}, in a run before"),
-        false => "right to the bit, in a run before".to_owned(),
-    });
-    let any = |wanted: Check| checks().any(|check| check == wanted);
-    let without = any(Check::NoReference).then(|| "not compared: the family has no reference".to_owned());
-    let skipped = any(Check::Skipped).then(|| "not compared with the reference".to_owned());
-    let all: Vec<String> = [right, without, skipped].into_iter().flatten().collect();
+    let of = |check| match check {
+        Check::Right { exact: true, .. } => "right to the bit, in a run before".to_owned(),
+        Check::Right { max_abs_err, .. } => {
+            format!("right within their tolerance, off by at most {max_abs_err}, in a run before")
+        }
+        Check::NoReference => "not compared: the family has no reference".to_owned(),
+        Check::Skipped => "not compared with the reference".to_owned(),
+    };
+    let mut all: Vec<String> = vec![];
+    for check in bench.cases.iter().map(|case| of(case.check)) {
+        if !all.contains(&check) {
+            all.push(check);
+        }
+    }
     all.join("; others ")
 }
 

@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-/// A metric as people say it: `dispatch`, or `round trip, one of 10` where it is a part of a graph of ten.
+/// A metric as people say it: `dispatch`, or `round_trip, one of 10` where it is a part of a graph of ten.
 pub fn in_words(metric: &str, rounds: u32) -> String {
     if rounds > 1 { format!("{metric}, one of {rounds}") } else { metric.to_owned() }
 }
@@ -108,6 +108,8 @@ pub enum Check {
     NoReference,
     /// They were right, in a run of one round before.
     Right {
+        /// Whether every bit was compared; else there is a tolerance.
+        exact: bool,
         /// The largest difference to the reference.
         max_abs_err: f64,
     },

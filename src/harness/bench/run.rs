@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use peerwarp_codegen::family::{FieldRole, Value};
-use serde::Serialize;
 use serde::de::DeserializeOwned;
+use serde::{Deserialize, Serialize};
 
 use super::limit::Limits;
 use super::place::{Place, finish, sample};
@@ -13,7 +13,7 @@ use super::result::{Bench, CaseTimes, Check, Machine, Method, SCHEMA, Timing};
 use super::stats::Stats;
 use super::timed::Timed;
 use crate::harness::session::GpuSession;
-use crate::harness::workload::{Inputs, Problem, Work};
+use crate::harness::workload::{Inputs, Metric, Problem, Work};
 use crate::runtime::handles::Graph;
 use crate::runtime::image::Images;
 use crate::runtime::{RuntimeError, World};
@@ -116,17 +116,26 @@ fn floor(world: &World, places: &mut [Place], options: &BenchOptions) -> Result<
 fn check(problem: &Arc<dyn Problem>, world: &Arc<World>, images: &dyn Images) -> Result<Check, BenchError> {
     let ran = GpuSession::new(Arc::clone(problem), world, images)?.run(0)?.verdict;
     let wrong = ran.first_wrong.clone().or_else(|| (!ran.ok()).then(|| "a wrong result".to_owned()));
-    let all = world.gather(Ok((wrong, ran.compared, ran.max_abs_err)))?;
-    let compared: u64 = all.iter().map(|(_, compared, _)| compared).sum();
-    let max_abs_err = all.iter().fold(0.0f64, |most, (_, _, err)| most.max(*err));
-    match all.into_iter().find_map(|(wrong, _, _)| wrong) {
-        Some(what) => {
-            let variant = problem.variants().into_iter().next().unwrap_or_default();
-            Err(BenchError::Wrong { variant, what })
-        }
-        None if compared == 0 => Ok(Check::NoReference),
-        None => Ok(Check::Right { max_abs_err }),
+    let own = world.members().iter().flat_map(|member| problem.expected(member.rank, 0));
+    let exact = own.map(|expected| expected.tolerance.is_none()).reduce(|all, one| all && one);
+    let found = Found { wrong, exact, max_abs_err: ran.max_abs_err };
+    let all = world.gather(Ok(found))?;
+    if let Some(what) = all.iter().find_map(|found| found.wrong.clone()) {
+        let variant = problem.variants().into_iter().next().unwrap_or_default();
+        return Err(BenchError::Wrong { variant, what });
     }
+    let max_abs_err = all.iter().map(|found| found.max_abs_err).fold(0.0, f64::max);
+    let exact = all.iter().filter_map(|found| found.exact).reduce(|all, one| all && one);
+    Ok(exact.map_or(Check::NoReference, |exact| Check::Right { exact, max_abs_err }))
+}
+
+/// How the results of the ranks of a process compare.
+#[derive(Serialize, Deserialize)]
+struct Found {
+    wrong: Option<String>,
+    /// Whether all that was compared has to be right to the bit; none if there was nothing.
+    exact: Option<bool>,
+    max_abs_err: f64,
 }
 
 /// Microseconds, `[rank][iteration]`.
@@ -170,7 +179,7 @@ fn measure(
     if !metrics.is_empty() {
         // A metric belongs to those before it: all are timed in turn.
         let times = iterate(world, places, &timed.metrics(), options.iterations)?;
-        let of = |(metric, times): (&crate::harness::workload::Metric, Times)| Measured {
+        let of = |(metric, times): (&Metric, Times)| Measured {
             metric: metric.name.clone(),
             rounds: 1,
             work: metric.work.clone(),

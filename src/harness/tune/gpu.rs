@@ -238,7 +238,7 @@ impl Measure for OnGpus {
         let limits = Limits::of(self.world.members().iter().map(|m| m.gpu.info().name.as_str()))?;
         let problem = self.of_key.as_ref().map(|of| &of.problem).filter(|p| p.shape == *shape)?;
         let [there, back] =
-            [work::work_of_dispatch, work::work_of_combine].map(|of| of(shape, problem.routing(0), true));
+            [work::of_dispatch, work::of_combine].map(|of| of(shape, problem.routing(0), true));
         Some(limits.of_work(&there.then(&back), 1)?.us)
     }
 }

@@ -2,15 +2,43 @@
 
 use std::sync::Arc;
 
+use rand::SeedableRng;
+use rand_chacha::ChaCha8Rng;
+
 use crate::families::moe::kernels::Layout;
 use crate::families::moe::run::MoeTuning;
 use crate::families::moe::run::io::{Io, combined_row_bytes};
 use crate::families::moe::{MoeAllToAll, MoeProblem, MoeRank, Tokens, work};
 use crate::harness::bench::place::Place;
+use crate::harness::suite::random_bytes;
+use crate::harness::workload::Contents;
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::{Buffer, Graph};
 use crate::runtime::image::Images;
 use crate::runtime::{Member, RuntimeError, World};
+
+/// Bytes that are drawn; longer buffers repeat them.
+const PATTERN: usize = 1 << 20;
+
+/// What a rank's buffers hold while kernels are timed, of the first round's routing: how long kernels take does not depend on
+/// values, but links and memory that move zeros may be faster than they are.
+fn timing_inputs(problem: &MoeProblem, rank: u32) -> Vec<Contents> {
+    let (shape, routing, at) = (problem.shape, problem.routing(0), rank as usize);
+    let tokens = routing.tokens_per_rank(shape.topk)[at];
+    let mut rng = ChaCha8Rng::seed_from_u64(problem.seed);
+    rng.set_stream(u64::from(rank));
+    let mut all = vec![
+        Contents::of("n", &[tokens]),
+        Contents::of("ids", &routing.ids[at]),
+        Contents::of("weights", &routing.weights[at]),
+        Contents::repeated("x", random_bytes(shape.dtype.dispatched(), PATTERN, &mut rng)),
+        Contents::repeated("y", random_bytes(shape.dtype.combined(), PATTERN, &mut rng)),
+    ];
+    if shape.scales() > 0 {
+        all.push(Contents::of("x_scale", &vec![1.0f32; (tokens * shape.scales()) as usize]));
+    }
+    all
+}
 
 /// Everything that dispatch and combine read or write of the caller's.
 #[derive(Debug)]
@@ -39,7 +67,7 @@ impl Inputs {
         };
         let io = Io::new(&member.gpu, &shape)?;
         let y = Buffer::new(&member.gpu, rows * combined_row_bytes(&shape))?;
-        for contents in work::timing_inputs(problem, member.rank) {
+        for contents in timing_inputs(problem, member.rank) {
             let buffer = match contents.buffer.as_str() {
                 "n" => &io.n,
                 "ids" => &io.ids,
