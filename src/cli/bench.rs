@@ -3,30 +3,28 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
+use peerwarp_codegen::family::Family;
 use serde_json::{Value, json};
 
-use crate::families::moe::scenario;
-use crate::harness::bench::{
-    self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report,
-};
-use crate::harness::scenario::{Inputs, ScenarioError};
+use crate::families::moe::kernels::RoundTrip;
+use crate::families::moe::run::MoeTuning;
+use crate::families::moe::workload;
+use crate::harness::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, report};
 use crate::harness::tune::{Choice, Tuned};
-use crate::input::{self, InputError};
+use crate::harness::workload::{Given, Inputs, WorkloadError};
+use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions, cuda};
 
 use super::App;
-use super::args::{BenchArgs, Selection};
-use super::fused;
+use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run::{inputs, resolved};
-use super::run_gpu::{moe_only, tuned_for, wait_budget, with_round_trip};
+use super::run_gpu::{tuned_for, wait_budget};
 
-pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
-    let inputs = inputs(&args.inputs, 1)?;
+pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     // What is wrong with the input is told before what is wrong with the machine.
-    cases(app, args, &inputs, args.selection.tuned(|| None)?.as_ref())?;
+    cases(app, args, given, args.selection.tuned(|| None)?.as_ref())?;
     // Every process gets all times, and one is enough to tell them.
     let first = Launched::here()?.is_none_or(|launched| launched.rank == 0);
     // Before the work, which takes long; what is there stays until there is something to put in its place.
@@ -35,8 +33,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     // Kept until the world has them: to open them twice takes seconds.
     let gpus = cuda::gpus().unwrap_or_default();
     let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
-    let (cases, from) = cases(app, args, &inputs, tuned.as_ref())?;
-    let world = world(args, &inputs, &cases)?;
+    let (cases, from) = cases(app, args, given, tuned.as_ref())?;
+    let world = world(args, given, &cases)?;
     drop(gpus);
     let images = Jit::new(ModuleCache::of_user())?;
     let options = BenchOptions {
@@ -46,7 +44,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         check: !args.skip_check,
     };
     let progress = Progress::new("timing", cases.len() as u64);
-    let routing = inputs.routing.to_string();
+    let routing = given.get("routing").map_or("uniform", String::as_str).to_owned();
     let timed = bench::run(&cases, &options, &routing, &world, &images, &mut || progress.tick());
     progress.finish();
     let mut timed = timed?;
@@ -64,7 +62,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
 }
 
 /// All ranks in this process, or one of them.
-fn world(args: &BenchArgs, inputs: &Inputs, cases: &[Case]) -> Result<Arc<World>, Failure> {
+fn world(args: &BenchArgs, given: &Given, cases: &[Case]) -> Result<Arc<World>, Failure> {
     let ranks = same_ranks(cases)?;
     if let (true, Some(launched)) = (args.compare, Launched::here()?) {
         let with = format!("a process for each rank, as {} started them", launched.launcher);
@@ -75,84 +73,45 @@ fn world(args: &BenchArgs, inputs: &Inputs, cases: &[Case]) -> Result<Arc<World>
         ("iterations", args.iterations.to_string()),
         ("rounds", args.rounds.to_string()),
         ("flushing of caches", args.flush_l2.to_string()),
-        ("sharing of multiprocessors", args.share_multiprocessors.to_string()),
+        ("sharing of SMs", args.share_sms.to_string()),
         ("check", (!args.skip_check).to_string()),
-        ("routing", format!("{}, seed {}", inputs.routing, inputs.seed)),
+        ("inputs", format!("{given:?}")),
     ];
     let facts = method.map(|(name, value)| (name.to_owned(), value)).into();
     let wait_budget = wait_budget(args.wait_budget)?;
-    let share_multiprocessors = args.share_multiprocessors;
+    let share_multiprocessors = args.share_sms;
     let options = WorldOptions { wait_budget, facts, share_multiprocessors, ..WorldOptions::default() };
-    Ok(Arc::new(super::run_gpu::world(ranks, options, cases.iter().map(|case| &case.tuning))?))
+    let variants: Vec<Vec<String>> = cases.iter().map(|case| names(&case.tuning)).collect();
+    Ok(Arc::new(super::run_gpu::world(ranks, options, &variants)?))
 }
 
-/// Every shape with every dtype and every number of tokens, and where their kernels come from.
+/// The kernels of a case.
+fn names(tuning: &MoeTuning) -> Vec<String> {
+    let dispatch = tuning.dispatch_launches().into_iter().map(|d| d.variant_name());
+    let combine = tuning.combine_launches().into_iter().map(|c| c.variant_name());
+    dispatch.chain(combine).chain(tuning.round_trip.as_ref().map(Family::variant_name)).collect()
+}
+
+/// Every problem, and where its kernels come from.
 fn cases(
     app: &App,
     args: &BenchArgs,
-    inputs: &Inputs,
+    given: &Given,
     tuned: Option<&Tuned>,
 ) -> Result<(Vec<Case>, Vec<Choice>), Failure> {
-    let (mut cases, mut all_from) = (vec![], vec![]);
-    for (mut selection, inputs) in selections(args, inputs)? {
-        let settings = args.fused.then(|| fused::settings(&mut selection));
-        let (variants, from) = resolved(app, &selection, tuned)?;
-        moe_only("bench", &variants)?;
-        let (problem, tuning) = scenario::problem(&variants, &inputs)?;
-        let tuning = with_round_trip(tuning, settings.as_deref())?;
+    let (mut cases, mut all_from): (Vec<Case>, Vec<Choice>) = (vec![], vec![]);
+    for chosen in app.choose_all(&args.selection, given, false, tuned)? {
+        let round_trip = chosen.variants.iter().find_map(|v| v.as_any().downcast_ref::<RoundTrip>());
+        if let (Some(round_trip), Some(case)) = (round_trip, cases.last_mut()) {
+            case.tuning.round_trip = Some(round_trip.clone());
+            continue;
+        }
+        let inputs = Inputs { seed: args.inputs.seed, rounds: 1, ragged: false, given: chosen.given };
+        let (problem, tuning) = workload::problem(&chosen.variants, &inputs)?;
         cases.push(Case { problem, tuning });
-        all_from.push(from);
+        all_from.push(chosen.from);
     }
     Ok((cases, all_from))
-}
-
-/// Selections of one problem each, with what is particular about their inputs.
-fn selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selection, Inputs)>, InputError> {
-    let all = &args.selection;
-    if args.gpumode {
-        return gpumode_selections(args, inputs);
-    }
-    let list = |given: &Option<String>| -> Vec<Option<String>> {
-        match given {
-            None => vec![None],
-            Some(text) => input::list(text).map(|part| Some(part.to_owned())).collect(),
-        }
-    };
-    let mut selections = vec![];
-    for dtype in list(&all.dtype) {
-        for tokens in list(&all.tokens) {
-            let one = Selection { dtype: dtype.clone(), tokens, ..all.clone() };
-            selections.push((super::run::sized(&one, inputs, None)?, inputs.clone()));
-        }
-    }
-    Ok(selections)
-}
-
-fn gpumode_selections(args: &BenchArgs, inputs: &Inputs) -> Result<Vec<(Selection, Inputs)>, InputError> {
-    let given = [("--tokens", &args.selection.tokens), ("--tokens-per-rank", &args.inputs.tokens_per_rank)];
-    if let Some((field, value)) = given.into_iter().find_map(|(f, v)| Some((f, v.as_ref()?))) {
-        return Err(InputError::conflict(field, value, "--gpumode, which says how many", "one of them"));
-    }
-    let ranks = match &args.selection.ranks {
-        None => 8,
-        Some(text) => {
-            let allowed = "2 to 64";
-            text.parse().map_err(|_| InputError::not_allowed("ranks", text, allowed))?
-        }
-    };
-    let one = |shape: &bench::GpuModeShape| {
-        let selection = Selection {
-            hidden: Some(shape.hidden_dim.to_string()),
-            experts: Some(shape.num_experts.to_string()),
-            topk: Some(shape.experts_per_token.to_string()),
-            tokens: Some(shape.max_num_tokens.to_string()),
-            dtype: Some(args.selection.dtype.clone().unwrap_or_else(|| "fp16".into())),
-            ..args.selection.clone()
-        };
-        let tokens = Some(shape.tokens(ranks, inputs.seed));
-        (selection, Inputs { tokens_per_rank: tokens, ..inputs.clone() })
-    };
-    Ok(gpumode().iter().map(one).collect())
 }
 
 /// The world size of all cases.
@@ -170,7 +129,7 @@ fn same_ranks(cases: &[Case]) -> Result<u32, InputError> {
 impl From<BenchError> for Failure {
     fn from(error: BenchError) -> Failure {
         match error {
-            BenchError::Moe(e) => ScenarioError::from(e).into(),
+            BenchError::Moe(e) => WorkloadError::from(e).into(),
             BenchError::Runtime(e) => e.into(),
             BenchError::Wrong { .. } => Failure::Kernel(error.to_string()),
         }

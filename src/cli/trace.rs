@@ -9,11 +9,13 @@ use serde_json::json;
 
 use crate::build::pack::Pack;
 use crate::families::moe::MoeProblem;
+use crate::families::moe::kernels::RoundTrip;
 use crate::families::moe::run::{MoeGpu, MoeTuning};
-use crate::families::moe::scenario;
+use crate::families::moe::workload;
 use crate::harness::trace::clock::{ClockLine, ClockOffset};
 use crate::harness::trace::clocks::{Clocks, ClocksError};
 use crate::harness::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
+use crate::harness::workload::{Given, Inputs};
 use crate::input::{InputError, nearest};
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::{Images, Jit};
@@ -21,23 +23,21 @@ use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TraceArgs;
-use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
-use super::run::{inputs, selected, sized};
-use super::run_gpu::{moe_only, open_pack, wait_budget, with_round_trip, world};
+use super::run_gpu::{open_pack, wait_budget, world};
 
-pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
-    let inputs = inputs(&args.inputs, args.warmup)?;
-    let mut selection = sized(&args.selection, &inputs, None)?;
-    let settings = args.fused.then(|| fused::settings(&mut selection));
-    let (variants, _) = selected(app, &selection)?;
-    moe_only("trace", &variants)?;
+pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
+    let tuned = args.selection.tuned(|| None)?;
+    let mut chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?.into_iter();
+    let first = chosen.next().expect("a selection of something");
+    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: first.given };
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let (problem, tuning) = scenario::problem(&variants, &inputs)?;
-    let tuning = with_round_trip(tuning, settings.as_deref())?;
+    let (problem, mut tuning) = workload::problem(&first.variants, &inputs)?;
+    let fused = chosen.flat_map(|c| c.variants);
+    tuning.round_trip = fused.into_iter().find_map(|v| v.as_any().downcast_ref::<RoundTrip>().cloned());
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
@@ -47,7 +47,7 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
-    let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
+    let world = Arc::new(world(problem.shape.ranks, options, &[])?);
     let recorded = record(&problem, &tuning, &world, args, pack.as_ref())?;
     progress.finish();
     if let Some(out) = out {

@@ -1,6 +1,7 @@
 //! Mixture of experts: dispatch, which brings every token to the ranks that own its experts, and combine, which brings the
 //! experts' outputs back.
 
+pub mod gpumode;
 pub mod kernels;
 pub mod npy;
 mod op;
@@ -10,9 +11,11 @@ pub mod reference;
 mod registry;
 pub mod routing;
 pub mod run;
-pub mod scenario;
+pub mod select;
 pub mod slices;
+pub(crate) mod workload;
 
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
 pub use registry::{MoeKey, NoVariant, Registry, Selected};
+pub use workload::MoeSuite;

@@ -5,7 +5,7 @@
 
 pub mod align;
 pub(crate) mod gpu;
-mod gpumode;
+
 mod html;
 pub(crate) mod inputs;
 mod limit;
@@ -18,7 +18,7 @@ mod stats;
 mod wire;
 
 pub use gpu::{BenchError, BenchOptions, Case, run};
-pub use gpumode::{GpuModeShape, gpumode};
+
 pub use html::html;
 pub use limit::{H200, Limit, Limits};
 pub use peers::{Peer, PeerTiming, compare};

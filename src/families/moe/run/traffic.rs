@@ -30,7 +30,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    pub(super) fn of(rounds: &[Round]) -> Traffic {
+    pub(in crate::families::moe) fn of(rounds: &[Round]) -> Traffic {
         let mut traffic = Traffic::default();
         for round in rounds {
             traffic.add(round.shape.map(), round.shape.topk, &round.routing);

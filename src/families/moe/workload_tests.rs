@@ -1,21 +1,32 @@
 use super::*;
-use crate::harness::request::{Request, Scope};
-use peerwarp_codegen::family::Registry;
+use crate::harness::workload::Given;
+use std::sync::Arc;
+
+use crate::harness::session::SimSession;
 use peerwarp_codegen::sim::Options;
 
 const SHAPE: [(&str, &str); 6] =
     [("hidden", "32"), ("experts", "5"), ("topk", "2"), ("tokens", "4"), ("ranks", "3"), ("dtype", "fp8")];
 
 fn resolve(tuning: &[(&str, &str)]) -> Vec<Variant> {
-    let pairs = |list: &[(&str, &str)]| list.iter().map(|(f, v)| ((*f).into(), (*v).into())).collect();
-    let request = Request {
-        label: "t".into(),
-        origin: None,
-        scope: Scope::Moe,
-        key: pairs(&SHAPE),
-        tuning: pairs(tuning),
+    let own = |family: FamilyEntry| {
+        let has = |name: &str| family.fields().iter().any(|f| f.answers_to(name));
+        let tuning = tuning.iter().filter_map(|(f, v)| match f.split_once('.') {
+            Some((of, field)) => (of == family.name()).then_some((field, *v)),
+            None => has(f).then_some((*f, *v)),
+        });
+        let menus = [("hook", "raw"), ("layout", "experts"), ("phase", "both")];
+        let given = |f: &str| tuning.clone().any(|t| t.0 == f);
+        let menus = menus.into_iter().filter(|(f, _)| has(f) && !given(f));
+        let dtype = if family.name() == Combine::NAME { ("dtype", "bf16") } else { SHAPE[5] };
+        let all = SHAPE[..5].iter().copied().chain([dtype]).chain(menus).chain(tuning.clone());
+        family.build(&all.map(|(f, v)| (f.to_owned(), v.to_owned())).collect::<Vec<_>>()).unwrap()
     };
-    request.resolve(&Registry::new([Dispatch::entry(), Combine::entry()])).unwrap()
+    [Dispatch::entry(), Combine::entry()].map(own).into()
+}
+
+fn given(tokens_per_rank: &str) -> Given {
+    [("tokens-per-rank".to_owned(), tokens_per_rank.to_owned())].into()
 }
 
 fn error(variants: &[Variant]) -> String {
@@ -83,7 +94,7 @@ fn sizes_vary_with_the_seed_and_the_round_if_they_may() {
     let shape = tuning(&resolve(&[])).unwrap().dispatch.shape();
     let counts = |seed, round, ragged| {
         let inputs = Inputs { seed, ragged, ..Inputs::default() };
-        routing(&shape, &inputs, round).unwrap().tokens_per_rank(shape.topk)
+        routing_of(&shape, &inputs, round).unwrap().tokens_per_rank(shape.topk)
     };
     assert!((0..20).all(|seed| counts(seed, 1, false) == [4, 4, 4]));
     let all: Vec<_> = (0..40).flat_map(|seed| [counts(seed, 0, true), counts(seed, 1, true)]).collect();
@@ -91,8 +102,8 @@ fn sizes_vary_with_the_seed_and_the_round_if_they_may() {
     assert!(all.iter().any(|c| c.contains(&0)));
     assert!(all.iter().flatten().all(|n| *n <= 4));
     assert!((0..40).any(|seed| counts(seed, 0, true) != counts(seed, 1, true)));
-    let inputs = Inputs { tokens_per_rank: Some(vec![1, 0, 2]), ragged: true, ..Inputs::default() };
-    assert_eq!(routing(&shape, &inputs, 3).unwrap().tokens_per_rank(shape.topk), [1, 0, 2]);
+    let inputs = Inputs { ragged: true, given: given("1,0,2"), ..Inputs::default() };
+    assert_eq!(routing_of(&shape, &inputs, 3).unwrap().tokens_per_rank(shape.topk), [1, 0, 2]);
 }
 
 #[test]
@@ -102,10 +113,10 @@ fn runs_and_counts() {
             "split" => [resolve(&[("phase", "send")]), resolve(&[("phase", "recv")])].concat_variants(),
             _ => resolve(&[]),
         };
-        let inputs = Inputs { tokens_per_rank: Some(vec![4, 0, 1]), ..Inputs::default() };
-        let prepared = MoeScenario.prepare(&variants, &inputs).unwrap();
-        assert_eq!(prepared.per_rank[0], ("tokens sent".to_owned(), vec![8, 0, 2]));
-        let ran = prepared.run(&Options::default()).unwrap();
+        let inputs = Inputs { rounds: 2, given: given("4,0,1"), ..Inputs::default() };
+        let problem: Arc<dyn Problem> = MoeSuite.problem(&variants, &inputs).unwrap().into();
+        assert_eq!(problem.per_rank()[0], ("tokens sent".to_owned(), vec![8, 0, 2]));
+        let ran = SimSession::new(problem).unwrap().run(&Options::default()).unwrap();
         assert!(ran.verdict.ok(), "{:?}", ran.verdict);
         assert_eq!(ran.verdict.compared, 2 * 5 * 32);
         assert!(ran.report.bytes_on_wire() > 0);
