@@ -43,7 +43,7 @@ pub(crate) enum Command {
     Check(CheckArgs),
     /// Time kernels on this machine's GPUs, against what its links allow
     Bench(BenchArgs),
-    /// Find the fastest variants of MoE dispatch and combine on this machine's GPUs, and keep them in a table
+    /// Find the fastest variants on this machine's GPUs, and keep them in a table
     Tune(TuneArgs),
     /// Emit CUDA and HIP source
     Generate(GenerateArgs),
@@ -64,69 +64,32 @@ pub(crate) enum Command {
     },
 }
 
-/// Which kernels. A model or a shape means MoE dispatch and combine for it.
+/// Which kernels, beside the options that suites add.
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Which kernels")]
 pub(crate) struct Selection {
-    /// A model of the built-in table (see `list models`)
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["hf_config", "hidden", "experts", "topk"])]
-    pub model: Option<String>,
-    /// A model's config.json, as found on Hugging Face
-    #[arg(long, value_name = "FILE", conflicts_with_all = ["hidden", "experts", "topk"])]
-    pub hf_config: Option<PathBuf>,
-    /// Elements of a token's row
-    #[arg(long, value_name = "H")]
-    pub hidden: Option<String>,
-    /// Routed experts, over all ranks
-    #[arg(long, value_name = "E")]
-    pub experts: Option<String>,
-    /// Experts each token goes to
-    #[arg(long, value_name = "K")]
-    pub topk: Option<String>,
-    /// The most tokens a rank has [default: 128]
-    #[arg(long, value_name = "T")]
-    pub tokens: Option<String>,
-    /// World size [default: 8]
+    /// A family; its fields follow as FIELD=VALUE [default: that of a program that has only one]
+    #[arg(long, value_name = "NAME")]
+    pub family: Option<String>,
+    /// World size
     #[arg(long, value_name = "R")]
     pub ranks: Option<String>,
-    /// Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]
-    #[arg(long, value_name = "TYPE")]
-    pub dtype: Option<String>,
-    /// A family; its fields follow as FIELD=VALUE
-    #[arg(long, value_name = "NAME", conflicts_with_all = ["model", "hf_config", "hidden", "experts", "topk"])]
-    pub family: Option<String>,
     /// Set a tuning field; with `FAMILY.` in front in that family only. May be repeated
     #[arg(long = "set", value_name = "FIELD=VALUE")]
     pub settings: Vec<String>,
-    /// Send a token once to each rank that needs it, and expand it there
-    #[arg(long, value_name = "BOOL", num_args = 0..=1, default_missing_value = "true")]
-    pub dedup: Option<String>,
-    /// How rows stand at the rank that receives them: by its experts, or by tokens with an index [default: experts;
-    /// in `tune` both]
-    #[arg(long, value_name = "ORDER")]
-    pub layout: Option<String>,
     /// Take what was tuned: a table that comes with the program, as in `h200`, a FILE.toml that `tune` wrote, or `none`
-    /// [default: none; in `bench` and `run --backend gpu` that of the GPUs, if there is one]
+    /// [default: none; on GPUs that of the GPUs, if there is one]
     #[arg(long, value_name = "DEVICE|FILE")]
     pub tuned: Option<String>,
-    /// Which half of an operation a launch does: both, send, recv, or split for a launch of each
-    #[arg(long, value_name = "PHASE")]
-    pub phase: Option<String>,
     /// Names of variants, or FIELD=VALUE pairs for --family
     #[arg(value_name = "VARIANT|FIELD=VALUE")]
     pub items: Vec<String>,
 }
 
-/// What kernels are run on.
+/// What kernels are run on, beside the options that suites add.
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "Inputs")]
 pub(crate) struct InputArgs {
-    /// Experts of each token: `uniform`, `zipf:S`, or an int32 FILE.npy of shape [ranks, tokens, topk]
-    #[arg(long, value_name = "HOW", default_value = "uniform")]
-    pub routing: String,
-    /// How many tokens each rank has, as in `3,0,17,8` [default: --tokens, or what the file has]
-    #[arg(long, value_name = "N,N,..")]
-    pub tokens_per_rank: Option<String>,
     /// Decides inputs and schedules
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
@@ -149,10 +112,10 @@ pub(crate) struct RunArgs {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "On GPUs (--backend gpu)")]
 pub(crate) struct GpuArgs {
-    /// Rounds of dispatch, expert and combine, each with inputs of its own
+    /// Rounds, each with inputs of its own [default: 3]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub rounds: Option<u32>,
-    /// Then launch all rounds as a graph this many times, without the host in between; the expert runs in dispatch
+    /// Then launch all rounds as a graph this many times, without the host in between
     #[arg(long, value_name = "N")]
     pub replays: Option<u32>,
     /// A folder that `pack` wrote: its kernels are run, and none is compiled
@@ -165,7 +128,6 @@ pub(crate) struct GpuArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct BenchArgs {
-    /// `--tokens` and `--dtype` may be lists, as in `1,8,32` and `bf16,fp8`
     #[command(flatten)]
     pub selection: Selection,
     #[command(flatten)]
@@ -201,19 +163,18 @@ pub(crate) struct BenchArgs {
 
 #[derive(Debug, Args)]
 pub(crate) struct TuneArgs {
-    /// `--tokens`, `--dtype` and `--layout` may be lists, as in `1,8,32` and `bf16,fp8`; with --catalogue they stand for its own
     #[command(flatten)]
     pub selection: Selection,
-    /// A TOML file with several shapes; `builtin` is the built-in catalogue, `reviewed` a small part of it
+    /// A TOML file that lists several problems, or the name of a catalogue that comes with the program
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<String>,
     /// Table to go on with, or to begin [default: generated/tuned/DEVICE.toml]
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Seconds for everything; every shape and layout gets as much as those after it
+    /// Seconds for everything; every problem gets as much as those after it
     #[arg(long, value_name = "SECONDS")]
     pub budget: Option<f64>,
-    /// Pairs to time for a shape and layout at most, before the run-off
+    /// Candidates to time for a problem at most, before the run-off
     #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub trials: u32,
     /// Iterations of each; three times as many in the run-off
@@ -222,7 +183,7 @@ pub(crate) struct TuneArgs {
     /// Tune again what the table has
     #[arg(long)]
     pub force: bool,
-    /// Decides routing and inputs
+    /// Decides inputs
     #[arg(long, value_name = "N", default_value_t = 0)]
     pub seed: u64,
     /// Seconds after which a wait for another rank ends a measurement [default: 1]
@@ -233,7 +194,7 @@ pub(crate) struct TuneArgs {
 /// Where to run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
-    /// The best there is.
+    /// GPUs if the world fits on them, else the simulator; says which.
     Auto,
     /// The simulator, on the CPU.
     Sim,
@@ -251,9 +212,12 @@ pub(crate) struct CheckArgs {
     /// How many schedules to try, from --seed on
     #[arg(long, value_name = "N", default_value_t = 100, value_parser = clap::value_parser!(u64).range(1..))]
     pub seeds: u64,
-    /// How many launches in a row
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = clap::value_parser!(u32).range(1..=64))]
+    /// How many rounds of a schedule, one right after the other
+    #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u32).range(1..=64))]
     pub epochs: u32,
+    /// How many blocks a rank can run at once [default: as many as a launch has]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    pub resident_blocks: Option<u32>,
 }
 
 /// What kernels record.
@@ -270,7 +234,7 @@ pub(crate) struct Recording {
 pub(crate) struct Wanted {
     #[command(flatten)]
     pub selection: Selection,
-    /// A TOML file with several shapes; `builtin` is the built-in catalogue, `reviewed` a small part of it
+    /// A TOML file that lists several problems, or the name of a catalogue that comes with the program
     #[arg(long, value_name = "FILE")]
     pub catalogue: Option<String>,
     /// What to emit for, as in `cuda:sm_90a,hip:gfx942` [default: the catalogue's, or cuda:sm_90a]
@@ -302,9 +266,9 @@ pub(crate) struct PackArgs {
     /// Compilers to choose from: nvrtc, nvcc, clang, zig, hipcc [default: the first of these that is found]
     #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
     pub compiler: Vec<String>,
-    /// Multiprocessors (compute units on AMD) that all blocks must fit on [default: of the target's usual device]
+    /// SMs (compute units on AMD) that all blocks must fit on [default: of the target's usual device]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
-    pub multiprocessors: Option<u32>,
+    pub sms: Option<u32>,
     /// Pack kernels that spill registers, too
     #[arg(long)]
     pub allow_spills: bool,
@@ -345,7 +309,7 @@ pub(crate) struct TraceArgs {
     /// File to write: Chrome's trace-event JSON, to be opened at <https://ui.perfetto.dev>
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Rounds of dispatch and combine to record, each the last of --warmup that are launched at once
+    /// Rounds to record, each the last of --warmup that are launched at once
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Rounds that are launched at once, the last of which is recorded
@@ -354,9 +318,6 @@ pub(crate) struct TraceArgs {
     /// How many of the recorded rounds the file has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub keep: u32,
-    /// Record a round trip in one launch too, with the stand-in expert in it
-    #[arg(long)]
-    pub fused: bool,
     /// Records that a warp has room for
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub slots: u32,
@@ -384,7 +345,7 @@ pub(crate) enum Listed {
     Families,
     /// The built-in model table.
     Models,
-    /// The tuning space of a selection, or the default variants of the built-in catalogue.
+    /// The tuning space of a selection, or the default variants of the built-in catalogues.
     Variants,
 }
 

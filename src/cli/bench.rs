@@ -3,14 +3,13 @@
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use peerwarp_codegen::family::Variant;
 use serde_json::{Value, json};
 
 use crate::harness::bench::{
     self, BaselineTimes, Bench, BenchError, BenchOptions, Case, CaseTimes, Stats, in_words, report,
 };
-use crate::harness::tune::{Choice, Tuned};
-use crate::harness::workload::{Baseline, Given, Inputs, Suite, WorkloadError};
+use crate::harness::tune::Choice;
+use crate::harness::workload::{Baseline, Given, Inputs};
 use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::Jit;
@@ -19,27 +18,12 @@ use crate::runtime::{Launched, World, WorldOptions, cuda};
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run::resolved;
-use super::run_gpu::{tuned_for, wait_budget, world_here};
+use super::run_gpu::{tuned_for, wait_budget, world};
+use super::select::Chosen;
 
-/// What a selection means: variants that go together, and how they were come by.
-struct Chosen {
-    suite: &'static dyn Suite,
-    variants: Vec<Variant>,
-    from: Choice,
-    given: Given,
-}
-
-/// What is to be timed.
-fn choose_all(app: &App, args: &BenchArgs, tuned: Option<&Tuned>) -> Result<Vec<Chosen>, Failure> {
-    let (variants, _) = resolved(app, &args.selection, tuned)?;
-    let names: Vec<String> = variants.iter().map(|v| v.family().name().to_owned()).collect();
-    Err(InputError::not_allowed("family", names.join(", "), "families of a suite").into())
-}
-
-pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
+pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     // What is wrong with the input is told before what is wrong with the machine.
-    let chosen = choose_all(app, args, args.selection.tuned(|| None)?.as_ref())?;
+    let chosen = app.choose_all(&args.selection, given, false, args.selection.tuned(|| None)?.as_ref())?;
     let baseline = args.compare.then(|| baseline(&chosen)).transpose()?;
     cases(&chosen, args)?;
     // Every process gets all times, and one is enough to tell them.
@@ -50,9 +34,9 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     // Kept until the world has them: to open them twice takes seconds.
     let gpus = cuda::gpus().unwrap_or_default();
     let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
-    let chosen = choose_all(app, args, tuned.as_ref())?;
+    let chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?;
     let cases = cases(&chosen, args)?;
-    let world = world(args, &cases)?;
+    let world = world_of(args, &cases)?;
     drop(gpus);
     let images = Jit::new(ModuleCache::of_user())?;
     let options = BenchOptions {
@@ -62,7 +46,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
         check: !args.skip_check,
     };
     let progress = Progress::new("timing", cases.len() as u64);
-    let inputs = inputs(&Given::default(), args);
+    let inputs = inputs(given, args);
     let timed = bench::run(&cases, &options, &inputs, &world, &images, &mut || progress.tick());
     progress.finish();
     let mut timed = timed?;
@@ -102,7 +86,7 @@ fn baseline(chosen: &[Chosen]) -> Result<Baseline, Failure> {
 }
 
 /// All ranks in this process, or one of them.
-fn world(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
+fn world_of(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
     let ranks = same_ranks(cases)?;
     let method = [
         ("iterations", args.iterations.to_string()),
@@ -113,23 +97,13 @@ fn world(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
         ("seed", args.inputs.seed.to_string()),
     ];
     let method = method.map(|(name, value)| (name.to_owned(), value));
-    let problems = cases.iter().zip(1..).map(|(case, number)| {
-        (
-            format!("problem {number}"),
-            format!("{}: {}", case.problem.title(), case.problem.variants().join(", ")),
-        )
-    });
-    let facts = method.into_iter().chain(problems).collect();
+    let facts = method.into_iter().collect();
     let wait_budget = wait_budget(args.wait_budget)?;
     let share_multiprocessors = args.share_sms;
     let options = WorldOptions { wait_budget, facts, share_multiprocessors, ..WorldOptions::default() };
-    let Some(launched) = Launched::here()? else { return Ok(Arc::new(world_here(ranks, &options)?)) };
-    if launched.ranks != ranks {
-        let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
-        let allowed = "one process a rank, or a single one";
-        return Err(InputError::conflict("--ranks", ranks, with, allowed).into());
-    }
-    Ok(Arc::new(World::of_process(&cuda::gpus()?, &launched, &options)?))
+    let problems: Vec<Vec<String>> =
+        cases.iter().map(|case| [vec![case.problem.title()], case.problem.variants()].concat()).collect();
+    Ok(Arc::new(world(ranks, options, &problems)?))
 }
 
 fn inputs(given: &Given, args: &BenchArgs) -> Inputs {
@@ -142,12 +116,7 @@ fn cases(chosen: &[Chosen], args: &BenchArgs) -> Result<Vec<Case>, Failure> {
         let problem = chosen.suite.problem(&chosen.variants, &inputs(&chosen.given, args))?;
         Ok(Case { problem: problem.into() })
     };
-    let cases: Result<Vec<Case>, WorkloadError> = chosen.iter().map(case).collect();
-    let cases = cases.map_err(|e| match e {
-        WorkloadError::Input(e) => Failure::from(e),
-        WorkloadError::Kernel(e) => Failure::Kernel(e),
-        WorkloadError::Runtime(e) => e.into(),
-    })?;
+    let cases = chosen.iter().map(case).collect::<Result<Vec<Case>, Failure>>()?;
     same_ranks(&cases)?;
     Ok(cases)
 }

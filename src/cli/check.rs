@@ -2,6 +2,7 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Instant;
 
 use peerwarp_codegen::family::Variant;
@@ -9,13 +10,14 @@ use peerwarp_codegen::sim::{Findings, Options, Strategy};
 use rayon::prelude::*;
 use serde_json::json;
 
-use crate::harness::scenario::{DynScenario, Inputs, ScenarioError};
+use crate::harness::session::SimSession;
 use crate::harness::verdict::Verdict;
+use crate::harness::workload::{Given, Inputs, Suite, WorkloadError};
 
 use super::App;
 use super::args::CheckArgs;
 use super::output::{Done, Failure, Progress, Style};
-use super::run::{inputs, selected, sized};
+use super::select::Chosen;
 
 /// What a schedule showed.
 enum Wrong {
@@ -24,9 +26,6 @@ enum Wrong {
     /// The result is.
     Result(Verdict),
 }
-
-/// Tokens a rank at most, unless the user says: protocols go wrong with few tokens as well as with many, sooner.
-const TOKENS: &str = "8";
 
 /// The command line, without what decides the seeds.
 pub(super) struct Replay(String);
@@ -59,16 +58,23 @@ fn quoted(arg: &str) -> String {
     }
 }
 
-pub(super) fn check(app: &App, args: &CheckArgs, replay: &Replay, style: Style) -> Result<Done, Failure> {
-    let inputs = Inputs { ragged: true, ..inputs(&args.inputs, args.epochs)? };
-    let (variants, scenario) = selected(app, &sized(&args.selection, &inputs, Some(TOKENS))?)?;
+pub(super) fn check(
+    app: &App,
+    args: &CheckArgs,
+    given: &Given,
+    replay: &Replay,
+    style: Style,
+) -> Result<Done, Failure> {
+    let tuned = args.selection.tuned(|| None)?;
+    let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, tuned.as_ref())?;
+    let inputs = Inputs { seed: args.inputs.seed, rounds: args.epochs, ragged: true, given };
     // Now, not under the progress bar, and once instead of for every seed.
-    scenario.prepare(&variants, &inputs)?;
+    SimSession::new(Arc::from(suite.problem(&variants, &inputs)?))?;
     let progress = Progress::new("exploring", args.seeds);
     let start = Instant::now();
     let first = inputs.seed;
     let failed = (first..first.saturating_add(args.seeds)).into_par_iter().find_map_first(|seed| {
-        let found = explore(scenario, &variants, &Inputs { seed, ..inputs.clone() });
+        let found = explore(suite, &variants, &Inputs { seed, ..inputs.clone() });
         progress.tick();
         found.transpose().map(|found| (seed, found))
     });
@@ -121,12 +127,8 @@ fn options(seed: u64) -> Options {
     Options { seed, strategy, ..Options::default() }
 }
 
-fn explore(
-    scenario: &dyn DynScenario,
-    variants: &[Variant],
-    inputs: &Inputs,
-) -> Result<Option<Wrong>, ScenarioError> {
-    let prepared = scenario.prepare(variants, inputs)?;
+fn explore(suite: &dyn Suite, variants: &[Variant], inputs: &Inputs) -> Result<Option<Wrong>, WorkloadError> {
+    let prepared = SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
     Ok(match prepared.run(&options(inputs.seed)) {
         Err(findings) => Some(Wrong::Protocol(findings)),
         Ok(ran) if !ran.verdict.ok() => Some(Wrong::Result(ran.verdict)),

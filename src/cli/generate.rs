@@ -7,12 +7,14 @@ use serde_json::json;
 use crate::build::emit;
 use crate::build::tree::Differences;
 
+use crate::harness::workload::Given;
+
 use super::App;
 use super::args::GenerateArgs;
 use super::output::{Done, Failure, Progress, Style};
 
-pub(super) fn generate(app: &App, args: &GenerateArgs, style: Style) -> Result<Done, Failure> {
-    let jobs = args.wanted.jobs(app)?;
+pub(super) fn generate(app: &App, args: &GenerateArgs, given: &Given, style: Style) -> Result<Done, Failure> {
+    let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
     let tree = emit::tree(app.program(), &jobs, args.wanted.recording.timeline, || progress.tick())?;
     progress.finish();

@@ -5,7 +5,9 @@ use std::fmt::Write as _;
 use peerwarp_codegen::family::{DynFamily, FieldDefault, FieldInfo, FieldRole, Variant};
 use serde_json::{Value, json};
 
-use crate::harness::catalogue;
+use crate::harness::request;
+use crate::harness::workload::Given;
+use crate::input::InputError;
 use crate::models;
 
 use super::App;
@@ -15,12 +17,12 @@ use super::output::{Done, Failure, Style, table};
 /// The most variants of one family that are listed in text.
 const MOST: usize = 50;
 
-pub(super) fn list(app: &App, args: &ListArgs, style: Style) -> Result<Done, Failure> {
+pub(super) fn list(app: &App, args: &ListArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     match args.what {
         Listed::Families => Ok(families(app, style)),
         Listed::Models => Ok(models()),
-        Listed::Variants if args.selection.is_empty() => defaults(app),
-        Listed::Variants => tuning_space(app, args),
+        Listed::Variants if app.selects_nothing(&args.selection, given)? => defaults(app),
+        Listed::Variants => tuning_space(app, args, given),
     }
 }
 
@@ -28,11 +30,11 @@ fn families(app: &App, style: Style) -> Done {
     let mut text = String::new();
     let mut json = vec![];
     for family in app.registry().families() {
-        let scenario = app.scenarios().any(|s| s.families().contains(&family.name()));
-        let commands = if scenario { "show, generate, run, check" } else { "show, generate" };
+        let suite = app.suites().find(|s| s.families().iter().any(|f| f.name() == family.name()));
+        let suite = suite.map_or("", |s| s.name());
         writeln!(text, "{}: {}", style.bold(family.name()), family.doc()).expect("string");
         writeln!(text, "  variants: {}", family.name_form()).expect("string");
-        writeln!(text, "  commands: {commands}\n").expect("string");
+        writeln!(text, "  suite: {suite}\n").expect("string");
         for line in fields(*family).lines() {
             writeln!(text, "  {line}").expect("string");
         }
@@ -42,7 +44,7 @@ fn families(app: &App, style: Style) -> Done {
             "doc": family.doc(),
             "name_form": family.name_form(),
             "fields": family.fields(),
-            "scenario": scenario,
+            "suite": suite,
         }));
     }
     text.truncate(text.trim_end().len());
@@ -75,43 +77,50 @@ fn models() -> Done {
     Done { text, json: json!(all), ok: true }
 }
 
-/// The default variants of the built-in catalogue.
+/// The default variants of each suite's first catalogue.
 fn defaults(app: &App) -> Result<Done, Failure> {
     let mut rows = vec![];
     let mut json = vec![];
-    for request in catalogue::builtin().requests {
-        for variant in request.resolve(app.registry())? {
-            json.push(with_label(&request.label, &variant));
-            rows.push(vec![request.label.clone(), variant.variant_name()]);
+    let catalogues = app.suites().filter_map(|s| s.catalogues().first());
+    for requests in catalogues.map(|(name, _)| app.catalogue(name)) {
+        for requests in requests?.problems {
+            let variants = request::resolve(&requests, app.registry())?;
+            for (request, variant) in requests.iter().zip(&variants) {
+                json.push(with_label(&request.label, variant));
+                rows.push(vec![request.label.clone(), variant.variant_name()]);
+            }
         }
+    }
+    if rows.is_empty() {
+        let allowed = "a family or a variant whose tuning space to list";
+        return Err(InputError::missing("selection", allowed).into());
     }
     Ok(Done { text: table(&["model", "variant"], rows), json: json.into(), ok: true })
 }
 
 /// Every legal variant for a key, the default one first.
-fn tuning_space(app: &App, args: &ListArgs) -> Result<Done, Failure> {
+fn tuning_space(app: &App, args: &ListArgs, given: &Given) -> Result<Done, Failure> {
     let mut text = String::new();
     let mut json = vec![];
     let tuned = args.selection.tuned(|| None)?;
-    for request in args.selection.requests()? {
-        for default in request.resolve_tuned(app.registry(), tuned.as_ref())?.0 {
-            let family = default.family();
-            let fields = family.fields().iter().zip(default.values());
-            let settings: Vec<_> = fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect();
-            let name = default.variant_name();
-            let others = family.candidates(&settings).into_iter().flatten();
-            let names: Vec<String> = others.map(|v| v.variant_name()).filter(|n| *n != name).collect();
-            writeln!(text, "{name} (selected)").expect("string");
-            for other in names.iter().take(MOST) {
-                writeln!(text, "{other}").expect("string");
-            }
-            if names.len() > MOST {
-                let more = names.len() - MOST;
-                writeln!(text, "... and {more} more of {} (all of them with --json)", family.name())
-                    .expect("string");
-            }
-            json.push(json!({ "family": family.name(), "selected": name, "others": names }));
+    let requests = app.requests(&args.selection, given)?;
+    for default in app.resolve(&requests, tuned.as_ref())?.0 {
+        let family = default.family();
+        let fields = family.fields().iter().zip(default.values());
+        let settings: Vec<_> = fields.map(|(f, v)| (f.name.to_owned(), v.to_string())).collect();
+        let name = default.variant_name();
+        let others = family.candidates(&settings).into_iter().flatten();
+        let names: Vec<String> = others.map(|v| v.variant_name()).filter(|n| *n != name).collect();
+        writeln!(text, "{name} (selected)").expect("string");
+        for other in names.iter().take(MOST) {
+            writeln!(text, "{other}").expect("string");
         }
+        if names.len() > MOST {
+            let more = names.len() - MOST;
+            writeln!(text, "... and {more} more of {} (all of them with --json)", family.name())
+                .expect("string");
+        }
+        json.push(json!({ "family": family.name(), "selected": name, "others": names }));
     }
     Ok(Done { text, json: json.into(), ok: true })
 }

@@ -14,9 +14,9 @@
 mod args;
 mod bench;
 mod check;
-mod fused;
 mod generate;
 mod list;
+mod options;
 mod output;
 mod pack;
 mod run;
@@ -34,9 +34,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
+use crate::families::moe::MoeSuite;
 use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
-use crate::families::moe::scenario::MoeScenario;
-use crate::harness::scenario::{self, DynScenario, Scenario};
+use crate::harness::suite;
+use crate::harness::workload::{Given, Suite, Workload};
 use crate::input::InputError;
 
 use args::{Cli, Command, When};
@@ -46,40 +47,41 @@ use output::{Done, Failure, Style};
 #[derive(Clone, Copy, Debug)]
 pub struct Entry {
     family: FamilyEntry,
-    scenario: Option<&'static dyn DynScenario>,
+    suite: &'static dyn Suite,
 }
 
-/// A family that can be listed, shown and generated.
+/// A family of which nothing is known but its parameters: inputs are random, and nothing is compared.
 pub fn entry<F: Family>() -> Entry {
-    Entry { family: F::entry(), scenario: None }
+    Entry::of_suite(F::entry(), suite::plain::<F>())
 }
 
-/// A family that can be run and checked too.
-pub fn checked<F: Scenario>() -> Entry {
-    Entry { family: F::entry(), scenario: Some(scenario::of::<F>()) }
+/// A family with inputs and a reference.
+pub fn workload<F: Workload>() -> Entry {
+    Entry::of_suite(F::entry(), suite::of::<F>())
 }
 
 impl Entry {
+    /// A family of a suite, which may have others.
+    pub fn of_suite(family: FamilyEntry, suite: &'static dyn Suite) -> Entry {
+        Entry { family, suite }
+    }
+
     /// The family.
     pub fn family(&self) -> FamilyEntry {
         self.family
     }
 
-    /// Run and checked by a scenario that may be for several families.
-    #[must_use]
-    pub fn with_scenario(self, scenario: &'static dyn DynScenario) -> Entry {
-        Entry { scenario: Some(scenario), ..self }
+    /// Its suite.
+    pub fn suite(&self) -> &'static dyn Suite {
+        self.suite
     }
 }
 
 /// The families that come with Peerwarp: MoE dispatch and combine, and both in one launch.
 pub fn builtin() -> Vec<Entry> {
-    let scenario: &'static dyn DynScenario = &MoeScenario;
-    vec![
-        entry::<Dispatch>().with_scenario(scenario),
-        entry::<Combine>().with_scenario(scenario),
-        checked::<RoundTrip>(),
-    ]
+    [Dispatch::entry(), Combine::entry(), RoundTrip::entry()]
+        .map(|family| Entry::of_suite(family, &MoeSuite))
+        .into()
 }
 
 /// The families of a program, and its name.
@@ -87,7 +89,7 @@ pub fn builtin() -> Vec<Entry> {
 pub struct App {
     name: String,
     registry: Registry,
-    scenarios: Vec<&'static dyn DynScenario>,
+    suites: Vec<&'static dyn Suite>,
 }
 
 /// What a command says.
@@ -119,16 +121,16 @@ impl App {
     pub fn new(entries: &[Entry]) -> App {
         let exe = std::env::args_os().next().map(PathBuf::from);
         let name = exe.as_deref().and_then(|p| p.file_stem()).map(|n| n.to_string_lossy().into_owned());
-        let mut scenarios: Vec<&'static dyn DynScenario> = vec![];
-        for scenario in entries.iter().filter_map(|e| e.scenario) {
-            if !scenarios.iter().any(|s| s.families() == scenario.families()) {
-                scenarios.push(scenario);
+        let mut suites: Vec<&'static dyn Suite> = vec![];
+        for suite in entries.iter().map(|e| e.suite) {
+            if !suites.iter().any(|s| s.name() == suite.name()) {
+                suites.push(suite);
             }
         }
         App {
             name: name.unwrap_or_else(|| "peerwarp".into()),
             registry: Registry::new(entries.iter().map(|e| e.family)),
-            scenarios,
+            suites,
         }
     }
 
@@ -141,12 +143,16 @@ impl App {
     /// Runs on these arguments, the first of which is the program's path. Prints nothing but progress.
     pub fn run(&self, args: impl IntoIterator<Item = impl Into<OsString>>) -> Said {
         let args: Vec<OsString> = args.into_iter().map(Into::into).collect();
-        let parsed = self.clap().try_get_matches_from(&args).and_then(|m| Cli::from_arg_matches(&m));
-        let cli = match parsed {
-            Ok(cli) => cli,
+        if let Err(clash) = options::check(Cli::command(), &self.suites) {
+            return Said { code: 2, out: String::new(), err: format!("error: {clash}\n") };
+        }
+        let parsed = self.clap().try_get_matches_from(&args);
+        let parsed = parsed.and_then(|matches| Ok((Cli::from_arg_matches(&matches)?, matches)));
+        let (cli, given) = match parsed {
+            Ok((cli, matches)) => (cli, options::given(&matches, &self.suites)),
             Err(e) => return refused(&e),
         };
-        match self.command(&cli, &args) {
+        match self.command(&cli, &given, &args) {
             Ok(done) => {
                 let code = if done.ok { 0 } else { 1 };
                 Said { code, out: done.said(cli.json), err: String::new() }
@@ -160,21 +166,24 @@ impl App {
     }
 
     fn clap(&self) -> clap::Command {
-        Cli::command().display_name(self.name.clone()).bin_name(self.name.clone())
+        let command = Cli::command().display_name(self.name.clone()).bin_name(self.name.clone());
+        options::add(command, &self.suites)
     }
 
-    fn command(&self, cli: &Cli, args: &[OsString]) -> Result<Done, Failure> {
+    fn command(&self, cli: &Cli, given: &Given, args: &[OsString]) -> Result<Done, Failure> {
         let style = Style::stdout(cli.color);
         match &cli.command {
-            Command::Run(run) => run::run(self, run, style),
-            Command::Check(check) => check::check(self, check, &check::Replay::new(&self.name, args), style),
-            Command::Bench(args) => bench::bench(self, args, style),
-            Command::Tune(args) => tune::tune(self, args, style),
-            Command::Generate(generate) => generate::generate(self, generate, style),
-            Command::Show(show) => show::show(self, show),
-            Command::List(list) => list::list(self, list, style),
-            Command::Trace(args) => trace::trace(self, args, style),
-            Command::Pack(args) => pack::pack(self, args, style),
+            Command::Run(args) => run::run(self, args, given, style),
+            Command::Check(check) => {
+                check::check(self, check, given, &check::Replay::new(&self.name, args), style)
+            }
+            Command::Bench(args) => bench::bench(self, args, given, style),
+            Command::Tune(args) => tune::tune(self, args, given, style),
+            Command::Generate(args) => generate::generate(self, args, given, style),
+            Command::Show(args) => show::show(self, args, given),
+            Command::List(args) => list::list(self, args, given, style),
+            Command::Trace(args) => trace::trace(self, args, given, style),
+            Command::Pack(args) => pack::pack(self, args, given, style),
             Command::Toolchain(args) => toolchain::toolchain(args),
             Command::Completions { shell } => Ok(self.completions(*shell)),
         }
@@ -188,8 +197,8 @@ impl App {
         &self.registry
     }
 
-    fn scenarios(&self) -> impl Iterator<Item = &'static dyn DynScenario> {
-        self.scenarios.iter().copied()
+    fn suites(&self) -> impl Iterator<Item = &'static dyn Suite> {
+        self.suites.iter().copied()
     }
 
     fn completions(&self, shell: clap_complete::Shell) -> Done {

@@ -11,7 +11,7 @@ use crate::build::emit::EmitError;
 use crate::build::pack::BuildError;
 use crate::build::replace::Replacement;
 use crate::build::toolchain::{InstallError, ToolError};
-use crate::harness::scenario::ScenarioError;
+use crate::harness::workload::WorkloadError;
 use crate::input::InputError;
 use crate::runtime::RuntimeError;
 
@@ -78,11 +78,12 @@ impl From<EmitError> for Failure {
     }
 }
 
-impl From<ScenarioError> for Failure {
-    fn from(error: ScenarioError) -> Failure {
+impl From<WorkloadError> for Failure {
+    fn from(error: WorkloadError) -> Failure {
         match error {
-            ScenarioError::Input(e) => Failure::Input(e),
-            ScenarioError::Kernel(message) => Failure::Kernel(message),
+            WorkloadError::Input(e) => Failure::Input(e),
+            WorkloadError::Kernel(message) => Failure::Kernel(message),
+            WorkloadError::Runtime(e) => e.into(),
         }
     }
 }

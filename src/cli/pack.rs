@@ -6,20 +6,21 @@ use serde_json::json;
 
 use crate::build::pack::{self, BuildError, Built, Options};
 use crate::build::toolchain::Tool;
+use crate::harness::workload::Given;
 use crate::input::InputError;
 
 use super::App;
 use super::args::PackArgs;
 use super::output::{Done, Failure, Progress, Style, bytes};
 
-pub(super) fn pack(app: &App, args: &PackArgs, style: Style) -> Result<Done, Failure> {
+pub(super) fn pack(app: &App, args: &PackArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let options = Options {
         compilers: args.compiler.iter().map(|name| compiler(name)).collect::<Result<_, _>>()?,
-        multiprocessors: args.multiprocessors,
+        multiprocessors: args.sms,
         allow_spills: args.allow_spills,
         timeline: args.wanted.recording.timeline,
     };
-    let jobs = args.wanted.jobs(app)?;
+    let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("compiling", jobs.len() as u64);
     let built = pack::build(app.program(), &jobs, &args.out, &options, || progress.tick());
     progress.finish();

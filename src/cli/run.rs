@@ -1,104 +1,39 @@
 //! `peerwarp run`.
 
 use std::fmt::Write as _;
+use std::sync::Arc;
 use std::time::Instant;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Variant};
 use peerwarp_codegen::sim::{Findings, Options, Report};
 use serde_json::{Value, json};
 
-use crate::families::moe::routing::{self, Source};
-use crate::harness::scenario::{DynScenario, Inputs, Prepared, Ran};
-use crate::harness::tune::{Choice, Tuned};
-use crate::input::InputError;
+use crate::harness::session::{Ran, SimSession};
+use crate::harness::workload::{Given, Inputs, Problem};
 
 use super::App;
-use super::args::{Backend, InputArgs, RunArgs, Selection};
+use super::args::RunArgs;
 use super::output::{Done, Failure, Progress, Style, bytes, table};
-use super::run_gpu;
 
 /// World sizes up to which the table of links is printed: beyond, it is wider than a screen.
 const MOST_RANKS: usize = 16;
 
-pub(super) fn run(app: &App, args: &RunArgs, style: Style) -> Result<Done, Failure> {
-    let inputs = inputs(&args.inputs, 1)?;
-    let selection = sized(&args.selection, &inputs, None)?;
-    if args.backend == Backend::Gpu {
-        return run_gpu::run(app, &selection, &inputs, &args.gpu, style);
-    }
-    let (variants, scenario) = selected(app, &selection)?;
+pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     args.gpu.refuse()?;
-    let prepared = scenario.prepare(&variants, &inputs)?;
+    let tuned = args.selection.tuned(|| None)?;
+    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
+    let inputs = Inputs { seed: args.inputs.seed, rounds: 1, ragged: false, given: chosen.given };
+    let problem = Arc::from(chosen.suite.problem(&chosen.variants, &inputs)?);
+    let session = SimSession::new(problem)?;
     let progress = Progress::spinner("simulating");
     let start = Instant::now();
-    let result = prepared.run(&Options { seed: inputs.seed, ..Options::default() });
+    let result = session.run(&Options { seed: inputs.seed, ..Options::default() });
     let seconds = start.elapsed().as_secs_f64();
     progress.finish();
+    let variants = &chosen.variants;
     Ok(match result {
-        Ok(ran) => ran_through(&variants, &inputs, &prepared, &ran, seconds, style),
-        Err(findings) => stopped(&variants, &findings, style),
-    })
-}
-
-/// An MoE selection with the sizes that a routing file has, or else `tokens`, where the user does not say.
-pub(super) fn sized(
-    selection: &Selection,
-    inputs: &Inputs,
-    tokens: Option<&str>,
-) -> Result<Selection, InputError> {
-    let mut sized = selection.clone();
-    if !selection.is_moe() {
-        return Ok(sized);
-    }
-    if let Source::File(path) = &inputs.routing {
-        let [ranks, tokens, _] = routing::file_dims(path)?;
-        sized.ranks.get_or_insert_with(|| ranks.to_string());
-        sized.tokens.get_or_insert_with(|| tokens.max(1).to_string());
-    }
-    sized.tokens = sized.tokens.or_else(|| tokens.map(str::to_owned));
-    Ok(sized)
-}
-
-/// The variants that a selection means, and what can run them.
-pub(super) fn selected<'a>(
-    app: &'a App,
-    selection: &Selection,
-) -> Result<(Vec<Variant>, &'a dyn DynScenario), Failure> {
-    let (mut variants, _) = resolved(app, selection, selection.tuned(|| None)?.as_ref())?;
-    let families: Vec<&str> = variants.iter().map(|v| v.family().name()).collect();
-    let scenario = app.scenarios().find(|s| families.iter().any(|f| s.families().contains(f)));
-    let scenario = scenario.ok_or_else(|| {
-        let known: Vec<_> = app.scenarios().flat_map(|s| s.families()).collect();
-        let allowed = format!("families with a scenario (inputs and a reference): {}", known.join(", "));
-        InputError::not_allowed("family", families.join(", "), allowed)
-    })?;
-    variants.retain(|v| scenario.families().contains(&v.family().name()));
-    Ok((variants, scenario))
-}
-
-/// The variants that a selection means with a table of tuned ones, and where they come from.
-pub(super) fn resolved(
-    app: &App,
-    selection: &Selection,
-    tuned: Option<&Tuned>,
-) -> Result<(Vec<Variant>, Choice), InputError> {
-    let (mut variants, mut from) = (vec![], Choice::Default);
-    for request in selection.requests()? {
-        let (more, by) = request.resolve_tuned(app.registry(), tuned)?;
-        variants.extend(more);
-        from = by;
-    }
-    Ok((variants, from))
-}
-
-/// The inputs that flags describe.
-pub(super) fn inputs(args: &InputArgs, rounds: u32) -> Result<Inputs, InputError> {
-    Ok(Inputs {
-        routing: args.routing.parse()?,
-        tokens_per_rank: args.tokens_per_rank.as_deref().map(routing::parse_counts).transpose()?,
-        seed: args.seed,
-        rounds,
-        ragged: false,
+        Ok(ran) => ran_through(variants, &inputs, &**session.problem(), &ran, seconds, style),
+        Err(findings) => stopped(variants, &findings, style),
     })
 }
 
@@ -125,7 +60,7 @@ fn stopped(variants: &[Variant], findings: &Findings, style: Style) -> Done {
 fn ran_through(
     variants: &[Variant],
     inputs: &Inputs,
-    prepared: &Prepared,
+    prepared: &dyn Problem,
     ran: &Ran,
     seconds: f64,
     style: Style,
@@ -143,8 +78,8 @@ fn ran_through(
         "bytes_on_wire": ran.report.bytes_on_wire(),
         "link_bytes": ranks,
         "link_flags": link_table(&ran.report, |r, a, b| r.link_signals(a, b)),
-        "per_rank": prepared.per_rank.iter().cloned().collect::<std::collections::BTreeMap<_, _>>(),
-        "facts": prepared.facts.iter().cloned().collect::<serde_json::Map<_, _>>(),
+        "per_rank": prepared.per_rank().into_iter().collect::<std::collections::BTreeMap<_, _>>(),
+        "facts": prepared.facts().into_iter().collect::<serde_json::Map<_, _>>(),
         "steps": ran.report.steps,
         "seconds": seconds,
     });
@@ -165,7 +100,7 @@ fn problem(variant: &dyn DynConfig) -> String {
 fn report(
     variants: &[Variant],
     inputs: &Inputs,
-    prepared: &Prepared,
+    prepared: &dyn Problem,
     ran: &Ran,
     seconds: f64,
     style: Style,
@@ -175,12 +110,12 @@ fn report(
         writeln!(text, "{}", style.bold(&variant.variant_name())).expect("string");
     }
     let problem = variants.first().map(|v| problem(&**v)).unwrap_or_default();
-    writeln!(text, "{problem}\nrouting {}, seed {}", inputs.routing, inputs.seed).expect("string");
+    writeln!(text, "{problem}\nseed {}", inputs.seed).expect("string");
     let bytes_of = link_table(&ran.report, |r, a, b| r.link_bytes(a, b));
     let flags_of = link_table(&ran.report, |r, a, b| r.link_signals(a, b));
     writeln!(text, "\n{}", per_rank(prepared, &bytes_of, &flags_of)).expect("string");
     writeln!(text, "{}", links(&bytes_of)).expect("string");
-    let mut facts = prepared.facts.clone();
+    let mut facts = prepared.facts();
     let flags: u64 = off_diagonal(&flags_of);
     facts.push(("bytes on the wire".into(), bytes(ran.report.bytes_on_wire()).into()));
     facts.push(("flags on the wire".into(), flags.into()));
@@ -221,15 +156,16 @@ fn off_diagonal(links: &Links) -> u64 {
     links.iter().enumerate().map(row).sum()
 }
 
-fn per_rank(prepared: &Prepared, bytes_of: &Links, flags_of: &Links) -> String {
+fn per_rank(prepared: &dyn Problem, bytes_of: &Links, flags_of: &Links) -> String {
     let out = |links: &Links, r: usize| links[r].iter().sum::<u64>() - links[r][r];
     let into = |links: &Links, r: usize| links.iter().map(|row| row[r]).sum::<u64>() - links[r][r];
+    let columns = prepared.per_rank();
     let mut head = vec!["rank"];
-    head.extend(prepared.per_rank.iter().map(|c| c.0.as_str()));
+    head.extend(columns.iter().map(|c| c.0.as_str()));
     head.extend(["bytes out", "bytes in", "flags out", "flags in"]);
     let row = |r: usize| {
         let mut row = vec![r.to_string()];
-        row.extend(prepared.per_rank.iter().map(|c| c.1.get(r).map_or_else(String::new, u64::to_string)));
+        row.extend(columns.iter().map(|c| c.1.get(r).map_or_else(String::new, u64::to_string)));
         row.extend([out(bytes_of, r), into(bytes_of, r)].map(bytes));
         row.extend([out(flags_of, r), into(flags_of, r)].map(|n| n.to_string()));
         row

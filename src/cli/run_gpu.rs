@@ -1,30 +1,19 @@
 //! `peerwarp run --backend gpu`.
 
-use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{Family, Variant};
-use serde_json::{Value, json};
-
 use crate::build::pack::Pack;
-use crate::families::moe::kernels::{Combine, Dispatch, Hook};
-use crate::families::moe::run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
-use crate::families::moe::scenario;
-use crate::harness::scenario::{Inputs, ScenarioError};
+use crate::families::moe::run::GpuRunError;
 use crate::harness::tune::Tuned;
+use crate::harness::workload::WorkloadError;
 use crate::input::InputError;
-use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 
-use super::App;
-use super::args::{GpuArgs, Selection};
-use super::fused;
-use super::output::{Done, Failure, Progress, Style, table};
-use super::run::{resolved, selected};
+use super::args::GpuArgs;
+use super::output::Failure;
 
 impl GpuArgs {
     /// Refuses options that mean nothing to the simulator.
@@ -59,46 +48,6 @@ pub(super) fn wait_budget(seconds: Option<f64>) -> Result<Duration, InputError> 
     }
 }
 
-/// Rounds that are run unless told otherwise: more than one, for buffers are used again from the second on.
-const ROUNDS: u32 = 3;
-
-/// Runs dispatch and combine on this machine's GPUs.
-pub(super) fn run(
-    app: &App,
-    selection: &Selection,
-    inputs: &Inputs,
-    args: &GpuArgs,
-    style: Style,
-) -> Result<Done, Failure> {
-    let (variants, _) = selected(app, selection)?;
-    moe_only("--backend gpu", &variants)?;
-    let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
-    scenario::problem(&variants, &inputs)?;
-    let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
-    let pack = args.pack.as_deref().map(open_pack).transpose()?;
-    let replays = args.replays.unwrap_or(0);
-    // Kept until the world has them: to open them twice takes seconds.
-    let gpus = cuda::gpus().unwrap_or_default();
-    // A pack has what it has, and tables are of kernels without an expert.
-    let own = || gpus.first().filter(|_| args.pack.is_none() && replays == 0).and_then(tuned_for);
-    let (variants, from) = resolved(app, selection, selection.tuned(own)?.as_ref())?;
-    let (problem, mut tuning) = scenario::problem(&variants, &inputs)?;
-    if replays > 0 {
-        tuning = tuning.with_hook(Hook::Expert);
-    }
-    let progress = Progress::spinner("running on GPUs");
-    let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
-    let images: Box<dyn Images> = match pack {
-        Some(pack) => Box::new(pack),
-        None => Box::new(Jit::new(ModuleCache::of_user())?),
-    };
-    let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
-    progress.finish();
-    let mut done = done(&ran?, &inputs, style);
-    done.json["tuned"] = json!(from);
-    Ok(done)
-}
-
 /// The table of tuned variants that comes with the program for a GPU.
 pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
     Tuned::builtin(&gpu.info().name, gpu.info().target)
@@ -110,22 +59,12 @@ pub(super) fn open_pack(folder: &Path) -> Result<Pack, InputError> {
     Pack::open(folder).map_err(|e| InputError::malformed("--pack", folder.display(), e, readable))
 }
 
-/// With round trips in one launch beside dispatch and combine, if there are settings for them.
-pub(super) fn with_round_trip(tuning: MoeTuning, settings: Option<&[String]>) -> Result<MoeTuning, Failure> {
-    let Some(settings) = settings else { return Ok(tuning) };
-    if !tuning.dispatch.dedup {
-        let allowed = "dispatch with dedup: in one launch a row goes to a rank once";
-        return Err(InputError::conflict("--fused", "true", tuning.dispatch.variant_name(), allowed).into());
-    }
-    let round_trip = fused::round_trip(&tuning.dispatch.shape(), settings)?;
-    Ok(MoeTuning { round_trip: Some(round_trip), ..tuning })
-}
-
-/// The ranks, for these kernels: this process's alone, or those of the processes that were started with it.
-pub(super) fn world<'a>(
+/// The ranks, for these problems, each by the names of its kernels: all in this process, or those of the processes that were
+/// started with it.
+pub(super) fn world(
     ranks: u32,
     mut options: WorldOptions,
-    tunings: impl IntoIterator<Item = &'a MoeTuning>,
+    problems: &[Vec<String>],
 ) -> Result<World, Failure> {
     let Some(launched) = Launched::here()? else { return world_here(ranks, &options) };
     if launched.ranks != ranks {
@@ -134,15 +73,9 @@ pub(super) fn world<'a>(
             InputError::conflict("--ranks", ranks, with, "one process a rank, or a single one").into()
         );
     }
-    for (number, tuning) in (1..).zip(tunings) {
+    for (number, variants) in (1..).zip(problems) {
         let of = if number == 1 { String::new() } else { format!(" of problem {number}") };
-        let mut fact = |what: &str, value| options.facts.insert(format!("{what}{of}"), value);
-        fact("dispatch variant", tuning.dispatch.variant_name());
-        fact("combine variant", tuning.combine.variant_name());
-        fact("split launches", tuning.split.to_string());
-        if let Some(round_trip) = &tuning.round_trip {
-            fact("round trip variant", round_trip.variant_name());
-        }
+        options.facts.insert(format!("variants{of}"), variants.join(", "));
     }
     Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
 }
@@ -155,114 +88,11 @@ pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Fa
     Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
 }
 
-pub(super) fn moe_only(what: &str, variants: &[Variant]) -> Result<(), InputError> {
-    let other =
-        variants.iter().map(|v| v.family().name()).find(|f| ![Dispatch::NAME, Combine::NAME].contains(f));
-    match other {
-        None => Ok(()),
-        Some(family) => {
-            let allowed = format!("{what} runs {} and {}", Dispatch::NAME, Combine::NAME);
-            Err(InputError::not_allowed("family", family, allowed))
-        }
-    }
-}
-
 impl From<GpuRunError> for Failure {
     fn from(error: GpuRunError) -> Failure {
         match error {
-            GpuRunError::Moe(e) => ScenarioError::from(e).into(),
+            GpuRunError::Moe(e) => WorkloadError::from(e).into(),
             GpuRunError::Runtime(e) => e.into(),
-        }
-    }
-}
-
-fn done(ran: &MoeGpuRun, inputs: &Inputs, style: Style) -> Done {
-    let mut json = json!({ "backend": "gpu", "variant": ran.variants.first(), "seed": inputs.seed });
-    if let (Value::Object(all), Value::Object(ran)) = (&mut json, json!(ran)) {
-        all.extend(ran);
-    }
-    let errors = json["errors"].take();
-    if let (Value::Object(all), Value::Object(errors)) = (&mut json, errors) {
-        all.remove("errors");
-        all.extend(errors);
-    }
-    Done { text: text(ran, style), json, ok: ran.ok }
-}
-
-fn text(ran: &MoeGpuRun, style: Style) -> String {
-    let mut text = String::new();
-    for variant in &ran.variants {
-        writeln!(text, "{}", style.bold(variant)).expect("string");
-    }
-    let head = ["rank", "tokens sent", "tokens received", "dispatch us", "combine us", "GPU"];
-    let row = |(i, gpu): (usize, &String)| {
-        let rank = ran.ranks[i];
-        let traffic = &ran.traffic.ranks[rank as usize];
-        let micros = |all: &[f64]| all.get(i).map_or_else(String::new, |us| format!("{us:.1}"));
-        vec![
-            rank.to_string(),
-            traffic.tokens_sent.to_string(),
-            traffic.tokens_received.to_string(),
-            micros(&ran.dispatch_us),
-            micros(&ran.combine_us),
-            gpu.clone(),
-        ]
-    };
-    writeln!(text, "\n{}", table(&head, ran.gpus.iter().enumerate().map(row))).expect("string");
-    let Errors { compared, max_abs_err, max_rel_err, .. } = &ran.errors;
-    let mut facts = vec![
-        ("rounds", ran.rounds.to_string()),
-        ("elements compared", compared.to_string()),
-        ("largest absolute error", format!("{max_abs_err:.3e}")),
-        ("largest relative error", format!("{max_rel_err:.3e}")),
-    ];
-    if let Some(r) = &ran.replayed {
-        facts.push((
-            "graph replays",
-            format!("{} of {} rounds, {:.1} us a round", r.replays, r.rounds, r.round_us),
-        ));
-        facts.push(("elements compared", format!("{} after replays", r.errors.compared)));
-    }
-    for (name, value) in facts {
-        writeln!(text, "{name:<24}{value}").expect("string");
-    }
-    writeln!(text, "\n{}", verdict(ran, style)).expect("string");
-    text
-}
-
-fn verdict(ran: &MoeGpuRun, style: Style) -> String {
-    let replayed = ran.replayed.as_ref().map(|r| &r.errors);
-    let wrong = [Some(&ran.errors), replayed].into_iter().flatten().find_map(|e| e.first_wrong.as_ref());
-    match ran.wrong_dispatch.as_ref().or(wrong) {
-        None => format!("{}: every bit agrees with the reference", style.good("ok")),
-        Some(first) => format!("{}: {first}", style.bad("mismatch")),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn args(rounds: Option<u32>, wait_budget: Option<f64>) -> GpuArgs {
-        GpuArgs { rounds, replays: None, pack: None, wait_budget }
-    }
-
-    #[test]
-    fn what_only_gpus_have_is_refused_without_them() {
-        let error = args(Some(2), None).refuse().unwrap_err().to_string();
-        assert!(error.starts_with("--rounds = 2: contradicts --backend"), "{error}");
-        let error = args(None, Some(1.5)).refuse().unwrap_err().to_string();
-        assert!(error.starts_with("--wait-budget = 1.5: contradicts --backend"), "{error}");
-        args(None, None).refuse().unwrap();
-    }
-
-    #[test]
-    fn budgets_are_seconds() {
-        assert_eq!(args(None, Some(0.25)).wait_budget().unwrap(), Duration::from_millis(250));
-        assert_eq!(args(None, None).wait_budget().unwrap(), Duration::from_secs(5));
-        for bad in [0.0, -1.0, f64::NAN, 1e9] {
-            let error = args(None, Some(bad)).wait_budget().unwrap_err().to_string();
-            assert!(error.contains("0.001 to 3600 seconds"), "{error}");
         }
     }
 }

@@ -1,38 +1,46 @@
-//! From the selection on the command line to requests.
+//! From the selection on the command line to variants.
 
 use std::path::Path;
 
-use peerwarp_codegen::family::{CudaArch, Target};
+use peerwarp_codegen::family::{CudaArch, Target, Variant};
 
 use crate::build::emit::Job;
-use crate::harness::catalogue::{self, Catalogue, shape_settings};
-use crate::harness::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
-use crate::harness::tune::Tuned;
-use crate::input::InputError;
-use crate::models::{self, Model};
+use crate::harness::catalogue::{self, Catalogue};
+use crate::harness::request::{self, Request, Scope, has};
+use crate::harness::tune::{self, Tuned};
+use crate::harness::workload::{Given, On, Suite};
+use crate::input::{self, InputError};
+use crate::models;
 
 use super::App;
 use super::args::{Selection, Wanted};
+use super::output::Failure;
 
-/// What a selection could be, for errors.
-const WAYS: &str = "--model NAME, --hf-config FILE, --hidden H --experts E --topk K, \
-                    --family NAME FIELD=VALUE.., or the name of a variant";
+/// The option for the world size, which every family has a field for.
+const RANKS: &str = "ranks";
+
+/// Variants that are run together.
+#[derive(Clone, Debug)]
+pub(super) struct Chosen {
+    /// What says what they are run on.
+    pub suite: &'static dyn Suite,
+    /// The variants.
+    pub variants: Vec<Variant>,
+    /// Where they come from.
+    pub from: tune::Choice,
+    /// What was given of the suite's options for them.
+    pub given: Given,
+}
+
+/// What a selection asks for.
+struct Asked {
+    /// The suite whose options ask for it, if any do.
+    suite: Option<&'static dyn Suite>,
+    /// Requests that go together.
+    requests: Vec<Request>,
+}
 
 impl Selection {
-    /// Whether nothing at all is selected.
-    pub fn is_empty(&self) -> bool {
-        self.items.is_empty() && self.family.is_none() && !self.is_moe()
-    }
-
-    /// Whether an MoE problem is selected.
-    pub fn is_moe(&self) -> bool {
-        self.model.is_some()
-            || self.hf_config.is_some()
-            || self.hidden.is_some()
-            || self.experts.is_some()
-            || self.topk.is_some()
-    }
-
     /// The table that `--tuned` names; `otherwise` if it names none.
     pub fn tuned(&self, otherwise: impl FnOnce() -> Option<Tuned>) -> Result<Option<Tuned>, InputError> {
         match self.tuned.as_deref() {
@@ -42,147 +50,330 @@ impl Selection {
         }
     }
 
-    /// The requests, one for each variant name or else one only.
-    pub fn requests(&self) -> Result<Vec<Request>, InputError> {
-        let tuning = self.tuning()?;
-        if let Some(family) = &self.family {
-            let key = self.items.iter().map(|i| pair(i, "--family")).collect::<Result<Vec<_>, _>>()?;
-            let key = key.into_iter().chain(self.flags()).collect();
-            let label = models::slug(family);
-            let scope = Scope::Family(family.clone());
-            return Ok(self.phases(Request { label, origin: None, scope, key, tuning }));
-        }
-        if self.is_moe() {
-            if let Some(item) = self.items.first() {
-                let with = "--model, --hf-config or --hidden";
-                return Err(InputError::conflict("VARIANT", item, with, "one way to select"));
-            }
-            return Ok(self.phases(self.moe(tuning)?));
-        }
-        if self.items.is_empty() {
-            return Err(InputError::missing("selection", WAYS));
-        }
-        let requests: Result<Vec<_>, _> = self.items.iter().map(|item| self.variant(item, &tuning)).collect();
-        Ok(requests?.into_iter().flat_map(|r| self.phases(r)).collect())
-    }
-
-    /// One request, or with `--phase split` one for each half.
-    fn phases(&self, request: Request) -> Vec<Request> {
-        let phases: &[&str] = match self.phase.as_deref() {
-            None => return vec![request],
-            Some("split") => &["send", "recv"],
-            Some(phase) => &[phase],
-        };
-        let in_phase = |phase: &&str| {
-            let mut request = request.clone();
-            request.tuning.push(("phase".into(), (*phase).into()));
-            request
-        };
-        phases.iter().map(in_phase).collect()
-    }
-
-    /// The request for a variant by its name.
-    fn variant(&self, name: &str, tuning: &[(String, String)]) -> Result<Request, InputError> {
-        if name.contains('=') {
-            return Err(InputError::missing("--family", format!("the family that `{name}` is for")));
-        }
-        let scope = Scope::Variant(name.to_owned());
-        let (label, tuning) = (name.to_owned(), tuning.to_vec());
-        Ok(Request { label, origin: None, scope, key: self.flags(), tuning })
-    }
-
-    fn moe(&self, tuning: Vec<(String, String)>) -> Result<Request, InputError> {
-        let (label, shape) = match self.known_model()? {
-            Some(model) => (model.name, shape_settings(&model.shape)),
-            None => self.given_shape()?,
-        };
-        let defaults = [("tokens", DEFAULT_TOKENS), ("ranks", DEFAULT_RANKS), ("dtype", DEFAULT_DTYPE)];
-        let given = self.flags();
-        let absent = defaults.into_iter().filter(|(f, _)| !given.iter().any(|g| g.0 == *f));
-        let mut key = shape;
-        key.extend(given.iter().cloned());
-        key.extend(absent.map(|(f, v)| (f.to_owned(), v.to_owned())));
-        let origin = self.hf_config.as_ref().map(|p| p.display().to_string());
-        Ok(Request { label, origin, scope: Scope::Moe, key, tuning })
-    }
-
-    fn known_model(&self) -> Result<Option<Model>, InputError> {
-        match (&self.model, &self.hf_config) {
-            (Some(name), _) => models::find(name).cloned().map(Some),
-            (None, Some(path)) => models::from_hf_file(path).map(Some),
-            (None, None) => Ok(None),
-        }
-    }
-
-    /// A shape by its numbers, as settings: the family says which numbers are allowed.
-    fn given_shape(&self) -> Result<(String, Vec<(String, String)>), InputError> {
-        let (Some(hidden), Some(experts), Some(topk)) = (&self.hidden, &self.experts, &self.topk) else {
-            let fields = [("--hidden", &self.hidden), ("--experts", &self.experts), ("--topk", &self.topk)];
-            let absent: Vec<&str> = fields.iter().filter(|f| f.1.is_none()).map(|f| f.0).collect();
-            return Err(InputError::missing(absent.join(", "), "all of --hidden, --experts and --topk"));
-        };
-        let label = models::slug(&format!("h{hidden}-e{experts}-k{topk}"));
-        let settings = [("hidden", hidden), ("experts", experts), ("topk", topk)];
-        Ok((label, settings.map(|(f, v)| (f.to_owned(), v.clone())).into()))
-    }
-
-    /// The key fields that have a flag of their own and apply to any family.
-    fn flags(&self) -> Vec<(String, String)> {
-        [("tokens", &self.tokens), ("ranks", &self.ranks), ("dtype", &self.dtype)]
-            .into_iter()
-            .filter_map(|(field, value)| Some((field.to_owned(), value.clone()?)))
-            .collect()
-    }
-
+    /// What was set of tuning fields.
     fn tuning(&self) -> Result<Vec<(String, String)>, InputError> {
-        let mut all = self.settings.iter().map(|s| pair(s, "--set")).collect::<Result<Vec<_>, _>>()?;
-        let given = [("dedup", &self.dedup), ("layout", &self.layout)];
-        all.extend(given.into_iter().filter_map(|(field, value)| Some((field.to_owned(), value.clone()?))));
-        Ok(all)
+        self.settings.iter().map(|s| pair(s, "--set")).collect()
     }
 }
 
-impl Wanted {
+impl App {
+    /// The variants that a selection means, to be run together. What it leaves open is as small as shows the protocol if `small`,
+    /// else as is usual.
+    pub(super) fn choose(
+        &self,
+        selection: &Selection,
+        given: &Given,
+        small: bool,
+        tuned: Option<&Tuned>,
+    ) -> Result<Chosen, Failure> {
+        let asked = self.asked(selection, given, small)?;
+        request::check_tuning(&asked.requests, self.registry())?;
+        self.chosen(&asked, given, tuned)
+    }
+
+    /// The same where options may hold lists, or mean several problems: of each one.
+    pub(super) fn choose_all(
+        &self,
+        selection: &Selection,
+        given: &Given,
+        small: bool,
+        tuned: Option<&Tuned>,
+    ) -> Result<Vec<Chosen>, Failure> {
+        let mut sets = self.lists(given);
+        for suite in self.suites() {
+            sets = sets.iter().map(|set| suite.expand(set)).collect::<Result<Vec<_>, _>>()?.concat();
+        }
+        let asked =
+            sets.iter().map(|set| self.asked(selection, set, small)).collect::<Result<Vec<_>, _>>()?;
+        // What is set has to be of use to one of them.
+        let all: Vec<Request> = asked.iter().flat_map(|a| a.requests.iter().cloned()).collect();
+        request::check_tuning(&all, self.registry())?;
+        asked.iter().zip(&sets).map(|(asked, set)| self.chosen(asked, set, tuned)).collect()
+    }
+
+    /// The sets of options with one value each that lists stand for.
+    fn lists(&self, given: &Given) -> Vec<Given> {
+        let options = self.suites().flat_map(|s| s.options()).filter(|o| o.list).map(|o| o.name);
+        let mut sets = vec![given.clone()];
+        for option in [RANKS].into_iter().chain(options) {
+            let Some(list) = given.get(option) else { continue };
+            let with = |set: &Given| {
+                let value = |value: &str| {
+                    let mut set = set.clone();
+                    set.insert(option.to_owned(), value.to_owned());
+                    set
+                };
+                input::list(list).map(value).collect::<Vec<_>>()
+            };
+            sets = sets.iter().flat_map(with).collect();
+        }
+        sets
+    }
+
+    /// The variants for requests that go together, with what was tuned in place of defaults, and whether it was.
+    pub(super) fn resolve(
+        &self,
+        requests: &[Request],
+        tuned: Option<&Tuned>,
+    ) -> Result<(Vec<Variant>, tune::Choice), InputError> {
+        let plain = requests.iter().map(|request| request.resolve_own(self.registry()));
+        let plain: Vec<Variant> = plain.collect::<Result<_, _>>()?;
+        let tuned = tuned.and_then(|tuned| self.tuned(requests, &plain, tuned));
+        Ok(tuned.unwrap_or((plain, tune::Choice::Default)))
+    }
+
+    /// What was tuned: fields that requests set have their values; the others have tuned ones only if all of them go together.
+    fn tuned(
+        &self,
+        requests: &[Request],
+        plain: &[Variant],
+        tuned: &Tuned,
+    ) -> Option<(Vec<Variant>, tune::Choice)> {
+        // A variant that is named in full is that one.
+        if requests.iter().any(|r| matches!(r.scope, Scope::Variant(_))) {
+            return None;
+        }
+        let suite = self.suite_of(plain.first()?)?;
+        let (found, by) = find_tuned(tuned, plain)?;
+        let own = requests.iter().zip(&found).map(|(r, v)| r.with_values_of(&**v, self.registry()));
+        let variants: Vec<Variant> = own.collect::<Option<_>>()?;
+        let together = suite.components().together.is_none_or(|together| together(&variants).is_ok());
+        together.then_some((variants, by))
+    }
+
+    /// The suite that a variant's family belongs to.
+    pub(super) fn suite_of(&self, variant: &Variant) -> Option<&'static dyn Suite> {
+        self.suites().find(|suite| owns(*suite, variant))
+    }
+
+    /// The variants of what was asked for that one suite runs together.
+    fn chosen(&self, asked: &Asked, given: &Given, tuned: Option<&Tuned>) -> Result<Chosen, Failure> {
+        let (mut variants, from) = self.resolve(&asked.requests, tuned)?;
+        let suite = asked.suite.or_else(|| self.suite_of(variants.first()?));
+        let suite = suite.ok_or_else(|| InputError::missing("selection", self.ways()))?;
+        match asked.suite {
+            // Options may ask for variants of others, too.
+            Some(_) => variants.retain(|variant| owns(suite, variant)),
+            None => {
+                if let Some(other) = variants.iter().find(|variant| !owns(suite, variant)) {
+                    let (other, with) = (other.variant_name(), variants[0].variant_name());
+                    let allowed = format!("variants of {} together", suite.name());
+                    return Err(InputError::conflict("VARIANT", other, with, allowed).into());
+                }
+            }
+        }
+        let own = suite.options();
+        let others = self.suites().flat_map(|s| s.options()).map(|o| o.name);
+        let others = others.filter(|name| !own.iter().any(|o| o.name == *name));
+        for option in others {
+            let field = |v: &Variant| has(v.family(), option);
+            if let Some(value) = given.get(option).filter(|_| !variants.iter().any(field)) {
+                let with = format!("{}, which has no such option", suite.name());
+                return Err(InputError::conflict(
+                    format!("--{option}"),
+                    value,
+                    with,
+                    "the command without it",
+                )
+                .into());
+            }
+        }
+        Ok(Chosen { suite, variants, from, given: given.clone() })
+    }
+
+    /// Whether nothing at all is selected.
+    pub(super) fn selects_nothing(&self, selection: &Selection, given: &Given) -> Result<bool, InputError> {
+        let named = !selection.items.is_empty() || selection.family.is_some();
+        Ok(!named && self.selected_by_options(given, false)?.is_none())
+    }
+
+    /// The requests of a selection, which go together.
+    pub(super) fn requests(&self, selection: &Selection, given: &Given) -> Result<Vec<Request>, InputError> {
+        let requests = self.asked(selection, given, false)?.requests;
+        request::check_tuning(&requests, self.registry())?;
+        Ok(requests)
+    }
+
+    fn asked(&self, selection: &Selection, given: &Given, small: bool) -> Result<Asked, InputError> {
+        let tuning = selection.tuning()?;
+        let mut asked = match &selection.family {
+            Some(name) => self.family(name, selection, given)?,
+            None => self.unnamed(selection, given, small)?,
+        };
+        asked.requests.iter_mut().for_each(|r| r.tuning.extend(tuning.iter().cloned()));
+        Ok(asked)
+    }
+
+    /// What is asked for without a family's name.
+    fn unnamed(&self, selection: &Selection, given: &Given, small: bool) -> Result<Asked, InputError> {
+        let by_options = self.selected_by_options(given, small)?;
+        match (by_options, selection.items.first()) {
+            (Some((suite, _)), Some(item)) => {
+                let with = format!("the options of {}", suite.name());
+                Err(InputError::conflict("VARIANT", item, with, "one way to select"))
+            }
+            (Some((suite, requests)), None) => Ok(Asked { suite: Some(suite), requests }),
+            (None, Some(item)) if !item.contains('=') => {
+                let requests = selection.items.iter().map(|item| self.variant(item, given));
+                Ok(Asked { suite: None, requests: requests.collect::<Result<_, _>>()? })
+            }
+            (None, item) => match (self.registry().families(), item) {
+                ([only], _) => self.family(only.name(), selection, given),
+                (_, Some(item)) => {
+                    Err(InputError::missing("--family", format!("the family that `{item}` is for")))
+                }
+                (_, None) => Err(InputError::missing("selection", self.ways())),
+            },
+        }
+    }
+
+    /// What suites make of their options.
+    fn selected_by_options(
+        &self,
+        given: &Given,
+        small: bool,
+    ) -> Result<Option<(&'static dyn Suite, Vec<Request>)>, InputError> {
+        let mut found: Option<(&'static dyn Suite, Vec<Request>)> = None;
+        for suite in self.suites() {
+            let requests = suite.select(given, small, self.registry())?;
+            match &found {
+                _ if requests.is_empty() => {}
+                None => found = Some((suite, requests)),
+                Some((first, _)) => {
+                    let with = format!("options of {}", first.name());
+                    return Err(InputError::conflict(
+                        "options of",
+                        suite.name(),
+                        with,
+                        "options of one of them",
+                    ));
+                }
+            }
+        }
+        Ok(found)
+    }
+
+    /// The request for a family with its fields.
+    fn family(&self, name: &str, selection: &Selection, given: &Given) -> Result<Asked, InputError> {
+        let mut request = Request::family(models::slug(name), name);
+        request.key = selection.items.iter().map(|i| pair(i, "--family")).collect::<Result<_, _>>()?;
+        self.set_fields(&mut request, given, "--family")?;
+        Ok(Asked { suite: None, requests: vec![request] })
+    }
+
+    /// The request for a variant by its name.
+    fn variant(&self, name: &str, given: &Given) -> Result<Request, InputError> {
+        if name.contains('=') {
+            return Err(InputError::missing("--family", format!("the family that `{name}` is for")));
+        }
+        let mut request = Request::variant(name);
+        self.set_fields(&mut request, given, "VARIANT")?;
+        Ok(request)
+    }
+
+    /// Sets the fields that have an option of their own. An option that is none of the family's fields is for those who select
+    /// by options.
+    fn set_fields(&self, request: &mut Request, given: &Given, by: &str) -> Result<(), InputError> {
+        let family = request.family_in(self.registry())?;
+        if let (Some(ranks), Some(field)) = (given.get(RANKS), family.fields().iter().find(|f| f.ranks)) {
+            request.key.push((field.name.to_owned(), ranks.clone()));
+        }
+        let options = self.suites().flat_map(|s| s.options()).filter(|o| o.on == On::Selection);
+        for option in options {
+            let Some(value) = given.get(option.name) else { continue };
+            if !has(family, option.name) {
+                let with = format!("{by}: it is no field of {}", family.name());
+                let allowed = "one way to select";
+                return Err(InputError::conflict(format!("--{}", option.name), value, with, allowed));
+            }
+            request.key.push((option.name.to_owned(), value.clone()));
+        }
+        Ok(())
+    }
+
+    /// What a selection could be, for errors.
+    fn ways(&self) -> String {
+        let mut ways: Vec<String> = vec![];
+        for suite in self.suites() {
+            let own = suite.options().into_iter().filter(|o| o.on == On::Selection);
+            let own: Vec<String> =
+                own.map(|o| format!("--{} {}", o.name, o.value.unwrap_or_default())).collect();
+            if !own.is_empty() {
+                ways.push(format!("options of {} ({})", suite.name(), own.join(", ")));
+            }
+        }
+        ways.push("--family NAME FIELD=VALUE..".into());
+        format!("{}, or the name of a variant", ways.join(", "))
+    }
+
+    /// A catalogue that comes with the program, or a file.
+    pub(super) fn catalogue(&self, name: &str) -> Result<Catalogue, InputError> {
+        let suites: Vec<&'static dyn Suite> = self.suites().collect();
+        let own = suites.iter().flat_map(|s| s.catalogues()).find(|(known, _)| *known == name);
+        match own {
+            Some((_, text)) => catalogue::parse(text, name, &suites, self.registry()),
+            None => catalogue::read(Path::new(name), &suites, self.registry()),
+        }
+    }
+
     /// What the selection and the catalogue ask for, once for each target.
-    pub fn jobs(&self, app: &App) -> Result<Vec<Job>, InputError> {
-        let catalogue = self.catalogue.as_deref().map(read_catalogue).transpose()?;
-        let tuned = self.selection.tuned(|| None)?;
-        let targets = self.targets(catalogue.as_ref())?;
-        let mut requests = match &catalogue {
-            Some(_) if self.selection.is_empty() => vec![],
-            _ => self.selection.requests()?,
+    pub(super) fn jobs(&self, wanted: &Wanted, given: &Given) -> Result<Vec<Job>, InputError> {
+        let catalogue = wanted.catalogue.as_deref().map(|name| self.catalogue(name)).transpose()?;
+        let tuned = wanted.selection.tuned(|| None)?;
+        let targets = wanted.targets(catalogue.as_ref())?;
+        let mut problems = match &catalogue {
+            Some(_) if self.selects_nothing(&wanted.selection, given)? => vec![],
+            _ => vec![self.requests(&wanted.selection, given)?],
         };
         if let Some(catalogue) = catalogue {
-            requests.extend(self.with_settings(catalogue)?);
+            problems.extend(self.with_settings(catalogue, &wanted.selection, given)?);
         }
         let mut jobs = vec![];
-        for request in &requests {
+        for requests in &problems {
             for &target in &targets {
-                let job = |variant| Job { label: request.label.clone(), variant, target };
                 // What was tuned for one device says nothing of another.
                 let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
-                jobs.extend(request.resolve_tuned(app.registry(), tuned)?.0.into_iter().map(job));
+                let (variants, _) = self.resolve(requests, tuned)?;
+                let job = |(request, variant): (&Request, Variant)| {
+                    let label = request.label.clone();
+                    Job { label, variant, target }
+                };
+                jobs.extend(requests.iter().zip(variants).map(job));
             }
         }
         Ok(jobs)
     }
 
-    /// What a catalogue asks for, with the tuning that goes for everything.
-    fn with_settings(&self, catalogue: Catalogue) -> Result<Vec<Request>, InputError> {
-        let selection = &self.selection;
-        let phase = selection.phase.iter().map(|v| ("phase".to_owned(), v.clone()));
-        if let Some((field, value)) = selection.flags().into_iter().chain(phase).next()
-            && selection.is_empty()
-        {
-            let with = "--catalogue, which says it itself";
-            return Err(InputError::conflict(format!("--{field}"), value, with, "--set, for tuning fields"));
+    /// What a catalogue asks for, with the settings that go for everything: of fields that it says nothing about.
+    pub(super) fn with_settings(
+        &self,
+        catalogue: Catalogue,
+        selection: &Selection,
+        given: &Given,
+    ) -> Result<Vec<Vec<Request>>, InputError> {
+        let mut problems = catalogue.problems;
+        let mut tuning = selection.tuning()?;
+        if self.selects_nothing(selection, given)? {
+            let options = self.suites().flat_map(|s| s.options()).filter(|o| o.on == On::Selection);
+            for name in [RANKS].into_iter().chain(options.map(|o| o.name)) {
+                let Some(value) = given.get(name) else { continue };
+                if problems.iter().flatten().any(|request| request.has_key(name)) {
+                    let with = "--catalogue, which says it itself";
+                    let allowed = "--set, for tuning fields";
+                    return Err(InputError::conflict(format!("--{name}"), value, with, allowed));
+                }
+                tuning.push((name.to_owned(), value.clone()));
+            }
         }
-        let tuning = selection.tuning()?;
-        let mut requests = catalogue.requests;
-        requests.iter_mut().for_each(|r| r.tuning.extend(tuning.iter().cloned()));
-        Ok(requests)
+        for requests in &mut problems {
+            requests.iter_mut().for_each(|request| request.tuning.extend(tuning.iter().cloned()));
+            request::check_tuning(requests, self.registry())?;
+        }
+        Ok(problems)
     }
+}
 
+impl Wanted {
     fn targets(&self, catalogue: Option<&Catalogue>) -> Result<Vec<Target>, InputError> {
         if self.target.is_empty() {
             let own = catalogue.map_or(&[][..], |c| &c.targets);
@@ -199,13 +390,14 @@ impl Wanted {
     }
 }
 
-/// A catalogue that comes with the program, or a file.
-pub(super) fn read_catalogue(name: &str) -> Result<Catalogue, InputError> {
-    match name {
-        "builtin" => Ok(catalogue::builtin()),
-        "reviewed" => Ok(catalogue::reviewed()),
-        path => catalogue::read(Path::new(path)),
-    }
+/// What was tuned in place of defaults, and why these.
+fn find_tuned(tuned: &Tuned, defaults: &[Variant]) -> Option<(Vec<Variant>, tune::Choice)> {
+    crate::families::moe::select::tuned(tuned, defaults)
+}
+
+/// Whether a variant's family is one of a suite's.
+fn owns(suite: &dyn Suite, variant: &Variant) -> bool {
+    suite.families().iter().any(|family| family.name() == variant.family().name())
 }
 
 pub(super) fn pair(text: &str, field: &str) -> Result<(String, String), InputError> {

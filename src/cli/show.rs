@@ -5,6 +5,7 @@ use peerwarp_codegen::ir;
 use serde_json::json;
 
 use crate::build::emit;
+use crate::harness::workload::Given;
 use crate::input::InputError;
 
 use super::App;
@@ -31,24 +32,23 @@ impl Form {
     }
 }
 
-pub(super) fn show(app: &App, args: &ShowArgs) -> Result<Done, Failure> {
+pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Failure> {
     let (form, target) = form(args)?;
     let mut texts = vec![];
     let mut json = vec![];
     let tuned = args.selection.tuned(|| None)?;
     let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
-    for request in args.selection.requests()? {
-        for variant in request.resolve_tuned(app.registry(), tuned)?.0 {
-            let text = one(app, &*variant, form, target, args.recording.timeline)?;
-            json.push(json!({
-                "variant": variant.variant_name(),
-                "family": variant.family().name(),
-                "form": form.name(),
-                "target": target,
-                "text": text,
-            }));
-            texts.push(text);
-        }
+    let requests = app.requests(&args.selection, given)?;
+    for variant in app.resolve(&requests, tuned)?.0 {
+        let text = one(app, &*variant, form, target, args.recording.timeline)?;
+        json.push(json!({
+            "variant": variant.variant_name(),
+            "family": variant.family().name(),
+            "form": form.name(),
+            "target": target,
+            "text": text,
+        }));
+        texts.push(text);
     }
     Ok(Done { text: texts.join("\n"), json: json.into(), ok: true })
 }

@@ -4,16 +4,14 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::sync::Arc;
 
-use peerwarp_codegen::family::Family;
 use serde_json::json;
 
 use crate::build::pack::Pack;
-use crate::families::moe::MoeProblem;
-use crate::families::moe::run::{MoeGpu, MoeTuning};
-use crate::families::moe::scenario;
+use crate::harness::session::GpuSession;
 use crate::harness::trace::clock::{ClockLine, ClockOffset};
 use crate::harness::trace::clocks::{Clocks, ClocksError};
 use crate::harness::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
+use crate::harness::workload::{Given, Inputs, Problem};
 use crate::input::{InputError, nearest};
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::{Images, Jit};
@@ -21,34 +19,29 @@ use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TraceArgs;
-use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
-use super::run::{inputs, selected, sized};
-use super::run_gpu::{moe_only, open_pack, wait_budget, with_round_trip, world};
+use super::run_gpu::{open_pack, wait_budget, world};
 
-pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, Failure> {
-    let inputs = inputs(&args.inputs, args.warmup)?;
-    let mut selection = sized(&args.selection, &inputs, None)?;
-    let settings = args.fused.then(|| fused::settings(&mut selection));
-    let (variants, _) = selected(app, &selection)?;
-    moe_only("trace", &variants)?;
+pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
+    let tuned = args.selection.tuned(|| None)?;
+    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
+    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: chosen.given };
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let (problem, tuning) = scenario::problem(&variants, &inputs)?;
-    let tuning = with_round_trip(tuning, settings.as_deref())?;
+    let problem: Arc<dyn Problem> = chosen.suite.problem(&chosen.variants, &inputs)?.into();
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
     }
-    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &tuning)).transpose()?;
+    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &problem.variants())).transpose()?;
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
-    let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
-    let recorded = record(&problem, &tuning, &world, args, pack.as_ref())?;
+    let world = Arc::new(world(problem.ranks(), options, &[])?);
+    let recorded = record(problem, &world, args, pack.as_ref())?;
     progress.finish();
     if let Some(out) = out {
         out.write(&file(&recorded, args.keep as usize))?;
@@ -57,12 +50,9 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
 }
 
 /// A pack in which all kernels of these launches record a timeline. For which GPU they are is asked when there is one.
-fn traced_pack(folder: &Path, tuning: &MoeTuning) -> Result<Pack, InputError> {
+fn traced_pack(folder: &Path, variants: &[String]) -> Result<Pack, InputError> {
     let pack = open_pack(folder)?;
-    let dispatch = tuning.dispatch_launches().iter().map(Family::variant_name).collect::<Vec<_>>();
-    let combine = tuning.combine_launches().iter().map(Family::variant_name).collect::<Vec<_>>();
-    let round_trip = tuning.round_trip.as_ref().map(Family::variant_name);
-    for name in dispatch.iter().chain(&combine).chain(&round_trip) {
+    for name in variants {
         let of_name = || pack.kernels().map(|kernel| kernel.entry).filter(|entry| entry.variant == *name);
         if of_name().any(|entry| entry.timeline.is_some()) {
             continue;
@@ -98,8 +88,7 @@ struct Recorded {
 }
 
 fn record(
-    problem: &MoeProblem,
-    tuning: &MoeTuning,
+    problem: Arc<dyn Problem>,
     world: &Arc<World>,
     args: &TraceArgs,
     pack: Option<&Pack>,
@@ -108,10 +97,10 @@ fn record(
     let mut clocks = Clocks::new(world, &jit.clone().with_timeline(Clocks::slots(world.ranks())))?;
     let jit = jit.with_timeline(args.slots);
     let images: &dyn Images = pack.map_or(&jit, |pack| pack);
-    let mut moe = MoeGpu::new(problem, tuning, args.warmup, world, images)?;
-    let ran = moe.run(0)?;
+    let mut session = GpuSession::new(problem, world, images)?;
+    let ran = session.run(0)?;
     let before = clocks.measure()?;
-    let rounds = (0..args.rounds).map(|_| moe.record(1)).collect::<Result<Vec<_>, _>>()?;
+    let rounds = (0..args.rounds).map(|_| session.record(1)).collect::<Result<Vec<_>, _>>()?;
     let after = clocks.measure()?;
     let clocks: Vec<ClockLine> =
         before.into_iter().zip(after).map(|(before, after)| ClockLine { before, after }).collect();

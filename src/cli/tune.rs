@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{Choice, Target};
+use peerwarp_codegen::family::{Choice, Family, Target};
 use serde_json::json;
 
 use crate::families::moe::MoeShape;
@@ -16,6 +16,7 @@ use crate::harness::tune::gpu::{Effort, OnGpus};
 use crate::harness::tune::{
     End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
 };
+use crate::harness::workload::Given;
 use crate::input::{self, InputError};
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::cuda::Nvrtc;
@@ -26,7 +27,6 @@ use super::App;
 use super::args::{Selection, TuneArgs};
 use super::output::{Done, Failure, Progress, Style, table};
 use super::run_gpu::{wait_budget, world_here};
-use super::select::read_catalogue;
 
 /// How long a kernel that does not end may hold everything up, unless told otherwise.
 const WAIT_BUDGET: f64 = 1.0;
@@ -37,8 +37,8 @@ const RUN_OFF: u32 = 3;
 /// Parts of the progress bar.
 const PARTS: u64 = 1000;
 
-pub(super) fn tune(app: &App, args: &TuneArgs, style: Style) -> Result<Done, Failure> {
-    let keys = keys(app, args)?;
+pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> Result<Done, Failure> {
+    let keys = keys(app, args, given)?;
     let ranks = same_ranks(&keys)?;
     let budget = budget(args.budget)?;
     let there = args.out.as_deref().map(existing).transpose()?.flatten();
@@ -94,9 +94,9 @@ impl Watch for Keeping<'_> {
 
 /// What is to be tuned: every shape that is asked for, once with each layout. All shapes with rows by expert come first, as
 /// they stand unless somebody asks for something else: they are there if time does not suffice for all.
-fn keys(app: &App, args: &TuneArgs) -> Result<Vec<Key>, InputError> {
-    let layouts = layouts(args.selection.layout.as_deref())?;
-    let shapes = shapes(app, args)?;
+fn keys(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<Key>, Failure> {
+    let layouts = layouts(given.get("layout").map(String::as_str))?;
+    let shapes = shapes(app, args, given)?;
     Ok(layouts.iter().flat_map(|&layout| shapes.iter().map(move |&shape| Key { shape, layout })).collect())
 }
 
@@ -116,36 +116,39 @@ fn layouts(list: Option<&str>) -> Result<Vec<Layout>, InputError> {
 }
 
 /// Every shape that is asked for, once.
-fn shapes(app: &App, args: &TuneArgs) -> Result<Vec<MoeShape>, InputError> {
-    let selection = &Selection { layout: None, ..args.selection.clone() };
-    refuse(selection)?;
-    let mut requests = vec![];
-    if !selection.is_empty() || args.catalogue.is_none() {
-        requests.extend(selection.requests()?);
-    }
-    if let Some(name) = &args.catalogue {
-        let moe = |r: &Request| r.scope == Scope::Moe;
-        requests.extend(read_catalogue(name)?.requests.into_iter().filter(moe));
-    }
-    let lists = [("tokens", &selection.tokens), ("ranks", &selection.ranks), ("dtype", &selection.dtype)];
-    for (field, given) in lists {
-        if let Some(list) = given {
-            requests = requests.iter().flat_map(|r| each(r, field, list)).collect();
+fn shapes(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<MoeShape>, Failure> {
+    refuse(&args.selection, given)?;
+    let mut given = given.clone();
+    given.remove("layout");
+    let mut variants = vec![];
+    if args.catalogue.is_none() || !app.selects_nothing(&args.selection, &given)? {
+        for chosen in app.choose_all(&args.selection, &given, false, None)? {
+            variants.extend(chosen.variants);
         }
     }
-    let mut shapes = vec![];
-    for request in &requests {
-        for variant in request.resolve(app.registry())? {
-            if let Some(dispatch) = variant.as_any().downcast_ref::<Dispatch>()
-                && !shapes.contains(&dispatch.shape())
-            {
-                shapes.push(dispatch.shape());
+    if let Some(name) = &args.catalogue {
+        let mut requests = app.catalogue(name)?.problems.concat();
+        for field in ["tokens", "ranks", "dtype"] {
+            if let Some(list) = given.get(field) {
+                requests = requests.iter().flat_map(|r| each(r, field, list)).collect();
             }
+        }
+        requests.retain(|request| request.scope == Scope::Family(Dispatch::NAME.into()));
+        variants.extend(requests.iter().map(|r| r.resolve(app.registry())).collect::<Result<Vec<_>, _>>()?);
+    }
+    let mut shapes = vec![];
+    for variant in &variants {
+        if let Some(dispatch) = variant.as_any().downcast_ref::<Dispatch>()
+            && !shapes.contains(&dispatch.shape())
+        {
+            shapes.push(dispatch.shape());
         }
     }
     match shapes.is_empty() {
         false => Ok(shapes),
-        true => Err(InputError::missing("selection", "--model, --hidden or --catalogue with MoE shapes")),
+        true => {
+            Err(InputError::missing("selection", "--model, --hidden or --catalogue with MoE shapes").into())
+        }
     }
 }
 
@@ -161,11 +164,11 @@ fn each(request: &Request, field: &str, list: &str) -> Vec<Request> {
 }
 
 /// What selects other things than shapes, or says what tuning is to find out.
-fn refuse(selection: &Selection) -> Result<(), InputError> {
+fn refuse(selection: &Selection, given: &Given) -> Result<(), InputError> {
     let given = [
         ("--set", selection.settings.first()),
-        ("--dedup", selection.dedup.as_ref()),
-        ("--phase", selection.phase.as_ref()),
+        ("--dedup", given.get("dedup")),
+        ("--phase", given.get("phase")),
         ("--tuned", selection.tuned.as_ref()),
         ("--family", selection.family.as_ref()),
         ("VARIANT", selection.items.first()),

@@ -1,87 +1,102 @@
-//! Catalogues: TOML files that list the shapes to emit kernels for.
+//! Catalogues: TOML files that list the problems to emit kernels for.
 //!
 //! ```toml
 //! targets = ["cuda:sm_90a", "hip:gfx942"]    # used when --target isn't given
 //!
-//! [defaults]                                 # for every [[moe]] that doesn't say otherwise
-//! ranks = 8
-//! dtype = "bf16"
-//! tokens = [8, 128]                          # a list stands for one shape each
-//!
-//! [[moe]]
-//! model = "deepseek-v3"
-//!
-//! [[moe]]
-//! name = "ours"
-//! hidden = 4096
-//! experts = 64
-//! topk = 6
-//! tokens = 64
-//! set = { send_blocks = 16 }
-//!
-//! [[family]]                                 # any other family
+//! [[family]]                                 # any family, by its name and key fields
 //! family = "add_all_gather"
-//! elements = [4096, 65536]
+//! elements = [4096, 65536]                   # a list stands for one problem each
 //! ranks = 8
 //! ```
+//!
+//! A suite reads tables of its own name, `[[moe]]` say, and what they have in common from `[defaults]`:
+//! [`Suite::catalogue_entry`].
 
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use peerwarp_codegen::family::Target;
+use peerwarp_codegen::family::{Registry, Target};
 use serde::Deserialize;
+use serde::de::DeserializeOwned;
 
-use crate::harness::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
+use crate::harness::request::Request;
+use crate::harness::workload::Suite;
 use crate::input::InputError;
-use crate::models::{self, Model, Shape};
+use crate::models;
 
 /// A parsed catalogue.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Catalogue {
     /// What to emit for, unless the command line says.
     pub targets: Vec<Target>,
-    /// One request for each shape.
-    pub requests: Vec<Request>,
-}
-
-/// The built-in catalogue: every built-in model, with token buckets from decoding to prefill.
-pub fn builtin() -> Catalogue {
-    parse(include_str!("../families/moe/catalogue.toml"), "builtin")
-        .expect("the embedded catalogue is well-formed")
-}
-
-/// The part of the built-in catalogue that `generated/` holds.
-pub fn reviewed() -> Catalogue {
-    parse(include_str!("../families/moe/reviewed.toml"), "reviewed")
-        .expect("the embedded catalogue is well-formed")
+    /// Of each problem, a request for each family that goes together.
+    pub problems: Vec<Vec<Request>>,
 }
 
 /// Reads a catalogue from a file.
-pub fn read(path: &Path) -> Result<Catalogue, InputError> {
+///
+/// # Errors
+/// The file cannot be read, or what it asks for makes no sense.
+pub fn read(
+    path: &Path,
+    suites: &[&'static dyn Suite],
+    registry: &Registry,
+) -> Result<Catalogue, InputError> {
     let shown = path.display().to_string();
     let text = std::fs::read_to_string(path).map_err(|e| InputError::io("--catalogue", &shown, &e))?;
-    parse(&text, &shown)
+    parse(&text, &shown, suites, registry)
 }
 
 /// Parses a catalogue; `origin` is the file's name for messages.
-pub fn parse(text: &str, origin: &str) -> Result<Catalogue, InputError> {
-    let file: File = toml::from_str(text).map_err(|e| {
+///
+/// # Errors
+/// What it asks for makes no sense.
+pub fn parse(
+    text: &str,
+    origin: &str,
+    suites: &[&'static dyn Suite],
+    registry: &Registry,
+) -> Result<Catalogue, InputError> {
+    let tables: Vec<String> = suites.iter().map(|s| format!("[[{}]]", s.name())).collect();
+    let allowed = format!("targets, [defaults], {} and [[family]]", tables.join(", "));
+    let wrong = |e: toml::de::Error| {
         let why = e.to_string();
-        InputError::malformed(
-            "--catalogue",
-            origin,
-            why.trim_end(),
-            "tables [defaults], [[moe]] and [[family]]",
-        )
-    })?;
-    let targets = file.targets.iter().map(|t| target(t, origin)).collect::<Result<_, _>>()?;
-    let moe = file.moe.iter().map(|e| e.requests(&file.defaults, origin));
-    let other = file.family.iter().map(|e| e.requests(origin));
-    let requests = moe.chain(other).collect::<Result<Vec<_>, _>>()?.concat();
-    if requests.is_empty() {
-        return Err(InputError::missing(format!("{origin}: entries"), "at least one [[moe]] or [[family]]"));
+        InputError::malformed("--catalogue", origin, why.trim_end(), allowed.clone())
+    };
+    let file: File = toml::from_str(text).map_err(wrong)?;
+    let known = |name: &String| suites.iter().any(|s| s.name() == *name);
+    if let Some(other) = file.entries.keys().find(|name| !known(name)) {
+        let known = ["targets", "defaults", "family"].into_iter().chain(suites.iter().map(|s| s.name()));
+        return Err(InputError::unknown(format!("{origin}: table"), other, known));
     }
-    Ok(Catalogue { targets, requests })
+    let targets = file.targets.iter().map(|t| target(t, origin)).collect::<Result<_, _>>()?;
+    let mut problems = vec![];
+    for suite in suites {
+        let Some(entries) = file.entries.get(suite.name()) else { continue };
+        for table in entries.clone().try_into::<Vec<toml::Table>>().map_err(wrong)? {
+            problems.extend(suite.catalogue_entry(&table, &file.defaults, origin, registry)?);
+        }
+    }
+    for entry in &file.family {
+        problems.extend(entry.requests(origin)?.into_iter().map(|request| vec![request]));
+    }
+    if problems.is_empty() {
+        let allowed = format!("at least one of {}, [[family]]", tables.join(", "));
+        return Err(InputError::missing(format!("{origin}: entries"), allowed));
+    }
+    Ok(Catalogue { targets, problems })
+}
+
+/// Reads a table of a catalogue that a suite understands.
+///
+/// # Errors
+/// It has other fields, or values that are none: `what` is the table, for messages.
+pub fn entry<T: DeserializeOwned>(table: &toml::Table, what: &str, origin: &str) -> Result<T, InputError> {
+    table.clone().try_into().map_err(|e: toml::de::Error| {
+        // What is wrong, and in which field.
+        let why = e.to_string().trim_end().replace('\n', " ");
+        InputError::malformed(format!("{origin}: {what}"), "", why, "")
+    })
 }
 
 fn target(text: &str, origin: &str) -> Result<Target, InputError> {
@@ -101,36 +116,43 @@ pub fn unknown_target(field: impl Into<String>, text: &str) -> InputError {
 }
 
 #[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
 struct File {
     #[serde(default)]
     targets: Vec<String>,
     #[serde(default)]
-    defaults: Defaults,
-    #[serde(default)]
-    moe: Vec<MoeEntry>,
+    defaults: toml::Table,
     #[serde(default)]
     family: Vec<FamilyEntry>,
+    /// By the name of the suite that reads them.
+    #[serde(flatten)]
+    entries: BTreeMap<String, toml::Value>,
 }
 
-/// A value, or a list that stands for one shape each.
-#[derive(Clone, Deserialize)]
+/// A value in a catalogue, or a list that stands for one problem each.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a number, a truth value, a name, or a list of one of these")]
-enum OneOrMore {
+pub enum OneOrMore {
+    /// A value.
     One(Scalar),
+    /// A list of values.
     More(Vec<Scalar>),
 }
 
-#[derive(Clone, Deserialize)]
+/// A value in a catalogue.
+#[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a number, a truth value or a name")]
-enum Scalar {
+pub enum Scalar {
+    /// A whole number.
     Int(i64),
+    /// A truth value.
     Bool(bool),
+    /// A name.
     Text(String),
 }
 
 impl Scalar {
-    fn text(&self) -> String {
+    /// As users write it on the command line.
+    pub fn text(&self) -> String {
         match self {
             Scalar::Int(n) => n.to_string(),
             Scalar::Bool(b) => b.to_string(),
@@ -140,7 +162,11 @@ impl Scalar {
 }
 
 impl OneOrMore {
-    fn texts(&self, field: &str, origin: &str) -> Result<Vec<String>, InputError> {
+    /// All of them, as users write them on the command line.
+    ///
+    /// # Errors
+    /// There is none: `field` is whose they are.
+    pub fn texts(&self, field: &str, origin: &str) -> Result<Vec<String>, InputError> {
         match self {
             OneOrMore::One(v) => Ok(vec![v.text()]),
             OneOrMore::More(vs) if vs.is_empty() => {
@@ -149,90 +175,6 @@ impl OneOrMore {
             OneOrMore::More(vs) => Ok(vs.iter().map(Scalar::text).collect()),
         }
     }
-}
-
-#[derive(Default, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct Defaults {
-    tokens: Option<OneOrMore>,
-    ranks: Option<OneOrMore>,
-    dtype: Option<OneOrMore>,
-    #[serde(default)]
-    set: BTreeMap<String, Scalar>,
-}
-
-#[derive(Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MoeEntry {
-    model: Option<String>,
-    name: Option<String>,
-    hidden: Option<u32>,
-    experts: Option<u32>,
-    topk: Option<u32>,
-    tokens: Option<OneOrMore>,
-    ranks: Option<OneOrMore>,
-    dtype: Option<OneOrMore>,
-    #[serde(default)]
-    set: BTreeMap<String, Scalar>,
-}
-
-impl MoeEntry {
-    fn requests(&self, defaults: &Defaults, origin: &str) -> Result<Vec<Request>, InputError> {
-        let model = self.model(origin)?;
-        let pick = |field: &str, own: &Option<OneOrMore>, default: &Option<OneOrMore>, fallback: &str| {
-            let given = own.as_ref().or(default.as_ref());
-            let texts = given.map_or(Ok(vec![fallback.to_owned()]), |v| v.texts(field, origin))?;
-            Ok((field.to_owned(), texts))
-        };
-        let lists = [
-            pick("tokens", &self.tokens, &defaults.tokens, DEFAULT_TOKENS)?,
-            pick("ranks", &self.ranks, &defaults.ranks, DEFAULT_RANKS)?,
-            pick("dtype", &self.dtype, &defaults.dtype, DEFAULT_DTYPE)?,
-        ];
-        let mut set = defaults.set.clone();
-        set.extend(self.set.clone());
-        let tuning: Vec<_> = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
-        let request = |rest: Vec<(String, String)>| Request {
-            label: models::slug(self.name.as_ref().unwrap_or(&model.name)),
-            origin: Some(origin.to_owned()),
-            scope: Scope::Moe,
-            key: shape_settings(&model.shape).into_iter().chain(rest).collect(),
-            tuning: tuning.clone(),
-        };
-        Ok(combinations(&lists).into_iter().map(request).collect())
-    }
-
-    fn model(&self, origin: &str) -> Result<Model, InputError> {
-        let what = self.model.as_ref().or(self.name.as_ref());
-        let field = format!("{origin}: [[moe]] {}", what.map_or("", String::as_str));
-        match (&self.model, self.hidden, self.experts, self.topk) {
-            (Some(name), None, None, None) => models::find(name).cloned().map_err(|mut e| {
-                e.field = format!("{origin}: model");
-                e
-            }),
-            (None, Some(hidden), Some(experts), Some(topk)) => {
-                let shape = Shape { hidden, experts, topk };
-                Ok(Model { name: self.name.clone().unwrap_or_else(|| shape.label()), shape })
-            }
-            (None, ..) => Err(InputError::missing(
-                field.trim_end().to_owned(),
-                "either model, or all of hidden, experts and topk",
-            )),
-            (Some(name), ..) => Err(InputError::conflict(
-                field,
-                name,
-                "hidden, experts or topk beside it",
-                "either model, or all of hidden, experts and topk",
-            )),
-        }
-    }
-}
-
-/// The key fields of a shape.
-pub(crate) fn shape_settings(shape: &Shape) -> Vec<(String, String)> {
-    [("hidden", shape.hidden), ("experts", shape.experts), ("topk", shape.topk)]
-        .map(|(field, value)| (field.to_owned(), value.to_string()))
-        .into()
 }
 
 #[derive(Deserialize)]
@@ -255,19 +197,18 @@ impl FamilyEntry {
         }
         let list = |(field, value): (&String, &OneOrMore)| Ok((field.clone(), value.texts(field, origin)?));
         let lists: Vec<_> = self.fields.iter().map(list).collect::<Result<_, InputError>>()?;
+        let origin = Some(origin.to_owned());
         let request = |key| Request {
-            label: label.clone(),
-            origin: Some(origin.to_owned()),
-            scope: Scope::Family(self.family.clone()),
+            origin: origin.clone(),
             key,
-            tuning: vec![],
+            ..Request::family(label.clone(), self.family.clone())
         };
         Ok(combinations(&lists).into_iter().map(request).collect())
     }
 }
 
 /// Every combination of one value of each list; the last list varies fastest.
-fn combinations(lists: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
+pub fn combinations(lists: &[(String, Vec<String>)]) -> Vec<Vec<(String, String)>> {
     lists.iter().fold(vec![vec![]], |all, (field, values)| {
         let with = |head: &Vec<(String, String)>, value: &String| {
             let mut next = head.clone();

@@ -5,7 +5,6 @@ pub mod catalogue;
 pub mod elements;
 pub mod fp8;
 pub mod request;
-pub mod scenario;
 pub mod session;
 pub mod suite;
 pub mod trace;

@@ -49,7 +49,8 @@ impl From<SimError> for WorkloadError {
     }
 }
 
-/// What was given of a suite's options, by their names: of a switch `true`.
+/// What was given of a suite's options, by their names: of a switch `true`. What was given of the common options `ranks` and
+/// `seed` is there too.
 pub type Given = BTreeMap<String, String>;
 
 /// What kernels are run on.
@@ -263,17 +264,19 @@ pub trait Problem: fmt::Debug + Send + Sync {
 }
 
 /// An option that a suite adds to the command line.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OptionSpec {
-    /// Its name, without dashes.
+    /// Its name, without dashes. One that is also the name of a field sets that field where a family or a variant is selected
+    /// by its name.
     pub name: &'static str,
-    /// What stands for its value in the help; none for a switch.
+    /// What stands for its value in the help; none for a switch. A `BOOL` may be left out, and is `true` then.
     pub value: Option<&'static str>,
     /// What it means.
     pub help: &'static str,
     /// Which commands have it.
     pub on: On,
-    /// Whether `bench` and `tune` take a list of values, `1,8,32`: one problem for each.
+    /// Whether `bench` and `tune` take a list of values, `1,8,32`: one problem for each. Those of the option that comes first
+    /// vary slowest.
     pub list: bool,
 }
 
@@ -320,7 +323,12 @@ pub trait Suite: fmt::Debug + Send + Sync {
     fn select(&self, _given: &Given, _small: bool, _registry: &Registry) -> Result<Vec<Request>, InputError> {
         Ok(vec![])
     }
-    /// The requests of an entry of a catalogue's table `[[name]]`, given the table `[defaults]`.
+    /// Catalogues that come with it, by name: `("builtin", "..")`.
+    fn catalogues(&self) -> &'static [(&'static str, &'static str)] {
+        &[]
+    }
+    /// What an entry of a catalogue's table `[[name]]` asks for, given the table `[defaults]`: of each problem, a request for
+    /// each family that goes together.
     ///
     /// # Errors
     /// The entry cannot be read; `origin` is the file's name for messages.
@@ -330,7 +338,7 @@ pub trait Suite: fmt::Debug + Send + Sync {
         _defaults: &toml::Table,
         origin: &str,
         _registry: &Registry,
-    ) -> Result<Vec<Request>, InputError> {
+    ) -> Result<Vec<Vec<Request>>, InputError> {
         let allowed = "[[family]], for a family by its name";
         Err(InputError::not_allowed(format!("{origin}: [[{}]]", self.name()), "", allowed))
     }

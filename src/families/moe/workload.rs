@@ -1,15 +1,16 @@
 //! MoE as a suite: which variants go together, and what they are run on.
 
-use peerwarp_codegen::family::{Family, FamilyEntry, Variant};
+use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Variant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
 use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use super::routing::{self, Source};
 use super::run::{MoeRounds, MoeTuning};
-use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
+use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, select};
+use crate::harness::request::Request;
 use crate::harness::tune::Components;
-use crate::harness::workload::{Inputs, Problem, Suite, WorkloadError};
+use crate::harness::workload::{Baseline, Given, Inputs, OptionSpec, Problem, Suite, WorkloadError};
 use crate::input::InputError;
 
 /// Dispatch, a stand-in expert, and combine; or all of it in one launch.
@@ -43,8 +44,38 @@ impl Suite for MoeSuite {
         Ok(Box::new(MoeRounds::new(&problem, &tuning, inputs.rounds)?))
     }
 
+    fn options(&self) -> Vec<OptionSpec> {
+        select::options()
+    }
+
+    fn expand(&self, given: &Given) -> Result<Vec<Given>, InputError> {
+        select::expand(given)
+    }
+
+    fn select(&self, given: &Given, small: bool, registry: &Registry) -> Result<Vec<Request>, InputError> {
+        select::select(given, small, registry)
+    }
+
+    fn catalogues(&self) -> &'static [(&'static str, &'static str)] {
+        select::CATALOGUES
+    }
+
+    fn catalogue_entry(
+        &self,
+        entry: &toml::Table,
+        defaults: &toml::Table,
+        origin: &str,
+        registry: &Registry,
+    ) -> Result<Vec<Vec<Request>>, InputError> {
+        select::catalogue_entry(entry, defaults, origin, registry)
+    }
+
     fn components(&self) -> Components {
         Components { together: Some(together) }
+    }
+
+    fn baselines(&self) -> Option<Baseline> {
+        Some(baselines::BASELINES)
     }
 }
 

@@ -29,14 +29,14 @@ impl<'t> Match<'t> {
 /// Finds what every wait and take was for. What had no room in the timeline is not among it.
 pub fn matches(trace: &Trace) -> Vec<Match<'_>> {
     let ranks = trace.ranks();
-    // By memory, parameter, flag, sender and receiver.
+    // By parameter, flag, sender and receiver: launches of one operation share what has one name.
     let mut signals = HashMap::new();
     for recording in &trace.recordings {
         for (warp, event) in recording.events() {
             let site = recording.site(event.site);
             if let (true, Some(parameter)) = (ends_waits(recording, site), site.parameter.as_deref()) {
                 for (to, flag) in event.peers(site, ranks) {
-                    let key = (memory(recording), parameter, flag, recording.rank, to);
+                    let key = (parameter, flag, recording.rank, to);
                     signals.insert(key, (recording, warp, event));
                 }
             }
@@ -49,21 +49,12 @@ pub fn matches(trace: &Trace) -> Vec<Match<'_>> {
             let waits = matches!(site.kind, SiteKind::Wait | SiteKind::Take);
             let (true, Some(parameter)) = (waits, site.parameter.as_deref()) else { continue };
             let peers = wait.peers(site, ranks).into_iter();
-            let key = |(from, flag)| (memory(waiting), parameter, flag, from, waiting.rank);
+            let key = |(from, flag)| (parameter, flag, from, waiting.rank);
             let found = peers.filter_map(|peer| signals.get(&key(peer)));
             all.push(Match { waiting, warp, wait, signals: found.copied().collect() });
         }
     }
     all
-}
-
-/// The memory that a launch works in: a round trip in one launch has its own, with parameters of the same names. Dispatch and
-/// combine share one, and the second hears what the first has signalled.
-fn memory(recording: &Recording) -> &str {
-    match recording.label.as_str() {
-        own @ "round trip" => own,
-        _ => "dispatch and combine",
-    }
 }
 
 /// Whether waits end by what a site does: signals, and the sending of packets, which have none.

@@ -1,0 +1,492 @@
+//! MoE's options on the command line and its entries in catalogues: which shapes they mean, and which kernels are for them.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use peerwarp_codegen::family::{
+    Allowed, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value, Variant,
+};
+use serde::Deserialize;
+
+use super::RowDtype;
+use super::gpumode::gpumode;
+use super::kernels::{Combine, Dispatch, Hook, Phase, RoundTrip};
+use super::routing::{self, Source};
+use super::workload::MoeSuite;
+use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
+use crate::harness::request::Request;
+use crate::harness::tune::{Choice, Key, Tuned};
+use crate::harness::workload::{Given, On, OptionSpec, Suite};
+use crate::input::InputError;
+use crate::models::{self, Model, Shape};
+
+/// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
+/// menus, is an MoE family and takes part when a model or a shape is selected: a stranger's does so too. What is not
+/// given of a menu is its first entry.
+const KEYS: [&str; 6] = ["hidden", "experts", "topk", "tokens", "ranks", "dtype"];
+
+/// The most tokens a rank has, unless the user says.
+const DEFAULT_TOKENS: &str = "128";
+/// The same where few are enough: protocols go wrong with few tokens as well as with many, sooner.
+const FEW_TOKENS: &str = "8";
+/// World size, unless the user says.
+const DEFAULT_RANKS: &str = "8";
+/// Type of dispatched rows, unless the user says.
+const DEFAULT_DTYPE: &str = "bf16";
+
+/// Catalogues that come with the program.
+pub const CATALOGUES: &[(&str, &str)] =
+    &[("builtin", include_str!("catalogue.toml")), ("reviewed", include_str!("reviewed.toml"))];
+
+/// A list of settings, by field.
+type Settings = Vec<(String, String)>;
+
+/// The options that MoE adds to the command line.
+pub fn options() -> Vec<OptionSpec> {
+    let option =
+        |name, value, help| OptionSpec { name, value: Some(value), help, on: On::Selection, list: false };
+    let list = |option| OptionSpec { list: true, ..option };
+    let on = |on, option| OptionSpec { on, ..option };
+    let switch = |option| OptionSpec { value: None, ..option };
+    vec![
+        option("model", "NAME", "A model of the built-in table (see `list models`)"),
+        option("hf-config", "FILE", "A model's config.json, as found on Hugging Face"),
+        option("hidden", "H", "Elements of a token's row"),
+        option("experts", "E", "Routed experts, over all ranks"),
+        option("topk", "K", "Experts each token goes to"),
+        list(option(
+            "layout",
+            "LAYOUT",
+            "Order of the rows at the rank that receives them: by its experts, or by source rank and token, with an index \
+             [default: by its experts; in `tune` both]",
+        )),
+        list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
+        list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
+        option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
+        option(
+            "phase",
+            "PHASE",
+            "Which half of an operation a launch does: both, send, recv, or split for a launch of each",
+        ),
+        on(
+            On::Inputs,
+            option(
+                "routing",
+                "HOW",
+                "Experts of each token: `uniform`, `zipf:S`, or an int32 FILE.npy of shape [ranks, tokens, topk] \
+                 [default: uniform]",
+            ),
+        ),
+        on(
+            On::Inputs,
+            option(
+                "tokens-per-rank",
+                "N,N,..",
+                "How many tokens each rank has, as in `3,0,17,8` [default: --tokens, or what the file has]",
+            ),
+        ),
+        on(
+            On::Bench,
+            switch(option(
+                "gpumode",
+                "",
+                "The five shapes of gpu-mode's all-to-all task, each rank with a random number of tokens [default: in fp16]",
+            )),
+        ),
+        on(
+            On::Gpu,
+            switch(option(
+                "fused",
+                "",
+                "The round trip in one launch, with the stand-in expert in it; in `bench` beside dispatch and combine",
+            )),
+        ),
+    ]
+}
+
+/// The sets of options that one set stands for: each of gpu-mode's shapes, and what `--fused` adds.
+///
+/// # Errors
+/// Options contradict each other.
+pub fn expand(given: &Given) -> Result<Vec<Given>, InputError> {
+    let shapes = if is_on(given, "gpumode") { gpumode_sets(given)? } else { vec![given.clone()] };
+    let with_fused = |given: Given| match is_on(&given, "fused") {
+        false => vec![given],
+        true => {
+            let mut plain = given.clone();
+            plain.remove("fused");
+            vec![plain, given]
+        }
+    };
+    Ok(shapes.into_iter().flat_map(with_fused).collect())
+}
+
+fn gpumode_sets(given: &Given) -> Result<Vec<Given>, InputError> {
+    for (option, allowed) in [
+        ("model", "one of them"),
+        ("hf-config", "one of them"),
+        ("hidden", "one of them"),
+        ("experts", "one of them"),
+        ("topk", "one of them"),
+        ("tokens", "--gpumode without it"),
+        ("tokens-per-rank", "--gpumode without it"),
+    ] {
+        if let Some(value) = given.get(option) {
+            return Err(InputError::conflict(
+                format!("--{option}"),
+                value,
+                "--gpumode, which says it",
+                allowed,
+            ));
+        }
+    }
+    let number = |option: &str, default: &str| {
+        let text = given.get(option).map_or(default, String::as_str);
+        text.parse().map_err(|_| InputError::not_allowed(option, text, "a whole number"))
+    };
+    let (ranks, seed) = (number("ranks", DEFAULT_RANKS)?, number("seed", "0")?);
+    let ranks = u32::try_from(ranks).ok().filter(|n| (2..=64).contains(n));
+    let ranks = ranks.ok_or_else(|| InputError::not_allowed("ranks", &given["ranks"], "2 to 64"))?;
+    let set = |shape: &super::gpumode::GpuModeShape| {
+        let tokens: Vec<String> = shape.tokens(ranks, seed).iter().map(u32::to_string).collect();
+        let mut given = given.clone();
+        given.remove("gpumode");
+        given.entry("dtype".into()).or_insert_with(|| "fp16".into());
+        given.extend(
+            [
+                ("hidden", shape.hidden_dim.to_string()),
+                ("experts", shape.num_experts.to_string()),
+                ("topk", shape.experts_per_token.to_string()),
+                ("tokens", shape.max_num_tokens.to_string()),
+                ("tokens-per-rank", tokens.join(",")),
+            ]
+            .map(|(option, value)| (option.to_owned(), value)),
+        );
+        given
+    };
+    Ok(gpumode().iter().map(set).collect())
+}
+
+fn is_on(given: &Given, switch: &str) -> bool {
+    given.get(switch).is_some_and(|value| value == "true")
+}
+
+/// The requests that options ask for: one for each MoE family, or the round trip in one launch; none unless a model or a shape
+/// is given.
+///
+/// # Errors
+/// Options contradict each other, or a value cannot be read.
+pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Request>, InputError> {
+    let Some(asked) = shape_of(given)? else { return Ok(vec![]) };
+    let tokens = if small { FEW_TOKENS } else { DEFAULT_TOKENS };
+    let file = file_sizes(given)?;
+    let sizes =
+        [("tokens", tokens), ("ranks", DEFAULT_RANKS), ("dtype", DEFAULT_DTYPE)].map(|(field, default)| {
+            let value = given.get(field).or_else(|| file.get(field));
+            (field.to_owned(), value.map_or_else(|| default.to_owned(), Clone::clone))
+        });
+    let key: Settings = asked.shape.into_iter().chain(sizes).collect();
+    let tuning = given.iter().filter(|(name, _)| ["dedup", "layout"].contains(&name.as_str()));
+    let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
+    if let Some(phase) = given.get("phase") {
+        let phases = if phase == "split" { vec!["send", "recv"] } else { vec![phase.as_str()] };
+        let with = |phase: &str| [&tuning[0][..], &[("phase".into(), phase.into())]].concat();
+        tuning = phases.into_iter().map(with).collect();
+    }
+    let families = match is_on(given, "fused") {
+        true => fused(given, registry)?,
+        false => families(registry, &asked.label)?,
+    };
+    let request = |tuning: &Settings, family: &FamilyEntry| {
+        let own = tuning.iter().filter(|(name, _)| has(*family, name)).cloned().collect();
+        let request = request(&asked.label, *family, &key, own);
+        Request { origin: asked.origin.clone(), ..request }
+    };
+    Ok(tuning.iter().flat_map(|tuning| families.iter().map(move |f| request(tuning, f))).collect())
+}
+
+/// The family of round trips in one launch.
+fn fused(given: &Given, registry: &Registry) -> Result<Vec<FamilyEntry>, InputError> {
+    if given.get("dedup").is_some_and(|value| value == "false") {
+        let allowed = "--fused with dedup: in one launch a row goes to a rank once";
+        return Err(InputError::conflict("--fused", "true", "--dedup = false", allowed));
+    }
+    let known = || registry.families().iter().map(|f| f.name());
+    let family = registry.family(RoundTrip::NAME);
+    Ok(vec![family.map_err(|_| InputError::unknown("--fused", RoundTrip::NAME, known()))?])
+}
+
+/// What options say of a shape.
+struct Asked {
+    label: String,
+    origin: Option<String>,
+    /// Values of `hidden`, `experts` and `topk`: the families say which are allowed.
+    shape: Settings,
+}
+
+/// The shape that options give in one of three ways, if they do.
+fn shape_of(given: &Given) -> Result<Option<Asked>, InputError> {
+    const NUMBERS: [&str; 3] = ["hidden", "experts", "topk"];
+    let ways = ["model", "hf-config"].into_iter().chain(NUMBERS).filter(|option| given.contains_key(*option));
+    let ways: Vec<&str> = ways.collect();
+    let numbers = ways.iter().filter(|option| NUMBERS.contains(*option)).count();
+    if let [first, second, ..] = ways[..]
+        && numbers < ways.len()
+    {
+        let with = format!("--{second} = {}", given[second]);
+        return Err(InputError::conflict(
+            format!("--{first}"),
+            &given[first],
+            with,
+            "one way to give a shape",
+        ));
+    }
+    let known = |model: &Model, origin| {
+        let (label, shape) = (model.name.clone(), shape_settings(&model.shape));
+        Ok(Some(Asked { label, origin, shape }))
+    };
+    match ways[..] {
+        [] => Ok(None),
+        ["model"] => known(models::find(&given["model"])?, None),
+        ["hf-config"] => {
+            let path = Path::new(&given["hf-config"]);
+            known(&models::from_hf_file(path)?, Some(path.display().to_string()))
+        }
+        _ if numbers < NUMBERS.len() => {
+            let absent = NUMBERS.iter().filter(|option| !given.contains_key(**option));
+            let absent: Vec<String> = absent.map(|option| format!("--{option}")).collect();
+            Err(InputError::missing(absent.join(", "), "all of --hidden, --experts and --topk"))
+        }
+        _ => {
+            let [hidden, experts, topk] = NUMBERS.map(|option| &given[option]);
+            let label = models::slug(&format!("h{hidden}-e{experts}-k{topk}"));
+            let shape = NUMBERS.map(|option| (option.to_owned(), given[option].clone())).into();
+            Ok(Some(Asked { label, origin: None, shape }))
+        }
+    }
+}
+
+/// The sizes that a routing file has.
+fn file_sizes(given: &Given) -> Result<Given, InputError> {
+    let Some(text) = given.get("routing") else { return Ok(Given::new()) };
+    let Source::File(path) = text.parse()? else { return Ok(Given::new()) };
+    let [ranks, tokens, _] = routing::file_dims(&path)?;
+    Ok([("ranks", ranks), ("tokens", tokens.max(1))].map(|(f, n)| (f.to_owned(), n.to_string())).into())
+}
+
+/// Every family of dispatch and combine, and those of strangers whose key is like theirs.
+fn families(registry: &Registry, label: &str) -> Result<Vec<FamilyEntry>, InputError> {
+    let moe: Vec<_> = registry.families().iter().copied().filter(|f| is_moe(*f)).collect();
+    if moe.is_empty() {
+        let names: Vec<&str> = registry.families().iter().map(|f| f.name()).collect();
+        let allowed = format!("--family with one of {}", names.join(", "));
+        return Err(InputError::not_allowed("--model or --hidden", label, allowed));
+    }
+    Ok(moe)
+}
+
+/// Whether a family's problem is an MoE problem. Round trips have the experts in them: they are for those who name them.
+fn is_moe(family: &dyn DynFamily) -> bool {
+    if family.name() == RoundTrip::NAME {
+        return false;
+    }
+    let mut keys = family.fields().iter().filter(|f| f.role == FieldRole::Key);
+    keys.clone().any(|f| f.name == "experts") && keys.all(|f| KEYS.contains(&f.name) || menu(f).is_some())
+}
+
+/// The first entry of a menu.
+fn menu(field: &FieldInfo) -> Option<Value> {
+    match &field.allowed {
+        Allowed::Values(values) => values.first().copied(),
+        Allowed::Range { .. } => None,
+    }
+}
+
+fn has(family: &dyn DynFamily, field: &str) -> bool {
+    family.fields().iter().any(|f| f.answers_to(field))
+}
+
+/// A request for a family's variant for a shape. What it leaves open of the key is the first entry of a menu; round trips
+/// have the stand-in expert.
+fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
+    let mut key = key.clone();
+    let mut defaults = vec![];
+    for field in family.fields().iter().filter(|f| f.role == FieldRole::Key) {
+        let first = if family.name() == RoundTrip::NAME && field.name == "hook" {
+            Some("expert".to_owned())
+        } else {
+            menu(field).map(|first| first.to_string())
+        };
+        match (key.iter_mut().find(|(name, _)| field.answers_to(name)), first) {
+            (None, Some(first)) => defaults.push((field.name.into(), first)),
+            // What experts put out is combined in bf16 where there are no fp8 rows.
+            (Some((_, dtype)), Some(_)) if field.name == "dtype" && field.parse(dtype).is_err() => {
+                if let Ok(row) = dtype.parse::<RowDtype>() {
+                    *dtype = row.combined().to_string();
+                }
+            }
+            _ => {}
+        }
+    }
+    Request { key, tuning, defaults, ..Request::family(label, family.name()) }
+}
+
+/// The variants that were tuned in place of defaults, in their order, and why these: for whole launches without a hook, which
+/// is what tables are about.
+pub(crate) fn tuned(tuned: &Tuned, defaults: &[Variant]) -> Option<(Vec<Variant>, Choice)> {
+    let dispatch = defaults.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
+    let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
+    let found = tuned.find(&whole.then(|| Key::of(dispatch))?)?;
+    let of = |default: &Variant| match default.family().name() {
+        Dispatch::NAME => found.tuning.dispatch.clone().into_variant(),
+        Combine::NAME => found.tuning.combine.clone().into_variant(),
+        _ => default.clone(),
+    };
+    Some((defaults.iter().map(of).collect(), found.by))
+}
+
+/// The built-in catalogue: every built-in model, with token buckets from decoding to prefill.
+pub fn builtin() -> Catalogue {
+    embedded("builtin")
+}
+
+/// The part of the built-in catalogue that `generated/` holds.
+pub fn reviewed() -> Catalogue {
+    embedded("reviewed")
+}
+
+fn embedded(name: &str) -> Catalogue {
+    let (_, text) = CATALOGUES.iter().find(|(known, _)| *known == name).expect("a name of the list");
+    let registry = Registry::new(MoeSuite.families());
+    catalogue::parse(text, name, &[&MoeSuite], &registry).expect("the embedded catalogue is well-formed")
+}
+
+#[derive(Default, Deserialize)]
+#[serde(deny_unknown_fields)]
+struct Defaults {
+    tokens: Option<OneOrMore>,
+    ranks: Option<OneOrMore>,
+    dtype: Option<OneOrMore>,
+    #[serde(default)]
+    set: BTreeMap<String, Scalar>,
+}
+
+/// An entry of the table `[[moe]]`.
+///
+/// ```toml
+/// [defaults]                  # for every [[moe]] that doesn't say otherwise
+/// ranks = 8
+/// dtype = "bf16"
+/// tokens = [8, 128]           # a list stands for one shape each
+///
+/// [[moe]]
+/// model = "deepseek-v3"
+///
+/// [[moe]]
+/// name = "ours"
+/// hidden = 4096
+/// experts = 64
+/// topk = 6
+/// tokens = 64
+/// set = { send_blocks = 16 }
+/// ```
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct MoeEntry {
+    model: Option<String>,
+    name: Option<String>,
+    hidden: Option<u32>,
+    experts: Option<u32>,
+    topk: Option<u32>,
+    tokens: Option<OneOrMore>,
+    ranks: Option<OneOrMore>,
+    dtype: Option<OneOrMore>,
+    #[serde(default)]
+    set: BTreeMap<String, Scalar>,
+}
+
+/// What an entry of a catalogue's table `[[moe]]` asks for: of each shape, a request for each family that goes together.
+///
+/// # Errors
+/// The entry cannot be read.
+pub fn catalogue_entry(
+    entry: &toml::Table,
+    defaults: &toml::Table,
+    origin: &str,
+    registry: &Registry,
+) -> Result<Vec<Vec<Request>>, InputError> {
+    let defaults: Defaults = catalogue::entry(defaults, "[defaults]", origin)?;
+    let entry: MoeEntry = catalogue::entry(entry, "[[moe]]", origin)?;
+    entry.requests(&defaults, origin, registry)
+}
+
+impl MoeEntry {
+    fn requests(
+        &self,
+        defaults: &Defaults,
+        origin: &str,
+        registry: &Registry,
+    ) -> Result<Vec<Vec<Request>>, InputError> {
+        let model = self.model(origin)?;
+        let label = models::slug(self.name.as_ref().unwrap_or(&model.name));
+        let pick = |field: &str, own: &Option<OneOrMore>, default: &Option<OneOrMore>, fallback: &str| {
+            let given = own.as_ref().or(default.as_ref());
+            let texts = given.map_or(Ok(vec![fallback.to_owned()]), |v| v.texts(field, origin))?;
+            Ok((field.to_owned(), texts))
+        };
+        let lists = [
+            pick("tokens", &self.tokens, &defaults.tokens, DEFAULT_TOKENS)?,
+            pick("ranks", &self.ranks, &defaults.ranks, DEFAULT_RANKS)?,
+            pick("dtype", &self.dtype, &defaults.dtype, DEFAULT_DTYPE)?,
+        ];
+        let mut set = defaults.set.clone();
+        set.extend(self.set.clone());
+        let tuning: Settings = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
+        let families = families(registry, &label)?;
+        let of_shape = |rest: Settings| {
+            let key: Settings = shape_settings(&model.shape).into_iter().chain(rest).collect();
+            let request = |family: &FamilyEntry| Request {
+                origin: Some(origin.to_owned()),
+                ..request(&label, *family, &key, tuning.clone())
+            };
+            families.iter().map(request).collect()
+        };
+        Ok(combinations(&lists).into_iter().map(of_shape).collect())
+    }
+
+    fn model(&self, origin: &str) -> Result<Model, InputError> {
+        let what = self.model.as_ref().or(self.name.as_ref());
+        let field = format!("{origin}: [[moe]] {}", what.map_or("", String::as_str));
+        match (&self.model, self.hidden, self.experts, self.topk) {
+            (Some(name), None, None, None) => models::find(name).cloned().map_err(|mut e| {
+                e.field = format!("{origin}: model");
+                e
+            }),
+            (None, Some(hidden), Some(experts), Some(topk)) => {
+                let shape = Shape { hidden, experts, topk };
+                Ok(Model { name: self.name.clone().unwrap_or_else(|| shape.label()), shape })
+            }
+            (None, ..) => Err(InputError::missing(
+                field.trim_end().to_owned(),
+                "either model, or all of hidden, experts and topk",
+            )),
+            (Some(name), ..) => Err(InputError::conflict(
+                field,
+                name,
+                "hidden, experts or topk beside it",
+                "either model, or all of hidden, experts and topk",
+            )),
+        }
+    }
+}
+
+/// The key fields of a shape.
+fn shape_settings(shape: &Shape) -> Settings {
+    [("hidden", shape.hidden), ("experts", shape.experts), ("topk", shape.topk)]
+        .map(|(field, value)| (field.to_owned(), value.to_string()))
+        .into()
+}
+
+#[cfg(test)]
+#[path = "select_tests.rs"]
+mod tests;
