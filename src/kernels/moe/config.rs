@@ -10,11 +10,13 @@ use super::index::entry_pieces;
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
+use peerwarp_codegen::device::Device;
+
 use crate::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
-const MAX_BLOCKS: u32 = 132;
+const MAX_BLOCKS: u32 = Device::measured().sms;
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;
