@@ -3,11 +3,11 @@
 //! `cargo bench --bench emit`; the whole catalogue runs on two threads.
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use peerwarp::catalogue;
+use peerwarp::build::emit::{self, Job};
 use peerwarp::cli::builtin;
 use peerwarp::codegen::family::{Registry, Target, Variant};
-use peerwarp::emit::{self, Job};
-use peerwarp::request::Request;
+use peerwarp::harness::catalogue;
+use peerwarp::harness::request::Request;
 
 fn registry() -> Registry {
     Registry::new(builtin().iter().map(|e| e.family()))

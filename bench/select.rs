@@ -3,9 +3,9 @@
 //! `cargo bench --bench select`
 
 use criterion::{Criterion, criterion_group, criterion_main};
-use peerwarp::moe::{MoeShape, RowDtype};
-use peerwarp::moe_run::MoeTuning;
-use peerwarp::runtime::{MoeKey, Registry};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeKey, Registry};
+use peerwarp::families::moe::{MoeShape, RowDtype};
 
 fn select(c: &mut Criterion) {
     let shape =

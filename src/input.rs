@@ -3,6 +3,7 @@
 //! Everything that reads a user's input (flags, configuration files, routing files, catalogues) reports an
 //! [`InputError`], so that the command line can print it, or give it as JSON, without knowing where it came from.
 
+use peerwarp_codegen::family::{FamilyError, Illegal};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
@@ -175,6 +176,32 @@ pub fn nearest(value: &str, known: &[&str]) -> Vec<String> {
         .collect();
     scored.sort_by(|a, b| b.0.total_cmp(&a.0).then(a.1.cmp(b.1)));
     scored.into_iter().take(3).map(|(_, name)| name.to_owned()).collect()
+}
+
+/// What a family does not allow.
+pub(crate) fn from_illegal(source: Illegal) -> InputError {
+    InputError::not_allowed(source.field, source.value, source.allowed)
+}
+
+/// What a family makes of settings that it cannot take.
+pub(crate) fn from_family(error: FamilyError) -> InputError {
+    match error {
+        FamilyError::Illegal { source, .. } => from_illegal(source),
+        FamilyError::Missing { missing, .. } => {
+            let fields: Vec<&str> = missing.iter().map(|m| m.0).collect();
+            let allowed: Vec<String> = missing.iter().map(|(f, a)| format!("{f}: {a}")).collect();
+            InputError::missing(fields.join(", "), allowed.join("; "))
+        }
+        FamilyError::UnknownField { family, field, known, .. } => {
+            InputError::unknown(format!("field of {family}"), &field, known)
+        }
+        FamilyError::Twice { field, first, second, .. } => {
+            InputError::conflict(field, second, format!("{field} = {first}"), "one value")
+        }
+        FamilyError::Trace(error) => {
+            InputError::malformed("kernel", "", error, "a kernel that can be traced")
+        }
+    }
 }
 
 #[cfg(test)]

@@ -1,4 +1,8 @@
-//! Peerwarp.
+//! Peerwarp: kernels that span several GPUs, written once in typed Rust, checked on a CPU, emitted as CUDA and HIP.
+//!
+//! From the bottom up: [`build`] makes source and binaries of kernels, [`runtime`] runs them on GPUs, [`harness`] runs,
+//! checks, times, tunes and traces any family, [`families`] has the kernels that come with Peerwarp, and [`cli`] is the
+//! command line, for any crate's families. [`models`] is a table of published models.
 #![warn(missing_docs)]
 
 extern crate self as peerwarp;
@@ -6,28 +10,13 @@ extern crate self as peerwarp;
 pub use peerwarp_codegen as codegen;
 pub use peerwarp_macros::include_pack;
 
-pub mod bench;
-pub mod catalogue;
+pub mod build;
 pub mod cli;
-pub mod emit;
-pub mod generate;
+pub mod families;
+pub mod harness;
 pub mod input;
-pub mod kernels;
 pub mod models;
-pub mod moe;
-pub mod moe_run;
-mod moe_scenario;
-pub mod npy;
-pub mod pack;
-pub mod reference;
-mod replace;
-pub mod request;
-pub mod routing;
 pub mod runtime;
-pub mod scenario;
-pub mod toolchain;
-pub mod trace;
-pub mod tune;
 
 /// Everything a crate with kernels of its own needs: `use peerwarp::prelude::*;`.
 pub mod prelude {

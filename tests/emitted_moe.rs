@@ -6,7 +6,7 @@ use std::process::Command;
 
 use peerwarp::codegen::family::{Family, Target};
 use peerwarp::codegen::print::{EmitInfo, PrintError, Source, emit, hip_prelude};
-use peerwarp::kernels::moe::{Combine, Dispatch};
+use peerwarp::families::moe::kernels::{Combine, Dispatch};
 
 /// Shapes that differ in what they ask of the printer: rows that do and don't divide, one and several pieces a row, each
 /// dtype, both modes, a split operation, a hook.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use peerwarp::cli::{App, Said, checked};
 use peerwarp::codegen::ir::{ParamKind, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine};
+use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
+use peerwarp::harness::verdict::Verdict;
 use peerwarp::prelude::*;
-use peerwarp::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
 
 /// What is wrong.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]

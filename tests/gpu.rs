@@ -9,19 +9,24 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
 use cudarc::driver::CudaContext;
+use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::SiteKind;
-use peerwarp::kernels::moe::{Hook, Layout, Protocol};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeGpu, MoeTuning};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
+use peerwarp::families::moe::slices::TokenSlices;
+use peerwarp::families::moe::{MoeAllToAll, Tokens};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::harness::session::GpuSession;
+use peerwarp::harness::trace::clock::ClockLine;
+use peerwarp::harness::trace::clocks::Clocks;
+use peerwarp::harness::trace::{Trace, matches};
 use peerwarp::runtime::cache::ModuleCache;
-use peerwarp::runtime::cuda::TokenSlices;
 use peerwarp::runtime::gpu::{Gpu, Sharing};
 use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
+use peerwarp::runtime::op::{LaunchSpec, Operation};
 use peerwarp::runtime::status::Aborted;
-use peerwarp::runtime::{Clocks, Launched, MoeAllToAll, RuntimeError, Tokens, World, WorldOptions, cuda};
-use peerwarp::trace::clock::ClockLine;
-use peerwarp::trace::{Trace, matches};
+use peerwarp::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
 use serde_json::json;
 
 /// Kernels of two tests would wait for each other's GPUs.
@@ -96,24 +101,37 @@ fn aborted(result: Result<(), RuntimeError>) -> Aborted {
     }
 }
 
-/// A problem whose every bit will be compared, with routing of its own in each round, in memory full of NaNs.
-fn problem(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, seed: u64) -> MoeGpu {
-    let shape = tuning.dispatch.shape();
+/// Rounds with routing of their own each, in memory full of NaNs: every bit will be compared.
+fn session(world: &Arc<World>, rounds: MoeRounds) -> GpuSession {
+    GpuSession::new(Arc::new(rounds), world, &jit()).unwrap().poisoned()
+}
+
+/// A problem with routing of its own in each round.
+fn drawn(shape: MoeShape, n: &[u32], rounds: u32, seed: u64) -> MoeProblem {
     let routing = (0..u64::from(rounds)).map(|round| Routing::uniform(&shape, n, 100 * seed + round));
-    let problem = MoeProblem::with_rounds(shape, routing.collect(), seed).unwrap();
-    MoeGpu::new(&problem, tuning, rounds, world, &jit()).unwrap().poisoned()
+    MoeProblem::with_rounds(shape, routing.collect(), seed).unwrap()
+}
+
+fn apart(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, seed: u64) -> GpuSession {
+    let problem = drawn(tuning.dispatch.shape(), n, rounds, seed);
+    session(world, MoeRounds::new(&problem, tuning, rounds).unwrap())
+}
+
+/// Rounds in one launch each.
+fn in_one_launch(world: &Arc<World>, shape: &MoeShape, n: &[u32], rounds: u32, seed: u64) -> GpuSession {
+    let (problem, config) = (drawn(*shape, n, rounds, seed), RoundTrip::defaults(shape).unwrap());
+    session(world, MoeRounds::in_one_launch(&problem, &config, rounds).unwrap())
 }
 
 /// Runs a problem in a world, and has every bit compared.
 fn every_bit(world: &Arc<World>, tuning: &MoeTuning, n: &[u32], rounds: u32, replays: u32, seed: u64) {
-    right(problem(world, tuning, n, rounds, seed), replays);
+    right(apart(world, tuning, n, rounds, seed), replays);
 }
 
-fn right(mut moe: MoeGpu, replays: u32) {
-    let ran = moe.run(replays).unwrap();
+fn right(mut rounds: GpuSession, replays: u32) {
+    let ran = rounds.run(replays).unwrap();
     assert!(ran.ok, "{ran:?}");
     assert_eq!(ran.replayed.map_or(0, |r| r.replays), replays);
-    assert!(ran.fused.is_none_or(|r| r.replays == replays));
 }
 
 #[test]
@@ -150,7 +168,9 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                     }
                     let one_launch =
                         (hook, protocol) == (Hook::Expert, Protocol::Packets) && tuning.way().weighs();
-                    let tuning = if one_launch { tuning.with_round_trip().unwrap() } else { tuning };
+                    if one_launch {
+                        right(in_one_launch(&world, &shape, &n, 4, 7), 51);
+                    }
                     let replays = if hook == Hook::Expert { 51 } else { 0 };
                     every_bit(&world, &tuning, &n, 4, replays, 7);
                     cases += 1;
@@ -208,13 +228,13 @@ fn scheduled_dynamically(world: &Arc<World>) -> u32 {
     cases
 }
 
-/// Rounds over the end of epochs, looked at one by one and in a graph. With one expert a token most flags have never
-/// been set when they are waited for first: an epoch of 0 would find them set.
-fn epochs_wrap(world: &Arc<World>, tuning: &MoeTuning, n: &[u32]) {
-    let mut by_one = problem(world, tuning, n, 7, 5);
+/// Rounds over the end of epochs, looked at one by one and in a graph; `rounds` makes so many from a seed. With one expert a
+/// token most flags have never been set when they are waited for first: an epoch of 0 would find them set.
+fn epochs_wrap(rounds: impl Fn(u32, u64) -> GpuSession) {
+    let mut by_one = rounds(7, 5);
     by_one.start_after(u32::MAX - 3).unwrap();
     right(by_one, 0);
-    let mut in_a_graph = problem(world, tuning, n, 3, 6);
+    let mut in_a_graph = rounds(3, 6);
     // After the three rounds that are looked at, the last epoch is the second of the first replay.
     in_a_graph.start_after(u32::MAX - 5).unwrap();
     right(in_a_graph, 5);
@@ -237,10 +257,10 @@ fn epochs_that_wrap_around_are_right_to_the_bit() {
     ] {
         let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
         let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol).with_layout(layout);
-        let tuning = if dedup && tuning.way().weighs() { tuning.with_round_trip().unwrap() } else { tuning };
-        epochs_wrap(&world, &tuning, &[64, 33]);
+        epochs_wrap(|rounds, seed| apart(&world, &tuning, &[64, 33], rounds, seed));
         cases += 1;
     }
+    epochs_wrap(|rounds, seed| in_one_launch(&world, &shape, &[64, 33], rounds, seed));
     report("epoch wrap", json!({ "cases": cases }));
 }
 
@@ -254,7 +274,8 @@ fn timelines_are_whole_and_in_order() {
     let mut found = vec![];
     for split in [false, true] {
         let tuning = MoeTuning::defaults(&shape).unwrap().with_split(split);
-        let mut moe = MoeGpu::new(&problem, &tuning, 3, &world, &jit().with_timeline(256)).unwrap();
+        let rounds = Arc::new(MoeRounds::new(&problem, &tuning, 3).unwrap());
+        let mut moe = GpuSession::new(rounds, &world, &jit().with_timeline(256)).unwrap();
         assert!(moe.run(0).unwrap().ok);
         let before = clocks.measure().unwrap();
         let rounds: Vec<_> = (0..20).map(|_| moe.record(2).unwrap()).collect();
@@ -297,9 +318,11 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
         for dedup in [true, false] {
             let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids.clone(), 3), 3).unwrap();
             let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup);
-            let tuning = if dedup { tuning.with_round_trip().unwrap() } else { tuning };
-            let ran = MoeGpu::new(&problem, &tuning, 3, &world, &jit()).unwrap().run(0).unwrap();
-            assert!(ran.ok, "{ran:?}");
+            right(session(&world, MoeRounds::new(&problem, &tuning, 3).unwrap()), 0);
+            if dedup {
+                let config = RoundTrip::defaults(&shape).unwrap();
+                right(session(&world, MoeRounds::in_one_launch(&problem, &config, 3).unwrap()), 0);
+            }
         }
     }
     report("ids", json!({ "cases": 8 }));
@@ -310,12 +333,15 @@ fn ranks_may_launch_whenever_they_like() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = shape(64, 4, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert).with_round_trip().unwrap();
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
+    let in_one = LaunchSpec::new("round trip", RoundTrip::defaults(&shape).unwrap().into_variant());
+    let mut in_one = Operation::new(&world, &[in_one], &jit()).unwrap();
     let start = Instant::now();
     std::thread::scope(|scope| {
-        for rank in op.ranks_mut() {
+        for (rank, in_one) in op.ranks_mut().iter_mut().zip(in_one.ranks_mut()) {
             scope.spawn(move || {
+                let operands = in_one.operands().len();
                 let place = Nothing::new(rank.gpu(), &shape);
                 let y = rank.buffer("rows").unwrap().0;
                 let mut seed = u64::from(rank.rank()) + 1;
@@ -324,7 +350,8 @@ fn ranks_may_launch_whenever_they_like() {
                     unsafe {
                         let routed = rank.dispatch_raw(&place.tokens(), place.stream.raw()).unwrap();
                         rank.combine_raw(routed, y, place.zero.ptr(), place.stream.raw()).unwrap();
-                        rank.round_trip_raw(&place.tokens(), place.zero.ptr(), place.stream.raw()).unwrap();
+                        let zeros = vec![place.zero.ptr(); operands];
+                        in_one.launch_raw(0, &zeros, place.stream.raw()).unwrap();
                     }
                     seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
                     let pause = Duration::from_nanos(seed >> 48);
@@ -338,8 +365,9 @@ fn ranks_may_launch_whenever_they_like() {
         }
     });
     world.check().unwrap();
-    drop(op);
+    drop((op, in_one));
     every_bit(&world, &tuning, &[3, 4], 3, 101, 1);
+    right(in_one_launch(&world, &shape, &[3, 4], 3, 1), 101);
     report("random delays", json!({ "rounds": 2000, "seconds": start.elapsed().as_secs_f64() }));
 }
 
@@ -348,7 +376,7 @@ fn slices_of_cudarc_are_checked_and_used() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
     let shape = shape(64, 2, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert).with_round_trip().unwrap();
+    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let streams: Vec<_> = [0, 1].map(|i| CudaContext::new(i).unwrap().new_stream().unwrap()).into();
     // Each rank has one token of ones (0x3f80 in bf16), for the first expert of either rank.
@@ -451,7 +479,7 @@ fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOpt
 }
 
 /// Waits until a child says a word.
-fn hear(child: &mut Child, word: &str) {
+fn await_ready(child: &mut Child, word: &str) {
     let out = BufReader::new(child.stdout.as_mut().unwrap());
     assert!(
         out.lines().map_while(Result::ok).any(|line| line.contains(word)),
@@ -489,13 +517,16 @@ fn in_processes(world: &Arc<World>) {
     // More than 10^4 rounds without the host, and graphs that end in either parity.
     every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, 3501, 9);
     every_bit(world, &tuning, &n, 3, 3501, 10);
-    epochs_wrap(world, &tuning, &n);
+    let shape = tuning.dispatch.shape();
+    right(in_one_launch(world, &shape, &n, 3, 10), 3501);
+    epochs_wrap(|rounds, seed| apart(world, &tuning, &n, rounds, seed));
+    epochs_wrap(|rounds, seed| in_one_launch(world, &shape, &n, rounds, seed));
 }
 
 fn tuning_of(world: &World) -> MoeTuning {
     let shape = MoeShape { ranks: world.ranks(), ..shape(1024, 8, RowDtype::Bf16) };
     let tuning = MoeTuning::defaults(&shape).unwrap().with_protocol(Protocol::Packets);
-    tuning.with_hook(Hook::Expert).with_round_trip().unwrap()
+    tuning.with_hook(Hook::Expert)
 }
 
 /// How many ranks a test of all GPUs has.
@@ -535,7 +566,7 @@ fn a_process_that_is_killed_is_named_in_time() {
     in_processes(&world);
     let tuning = tuning_of(&world);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
-    hear(&mut child, "ready");
+    await_ready(&mut child, "ready");
     child.kill().unwrap();
     child.wait().unwrap();
     let place = Nothing::new(&gpus[0], &tuning.dispatch.shape());

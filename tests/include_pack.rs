@@ -1,7 +1,7 @@
 //! A program with a pack inside, as a user writes it.
 
+use peerwarp::build::pack::{Embedded, Pack};
 use peerwarp::include_pack;
-use peerwarp::pack::{Embedded, Pack};
 
 static PACK: Embedded = include_pack!("tests/data/pack");
 

@@ -3,9 +3,9 @@
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-use peerwarp::moe::{MoeShape, RowDtype};
-use peerwarp::moe_run::MoeTuning;
-use peerwarp::runtime::{MoeKey, Registry, Selected};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeKey, Registry, Selected};
+use peerwarp::families::moe::{MoeShape, RowDtype};
 
 struct Counting;
 

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeSet;
 
-use peerwarp::catalogue;
+use peerwarp::build::emit::Job;
+use peerwarp::build::pack::{self, BuildError, Options, Pack};
 use peerwarp::cli;
 use peerwarp::codegen::family::{Registry, Target};
-use peerwarp::emit::Job;
-use peerwarp::pack::{self, BuildError, Options, Pack};
+use peerwarp::harness::catalogue;
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
 const THIRD: [&str; 2] = ["cuda:sm_100a", "hip:gfx950"];

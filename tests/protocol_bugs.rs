@@ -1,21 +1,24 @@
 //! Protocol bugs, planted one at a time in the shipped kernels: the checker must find each and name its kind, the role
 //! and the line. The kernels as they are must be clean and right under every schedule that is tried.
 
+use std::sync::Arc;
+
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::harness::session::SimSession;
 use rayon::prelude::*;
 
-const DISPATCH: &str = include_str!("../src/kernels/moe/dispatch.rs");
-const RECORDS: &str = include_str!("../src/kernels/moe/records.rs");
-const INBOX: &str = include_str!("../src/kernels/moe/inbox.rs");
-const INDEX: &str = include_str!("../src/kernels/moe/index.rs");
-const COMBINE: &str = include_str!("../src/kernels/moe/combine.rs");
-const SEND_BACK: &str = include_str!("../src/kernels/moe/send_back.rs");
-const ROUND_TRIP: &str = include_str!("../src/kernels/moe/round_trip.rs");
+const DISPATCH: &str = include_str!("../src/families/moe/kernels/dispatch.rs");
+const RECORDS: &str = include_str!("../src/families/moe/kernels/records.rs");
+const INBOX: &str = include_str!("../src/families/moe/kernels/inbox.rs");
+const INDEX: &str = include_str!("../src/families/moe/kernels/index.rs");
+const COMBINE: &str = include_str!("../src/families/moe/kernels/combine.rs");
+const SEND_BACK: &str = include_str!("../src/families/moe/kernels/send_back.rs");
+const ROUND_TRIP: &str = include_str!("../src/families/moe/kernels/round_trip.rs");
 
 /// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
 /// repeated and own experts.
@@ -141,7 +144,7 @@ impl Bug {
 
     fn is_named_by(&self, findings: &Findings) -> bool {
         let line = self.line();
-        let file = format!("src/kernels/moe/{}.rs", self.line.file);
+        let file = format!("src/families/moe/kernels/{}.rs", self.line.file);
         let here = |p: &Party| {
             p.role.as_deref() == Some(self.role)
                 && p.loc.is_some_and(|l| l.line == line && l.short_file() == file)
@@ -203,7 +206,7 @@ const COUNT_PUT: Line = records("parcel.put(&rec_count");
 const COUNT_LOAD: Line = records("count.gather(arrived");
 const N_SEND: Line = records("n.send(to, ");
 const N_READ: Line = records("n.gather(record + self.bank");
-const BEGUN_SIGNAL: Line = records("parcel.signal(&begun");
+const READY_SIGNAL: Line = records("parcel.signal(&ready");
 const COUNT_SEND: Line = records("ll.send(Peers::rank(to)");
 const WORDS_SEND: Line = records("route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
@@ -391,10 +394,10 @@ fn bugs_with_packets() -> Vec<Bug> {
         d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
         d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_TAKE),
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
-        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
+        d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
         c(
-            "nobody hears who has begun",
-            leave_out(Site::wait("begun", "begun")),
+            "nobody awaits who is ready",
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
             COUNT_SEND,
@@ -433,21 +436,20 @@ fn bugs_in_one_launch() -> Vec<Bug> {
         bug("answers to rank 0", replace(answer(), Slot::Target, 0), "lost-packet", "expert", ANSWER),
         bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
         bug(
-            "nobody hears who has begun",
-            leave_out(Site::wait("begun", "begun")),
+            "nobody awaits who is ready",
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "expert",
             ENTRIES_READ,
         ),
-        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "begun", BEGUN_SIGNAL),
+        bug("it keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
     ]
 }
 
 /// A problem with a bug in it.
-fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
-    let edit = &mut |kernel: &mut Planted| bug.plant(kernel);
-    match bug.kernel {
-        "round_trip" => MoeSim::fused_planted(problem, &fused(problem), 3, edit).unwrap(),
+fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
+    let rounds = match bug.kernel {
+        "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
         _ => {
             let mut tuning = match bug.layout {
                 Layout::Experts => tuning(problem, bug.protocol),
@@ -456,9 +458,10 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> MoeSim {
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
             }
-            MoeSim::planted(problem, &tuning, 3, edit).unwrap()
+            MoeRounds::new(problem, &tuning, 3)
         }
-    }
+    };
+    SimSession::planted(Arc::new(rounds.unwrap()), &mut |kernel: &mut Planted| bug.plant(kernel)).unwrap()
 }
 
 /// Those of what is different with rows by token.
@@ -558,8 +561,8 @@ fn bugs_by_token() -> Vec<Bug> {
             ROW_SEND,
         ),
         bug(
-            of_combine(Protocol::Packets, "nobody hears who has begun"),
-            leave_out(Site::wait("begun", "begun")),
+            of_combine(Protocol::Packets, "nobody awaits who is ready"),
+            leave_out(Site::wait("ready", "ready")),
             "lost-packet",
             "route",
             WORDS_SEND,
@@ -615,7 +618,7 @@ fn every_planted_bug_is_found_and_named() {
         let sim = planted(&bug, &problem);
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             let options = bug.options().with_strategy(strategy);
-            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).findings);
+            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).err());
             let found: Vec<_> = runs.flatten().collect();
             if !found.iter().any(|findings| bug.is_named_by(findings)) {
                 let said = found.first().map_or("nothing".into(), ToString::to_string);
@@ -642,13 +645,15 @@ fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
     batches.combine.batch = 2;
     let bulk = in_bulk(flags_by_token.clone());
     let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
-    let apart = apart.map(|tuning| MoeSim::new(&problem, &tuning, 3).unwrap());
-    let in_one = MoeSim::fused(&problem, &fused(&problem), 3).unwrap();
-    for sim in apart.into_iter().chain([in_one]) {
+    let apart = apart.map(|tuning| MoeRounds::new(&problem, &tuning, 3).unwrap());
+    let in_one = MoeRounds::in_one_launch(&problem, &fused(&problem), 3).unwrap();
+    for rounds in apart.into_iter().chain([in_one]) {
+        let sim = SimSession::new(Arc::new(rounds)).unwrap();
         (0..1000u64).into_par_iter().for_each(|seed| {
             let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
-            let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
-            assert!(run.ok, "seed {seed}, {strategy:?}: {:?} {:?}", run.findings, run.errors);
+            let ran = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
+            let ran = ran.unwrap_or_else(|findings| panic!("seed {seed}, {strategy:?}: {findings}"));
+            assert!(ran.verdict.ok(), "seed {seed}, {strategy:?}: {:?}", ran.verdict);
         });
     }
 }

@@ -5,14 +5,16 @@ use std::sync::Arc;
 
 use serde_json::{Value, json};
 
-use crate::bench::{self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report};
+use crate::families::moe::scenario;
+use crate::harness::bench::{
+    self, Bench, BenchError, BenchOptions, Case, CaseTimes, Peer, Stats, gpumode, report,
+};
+use crate::harness::scenario::{Inputs, ScenarioError};
+use crate::harness::tune::{Choice, Tuned};
 use crate::input::{self, InputError};
-use crate::moe_scenario;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions, cuda};
-use crate::scenario::{Inputs, ScenarioError};
-use crate::tune::{Choice, Tuned};
 
 use super::App;
 use super::args::{BenchArgs, Selection};
@@ -96,7 +98,7 @@ fn cases(
         let settings = args.fused.then(|| fused::settings(&mut selection));
         let (variants, from) = resolved(app, &selection, tuned)?;
         moe_only("bench", &variants)?;
-        let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+        let (problem, tuning) = scenario::problem(&variants, &inputs)?;
         let tuning = with_round_trip(tuning, settings.as_deref())?;
         cases.push(Case { problem, tuning });
         all_from.push(from);
@@ -232,7 +234,7 @@ mod tests {
 
     #[test]
     fn text_has_every_time_with_its_limit_and_peers_below() {
-        let made_up = include_str!("../bench/testdata/result.json");
+        let made_up = include_str!("../harness/bench/testdata/result.json");
         let bench: Bench = serde_json::from_str(made_up).unwrap();
         insta::assert_snapshot!(text(&bench, &[Choice::Tuned], Style::stdout(When::Never)));
         assert_eq!(done(&bench, &[Choice::Default], Style::stdout(When::Never)).json["ok"], true);

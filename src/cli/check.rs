@@ -9,7 +9,8 @@ use peerwarp_codegen::sim::{Findings, Options, Strategy};
 use rayon::prelude::*;
 use serde_json::json;
 
-use crate::scenario::{DynScenario, Inputs, ScenarioError, Verdict};
+use crate::harness::scenario::{DynScenario, Inputs, ScenarioError};
+use crate::harness::verdict::Verdict;
 
 use super::App;
 use super::args::CheckArgs;

@@ -2,11 +2,11 @@
 
 use peerwarp_codegen::family::{Family, Registry};
 
+use crate::families::moe::MoeShape;
+use crate::families::moe::kernels::RoundTrip;
+use crate::harness::request::{Request, Scope};
+use crate::harness::scenario::ScenarioError;
 use crate::input::InputError;
-use crate::kernels::moe::RoundTrip;
-use crate::moe::MoeShape;
-use crate::request::{Request, Scope};
-use crate::scenario::ScenarioError;
 
 use super::args::Selection;
 use super::output::Failure;

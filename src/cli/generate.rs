@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 
 use serde_json::json;
 
-use crate::emit;
-use crate::generate::Differences;
+use crate::build::emit;
+use crate::build::tree::Differences;
 
 use super::App;
 use super::args::GenerateArgs;

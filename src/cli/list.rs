@@ -5,7 +5,8 @@ use std::fmt::Write as _;
 use peerwarp_codegen::family::{DynFamily, FieldDefault, FieldInfo, FieldRole, Variant};
 use serde_json::{Value, json};
 
-use crate::{catalogue, models};
+use crate::harness::catalogue;
+use crate::models;
 
 use super::App;
 use super::args::{ListArgs, Listed};

@@ -34,10 +34,10 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
+use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
+use crate::families::moe::scenario::MoeScenario;
+use crate::harness::scenario::{self, DynScenario, Scenario};
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch, RoundTrip};
-use crate::moe_scenario::MoeScenario;
-use crate::scenario::{self, DynScenario, Scenario};
 
 use args::{Cli, Command, When};
 use output::{Done, Failure, Style};
@@ -211,5 +211,5 @@ fn refused(e: &clap::Error) -> Said {
 
 /// Reads a target.
 fn target(text: &str) -> Result<Target, InputError> {
-    text.parse().map_err(|_| crate::catalogue::unknown_target("--target", text))
+    text.parse().map_err(|_| crate::harness::catalogue::unknown_target("--target", text))
 }

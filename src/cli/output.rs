@@ -7,13 +7,13 @@ use comfy_table::{CellAlignment, ContentArrangement, Table, presets};
 use indicatif::{ProgressBar, ProgressStyle};
 use serde_json::{Value, json};
 
-use crate::emit::EmitError;
+use crate::build::emit::EmitError;
+use crate::build::pack::BuildError;
+use crate::build::replace::Replacement;
+use crate::build::toolchain::{InstallError, ToolError};
+use crate::harness::scenario::ScenarioError;
 use crate::input::InputError;
-use crate::pack::BuildError;
-use crate::replace::Replacement;
 use crate::runtime::RuntimeError;
-use crate::scenario::ScenarioError;
-use crate::toolchain::{InstallError, ToolError};
 
 use super::args::When;
 

@@ -4,9 +4,9 @@ use std::collections::BTreeMap;
 
 use serde_json::json;
 
+use crate::build::pack::{self, BuildError, Built, Options};
+use crate::build::toolchain::Tool;
 use crate::input::InputError;
-use crate::pack::{self, BuildError, Built, Options};
-use crate::toolchain::Tool;
 
 use super::App;
 use super::args::PackArgs;

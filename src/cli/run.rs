@@ -7,10 +7,10 @@ use peerwarp_codegen::family::{DynConfig, FieldRole, Variant};
 use peerwarp_codegen::sim::{Findings, Options, Report};
 use serde_json::{Value, json};
 
+use crate::families::moe::routing::{self, Source};
+use crate::harness::scenario::{DynScenario, Inputs, Prepared, Ran};
+use crate::harness::tune::{Choice, Tuned};
 use crate::input::InputError;
-use crate::routing::{self, Source};
-use crate::scenario::{DynScenario, Inputs, Prepared, Ran};
-use crate::tune::{Choice, Tuned};
 
 use super::App;
 use super::args::{Backend, InputArgs, RunArgs, Selection};

@@ -8,17 +8,17 @@ use std::time::Duration;
 use peerwarp_codegen::family::{Family, Variant};
 use serde_json::{Value, json};
 
+use crate::build::pack::Pack;
+use crate::families::moe::kernels::{Combine, Dispatch, Hook};
+use crate::families::moe::run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
+use crate::families::moe::scenario;
+use crate::harness::scenario::{Inputs, ScenarioError};
+use crate::harness::tune::Tuned;
 use crate::input::InputError;
-use crate::kernels::moe::{Combine, Dispatch, Hook};
-use crate::moe_run::{Errors, GpuRunError, MoeGpu, MoeGpuRun, MoeTuning};
-use crate::moe_scenario;
-use crate::pack::Pack;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::image::{Images, Jit};
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
-use crate::scenario::{Inputs, ScenarioError};
-use crate::tune::Tuned;
 
 use super::App;
 use super::args::{GpuArgs, Selection};
@@ -73,7 +73,7 @@ pub(super) fn run(
     let (variants, _) = selected(app, selection)?;
     moe_only("--backend gpu", &variants)?;
     let inputs = Inputs { rounds: args.rounds.unwrap_or(ROUNDS), ..inputs.clone() };
-    moe_scenario::problem(&variants, &inputs)?;
+    scenario::problem(&variants, &inputs)?;
     let options = WorldOptions { wait_budget: args.wait_budget()?, ..WorldOptions::default() };
     let pack = args.pack.as_deref().map(open_pack).transpose()?;
     let replays = args.replays.unwrap_or(0);
@@ -82,7 +82,7 @@ pub(super) fn run(
     // A pack has what it has, and tables are of kernels without an expert.
     let own = || gpus.first().filter(|_| args.pack.is_none() && replays == 0).and_then(tuned_for);
     let (variants, from) = resolved(app, selection, selection.tuned(own)?.as_ref())?;
-    let (problem, mut tuning) = moe_scenario::problem(&variants, &inputs)?;
+    let (problem, mut tuning) = scenario::problem(&variants, &inputs)?;
     if replays > 0 {
         tuning = tuning.with_hook(Hook::Expert);
     }

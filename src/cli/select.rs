@@ -4,12 +4,12 @@ use std::path::Path;
 
 use peerwarp_codegen::family::{CudaArch, Target};
 
-use crate::catalogue::{self, Catalogue, shape_settings};
-use crate::emit::Job;
+use crate::build::emit::Job;
+use crate::harness::catalogue::{self, Catalogue, shape_settings};
+use crate::harness::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
+use crate::harness::tune::Tuned;
 use crate::input::InputError;
 use crate::models::{self, Model};
-use crate::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
-use crate::tune::Tuned;
 
 use super::App;
 use super::args::{Selection, Wanted};

@@ -4,7 +4,7 @@ use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
 use peerwarp_codegen::ir;
 use serde_json::json;
 
-use crate::emit;
+use crate::build::emit;
 use crate::input::InputError;
 
 use super::App;

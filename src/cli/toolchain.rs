@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use peerwarp_codegen::family::Target;
 use serde_json::{Value, json};
 
+use crate::build::toolchain::{self, Found, Installed, Origin, Set, Tool, ToolError};
 use crate::input::InputError;
-use crate::toolchain::{self, Found, Installed, Origin, Set, Tool, ToolError};
 
 use super::args::{ToolchainArgs, ToolchainCommand};
 use super::output::{Done, Failure, Progress, table};

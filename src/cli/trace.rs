@@ -7,16 +7,17 @@ use std::sync::Arc;
 use peerwarp_codegen::family::Family;
 use serde_json::json;
 
+use crate::build::pack::Pack;
+use crate::families::moe::MoeProblem;
+use crate::families::moe::run::{MoeGpu, MoeTuning};
+use crate::families::moe::scenario;
+use crate::harness::trace::clock::{ClockLine, ClockOffset};
+use crate::harness::trace::clocks::{Clocks, ClocksError};
+use crate::harness::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
 use crate::input::{InputError, nearest};
-use crate::moe::MoeProblem;
-use crate::moe_run::{MoeGpu, MoeTuning};
-use crate::moe_scenario;
-use crate::pack::Pack;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::image::{Images, Jit};
-use crate::runtime::{Clocks, Launched, World, WorldOptions};
-use crate::trace::clock::{ClockLine, ClockOffset};
-use crate::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
+use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TraceArgs;
@@ -35,7 +36,7 @@ pub(super) fn trace(app: &App, args: &TraceArgs, style: Style) -> Result<Done, F
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let (problem, tuning) = moe_scenario::problem(&variants, &inputs)?;
+    let (problem, tuning) = scenario::problem(&variants, &inputs)?;
     let tuning = with_round_trip(tuning, settings.as_deref())?;
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
@@ -76,6 +77,15 @@ fn traced_pack(folder: &Path, tuning: &MoeTuning) -> Result<Pack, InputError> {
         return Err(error);
     }
     Ok(pack)
+}
+
+impl From<ClocksError> for Failure {
+    fn from(error: ClocksError) -> Failure {
+        match error {
+            ClocksError::Runtime(e) => e.into(),
+            ClocksError::Clock(e) => InputError::malformed("clocks", "", e, "records of all ranks").into(),
+        }
+    }
 }
 
 /// Rounds on one clock.
@@ -224,7 +234,7 @@ fn report(summary: &Summary) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::trace::tests::sample;
+    use crate::harness::trace::tests::sample;
 
     #[test]
     fn the_report_says_where_the_time_went() {

@@ -9,18 +9,18 @@ use std::time::Duration;
 use peerwarp_codegen::family::{Choice, Target};
 use serde_json::json;
 
+use crate::families::moe::MoeShape;
+use crate::families::moe::kernels::{Dispatch, Layout};
+use crate::harness::request::{Request, Scope};
+use crate::harness::tune::gpu::{Effort, OnGpus};
+use crate::harness::tune::{
+    End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
+};
 use crate::input::{self, InputError};
-use crate::kernels::moe::{Dispatch, Layout};
-use crate::moe::MoeShape;
-use crate::request::{Request, Scope};
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::cuda::Nvrtc;
 use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions};
-use crate::tune::gpu::{Effort, OnGpus};
-use crate::tune::{
-    End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
-};
 
 use super::App;
 use super::args::{Selection, TuneArgs};
@@ -296,10 +296,16 @@ fn text(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> String
 mod tests {
     use super::*;
     use crate::cli::args::When;
-    use crate::tune::record_for_tests;
+    use crate::harness::tune::record_for_tests;
 
-    const SHAPE: MoeShape =
-        MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: crate::moe::RowDtype::Bf16 };
+    const SHAPE: MoeShape = MoeShape {
+        hidden: 64,
+        experts: 8,
+        topk: 2,
+        tokens: 4,
+        ranks: 2,
+        dtype: crate::families::moe::RowDtype::Bf16,
+    };
 
     #[test]
     fn text_sets_tuned_times_beside_others() {

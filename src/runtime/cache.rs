@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
-use crate::replace::Replacement;
+use crate::build::replace::Replacement;
 
 /// First bytes of an entry; the number is the format's.
 const MAGIC: &[u8; 8] = b"PWMODUL1";

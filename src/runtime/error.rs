@@ -19,13 +19,10 @@ pub enum RuntimeError {
     },
     /// What a kernel recorded cannot be read.
     #[error(transparent)]
-    Timeline(#[from] crate::trace::TimelineError),
-    /// The clocks of GPUs cannot be compared.
-    #[error(transparent)]
-    Clock(#[from] crate::trace::clock::ClockError),
+    Timeline(#[from] super::recording::TimelineError),
     /// A compiler is missing or cannot be used.
     #[error(transparent)]
-    Tool(#[from] crate::toolchain::ToolError),
+    Tool(#[from] crate::build::toolchain::ToolError),
     /// The driver is there and too old.
     #[error("the driver supports {found} and {needed} is needed: install {install}")]
     DriverTooOld {
@@ -130,7 +127,7 @@ pub enum RuntimeError {
     },
     /// A kernel's source cannot be had.
     #[error(transparent)]
-    Emit(#[from] crate::emit::EmitError),
+    Emit(#[from] crate::build::emit::EmitError),
     /// The file system refused.
     #[error("{}: {reason}", .path.display())]
     Io {
@@ -141,7 +138,7 @@ pub enum RuntimeError {
     },
     /// Ranks did not come together, or one of them is gone.
     #[error(transparent)]
-    Form(#[from] super::form::FormError),
+    Form(#[from] super::net::FormError),
     /// A wait on a GPU ran out of time, here or on another rank.
     #[error(transparent)]
     Aborted(Box<Aborted>),

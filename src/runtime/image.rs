@@ -6,7 +6,7 @@ use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
-use crate::emit;
+use crate::build::emit;
 
 /// A compiled kernel, and what is needed to launch it.
 #[derive(Clone, Debug)]
@@ -91,8 +91,8 @@ impl Images for Jit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::moe::{MoeShape, RowDtype};
-    use crate::moe_run::MoeTuning;
+    use crate::families::moe::run::MoeTuning;
+    use crate::families::moe::{MoeShape, RowDtype};
     use peerwarp_codegen::family::{CudaArch, Family, HipArch};
 
     #[test]

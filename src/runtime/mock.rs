@@ -28,7 +28,7 @@ pub(crate) struct Uncompiled;
 
 impl Images for Uncompiled {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage> {
-        let kernel = crate::emit::trace(variant, target.warp_size())?;
+        let kernel = crate::build::emit::trace(variant, target.warp_size())?;
         let source = print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
         Ok(KernelImage {
             variant: kernel.into_kernel().variant,

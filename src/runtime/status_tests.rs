@@ -1,8 +1,8 @@
 use peerwarp_codegen::family::{CudaArch, Target};
 
 use super::*;
-use crate::moe::{MoeShape, RowDtype};
-use crate::moe_run::MoeTuning;
+use crate::families::moe::run::MoeTuning;
+use crate::families::moe::{MoeShape, RowDtype};
 use peerwarp_codegen::family::Family;
 
 fn names() -> Vec<KernelNames> {

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
-use super::processes::Processes;
+use super::net::processes::Processes;
 
 /// A rank of this process.
 #[derive(Clone, Debug)]

@@ -4,16 +4,16 @@ use std::sync::Arc;
 
 use peerwarp_codegen::print::Timeline;
 
+use super::Recording;
 use super::RuntimeError;
 use super::args::KernelArgs;
 use super::gpu::{Gpu, RawStream};
 use super::handles::Buffer;
 use super::image::KernelImage;
-use crate::trace::Recording;
 
 /// Where one kernel of one rank records its timeline.
 #[derive(Debug)]
-pub(super) struct Recorder {
+pub(crate) struct Recorder {
     label: String,
     kernel: String,
     rank: u32,

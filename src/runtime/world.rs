@@ -1,5 +1,6 @@
 //! The ranks that run kernels together, and the memory that they share.
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
@@ -10,14 +11,14 @@ use serde::de::DeserializeOwned;
 
 use super::RuntimeError;
 use super::args::KernelArgs;
-use super::form::FormError;
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawStream, Sharing};
 use super::handles::LoadedKernel;
 use super::image::KernelImage;
-use super::launcher::Launched;
-use super::links::Links;
-use super::processes::Processes;
-use super::rendezvous::Card;
+use super::net::FormError;
+use super::net::Launched;
+use super::net::links::Links;
+use super::net::processes::Processes;
+use super::net::rendezvous::Card;
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
 
@@ -68,7 +69,8 @@ struct Cleared {
     ptr: DevicePtr,
     bytes: u64,
     value: u8,
-    alive: Weak<()>,
+    /// What keeps the memory.
+    owner: Weak<dyn Any + Send + Sync>,
 }
 
 /// The ranks that run kernels together: all in this process, or each in a process of its own, with a GPU each.
@@ -172,7 +174,7 @@ impl World {
     }
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
-    pub(super) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
+    pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_multiprocessors);
         LoadedKernel::new(gpu, &image.module, &image.entry, LaunchConfig { exclusive_sm_bytes, ..shape })
@@ -235,18 +237,18 @@ impl World {
         Ok(args)
     }
 
-    /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner` is alive. Does
-    /// not wait for it.
-    pub(super) fn clear(
+    /// Sets all bytes of a member's memory to a value, now and at every [`World::reset`] as long as `owner`, which keeps the
+    /// memory, is alive. Does not wait for it.
+    pub(crate) fn clear(
         &self,
         member: usize,
         (ptr, bytes): (DevicePtr, u64),
         value: u8,
-        owner: &Arc<()>,
+        owner: &Arc<dyn Any + Send + Sync>,
     ) -> Result<(), RuntimeError> {
         let gpu = Arc::clone(&self.members[member].gpu);
         gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
-        lock(&self.cleared).push(Cleared { gpu, ptr, bytes, value, alive: Arc::downgrade(owner) });
+        lock(&self.cleared).push(Cleared { gpu, ptr, bytes, value, owner: Arc::downgrade(owner) });
         Ok(())
     }
 
@@ -322,10 +324,13 @@ impl World {
 
     fn clear_all(&self) -> Result<(), RuntimeError> {
         let mut cleared = lock(&self.cleared);
-        cleared.retain(|c| c.alive.strong_count() > 0);
+        cleared.retain(|c| c.owner.strong_count() > 0);
+        // Held until all is cleared: another thread may drop an operation meanwhile.
+        let held: Vec<_> = cleared.iter().map(|c| (c, c.owner.upgrade())).collect();
         let status = (0..self.members.len())
             .map(|m| (&self.members[m].gpu, self.own_status(m), size_of::<Status>() as u64, 0));
-        let cleared = cleared.iter().map(|c| (&c.gpu, c.ptr, c.bytes, c.value));
+        let cleared = held.iter().filter(|(_, owner)| owner.is_some());
+        let cleared = cleared.map(|(c, _)| (&c.gpu, c.ptr, c.bytes, c.value));
         for (gpu, ptr, bytes, value) in status.chain(cleared) {
             gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
         }

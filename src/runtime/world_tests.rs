@@ -2,7 +2,7 @@ use std::process::{Child, Command};
 use std::thread::spawn;
 
 use super::super::mock::{Machine, MockGpu};
-use super::super::rendezvous::tests::free_address;
+use super::super::net::free_address;
 use super::*;
 
 fn options() -> WorldOptions {
@@ -83,7 +83,7 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
     let machine = Arc::new(Machine::default());
     let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
     let flags = world.allocate(64).unwrap();
-    let alive = Arc::new(());
+    let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
     world.clear(0, (flags.bases(0)[0], 8), 0, &alive).unwrap();
     write_all(&world, 1, &flags);
     // As a kernel on rank 1 does it.

@@ -4,9 +4,9 @@
 use std::fs;
 use std::path::PathBuf;
 
+use peerwarp::build::pack::Pack;
 use peerwarp::codegen::family::Family;
-use peerwarp::kernels::moe::{Combine, Dispatch};
-use peerwarp::pack::Pack;
+use peerwarp::families::moe::kernels::{Combine, Dispatch};
 use peerwarp::runtime::image::Images;
 
 use super::support::{Place, Ran, names};

@@ -45,8 +45,8 @@ fn every_dtype_and_way_of_routing_works() {
         assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
     }
     let ids: Vec<i32> = (0..2 * 3 * 3).map(|i| if i % 5 == 0 { -1 } else { i % 6 }).collect();
-    let array = peerwarp::npy::Array { shape: vec![2, 3, 3], data: ids };
-    place.write("r.npy", peerwarp::npy::write(&array));
+    let array = peerwarp::families::moe::npy::Array { shape: vec![2, 3, 3], data: ids };
+    place.write("r.npy", peerwarp::families::moe::npy::write(&array));
     for (sizes, tokens) in [("--tokens 4 --ranks 2", 4), ("", 3)] {
         for command in ["run", "check --seeds 2"] {
             let command =

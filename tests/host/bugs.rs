@@ -1,9 +1,9 @@
 //! Printer bugs, planted one at a time in the emitted text: each must be caught. What they are planted in is clean over
 //! the same seeds.
 
-use peerwarp::kernels::moe::{Layout, Protocol};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::families::moe::kernels::{Layout, Protocol};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use rayon::prelude::*;
 
 use crate::build::{Language, Mode, Program, Text};

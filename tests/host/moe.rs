@@ -3,9 +3,9 @@
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::verify;
 use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
-use peerwarp::kernels::moe::RoundTrip;
-use peerwarp::moe::MoeProblem;
-use peerwarp::moe_run::{Expected, MoeTuning, Round};
+use peerwarp::families::moe::MoeProblem;
+use peerwarp::families::moe::kernels::RoundTrip;
+use peerwarp::families::moe::run::{Expected, MoeTuning, Round};
 
 use crate::build::{Language, Mode, Program, Text};
 use crate::job::{Emitted, Job, Run};

@@ -1,8 +1,8 @@
 //! Dispatch and combine as emitted, on small shapes, bit for bit against the reference, with every access checked.
 
-use peerwarp::kernels::moe::{Hook, Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
 use crate::build::{Language, Mode};
 use crate::moe::{MoeHost, Plan};

@@ -3,11 +3,12 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{SiteKind, TimelineSite};
-use peerwarp::kernels::clock::ClockSync;
-use peerwarp::moe::{MoeProblem, MoeShape, RowDtype};
-use peerwarp::moe_run::MoeTuning;
-use peerwarp::trace::clock::{ClockLine, ClockOffset, offsets};
-use peerwarp::trace::{Event, Recording, Trace, matches};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
+use peerwarp::harness::trace::clock::{ClockLine, ClockOffset, offsets};
+use peerwarp::harness::trace::sync::ClockSync;
+use peerwarp::harness::trace::{Trace, matches};
+use peerwarp::runtime::{Event, Recording};
 
 use crate::build::{Language, Mode, Program, Text};
 use crate::job::{Emitted, Job, timeline_of};
@@ -67,7 +68,7 @@ fn wrong(trace: &Trace, emitted: &[Emitted]) -> Result<(), String> {
         }
         let mut first = 0;
         for role in &kernel.roles {
-            let of = |w: &&peerwarp::trace::Warp| (first..first + role.blocks).contains(&w.block);
+            let of = |w: &&peerwarp::runtime::Warp| (first..first + role.blocks).contains(&w.block);
             if r.warps.iter().filter(of).any(|w| r.site(w.role).role != role.name) {
                 return Err(at("a warp has another role"));
             }
@@ -96,7 +97,7 @@ fn wrong(trace: &Trace, emitted: &[Emitted]) -> Result<(), String> {
         };
         let of_kind = |e: &&Event, kind| r.site(e.site).kind == kind && signalled(e);
         let ended = |kind| r.events().filter(|(_, e)| of_kind(e, kind)).count();
-        let signals = |w: &peerwarp::trace::Warp| {
+        let signals = |w: &peerwarp::runtime::Warp| {
             let of = |kind| w.events.iter().filter(move |e| of_kind(e, kind));
             of(SiteKind::Send).zip(of(SiteKind::Signal)).all(|(a, b)| {
                 (a.index, a.peers) == (b.index, b.peers) && a.begin_ns <= b.begin_ns && a.end_ns >= b.end_ns

@@ -1,9 +1,9 @@
 //! Waits that expire: nothing hangs, and the record says who waited for whom, where, and for what.
 
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::kernels::moe::Protocol;
-use peerwarp::moe::{MoeProblem, MoeShape, RowDtype};
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::families::moe::kernels::Protocol;
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
 
 use crate::build::{Language, Mode};
 use crate::job::STATUS;
@@ -27,7 +27,7 @@ struct Status {
     seen: u32,
 }
 
-const SOURCE: &str = include_str!("../../src/kernels/moe/records.rs");
+const SOURCE: &str = include_str!("../../src/families/moe/kernels/records.rs");
 
 #[test]
 fn a_rank_that_does_not_launch_is_named() {

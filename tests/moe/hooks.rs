@@ -6,9 +6,11 @@ use peerwarp::codegen::dsl::prelude::*;
 use peerwarp::codegen::family::{Family, Illegal, Legal};
 use peerwarp::codegen::ir::{Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
-use peerwarp::kernels::moe::{Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with};
-use peerwarp::moe::{Routing, RowDtype};
-use peerwarp::reference::{self, Tokens};
+use peerwarp::families::moe::kernels::{
+    Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with,
+};
+use peerwarp::families::moe::reference::{self, Tokens};
+use peerwarp::families::moe::{Routing, RowDtype};
 
 /// Dispatch that brings rows without their negative elements.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -43,7 +45,7 @@ impl ReluDispatch {
             vectors: 1,
             chunk: 2,
             dedup: self.dedup,
-            // Of packets, combine hears who has begun, and there is none here.
+            // Of packets, combine awaits that all ranks are ready, and there is none here.
             protocol: Protocol::Flags,
         }
     }
@@ -82,7 +84,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         let tokens = [0, 1].map(|rank| {
             let n = routing.ids[rank as usize].len() / 2;
             let row: Vec<f32> = (0..n * 40).map(|i| value(rank, i)).collect();
-            Tokens { rows: reference::encode(Dtype::Fp16, &row), scales: vec![] }
+            Tokens { rows: peerwarp::harness::elements::encode(Dtype::Fp16, &row), scales: vec![] }
         });
         for rank in 0..2 {
             let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
@@ -105,7 +107,11 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
                     Layout::Experts => i,
                     Layout::Tokens => (entry.source * 3 + entry.token) as usize,
                 };
-                assert_eq!(got[i * 80..(i + 1) * 80], reference::encode(Dtype::Fp16, &want), "{entry:?}");
+                assert_eq!(
+                    got[i * 80..(i + 1) * 80],
+                    peerwarp::harness::elements::encode(Dtype::Fp16, &want),
+                    "{entry:?}"
+                );
             }
         }
     }

@@ -2,10 +2,10 @@
 
 use peerwarp::codegen::family::{Family, Illegal, Legal, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Layout, Protocol};
+use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Protocol};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeShape, RowDtype};
 use peerwarp::models;
-use peerwarp::moe::{MoeShape, RowDtype};
-use peerwarp::moe_run::MoeTuning;
 
 use crate::support::shape;
 
@@ -57,7 +57,7 @@ fn limits_are_reached_but_not_passed() {
     dispatch(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
     combine(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
     // A launch that only sends need not be resident together with blocks that receive.
-    let phase = peerwarp::kernels::moe::Phase::Send;
+    let phase = peerwarp::families::moe::kernels::Phase::Send;
     dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();
     combine(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 96, 64)).unwrap();
 }

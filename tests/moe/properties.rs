@@ -3,13 +3,13 @@
 use peerwarp::codegen::family::{Choice, Family, Target};
 use peerwarp::codegen::ir;
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use proptest::prelude::*;
 use proptest::sample::select;
 
-use crate::support::{run, run_sim};
+use crate::support::{in_one_launch, run, run_sim};
 
 fn shapes() -> impl Strategy<Value = MoeShape> {
     let dtype = select(RowDtype::ALL);
@@ -122,7 +122,7 @@ proptest! {
         if let Some(fused) = round_trip(&tuning) {
             prints(&fused);
             prop_assert_eq!(&RoundTrip::parse_variant(&fused.variant_name()).unwrap(), &fused);
-            run_sim(&MoeSim::fused(&problem, &fused, 2).unwrap(), problem.seed);
+            run_sim(&in_one_launch(&problem, &fused, 2), problem.seed);
         }
     }
 

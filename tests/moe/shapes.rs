@@ -3,11 +3,11 @@
 use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::kernels::moe::{Hook, Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 
-use crate::support::{modes, run, run_fused, run_ids, run_sim, shape, small};
+use crate::support::{apart, in_one_launch, modes, run, run_fused, run_ids, run_sim, shape, small};
 
 /// Three rounds of uniform routing with other tokens, ids and numbers of tokens in each, in all four modes.
 fn run_ragged(shape: &MoeShape) {
@@ -120,7 +120,7 @@ fn hidden_sizes_from_8_to_7168() {
         let shape = MoeShape { dtype, ..shape(7168, 16, 4, 2, 2) };
         let problem = MoeProblem::uniform(shape, &[2, 1], 9).unwrap();
         run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
-        run_sim(&MoeSim::fused(&problem, &RoundTrip::defaults(&shape).unwrap(), 2).unwrap(), 9);
+        run_sim(&in_one_launch(&problem, &RoundTrip::defaults(&shape).unwrap(), 2), 9);
     }
 }
 
@@ -216,12 +216,12 @@ fn epochs_that_wrap_around() {
     let shape = shape(32, 8, 2, 3, 3);
     let problem = MoeProblem::uniform(shape, &[3, 0, 2], 7).unwrap();
     for tuning in modes(&small(&shape)) {
-        let mut sim = MoeSim::new(&problem, &tuning, 6).unwrap();
+        let mut sim = apart(&problem, &tuning, 6);
         sim.start_after(u32::MAX - 3).unwrap();
         run_sim(&sim, 7);
     }
     let fused = RoundTrip::defaults(&shape).unwrap().small();
-    let mut sim = MoeSim::fused(&problem, &fused, 6).unwrap();
+    let mut sim = in_one_launch(&problem, &fused, 6);
     sim.start_after(u32::MAX - 3).unwrap();
     run_sim(&sim, 7);
 }

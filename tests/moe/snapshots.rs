@@ -2,8 +2,8 @@
 
 use peerwarp::codegen::family::{Family, Target};
 use peerwarp::codegen::print::{self, EmitInfo};
-use peerwarp::kernels::moe::RoundTrip;
-use peerwarp::moe_run::MoeTuning;
+use peerwarp::families::moe::kernels::RoundTrip;
+use peerwarp::families::moe::run::MoeTuning;
 
 use crate::support::{shape, small};
 

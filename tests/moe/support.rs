@@ -1,9 +1,13 @@
 //! What the tests of MoE kernels share.
 
+use std::sync::Arc;
+
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::kernels::moe::{Layout, Protocol, RoundTrip};
-use peerwarp::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::moe_run::{Errors, MoeSim, MoeTuning};
+use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
+use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use peerwarp::harness::session::SimSession;
+use peerwarp::harness::verdict::Verdict;
 
 /// A shape in bf16.
 pub fn shape(hidden: u32, experts: u32, topk: u32, tokens: u32, ranks: u32) -> MoeShape {
@@ -38,23 +42,35 @@ pub fn modes(tuning: &MoeTuning) -> Vec<MoeTuning> {
     modes.map(tuned).into_iter().filter(|t| t.check(&t.dispatch.shape()).is_ok()).collect()
 }
 
+/// Rounds of dispatch, expert and combine on simulated ranks.
+pub fn apart(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> SimSession {
+    let rounds = MoeRounds::new(problem, tuning, rounds).unwrap_or_else(|e| panic!("{e}"));
+    SimSession::new(Arc::new(rounds)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+/// Rounds in one launch each.
+pub fn in_one_launch(problem: &MoeProblem, config: &RoundTrip, rounds: u32) -> SimSession {
+    let rounds = MoeRounds::in_one_launch(problem, config, rounds).unwrap_or_else(|e| panic!("{e}"));
+    SimSession::new(Arc::new(rounds)).unwrap_or_else(|e| panic!("{e}"))
+}
+
 /// Runs rounds of a problem under a schedule of each kind; all must be clean and right in every bit.
-pub fn run(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Errors {
-    run_sim(&MoeSim::new(problem, tuning, rounds).unwrap_or_else(|e| panic!("{e}")), problem.seed)
+pub fn run(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Verdict {
+    run_sim(&apart(problem, tuning, rounds), problem.seed)
 }
 
 /// As [`run`].
-pub fn run_sim(sim: &MoeSim, seed: u64) -> Errors {
-    let mut errors = Errors::default();
+pub fn run_sim(sim: &SimSession, seed: u64) -> Verdict {
+    let mut verdict = Verdict::default();
     for strategy in [Strategy::Random, Strategy::Adversarial] {
-        let run = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
-        if let Some(findings) = &run.findings {
-            panic!("{:?}, {strategy:?}: {findings}", sim.variants());
+        let variants = sim.problem().variants();
+        match sim.run(&Options::default().with_seed(seed).with_strategy(strategy)) {
+            Err(findings) => panic!("{variants:?}, {strategy:?}: {findings}"),
+            Ok(ran) => verdict = ran.verdict,
         }
-        errors = run.errors.unwrap_or_default();
-        assert!(run.ok, "{:?}, {strategy:?}: {errors:?}", sim.variants());
+        assert!(verdict.ok(), "{variants:?}, {strategy:?}: {verdict:?}");
     }
-    errors
+    verdict
 }
 
 /// As [`run`], each round in one launch, where a row is a whole number of packets.
@@ -62,7 +78,7 @@ pub fn run_fused(problem: &MoeProblem, rounds: u32) {
     let config = RoundTrip::defaults(&problem.shape).map(RoundTrip::small);
     if let Ok(config) = config.inspect_err(|e| assert!(e.to_string().contains("packets of 16 bytes"), "{e}"))
     {
-        run_sim(&MoeSim::fused(problem, &config, rounds).unwrap(), problem.seed);
+        run_sim(&in_one_launch(problem, &config, rounds), problem.seed);
     }
 }
 

@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 use std::process::Command;
 
+use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::hip_prelude;
-use peerwarp::toolchain::Tool;
 
 use super::{
     Instruction, Plant, avoids, check, folder, output, packet_sources, places, sources, tool, waits,

@@ -9,10 +9,10 @@ use std::collections::HashSet;
 use std::path::PathBuf;
 use std::process::Command;
 
+use peerwarp::build::toolchain::{Tool, find};
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{EmitInfo, Source, emit};
-use peerwarp::kernels::moe::{Combine, Dispatch};
-use peerwarp::toolchain::{Tool, find};
+use peerwarp::families::moe::kernels::{Combine, Dispatch};
 
 /// An instruction of a listing.
 #[derive(Clone, Debug, PartialEq)]

@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
-use peerwarp::toolchain::Tool;
 
 use super::{
     Instruction, Plant, avoids, check, folder, output, packet_sources, places, sources, tool, waits,

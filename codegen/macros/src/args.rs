@@ -146,9 +146,10 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let len = len.map_or_else(|| quote!(1), |(_, len)| len);
     let doc = first_paragraph(&field.attrs);
     let param_spec = quote_spanned!(ty.span()=> #codegen::dsl::ParamSpec);
+    let bound = bound(field, kind, codegen, errors);
     let spec = |len| match &dtype {
-        None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)),
-        Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)),
+        None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)#bound),
+        Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)#bound),
     };
     Some(match optional {
         None => {
@@ -165,6 +166,29 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
             })
         }
     })
+}
+
+/// What says that a field's memory is the caller's, `#[input]` or `#[output]`: nothing if it is the operation's own.
+fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
+    let named = |name: &str| field.attrs.iter().find(|a| a.path().is_ident(name));
+    let (attr, binding) = match (named("input"), named("output")) {
+        (None, None) => return None,
+        (Some(attr), None) => (attr, quote!(Input)),
+        (None, Some(attr)) => (attr, quote!(Output)),
+        (Some(_), Some(second)) => {
+            errors.at(
+                second.span(),
+                "a parameter is `#[input]` or `#[output]`: what is read and written is an output",
+            );
+            return None;
+        }
+    };
+    if !matches!(kind, "Ptr" | "AnyPtr") {
+        let message =
+            format!("the caller passes memory of its own GPU, Ptr or AnyPtr: `{kind}` is the operation's");
+        errors.at(attr.span(), message);
+    }
+    Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
 }
 
 /// `T` of `Option<T>`.

@@ -50,13 +50,13 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// `AnyPtr`, `AnySym` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
 /// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
 /// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group))]
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     derive(item, args::expand)
 }
 
 /// Puts a pack, a folder that `peerwarp pack` wrote, into the program: `include_pack!("kernels")` is a
-/// `peerwarp::pack::Embedded`, which can be the value of a `static`. The path is relative to the folder of `Cargo.toml`.
+/// `peerwarp::build::pack::Embedded`, which can be the value of a `static`. The path is relative to the folder of `Cargo.toml`.
 ///
 /// The pack is checked while the program is compiled: its manifest must be of this version of Peerwarp, and every object
 /// must be the one that the manifest means. The program is compiled again when a file of the pack changes.

@@ -9,7 +9,7 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 use syn::LitStr;
 
-/// The version of the manifest that is understood; `peerwarp::pack::SCHEMA` in the expansion must be the same.
+/// The version of the manifest that is understood; `peerwarp::build::pack::SCHEMA` in the expansion must be the same.
 const SCHEMA: u64 = 1;
 
 const MANIFEST: &str = "pack.json";
@@ -26,10 +26,10 @@ pub fn expand(input: TokenStream, root: &Path, peerwarp: &TokenStream) -> syn::R
     let schema = SCHEMA as u32;
     Ok(quote! {{
         const _: () = ::core::assert!(
-            #peerwarp::pack::SCHEMA == #schema,
+            #peerwarp::build::pack::SCHEMA == #schema,
             "peerwarp and peerwarp-macros are of different versions",
         );
-        #peerwarp::pack::Embedded::checked(::core::include_str!(#manifest), &[#(#objects),*])
+        #peerwarp::build::pack::Embedded::checked(::core::include_str!(#manifest), &[#(#objects),*])
     }})
 }
 

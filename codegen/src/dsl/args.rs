@@ -4,6 +4,18 @@ use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
 use crate::ir::{Dtype, Loc, ParamId, ParamKind};
 
+/// Whose a parameter's memory is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Binding {
+    /// The caller's, which the kernel reads: `#[input]`.
+    Input,
+    /// The caller's, which the kernel writes: `#[output]`.
+    Output,
+    /// The operation's own: whoever makes the operation allocates it, and it lasts from launch to launch.
+    #[default]
+    State,
+}
+
 /// A parameter of a kernel: what the runtime has to pass, and what the simulator and the manifest need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamSpec {
@@ -17,17 +29,39 @@ pub struct ParamSpec {
     pub len: u64,
     /// First paragraph of the field's doc comment.
     pub doc: String,
+    /// Whose memory it is.
+    pub binding: Binding,
 }
 
 impl ParamSpec {
     /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Flags`, `EpochWord`, `Val<T>`.
     pub fn of<A: TypedArg>(name: &str, len: u64, doc: &str) -> ParamSpec {
-        ParamSpec { name: name.into(), kind: A::KIND, dtype: A::DTYPE, len, doc: doc.into() }
+        ParamSpec::new::<A>(name, len, A::DTYPE, doc)
     }
 
     /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`.
     pub fn erased<A: ErasedArg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
-        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into() }
+        ParamSpec::new::<A>(name, len, dtype, doc)
+    }
+
+    fn new<A: Arg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
+        let binding = Binding::default();
+        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding }
+    }
+
+    /// The same, of memory that is the caller's or the operation's own.
+    #[must_use]
+    pub fn bound(self, binding: Binding) -> ParamSpec {
+        ParamSpec { binding, ..self }
+    }
+
+    /// Bytes of its memory on each rank.
+    pub fn bytes(&self) -> u64 {
+        match self.kind {
+            // The epoch, and room beside it for what counts blocks.
+            ParamKind::EpochWord => 8,
+            kind => self.len * u64::from(kind.element_bytes(self.dtype)),
+        }
     }
 }
 

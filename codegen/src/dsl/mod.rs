@@ -78,7 +78,7 @@ mod var;
 pub use peerwarp_macros::KernelArgs;
 
 pub use any::AnyTile;
-pub use args::{Arg, Binder, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;

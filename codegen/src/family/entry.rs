@@ -1,6 +1,6 @@
 //! Families behind an object-safe trait, so that the command line can go over all of them, a stranger's too.
 
-use std::{any::Any, fmt, marker::PhantomData};
+use std::{any::Any, fmt, marker::PhantomData, sync::Arc};
 
 use super::{Family, FamilyError, FieldInfo, NameError, Value, suggest::nearest};
 use crate::{dsl::ParamSpec, ir::Kernel};
@@ -56,7 +56,7 @@ pub trait DynConfig: fmt::Debug + Send + Sync + 'static {
 }
 
 /// A configuration of some family.
-pub type Variant = Box<dyn DynConfig>;
+pub type Variant = Arc<dyn DynConfig>;
 
 /// A configuration behind [`DynConfig`]. A type of its own: were `F` itself to implement the trait, calls of methods
 /// that both traits have would be ambiguous.
@@ -64,7 +64,7 @@ pub type Variant = Box<dyn DynConfig>;
 struct Holding<F>(F);
 
 pub(super) fn hold<F: Family>(config: F) -> Variant {
-    Box::new(Holding(config))
+    Arc::new(Holding(config))
 }
 
 impl<F: Family> DynConfig for Holding<F> {

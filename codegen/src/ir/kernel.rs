@@ -152,6 +152,14 @@ impl Param {
 }
 
 impl ParamKind {
+    /// Whether every rank has one that every rank can reach.
+    pub const fn is_symmetric(self) -> bool {
+        match self {
+            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => true,
+            ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
+        }
+    }
+
     /// Bytes of memory that an element of a type takes in such a parameter.
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {

@@ -27,7 +27,7 @@ macro_rules! template {
     ($($part:literal),+) => {
         Template {
             name: concat!($($part),+),
-            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/../templates/", $($part,)+ ".hbs")),
+            text: include_str!(concat!(env!("CARGO_MANIFEST_DIR"), "/templates/", $($part,)+ ".hbs")),
         }
     };
 }

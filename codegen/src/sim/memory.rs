@@ -111,6 +111,12 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         self.rank
     }
 
+    /// Size of a buffer in bytes.
+    pub fn size(&self, name: &str) -> Result<u64, SimError> {
+        let buffer = self.world.machine.find(name)?;
+        Ok(self.world.machine.buffers[buffer].bytes)
+    }
+
     /// Copies elements out of a buffer; `range` counts elements of type `T`.
     pub fn read<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<Vec<T>, SimError> {
         let (buffer, from, to) = self.range::<T>(name, range.clone())?;

@@ -4,9 +4,10 @@ use std::sync::Arc;
 
 use peerwarp::codegen::ir::{ParamKind, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Memory};
+use peerwarp::harness::elements::{decode, encode, round};
+use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
+use peerwarp::harness::verdict::Verdict;
 use peerwarp::prelude::*;
-use peerwarp::reference::{decode, encode, round};
-use peerwarp::scenario::{Inputs, Prepared, Scenario, ScenarioError, Verdict};
 
 use crate::config::AddAllGather;
 

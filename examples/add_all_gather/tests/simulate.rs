@@ -2,8 +2,8 @@
 
 use add_all_gather::AddAllGather;
 use peerwarp::codegen::sim::{Options, Strategy};
+use peerwarp::harness::scenario::{Inputs, Scenario};
 use peerwarp::prelude::*;
-use peerwarp::scenario::{Inputs, Scenario};
 use proptest::prelude::*;
 
 fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {

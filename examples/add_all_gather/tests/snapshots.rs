@@ -1,8 +1,8 @@
 //! What the kernel is traced to and what is emitted for it: a change shows up here, line by line.
 
 use add_all_gather::AddAllGather;
+use peerwarp::build::emit;
 use peerwarp::codegen::family::Target;
-use peerwarp::emit;
 use peerwarp::prelude::*;
 
 /// 2500 elements: two full chunks and a rest.

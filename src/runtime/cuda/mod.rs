@@ -3,11 +3,9 @@
 mod gpu;
 mod memory;
 mod nvrtc;
-mod slices;
 
 pub use gpu::CudaGpu;
 pub use nvrtc::Nvrtc;
-pub use slices::{RoutedSlices, TokenSlices};
 
 use std::ffi::{CStr, c_char};
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! NVIDIA's run-time compiler, as the runtime asks for kernels.
 
+use crate::build::toolchain;
 use crate::runtime::RuntimeError;
-use crate::toolchain;
 
 /// NVRTC, loaded, with the headers that emitted sources include.
 #[derive(Clone, Debug)]

@@ -1,0 +1,209 @@
+//! From variants to source files.
+
+use std::collections::{BTreeMap, HashMap};
+
+use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
+use peerwarp_codegen::ir::{self, Kernel, Verified};
+use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source, Timeline};
+use rayon::prelude::*;
+use serde::Serialize;
+
+use crate::build::digest::sha256;
+use crate::build::tree::{MANIFEST, Tree};
+use crate::input::InputError;
+use crate::input::from_family;
+
+/// Why a variant cannot be emitted.
+#[derive(Debug, thiserror::Error)]
+pub enum EmitError {
+    /// The configuration or the target cannot be had.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// The kernel is wrong.
+    #[error("{variant}: {message}")]
+    Kernel {
+        /// Which variant.
+        variant: String,
+        /// What is wrong with it, with the author's file and line.
+        message: String,
+    },
+}
+
+/// Traces a variant for a target's warps, and verifies what comes out.
+pub fn trace(variant: &dyn DynConfig, warp_size: u32) -> Result<Verified, EmitError> {
+    let wrong = |message: String| EmitError::Kernel { variant: variant.variant_name(), message };
+    let kernel = variant.trace(warp_size).map_err(|e| match e {
+        FamilyError::Trace(e) => wrong(e.to_string()),
+        other => EmitError::Input(from_family(other)),
+    })?;
+    verified(kernel)
+}
+
+/// Verifies a kernel.
+pub(crate) fn verified(kernel: Kernel) -> Result<Verified, EmitError> {
+    let variant = kernel.variant.clone();
+    ir::verify(kernel).map_err(|errors| EmitError::Kernel { variant, message: errors.to_string() })
+}
+
+/// The source of a variant. `program` is the command that can show it; it stands in the banner.
+pub fn source(program: &str, variant: &dyn DynConfig, target: Target) -> Result<Source, EmitError> {
+    printed(program, &trace(variant, target.warp_size())?, target)
+}
+
+/// As [`source`], with a timeline that has room for `slots` records of each warp.
+pub fn source_with_timeline(
+    program: &str,
+    variant: &dyn DynConfig,
+    target: Target,
+    slots: u32,
+) -> Result<Source, EmitError> {
+    with_options(program, &trace(variant, target.warp_size())?, target, Some(slots))
+}
+
+/// As [`source`], of a kernel that was traced for the target's warps.
+pub(crate) fn printed(program: &str, kernel: &Verified, target: Target) -> Result<Source, EmitError> {
+    with_options(program, kernel, target, None)
+}
+
+/// As [`printed`], with a timeline if `timeline` says how many records of a warp it has room for.
+pub(crate) fn with_options(
+    program: &str,
+    kernel: &Verified,
+    target: Target,
+    timeline: Option<u32>,
+) -> Result<Source, EmitError> {
+    let option = timeline.map(|slots| format!(" --timeline {slots}")).unwrap_or_default();
+    let command = format!("{program} show {} --target {target}{option}", kernel.variant);
+    let info = EmitInfo { command: command.clone() };
+    let emitted = match timeline {
+        None => print::emit(kernel, target, &info),
+        Some(slots) => print::emit_with_timeline(kernel, target, &info, slots),
+    };
+    let mut source =
+        emitted.map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })?;
+    source.abi = source.abi.replace(&command, &format!("{command} --header"));
+    Ok(source)
+}
+
+/// One file to emit.
+#[derive(Debug)]
+pub struct Job {
+    /// Folder that it goes to: the model's name.
+    pub label: String,
+    /// What to emit.
+    pub variant: Variant,
+    /// What for.
+    pub target: Target,
+}
+
+/// What `manifest.json` says. A struct, not a map: maps of JSON change their order with a feature of the library.
+#[derive(Serialize)]
+struct Manifest<'a> {
+    generator: &'a str,
+    version: &'static str,
+    kernels: Vec<Entry>,
+    files: Vec<&'a str>,
+    /// Of each file, in hexadecimal.
+    sha256: BTreeMap<&'a str, String>,
+}
+
+/// A source in the manifest.
+#[derive(Clone, Debug, Serialize)]
+struct Entry {
+    file: String,
+    header: String,
+    /// Whose shape it is. The file is in the first one's folder.
+    models: Vec<String>,
+    family: &'static str,
+    variant: String,
+    target: Target,
+    entry: String,
+    grid_blocks: u32,
+    block_threads: u32,
+    shared_bytes: u32,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    exclusive_sm_bytes: Option<u32>,
+    overlaps_previous: bool,
+    args: ArgsLayout,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    timeline: Option<Timeline>,
+}
+
+/// Emits all files, on all cores, and a manifest that lists them. A variant that several models share is emitted once,
+/// into the folder of the first. Sources have timelines if `timeline` says how many records of a warp there is room for.
+/// `tick` is called for each job.
+pub fn tree(
+    program: &str,
+    jobs: &[Job],
+    timeline: Option<u32>,
+    tick: impl Fn() + Sync,
+) -> Result<Tree, EmitError> {
+    let emit = |shared: &(&Job, Vec<String>)| {
+        let (job, models) = shared;
+        let one = file(program, job, models.clone(), timeline);
+        models.iter().for_each(|_| tick());
+        one
+    };
+    // All of them first: then the error that is reported does not depend on timing.
+    let emitted: Vec<Result<(Entry, Source), EmitError>> = once_each(jobs).par_iter().map(emit).collect();
+    let mut tree = Tree::default();
+    let mut kernels: Vec<Entry> = vec![];
+    for one in emitted {
+        let (entry, source) = one?;
+        tree.insert(&entry.file, source.text)?;
+        tree.insert(&entry.header, source.abi)?;
+        kernels.push(entry);
+    }
+    kernels.sort_by(|a, b| a.file.cmp(&b.file));
+    let files = tree.files().map(|f| f.0).collect();
+    let sha256 = tree.files().map(|(path, contents)| (path, sha256(contents))).collect();
+    let manifest =
+        Manifest { generator: program, version: env!("CARGO_PKG_VERSION"), kernels, files, sha256 };
+    let text = serde_json::to_string_pretty(&manifest).expect("has strings for keys");
+    tree.insert(MANIFEST, format!("{text}\n"))?;
+    Ok(tree)
+}
+
+/// The jobs without repetitions, each with the models that it is for.
+fn once_each(jobs: &[Job]) -> Vec<(&Job, Vec<String>)> {
+    let mut places = HashMap::new();
+    let mut once: Vec<(&Job, Vec<String>)> = vec![];
+    for job in jobs {
+        let place = *places.entry((job.variant.variant_name(), job.target)).or_insert(once.len());
+        match once.get_mut(place) {
+            None => once.push((job, vec![job.label.clone()])),
+            Some((_, models)) if models.contains(&job.label) => {}
+            Some((_, models)) => models.push(job.label.clone()),
+        }
+    }
+    once
+}
+
+fn file(
+    program: &str,
+    job: &Job,
+    models: Vec<String>,
+    timeline: Option<u32>,
+) -> Result<(Entry, Source), EmitError> {
+    let kernel = trace(&*job.variant, job.target.warp_size())?;
+    let source = with_options(program, &kernel, job.target, timeline)?;
+    // One folder for an architecture: two of them differ in contents, not in the names of their files.
+    let folder = format!("{}/{}", job.label, job.target.arch());
+    let entry = Entry {
+        file: format!("{folder}/{}", source.file_name),
+        header: format!("{folder}/{}", source.abi_file_name),
+        models,
+        family: job.variant.family().name(),
+        variant: job.variant.variant_name(),
+        target: job.target,
+        entry: source.entry.clone(),
+        grid_blocks: source.launch.grid,
+        block_threads: source.launch.block_threads,
+        shared_bytes: source.launch.shared_bytes,
+        exclusive_sm_bytes: source.launch.exclusive_sm_bytes,
+        overlaps_previous: source.launch.overlaps_previous,
+        args: source.args.clone(),
+        timeline: source.timeline.clone(),
+    };
+    Ok((entry, source))
+}

@@ -1,0 +1,8 @@
+//! From a variant to source text and binaries: emitting, folders of emitted files, compilers, and packs.
+
+pub(crate) mod digest;
+pub mod emit;
+pub mod pack;
+pub(crate) mod replace;
+pub mod toolchain;
+pub mod tree;

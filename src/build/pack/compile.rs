@@ -1,0 +1,279 @@
+//! From emitted source to objects.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use peerwarp_codegen::family::Target;
+use peerwarp_codegen::print::{self, Source};
+use sha2::{Digest, Sha256};
+use tempfile::TempDir;
+
+use crate::build::toolchain::{Found, Nvrtc, Tool, ToolError, find_for, write_lld};
+
+use super::manifest::{Resources, Toolchain};
+use super::usage;
+use crate::build::digest::hex;
+
+/// The compilers for a target, the best first.
+pub(super) fn compilers_for(target: Target) -> &'static [Tool] {
+    match target {
+        // In process: no host compiler is needed, and nothing is started for each kernel.
+        Target::Cuda(_) => &[Tool::Nvrtc, Tool::Nvcc],
+        Target::Hip(_) => &[Tool::Clang, Tool::Zig, Tool::Hipcc],
+    }
+}
+
+/// Why a source could not be compiled.
+#[derive(Debug, thiserror::Error)]
+pub enum CompileError {
+    /// The compiler refuses it.
+    #[error("{compiler} does not compile {entry} for {target}:\n{log}")]
+    Refused {
+        /// Name and version.
+        compiler: String,
+        /// The kernel.
+        entry: String,
+        /// What for.
+        target: Target,
+        /// What the compiler says.
+        log: String,
+    },
+    /// It was compiled, but what it uses cannot be read.
+    #[error("what {entry} uses on {target} cannot be told: {why}")]
+    Usage {
+        /// The kernel.
+        entry: String,
+        /// What for.
+        target: Target,
+        /// What is wrong.
+        why: String,
+    },
+    /// The operating system refused.
+    #[error("{}: {source}", .path.display())]
+    Io {
+        /// Where.
+        path: PathBuf,
+        /// Why.
+        source: std::io::Error,
+    },
+}
+
+/// An object, and what its kernel uses.
+#[derive(Clone, Debug)]
+pub(super) struct Compiled {
+    pub object: Vec<u8>,
+    pub resources: Resources,
+}
+
+/// A compiler that is ready to compile for a target.
+#[derive(Debug)]
+pub(super) struct Compiler {
+    target: Target,
+    toolchain: Toolchain,
+    how: How,
+    /// SHA-256 of includes that are not the compiler's.
+    includes: String,
+}
+
+#[derive(Debug)]
+enum How {
+    Nvrtc(Nvrtc),
+    /// A program, with options that hold paths, and the folder it works in.
+    Program(PathBuf, Vec<String>, TempDir),
+}
+
+impl Compiler {
+    /// The best compiler for a target that is there, out of `choice` if that isn't empty.
+    pub fn find(target: Target, choice: &[Tool]) -> Result<Compiler, CompilerError> {
+        let all = compilers_for(target);
+        let wanted: Vec<Tool> =
+            all.iter().copied().filter(|t| choice.is_empty() || choice.contains(t)).collect();
+        if wanted.is_empty() {
+            return Err(CompilerError::Choice { target, choice: choice.to_vec() });
+        }
+        let mut missing = vec![];
+        for tool in wanted {
+            match find_for(tool, target) {
+                Ok(found) => return Compiler::new(target, &found),
+                Err(e) => missing.push(e),
+            }
+        }
+        Err(CompilerError::None { target, missing })
+    }
+
+    fn new(target: Target, found: &Found) -> Result<Compiler, CompilerError> {
+        let mut includes = String::new();
+        let (how, version) = match found.tool {
+            Tool::Nvrtc => {
+                let nvrtc = Nvrtc::load_from(found)?;
+                let version = nvrtc.version();
+                (How::Nvrtc(nvrtc), version)
+            }
+            _ => {
+                let dir = TempDir::new().map_err(CompilerError::Io)?;
+                let mut paths = vec![];
+                if let (Target::Hip(_), Tool::Clang | Tool::Zig) = (target, found.tool) {
+                    let prelude = print::hip_prelude().map_err(|e| CompilerError::Prelude(e.to_string()))?;
+                    includes = hex(&Sha256::digest(&prelude));
+                    paths = own_includes(found, dir.path(), &prelude).map_err(CompilerError::Io)?;
+                }
+                (How::Program(found.path.clone(), paths, dir), found.version)
+            }
+        };
+        let options = options(found.tool, target).iter().map(|o| (*o).to_owned()).collect();
+        let name = found.tool.name().to_owned();
+        let toolchain = Toolchain { name, version: version.to_string(), options };
+        Ok(Compiler { target, toolchain, how, includes })
+    }
+
+    /// What it is, for the manifest.
+    pub fn toolchain(&self) -> &Toolchain {
+        &self.toolchain
+    }
+
+    /// SHA-256 of all that an object depends on.
+    pub fn inputs(&self, source: &Source) -> String {
+        let Toolchain { name, version, options } = &self.toolchain;
+        let mut hash = Sha256::new();
+        let options = options.join("\n");
+        for part in [name, version, &options, &self.includes, &source.entry, &source.text] {
+            // With lengths, no two lists of parts are the same bytes.
+            hash.update((part.len() as u64).to_le_bytes());
+            hash.update(part);
+        }
+        hex(&hash.finalize())
+    }
+
+    /// Compiles a source that was emitted for this compiler's target.
+    pub fn compile(&self, source: &Source) -> Result<Compiled, CompileError> {
+        let (object, log) = match &self.how {
+            How::Nvrtc(nvrtc) => {
+                let cubin = nvrtc
+                    .compile(&source.file_name, &source.text, &self.toolchain.options)
+                    .map_err(|e| self.refused(source, e.to_string()))?;
+                (cubin.bytes, cubin.log)
+            }
+            How::Program(program, paths, dir) => self.start(program, paths, dir.path(), source)?,
+        };
+        let resources = match self.target {
+            Target::Cuda(_) => usage::from_ptxas(&log, &source.entry),
+            Target::Hip(_) => usage::from_code_object(&object, &source.entry),
+        };
+        let usage = |why| CompileError::Usage { entry: source.entry.clone(), target: self.target, why };
+        Ok(Compiled { object, resources: resources.map_err(usage)? })
+    }
+
+    /// Compiles in a folder of its own: the names of files then are the same every time, and so is the object.
+    fn start(
+        &self,
+        program: &Path,
+        paths: &[String],
+        dir: &Path,
+        source: &Source,
+    ) -> Result<(Vec<u8>, String), CompileError> {
+        let io = |path: &Path| {
+            let path = path.to_owned();
+            move |source| CompileError::Io { path, source }
+        };
+        let work = TempDir::new_in(dir).map_err(io(dir))?;
+        let path = work.path().join(&source.file_name);
+        fs::write(&path, &source.text).map_err(io(&path))?;
+        let mut command = Command::new(program);
+        if self.toolchain.name == Tool::Zig.name() {
+            command.arg("clang");
+        }
+        command.args(&self.toolchain.options).args(paths).args(["-o", "object", &source.file_name]);
+        let out = command.current_dir(work.path()).output().map_err(io(program))?;
+        let log = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+        if !out.status.success() {
+            return Err(self.refused(source, log.into_owned()));
+        }
+        let object = work.path().join("object");
+        Ok((fs::read(&object).map_err(io(&object))?, log.into_owned()))
+    }
+
+    fn refused(&self, source: &Source, log: String) -> CompileError {
+        let compiler = format!("{} {}", self.toolchain.name, self.toolchain.version);
+        CompileError::Refused { compiler, entry: source.entry.clone(), target: self.target, log }
+    }
+}
+
+/// Why there is no compiler.
+#[derive(Debug, thiserror::Error)]
+pub enum CompilerError {
+    /// None is found; says how to get each.
+    #[error("there is no compiler for {target}{}", listed(.missing))]
+    None {
+        /// What for.
+        target: Target,
+        /// Those that would do.
+        missing: Vec<ToolError>,
+    },
+    /// None of those to choose from is for this target.
+    #[error("there is no compiler for {target} among {}: {} would do", names(.choice), names(compilers_for(*.target)))]
+    Choice {
+        /// What for.
+        target: Target,
+        /// Those to choose from.
+        choice: Vec<Tool>,
+    },
+    /// One is found and cannot be loaded.
+    #[error(transparent)]
+    Tool(#[from] ToolError),
+    /// Peerwarp's own include file cannot be had.
+    #[error("{0}")]
+    Prelude(String),
+    /// There is no temporary folder to work in.
+    #[error("temporary folder: {0}")]
+    Io(std::io::Error),
+}
+
+fn names(tools: &[Tool]) -> String {
+    tools.iter().map(|t| t.name()).collect::<Vec<_>>().join(", ")
+}
+
+fn listed(missing: &[ToolError]) -> String {
+    missing.iter().map(|e| format!("\n  {e}")).collect()
+}
+
+/// Options that are the same on every machine.
+fn options(tool: Tool, target: Target) -> Vec<String> {
+    let arch = target.arch();
+    let own = |list: &[&str]| list.iter().map(|o| (*o).to_owned()).collect::<Vec<_>>();
+    match tool {
+        Tool::Nvrtc => {
+            [own(&["--std=c++17", "--ptxas-options=-v"]), vec![format!("--gpu-architecture={arch}")]].concat()
+        }
+        Tool::Nvcc => {
+            [own(&["-std=c++17", "-O3", "-cubin", "-Xptxas", "-v"]), vec![format!("-arch={arch}")]].concat()
+        }
+        _ => {
+            // Without `-fuse-cuid=none` the object would hold a digest of paths.
+            let mut all =
+                own(&["-x", "hip", "--cuda-device-only", "--no-gpu-bundle-output", "-fuse-cuid=none"]);
+            all.push(format!("--offload-arch={arch}"));
+            all.extend(own(&["-std=c++17", "-O3", "-Wall", "-Wno-unused-function"]));
+            if tool != Tool::Hipcc {
+                all.extend(own(&["-nogpuinc", "-nogpulib", "-fdeclspec"]));
+            }
+            all
+        }
+    }
+}
+
+/// Puts the stand-in for ROCm's header into `dir`, and for a zig that has none beside it the linker too. Returns the
+/// options that name them.
+fn own_includes(found: &Found, dir: &Path, prelude: &str) -> std::io::Result<Vec<String>> {
+    let folder = dir.join("include/hip");
+    fs::create_dir_all(&folder)?;
+    fs::write(folder.join("hip_runtime.h"), prelude)?;
+    let mut options = vec![format!("-I{}", dir.join("include").display())];
+    if found.tool == Tool::Zig && !found.path.with_file_name("lld").exists() {
+        let folder = dir.join("bin");
+        fs::create_dir_all(&folder)?;
+        write_lld(&folder.join("lld"), &found.path.to_string_lossy())?;
+        options.push(format!("-B{}", folder.display()));
+    }
+    Ok(options)
+}

@@ -1,0 +1,231 @@
+//! Installs pinned tools into the user's cache directory, from the package index that pip is configured for.
+//!
+//! A set is installed beside its place and then renamed, so that a folder in its place is complete. Its name holds a
+//! digest of what is pinned: other pins go to another folder.
+
+use std::collections::BTreeMap;
+use std::fs::{self, File};
+use std::io;
+use std::os::unix::fs::PermissionsExt;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::sync::LazyLock;
+
+use serde::Deserialize;
+use sha2::{Digest, Sha256};
+
+use super::{InstallError, Tool, cache_dir};
+
+/// Tools that are installed together.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Set {
+    /// What it is called.
+    pub name: String,
+    /// What it brings.
+    pub about: String,
+    /// The version of the tools.
+    pub version: String,
+    /// Megabytes to download.
+    pub megabytes: u32,
+    /// Where each tool is, relative to the set's folder.
+    tools: BTreeMap<Tool, PathBuf>,
+    /// The packages.
+    #[serde(rename = "wheel")]
+    pub wheels: Vec<Wheel>,
+}
+
+/// A pinned package.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Wheel {
+    /// Its name in the index.
+    pub name: String,
+    /// The one version that is installed.
+    pub version: String,
+    /// SHA-256 of its files, one for each platform.
+    pub sha256: Vec<String>,
+}
+
+/// What an installation did.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Installed {
+    /// Nothing: it was there.
+    Already,
+    /// Fetched it.
+    Now,
+}
+
+/// What can be installed.
+pub fn sets() -> &'static [Set] {
+    #[derive(Deserialize)]
+    struct Pins {
+        set: Vec<Set>,
+    }
+    static PINS: LazyLock<Vec<Set>> = LazyLock::new(|| {
+        let pins: Pins =
+            toml::from_str(include_str!("toolchain.toml")).expect("the embedded pins are well-formed");
+        pins.set
+    });
+    &PINS
+}
+
+impl Set {
+    /// The folder it is in, below [`cache_dir`].
+    pub fn folder(&self) -> String {
+        let digest = Sha256::digest(self.requirements());
+        let digest: String = digest.iter().take(4).map(|b| format!("{b:02x}")).collect();
+        format!("{}-{}-{digest}", self.name, self.version)
+    }
+
+    /// The tools it brings.
+    pub fn tools(&self) -> impl Iterator<Item = Tool> {
+        self.tools.keys().copied()
+    }
+
+    /// A requirements file for pip.
+    fn requirements(&self) -> String {
+        let line = |w: &Wheel| {
+            let hashes: String = w.sha256.iter().map(|h| format!(" --hash=sha256:{h}")).collect();
+            format!("{}=={}{hashes}\n", w.name, w.version)
+        };
+        self.wheels.iter().map(line).collect()
+    }
+}
+
+/// Where a tool is once its set is installed in `cache`. `None` if no set brings it.
+pub(super) fn place(tool: Tool, cache: &Path) -> Option<PathBuf> {
+    sets().iter().find_map(|set| Some(cache.join(set.folder()).join(set.tools.get(&tool)?)))
+}
+
+/// Installs a set, unless it is there. Several processes may do so at once: one of them fetches, the others wait.
+///
+/// # Errors
+/// Python or its pip is missing, pip fails (it says why), or the cache directory cannot be written to. What was there
+/// before is left as it was.
+pub fn install(set: &Set) -> Result<Installed, InstallError> {
+    install_to(set, &cache_dir().ok_or(InstallError::NoCache)?, Path::new("python3"))
+}
+
+fn install_to(set: &Set, cache: &Path, python: &Path) -> Result<Installed, InstallError> {
+    let place = cache.join(set.folder());
+    if place.exists() {
+        return Ok(Installed::Already);
+    }
+    fs::create_dir_all(cache).map_err(InstallError::io(cache))?;
+    let _lock = lock(&cache.join(".lock"))?;
+    if place.exists() {
+        return Ok(Installed::Already);
+    }
+    sweep(cache).map_err(InstallError::io(cache))?;
+    let stage = tempfile::Builder::new().prefix(STAGE).tempdir_in(cache).map_err(InstallError::io(cache))?;
+    let pip = Pip::find(set, python, stage.path())?;
+    let new = stage.path().join("new");
+    pip.install(set, stage.path(), &new)?;
+    if let Some(missing) = set.tools.values().find(|p| !new.join(p).exists()) {
+        return Err(InstallError::Incomplete { set: set.name.clone(), missing: missing.clone() });
+    }
+    if let Some(zig) = set.tools.get(&Tool::Zig) {
+        let lld = new.join(zig).with_file_name("lld");
+        write_lld(&lld, "$(dirname \"$0\")/zig").map_err(InstallError::io(&lld))?;
+    }
+    fs::rename(&new, &place).map_err(InstallError::io(&place))?;
+    Ok(Installed::Now)
+}
+
+/// How the folders of unfinished installations begin.
+const STAGE: &str = ".stage-";
+
+/// Waits until no other process installs, and holds off those that come later.
+fn lock(path: &Path) -> Result<File, InstallError> {
+    let file = File::options().create(true).append(true).open(path).map_err(InstallError::io(path))?;
+    file.lock().map_err(InstallError::io(path))?;
+    Ok(file)
+}
+
+/// Removes what installations left that were killed. The lock is held, so none of them is under way.
+fn sweep(cache: &Path) -> io::Result<()> {
+    for entry in fs::read_dir(cache)? {
+        let entry = entry?;
+        if entry.file_name().to_string_lossy().starts_with(STAGE) {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
+}
+
+/// Writes the `lld` that zig's clang looks for beside zig, or in the folder of its option `-B`. Zig has that linker
+/// inside, under another name.
+pub(crate) fn write_lld(path: &Path, zig: &str) -> io::Result<()> {
+    let script = format!("#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec \"{zig}\" ld.lld \"$@\"\n");
+    fs::write(path, script)?;
+    fs::set_permissions(path, fs::Permissions::from_mode(0o755))
+}
+
+/// A Python that has pip.
+struct Pip {
+    python: PathBuf,
+}
+
+impl Pip {
+    /// Python's own pip, or one in a virtual environment in `stage`.
+    fn find(set: &Set, python: &Path, stage: &Path) -> Result<Pip, InstallError> {
+        let started = Command::new(python).args(["-m", "pip", "--version"]).output();
+        let out = started.map_err(|e| {
+            let why =
+                if e.kind() == io::ErrorKind::NotFound { "it is not in PATH".into() } else { e.to_string() };
+            InstallError::Python { set: set.name.clone(), why }
+        })?;
+        if out.status.success() {
+            return Ok(Pip { python: python.to_owned() });
+        }
+        let venv = stage.join("venv");
+        let out = Command::new(python)
+            .args(["-m", "venv"])
+            .arg(&venv)
+            .output()
+            .map_err(InstallError::io(python))?;
+        match out.status.success() {
+            true => Ok(Pip { python: venv.join("bin/python3") }),
+            false => Err(InstallError::Pip { set: set.name.clone(), said: said(&out) }),
+        }
+    }
+
+    fn install(&self, set: &Set, stage: &Path, into: &Path) -> Result<(), InstallError> {
+        let requirements = stage.join("requirements.txt");
+        fs::write(&requirements, set.requirements()).map_err(InstallError::io(&requirements))?;
+        let out = Command::new(&self.python)
+            .args([
+                "-m",
+                "pip",
+                "install",
+                "--quiet",
+                "--disable-pip-version-check",
+                "--no-input",
+                "--no-compile",
+            ])
+            .args(["--no-deps", "--only-binary=:all:", "--require-hashes", "--target"])
+            .arg(into)
+            .arg("--requirement")
+            .arg(&requirements)
+            // Where pip installs for the user by default, it refuses a target folder.
+            .env("PIP_USER", "0")
+            .output()
+            .map_err(InstallError::io(&self.python))?;
+        match out.status.success() {
+            true => Ok(()),
+            false => Err(InstallError::Failed { set: set.name.clone(), said: said(&out) }),
+        }
+    }
+}
+
+/// The end of what a command says.
+fn said(out: &Output) -> String {
+    let text = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
+    let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+#[cfg(test)]
+#[path = "install_tests.rs"]
+mod tests;

@@ -1,0 +1,236 @@
+//! Combine: the experts' outputs back to the tokens' ranks, summed with the weights.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::combine_config::Combine;
+use super::device::{at, expert, owner, owners};
+use super::layout::Layout;
+use super::pieces::each_piece;
+use super::protocol::{Phase, Protocol};
+use super::records::await_ready;
+use super::send_back::send;
+
+/// What rows of combine come back in.
+#[derive(KernelArgs)]
+#[args(config = Combine)]
+pub struct ReturnArgs {
+    /// Rows as they come back with flags, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
+    #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub returns: Option<AnySym>,
+    /// A row has come back, `[token][owner]` or `[token][k]`; those of a batch of tokens, `[batch][owner]`.
+    #[len(|c| c.return_flags())]
+    pub return_flag: Option<Flags>,
+    /// Rows as they come back as packets, in the same order, `[parity]` first.
+    #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub return_packets: Option<AnyPackets>,
+}
+
+/// Parameters of [`combine`]. Those called "of dispatch" are its outputs, or inputs that have not changed since.
+#[derive(KernelArgs)]
+#[args(config = Combine)]
+pub struct CombineArgs {
+    /// The experts' outputs, in the order of the rows of dispatch. By token they are `[source][token][hidden]`: the sum, with
+    /// the weights, of what this rank's experts made of that token.
+    #[input]
+    #[len(|c| c.placed_rows() * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub y: AnyPtr,
+    /// Of dispatch: tokens of each source.
+    #[len(|c| u64::from(c.ranks))]
+    pub n_from: Ptr<u32>,
+    /// Of dispatch, for rows by token: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for one that
+    /// is not here.
+    #[len(|c| if c.layout == Layout::Tokens { c.max_rows() } else { 0 })]
+    pub entry_expert: Option<Ptr<i32>>,
+    /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    pub pos: Option<Ptr<i32>>,
+    /// Of dispatch, for owners that sum: weights of the entries, `[source][token][k]`.
+    #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]
+    pub weight_from: Option<Ptr<f32>>,
+    /// Of dispatch: how many tokens this rank has.
+    #[input]
+    pub n: Ptr<u32>,
+    /// Of dispatch: expert ids, `[token][k]`.
+    #[input]
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub ids: Ptr<i32>,
+    /// Of dispatch: weights of the entries, `[token][k]`.
+    #[input]
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub weights: Ptr<f32>,
+
+    /// Out: the combined rows, `[token][hidden]`.
+    #[output]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.dtype())]
+    pub out: AnyPtr,
+
+    /// Where rows come back.
+    #[group]
+    pub back: ReturnArgs,
+    /// Of dispatch, with packets: a rank is ready, `[parity][source]`. Dispatch signals it, and combine waits for it.
+    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
+    pub ready: Option<Flags>,
+    /// Work counter of the slots, or batches of tokens, to send, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_sends()))]
+    pub next_send: Option<Counters>,
+    /// Work counter of the tokens to sum, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_tokens()))]
+    pub next_token: Option<Counters>,
+    /// Counts combines: as many as dispatches.
+    pub epoch: EpochWord,
+}
+
+/// Brings the experts' outputs back to the tokens' ranks and sums them with the weights.
+///
+/// One round is dispatch, the experts' work, and this combine, on every rank in this order in one stream (or in
+/// streams that keep this order), ranks without tokens too. `y` holds what the experts made of dispatch's rows,
+/// in the same order: with `tokens` in the variant's name, a row for each token that has come, in which what several of this
+/// rank's experts made of it is summed with `weight_from` already. `n`, `ids`, `weights` and what is "of dispatch" are those of
+/// the dispatch of the same round, unchanged; a token whose ids are all masked gets zeros. The epoch is another one than
+/// dispatch's; the status records are the same.
+///
+/// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
+/// followed by the one with `recv`, on the same buffers.
+#[kernel]
+pub fn combine(c: &Combine, a: &CombineArgs) {
+    // Of the two launches of a split operation, the second one ends the epoch.
+    let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    // Packets exist twice: this launch uses the bank that starts here.
+    let bank = epoch.parity() * c.bank_rows();
+    if c.phase.sends() {
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch, bank)));
+    }
+    if c.phase.receives() {
+        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch, bank)));
+        if let Some(ready) = a.ready {
+            role("ready", c.ready_blocks(), |_| await_ready(&ready, c.ranks, epoch));
+        }
+    }
+}
+
+/// The batch of a token.
+fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
+    token / c.batch
+}
+
+/// Sums what comes back for every token.
+#[kernel]
+fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    let pieces = c.summed_pieces();
+    let counter = a.next_token.map(|next| next.counter(0));
+    for i in g.dynamic(a.n.get(0).min(c.tokens) * pieces.parts(), counter) {
+        let (token, part) = pieces.part(i);
+        if c.dedup {
+            let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
+            let first = bank + token * c.ranks;
+            let flags = batch_of(c, token) * c.ranks;
+            let arrived = a.back.return_flag.map(|flag| flag.wait_some(flags, c.ranks, owners, 1, epoch));
+            pieces.each(part, |start, len| {
+                let sum = sum_of_owners(c, &a.back, owners, first, arrived, start, len);
+                a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+            });
+        } else {
+            pieces.each(part, |start, len| {
+                let sum = match a.back.return_packets {
+                    Some(packets) => sum_of_packets(c, a, packets, bank, token, start, len),
+                    None => sum_of_entries(c, a, epoch, token, start, len),
+                };
+                a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+            });
+        }
+    }
+}
+
+/// A piece of the sum of what the ranks of a mask send back for a token, in the order of ranks: rows from row `first` on. Those that
+/// come with flags have arrived.
+#[kernel]
+pub(super) fn sum_of_owners(
+    c: &Combine,
+    a: &ReturnArgs,
+    owners: Val<u64>,
+    first: Val<u32>,
+    arrived: Option<Arrived>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
+        let some = (0..count).map(|i| owner + i);
+        let place = |owner: Val<u32>| at(first + owner, c.hidden) + start.to_u64();
+        let there = |owner: Val<u32>| (owners & bit(owner)) != 0;
+        let parts: Vec<AnyTile> = match (a.returns, &arrived, a.return_packets) {
+            (Some(returns), Some(arrived), _) => {
+                some.map(|owner| returns.load_if(arrived, place(owner), len, there(owner))).collect()
+            }
+            (_, _, Some(packets)) => {
+                let tiles = some.map(|owner| (place(owner), owner));
+                packets.take_each(tiles, len, owners >> owner.to_u64())
+            }
+            _ => unreachable!("rows come back with flags or as packets"),
+        };
+        for part in parts {
+            sum += part.to_f32();
+        }
+    });
+    sum.get()
+}
+
+#[kernel]
+fn sum_of_packets(
+    c: &Combine,
+    a: &CombineArgs,
+    packets: AnyPackets,
+    bank: Val<u32>,
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let first = token * c.topk;
+    let mut sum = var(splat(0f32, len));
+    each_piece(c.topk, c.tiles_in_flight().min(c.topk), |k, count| {
+        let mut there = 0u64.val();
+        let (mut tiles, mut weights) = (vec![], vec![]);
+        for i in 0..count {
+            let back = first + k + i;
+            let expert = expert(a.ids.get(back));
+            let valid = expert < c.experts;
+            there = there | valid.select(1u64 << i, 0u64);
+            tiles.push((at(bank + back, c.hidden) + start.to_u64(), owner(c.map(), expert)));
+            weights.push(valid.select(a.weights.get(back), 0.0));
+        }
+        for (y, weight) in packets.take_each(tiles, len, there).into_iter().zip(weights) {
+            sum = y.to_f32().fma(weight, &sum);
+        }
+    });
+    sum.get()
+}
+
+#[kernel]
+fn sum_of_entries(
+    c: &Combine,
+    a: &CombineArgs,
+    epoch: Epoch,
+    token: Val<u32>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    for k in 0..c.topk.val() {
+        let back = token * c.topk + k;
+        let expert = expert(a.ids.get(back));
+        if expert < c.experts {
+            if let (Some(flag), Some(returns)) = (a.back.return_flag, a.back.returns) {
+                let owner = owner(c.map(), expert);
+                let number = if c.batch > 1 { batch_of(c, token) * c.ranks + owner } else { back };
+                let arrived = flag.from(owner).wait(number, epoch);
+                let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
+                sum = y.fma(a.weights.get(back), &sum);
+            }
+        }
+    }
+    sum.get()
+}

@@ -1,0 +1,274 @@
+//! The configuration of combine: what comes from the problem, what tuning chooses, which points are legal.
+
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::combine::CombineArgs;
+use super::config::{
+    MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of, with_barriers,
+    worth_dynamic_scheduling,
+};
+use super::layout::Layout;
+use super::pieces::{Pieces, piece_len};
+use super::protocol::{Phase, Protocol, protocol_of};
+use crate::families::moe::{ExpertMap, RowDtype};
+
+/// What rows are combined in.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum CombineDtype {
+    /// bfloat16, also after fp8 dispatch.
+    Bf16,
+    /// IEEE binary16.
+    Fp16,
+}
+
+impl CombineDtype {
+    /// The element type.
+    pub fn dtype(self) -> Dtype {
+        match self {
+            CombineDtype::Bf16 => Dtype::Bf16,
+            CombineDtype::Fp16 => Dtype::Fp16,
+        }
+    }
+}
+
+impl From<RowDtype> for CombineDtype {
+    fn from(dispatched: RowDtype) -> CombineDtype {
+        match dispatched {
+            RowDtype::Bf16 | RowDtype::Fp8 => CombineDtype::Bf16,
+            RowDtype::Fp16 => CombineDtype::Fp16,
+        }
+    }
+}
+
+/// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
+/// summed at home, are better spread over more warps.
+fn vectors_of_combine(key: &CombineKey) -> u32 {
+    match (key.layout, protocol(key.hidden, key.tokens)) {
+        (Layout::Tokens, Protocol::Flags | Protocol::Bulk) => 4,
+        (Layout::Tokens, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
+        _ => 2,
+    }
+}
+
+/// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets. Where
+/// owners sum nothing, more warps have more loads and stores under way.
+fn warps_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) {
+        return 32;
+    }
+    let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
+    if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
+}
+
+/// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.
+fn many_by_token(key: &CombineKey) -> bool {
+    key.layout == Layout::Tokens && key.tokens > MOST_PACKETS
+}
+
+fn group_warps_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) || key.tokens <= 128 {
+        with_barriers(group_warps(key.hidden, 2, key.tokens), warps_of_combine(key))
+    } else {
+        1
+    }
+}
+
+/// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
+/// more.
+fn batch_of_combine(key: &CombineKey) -> u32 {
+    if many_by_token(key) { 1 << (key.tokens * key.ranks / 2048).clamp(1, 4).ilog2() } else { 1 }
+}
+
+/// Configuration of [`combine`](super::combine()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_combine", kernel = super::combine::combine, args = CombineArgs, warps = warps, serde)]
+pub struct Combine {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the experts' outputs and of the combined rows.
+    #[key]
+    pub dtype: CombineDtype,
+    /// How rows stand at the rank that has received them; as in dispatch.
+    #[key]
+    pub layout: Layout,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
+    pub warps: u32,
+    /// Blocks that send.
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    pub send_blocks: u32,
+    /// Blocks that receive.
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
+    pub recv_blocks: u32,
+    /// Warps that move a row together, or a piece of it where groups share rows.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_combine(key))]
+    pub vectors: u32,
+    /// Whether an owner sums its rows of a token before it sends them; as dispatch was configured.
+    #[tune(default = true)]
+    pub dedup: bool,
+    /// How rows come back: as packets only if they went out as packets.
+    #[tune(default = |key| protocol(key.hidden, key.tokens))]
+    pub protocol: Protocol,
+    /// Tokens whose rows come back with one flag, where they come with flags.
+    #[tune(short = "b", values = [1, 2, 4, 8, 16], default = |key| batch_of_combine(key))]
+    pub batch: u32,
+}
+
+impl Combine {
+    /// Which rank owns which expert.
+    pub fn map(&self) -> ExpertMap {
+        ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// Expert ids that come back together: a token's of one owner, or one.
+    pub fn slot_entries(&self) -> u32 {
+        if self.dedup { self.topk } else { 1 }
+    }
+
+    /// Slots of a token.
+    pub fn token_slots(&self) -> u32 {
+        self.topk / self.slot_entries()
+    }
+
+    /// Rows that may come back for a token: one from every owner, or one for every entry.
+    pub fn returns(&self) -> u32 {
+        if self.dedup { self.ranks } else { self.topk }
+    }
+
+    /// Rows from one launch's packets to the next launch's, which must not overtake them: none where there are no packets.
+    pub(super) fn bank_rows(&self) -> u32 {
+        if self.protocol == Protocol::Packets { self.tokens * self.returns() } else { 0 }
+    }
+
+    /// Rows that may come back to a rank, if they come by this protocol: none if not.
+    pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
+        let rows = u64::from(self.tokens * self.returns() + self.bank_rows());
+        if self.protocol.arrival() == protocol { rows } else { 0 }
+    }
+
+    /// Blocks that wait until all ranks are ready, where records order nothing.
+    pub fn ready_blocks(&self) -> u32 {
+        u32::from(self.protocol == Protocol::Packets && self.phase.receives())
+    }
+
+    /// How groups divide rows that they send: a flag is for a row, a packet for itself.
+    pub(super) fn sent_pieces(&self) -> Pieces {
+        Pieces { shared: self.protocol == Protocol::Packets, ..self.summed_pieces() }
+    }
+
+    /// The same with rows that travel so; packets have no flags to share.
+    #[must_use]
+    pub(crate) fn with_protocol(self, protocol: Protocol) -> Combine {
+        let batch = if protocol == Protocol::Packets { 1 } else { self.batch };
+        Combine { protocol, batch, ..self }
+    }
+
+    /// Batches of a rank's tokens.
+    pub(super) fn batches(&self) -> u32 {
+        self.tokens.div_ceil(self.batch)
+    }
+
+    /// Flags of rows that come back, if they come with flags: none if not.
+    pub(super) fn return_flags(&self) -> u64 {
+        match self.batch {
+            1 => self.return_rows(Protocol::Flags),
+            _ => u64::from(self.batches() * self.ranks),
+        }
+    }
+
+    /// Whether slots to send, or batches of them, are scheduled dynamically.
+    pub(super) fn dynamic_sends(&self) -> bool {
+        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
+        worth_dynamic_scheduling(self.protocol, slots * self.ranks, groups)
+    }
+
+    /// Whether tokens to sum are scheduled dynamically.
+    pub(super) fn dynamic_tokens(&self) -> bool {
+        let groups = self.recv_blocks * (self.warps / self.group_warps);
+        worth_dynamic_scheduling(self.protocol, self.tokens, groups)
+    }
+
+    /// How groups divide rows that they sum. With flags, each of which has to be waited for, a group has rows of its own where
+    /// there are enough of them.
+    pub(super) fn summed_pieces(&self) -> Pieces {
+        let len = piece_len(self.hidden, self.group_warps, self.vectors, self.dtype.dtype().bytes());
+        let groups = self.recv_blocks * self.warps / self.group_warps;
+        Pieces {
+            row: self.hidden,
+            len,
+            shared: self.protocol == Protocol::Packets || self.tokens < 2 * groups,
+        }
+    }
+
+    /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
+    /// as many where nobody polls for them and a thread has more than 64 registers.
+    pub(crate) fn tiles_in_flight(&self) -> u32 {
+        let polls = self.protocol == Protocol::Packets || self.layout == Layout::Experts;
+        let vectors = if polls || self.warps > 16 { 8 } else { 16 };
+        (vectors / self.vectors).max(1)
+    }
+
+    /// Whether an owner sums its rows of a token: by token, that has been done.
+    pub(crate) fn sums_at_owner(&self) -> bool {
+        self.dedup && self.layout == Layout::Experts
+    }
+
+    /// Rows that the experts' outputs have places for.
+    pub fn placed_rows(&self) -> u64 {
+        self.layout.places(self.ranks * self.tokens, self.topk)
+    }
+
+    /// The most rows that can come to the experts: every entry of every rank.
+    pub fn max_rows(&self) -> u64 {
+        u64::from(self.ranks * self.tokens) * u64::from(self.topk)
+    }
+}
+
+impl Legal for Combine {
+    fn legal(&self) -> Result<(), Illegal> {
+        topk_of(self.topk, self.experts)?;
+        groups_of(self.group_warps, self.warps)?;
+        warps_of(self.warps, self.layout == Layout::Tokens && self.protocol != Protocol::Packets)?;
+        let row_bytes = self.hidden * self.dtype.dtype().bytes();
+        protocol_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
+        Illegal::unless(
+            self.protocol != Protocol::Bulk || !self.sums_at_owner(),
+            "protocol",
+            self.protocol.name(),
+            || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
+        )?;
+        layout_of(self.layout, self.dedup)?;
+        let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
+        Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {
+            Protocol::Packets => "1, where rows come back as packets, which have no flags".to_owned(),
+            Protocol::Flags | Protocol::Bulk => {
+                format!("at most {most}, which holds all {} tokens", self.tokens)
+            }
+        })?;
+        let send = if self.phase.sends() { self.send_blocks } else { 0 };
+        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
+        resident("send_blocks", self.send_blocks, send + recv + self.ready_blocks())
+    }
+}

@@ -1,0 +1,479 @@
+//! The configuration of dispatch: what comes from the problem, what tuning chooses, which points are legal.
+
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
+
+use super::dispatch::DispatchArgs;
+use super::hook::Hook;
+use super::index::entry_pieces;
+use super::layout::Layout;
+use super::pieces::{Pieces, piece_len};
+use super::protocol::{Phase, Protocol, protocol_of};
+use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
+use peerwarp_codegen::device::Device;
+
+/// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
+/// the machines that the defaults are for.
+const MAX_BLOCKS: u32 = Device::measured().sms;
+
+/// Shared memory that every supported device gives a block without being asked, less what reductions take.
+const MAX_SHARED_BYTES: u64 = 46 << 10;
+
+/// Tokens up to which latency is what counts.
+pub(super) const MOST_PACKETS: u32 = 256;
+
+/// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
+const MAX_A_LANE: u32 = 16;
+
+pub(super) fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
+    Illegal::unless(
+        layout == Layout::Experts || dedup,
+        "layout",
+        layout.name(),
+        || "experts, where `dedup` is off: a row that goes once for every entry has no place by token",
+    )
+}
+
+/// Configuration of [`dispatch`](super::dispatch()).
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_dispatch", kernel = super::dispatch::dispatch, args = DispatchArgs, warps = warps, serde)]
+pub struct Dispatch {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// What rows are sent as.
+    #[key]
+    pub dtype: RowDtype,
+    /// What happens to rows on their way into the output.
+    #[key]
+    pub hook: Hook,
+    /// How rows stand at the rank that receives them.
+    #[key]
+    pub layout: Layout,
+    /// Which half of the operation a launch does.
+    #[key]
+    pub phase: Phase,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
+    pub warps: u32,
+    /// Blocks that send rows.
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    pub send_blocks: u32,
+    /// Blocks that receive.
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
+    pub recv_blocks: u32,
+    /// Warps that move a row together, or a piece of it where groups share rows.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens), warps_of_dispatch(key)))]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
+    pub vectors: u32,
+    /// Tokens of a record.
+    #[tune(short = "c", values = [1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024], default = |key| record_tokens(key))]
+    pub chunk: u32,
+    /// Whether a row goes once to every rank that owns one of its experts, not once for every expert.
+    #[tune(default = true)]
+    pub dedup: bool,
+    /// How rows travel.
+    #[tune(default = |key| protocol(key.hidden, key.tokens))]
+    pub protocol: Protocol,
+}
+
+/// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
+fn only_waits(key: &DispatchKey) -> bool {
+    key.layout == Layout::Tokens
+        && key.hook == Hook::None
+        && protocol(key.hidden, key.tokens) == Protocol::Flags
+}
+
+/// Of fp8 a lane has as many elements to compute with in one vector as it should have.
+fn vectors_of_dispatch(key: &DispatchKey) -> u32 {
+    match key.dtype {
+        _ if only_waits(key) => 2,
+        RowDtype::Fp8 if key.hook != Hook::None => 1,
+        _ => 4,
+    }
+}
+
+/// Where nothing is moved but by stores to other ranks, more warps have more of them under way.
+fn warps_of_dispatch(key: &DispatchKey) -> u32 {
+    match key.tokens {
+        _ if only_waits(key) => 32,
+        ..32 => 8,
+        _ => 16,
+    }
+}
+
+/// Fewer that send once there are enough warps for all rows, as receivers have more to do: until the link is what they wait for.
+fn send_blocks(key: &DispatchKey) -> u32 {
+    match key.tokens * key.ranks {
+        _ if only_waits(key) => 64,
+        slots if slots > 512 => 32,
+        _ if key.tokens >= 32 => 16,
+        _ => (key.tokens * 4).next_power_of_two().clamp(8, 32),
+    }
+}
+
+fn recv_blocks_of_dispatch(key: &DispatchKey) -> u32 {
+    if only_waits(key) { 16 } else { recv_blocks(key.tokens * key.ranks) }
+}
+
+/// Blocks for a number of (source, token) slots to receive.
+fn recv_blocks(slots: u32) -> u32 {
+    if slots > 512 { 80 } else { (slots * 2).next_power_of_two().clamp(8, 64) }
+}
+
+/// Packets while latency is what counts, if rows of every type are whole packets: dispatch and combine have to agree.
+pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
+    if tokens <= MOST_PACKETS && hidden.is_multiple_of(PACKET_BYTES) {
+        Protocol::Packets
+    } else {
+        Protocol::Flags
+    }
+}
+
+/// One where groups share rows, which spreads a row over as many multiprocessors as can be; else as many that a lane has
+/// one to four vectors, and for few tokens more.
+pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
+    match protocol(hidden, tokens) {
+        Protocol::Packets => 1,
+        Protocol::Flags | Protocol::Bulk => {
+            let most = if tokens <= 8 { 8 } else { 4 };
+            (hidden * element_bytes).div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+        }
+    }
+}
+
+/// Whether rows that go with flags are scheduled dynamically, and not dealt to groups: it comes back only where each has several, as not all
+/// groups are equally fast.
+pub(super) fn worth_dynamic_scheduling(protocol: Protocol, numbers: u32, groups: u32) -> bool {
+    protocol != Protocol::Packets && numbers >= 4 * groups
+}
+
+/// The smallest chunk whose records are worth sending, no more than four a rank unless those are too long to be made at once, or
+/// eight where it is the index that counts them, a warp each; and whose bases fit half the shared memory.
+fn record_tokens(key: &DispatchKey) -> u32 {
+    let base_words = |chunk: u32| {
+        let map = ExpertMap { experts: key.experts, ranks: key.ranks };
+        u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
+    };
+    let counted_at_once =
+        key.layout == Layout::Tokens && protocol(key.hidden, key.tokens) == Protocol::Packets;
+    let records = if counted_at_once { 8 } else { 4 };
+    let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
+    let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
+    let fits = |chunk: &u32| base_words(*chunk) * 4 <= MAX_SHARED_BYTES / 2;
+    (0..=10).map(|bit| 1 << bit).find(|chunk| enough(chunk) && fits(chunk)).unwrap_or(1024)
+}
+
+impl Dispatch {
+    /// Which rank owns which expert.
+    pub fn map(&self) -> ExpertMap {
+        ExpertMap { experts: self.experts, ranks: self.ranks }
+    }
+
+    /// Expert ids that travel together: all of a token's, or one.
+    pub fn slot_entries(&self) -> u32 {
+        if self.dedup { self.topk } else { 1 }
+    }
+
+    /// Slots of a token.
+    pub fn token_slots(&self) -> u32 {
+        self.topk / self.slot_entries()
+    }
+
+    /// Slots of a rank at most.
+    pub fn slots(&self) -> u32 {
+        self.tokens * self.token_slots()
+    }
+
+    /// Records of a rank.
+    pub fn chunks(&self) -> u32 {
+        self.tokens.div_ceil(self.chunk)
+    }
+
+    /// Records of all ranks.
+    pub fn records(&self) -> u32 {
+        self.ranks * self.chunks()
+    }
+
+    /// Entries of a record.
+    pub fn record_entries(&self) -> u32 {
+        self.chunk * self.topk
+    }
+
+    /// Records in both banks, if they travel as rows by this protocol do: none if not.
+    pub(super) fn record_words(&self, protocol: Protocol) -> u64 {
+        if self.protocol.arrival() == protocol { 2 * u64::from(self.records()) } else { 0 }
+    }
+
+    /// Whether the index counts entries, and records don't: where nobody else needs counts, a record leaves as soon as its ids
+    /// are there. Prefill's many entries are counted where they come from, by many blocks.
+    pub fn index_counts(&self) -> bool {
+        self.layout == Layout::Tokens && self.protocol == Protocol::Packets
+    }
+
+    /// Blocks that make records: a warp for each rank and record, where no counts are made.
+    pub fn route_blocks(&self) -> u32 {
+        if self.index_counts() { self.records().div_ceil(self.warps) } else { self.chunks() }.min(8)
+    }
+
+    /// Type in which rows move: words, unless the receiver has to look into them.
+    pub fn moved(&self) -> Dtype {
+        match self.hook {
+            Hook::None => Dtype::U32,
+            Hook::Expert | Hook::Custom => self.dtype.dispatched(),
+        }
+    }
+
+    /// Type of the rows that come out.
+    pub fn received(&self) -> Dtype {
+        match self.hook {
+            Hook::None => Dtype::U32,
+            Hook::Expert | Hook::Custom => self.dtype.combined(),
+        }
+    }
+
+    /// Elements of a row, of the type in which it moves.
+    pub fn row(&self) -> u32 {
+        self.shape().row_bytes() / self.moved().bytes()
+    }
+
+    /// Scales of a row.
+    pub fn scales(&self) -> u32 {
+        self.shape().scales()
+    }
+
+    /// Elements of a row, of the type in which it moves, that have a scale together.
+    pub fn scaled(&self) -> u32 {
+        SCALE_BLOCK / self.moved().bytes()
+    }
+
+    /// Scales of a piece of a row. Pieces that are not a row's last have whole packets of them.
+    pub(super) fn scales_of(&self, piece: u32) -> u32 {
+        piece.div_ceil(self.scaled())
+    }
+
+    /// The same as they travel: whole packets, where they are packets.
+    pub(super) fn sent_scales_of(&self, piece: u32) -> u32 {
+        let scales = self.scales_of(piece);
+        match self.protocol {
+            Protocol::Flags | Protocol::Bulk => scales,
+            Protocol::Packets => scales.next_multiple_of(PACKET_BYTES / 4),
+        }
+    }
+
+    /// Elements of a row's scales as they travel.
+    pub fn sent_scales(&self) -> u32 {
+        if self.scales() == 0 { 0 } else { self.sent_scales_of(self.row()) }
+    }
+
+    /// The most scales of a piece that a hook needs.
+    pub(super) fn scales_at_hand(&self) -> u32 {
+        if self.scales() == 0 || self.hook == Hook::None { 0 } else { self.sent_scales_of(self.pieces().len) }
+    }
+
+    /// Rows that can be on their way to a rank, if they travel by this protocol: none if not.
+    pub(super) fn inbox_rows(&self, protocol: Protocol) -> u64 {
+        let rows = u64::from(self.ranks * self.slots());
+        match (self.protocol.arrival() == protocol, protocol) {
+            (false, _) => 0,
+            (true, Protocol::Flags | Protocol::Bulk) => rows,
+            // In two banks: a packet is not overtaken by the next launch's.
+            (true, Protocol::Packets) => 2 * rows,
+        }
+    }
+
+    /// Whether the scales come out with the rows.
+    pub fn keeps_scales(&self) -> bool {
+        self.scales() > 0 && self.hook == Hook::None
+    }
+
+    /// Whether rows are where they belong when they arrive: nobody looks into them, and each has one place, which its sender
+    /// knows. `inbox` and `inbox_scale` are what comes out then.
+    pub fn in_place(&self) -> bool {
+        self.layout == Layout::Tokens && self.protocol != Protocol::Packets && self.hook == Hook::None
+    }
+
+    /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself.
+    pub(super) fn pieces(&self) -> Pieces {
+        let row = self.row();
+        let shared = self.protocol == Protocol::Packets;
+        Pieces { row, len: piece_len(row, self.group_warps, self.vectors, self.moved().bytes()), shared }
+    }
+
+    /// Whether parts of rows are other groups' for each rank: while a group has two at most, waiting is what takes time.
+    pub(super) fn sends_apart(&self) -> bool {
+        let parts = self.slots() * self.pieces().parts() * self.ranks;
+        self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
+    }
+
+    /// Whether slots to send are scheduled dynamically. With each number drawn the warps of a group wait for the one that releases the row
+    /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
+    /// what they wait for.
+    pub(super) fn dynamic_slots(&self) -> bool {
+        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let copies = self.ranks.min(self.slot_entries());
+        worth_dynamic_scheduling(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
+    }
+
+    /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
+    pub fn index_blocks(&self) -> u32 {
+        match self.layout {
+            Layout::Experts => 0,
+            Layout::Tokens if self.index_counts() => 1,
+            Layout::Tokens => self.blocks_for_entries(),
+        }
+    }
+
+    /// Blocks that write down which experts and weights rows have, if those of the index don't.
+    pub fn entry_blocks(&self) -> u32 {
+        if self.index_counts() { self.blocks_for_entries() } else { 0 }
+    }
+
+    fn blocks_for_entries(&self) -> u32 {
+        (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(8)
+    }
+
+    /// Entries of the index of rows by token.
+    pub(super) fn index_entries(&self) -> u64 {
+        if self.layout == Layout::Tokens { self.max_rows() } else { 0 }
+    }
+
+    /// Rows that there are places for.
+    pub fn placed_rows(&self) -> u64 {
+        self.layout.places(self.ranks * self.tokens, self.topk)
+    }
+
+    /// The most rows that can come out: every entry of every rank.
+    pub fn max_rows(&self) -> u64 {
+        u64::from(self.ranks * self.tokens) * u64::from(self.topk)
+    }
+
+    /// The problem's shape.
+    pub fn shape(&self) -> MoeShape {
+        let Dispatch { hidden, experts, topk, tokens, ranks, dtype, .. } = *self;
+        MoeShape { hidden, experts, topk, tokens, ranks, dtype }
+    }
+
+    /// Blocks that notify ranks that this one is ready, where records order nothing.
+    pub fn ready_blocks(&self) -> u32 {
+        u32::from(self.protocol == Protocol::Packets && self.phase.sends())
+    }
+
+    fn blocks(&self) -> u32 {
+        let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
+        self.ready_blocks()
+            + send
+            + if self.phase.receives() {
+                self.recv_blocks + self.index_blocks() + self.entry_blocks()
+            } else {
+                0
+            }
+    }
+
+    /// Bytes of shared memory a block declares at most.
+    fn shared_bytes(&self) -> u64 {
+        let counts = if self.phase.sends() { u64::from(self.experts) } else { 0 };
+        let groups = u64::from(self.warps / self.group_warps);
+        let bases = u64::from(self.map().at_most()) * u64::from(self.records());
+        // Three more words each: arrays are rounded up to 16 bytes.
+        let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
+        let recv = if self.phase.receives() {
+            bases + 3 + u64::from(self.records()) + 3 + groups * group
+        } else {
+            0
+        };
+        4 * (counts + 3 + recv)
+    }
+}
+
+impl Legal for Dispatch {
+    fn legal(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::Custom,
+            "hook",
+            self.hook.name(),
+            || "raw or expert here: a hook of one's own needs a family of one's own, see `dispatch_with`",
+        )?;
+        self.fits()
+    }
+}
+
+impl Dispatch {
+    /// What makes a configuration legal, except that the hook may be a custom one.
+    pub fn fits(&self) -> Result<(), Illegal> {
+        topk_of(self.topk, self.experts)?;
+        groups_of(self.group_warps, self.warps)?;
+        warps_of(self.warps, self.in_place())?;
+        protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
+        layout_of(self.layout, self.dedup)?;
+        let most = self.tokens.next_power_of_two();
+        Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
+            format!("at most {most}, which holds all {} tokens", self.tokens)
+        })?;
+        let (lanes, entries) = (self.warps * 32, self.record_entries());
+        Illegal::unless(entries <= lanes * MAX_A_LANE, "chunk", self.chunk, || {
+            let most = lanes * MAX_A_LANE / self.topk;
+            format!("at most {most}, so that a record's entries fit the registers of {} warps", self.warps)
+        })?;
+        Illegal::unless(self.shared_bytes() <= MAX_SHARED_BYTES, "chunk", self.chunk, || {
+            format!(
+                "larger: {} records of {} experts need {} bytes of shared memory and a block has {MAX_SHARED_BYTES}",
+                self.records(),
+                self.map().at_most(),
+                self.shared_bytes(),
+            )
+        })?;
+        resident("recv_blocks", self.recv_blocks, self.blocks())
+    }
+}
+
+pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
+    Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
+}
+
+pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
+    Illegal::unless(group_warps <= warps, "group_warps", group_warps, || {
+        format!("at most `warps`, {warps}")
+    })?;
+    Illegal::unless(group_warps == with_barriers(group_warps, warps), "group_warps", group_warps, || {
+        format!(
+            "1 or at least {}: a block has named barriers for {MOST_NAMED_BARRIERS} groups of several warps",
+            with_barriers(group_warps, warps)
+        )
+    })
+}
+
+/// The fewest warps a group, but no fewer than so many, of which a block of `warps` has barriers for all groups.
+pub(super) fn with_barriers(group_warps: u32, warps: u32) -> u32 {
+    let meets = |group: &u32| *group == 1 || warps / group <= MOST_NAMED_BARRIERS;
+    (0..).map(|doubled| group_warps << doubled).find(meets).expect("one group needs one barrier")
+}
+
+/// Of 32 warps a thread has 64 registers: enough where rows are passed on as they are, without polling for them.
+pub(super) fn warps_of(warps: u32, passes_on: bool) -> Result<(), Illegal> {
+    let why =
+        "at most 16, unless rows by token go with flags and without a hook: a thread would have 64 registers";
+    Illegal::unless(warps <= 16 || passes_on, "warps", warps, || why.to_owned())
+}
+
+pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
+    Illegal::unless(blocks <= MAX_BLOCKS, field, value, || {
+        let most = (value + MAX_BLOCKS).saturating_sub(blocks);
+        format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
+    })
+}

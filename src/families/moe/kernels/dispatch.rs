@@ -1,0 +1,477 @@
+//! Dispatch: every token to the ranks that own its experts.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::config::Dispatch;
+use super::device::{at, local_experts, owners};
+use super::hook::{Hook, RowHook, stand_in_expert};
+use super::inbox::{Inbox, InboxArgs, Received};
+use super::index::{base_of_counts, index, note_entries};
+use super::layout::{Layout, Places};
+use super::protocol::{Phase, Protocol};
+use super::records::{ReadyArgs, Record, Records, notify_ready};
+
+/// The word of an entry that goes nowhere: no expert has this number in its lower bank.
+pub(super) const NOWHERE: u32 = u32::MAX;
+
+/// The tokens of a rank, and where they go.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct TokenArgs {
+    /// Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no more; so are their scales.
+    #[input]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
+    #[dtype(|c| c.moved())]
+    pub x: AnyPtr,
+    /// Scales of the tokens, `[token][scale]`.
+    #[input]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
+    pub x_scale: Option<Ptr<f32>>,
+    /// How many tokens there are.
+    #[input]
+    pub n: Ptr<u32>,
+    /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
+    #[input]
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub ids: Ptr<i32>,
+    /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
+    #[input]
+    #[len(|c| u64::from(c.tokens * c.topk))]
+    pub weights: Ptr<f32>,
+    /// Work counter of the slots to send, under dynamic scheduling.
+    #[len(|c| u64::from(c.dynamic_slots()))]
+    pub next_slot: Option<Counters>,
+}
+
+/// Parameters of [`dispatch`].
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct DispatchArgs {
+    /// What is sent.
+    #[group]
+    pub tokens: TokenArgs,
+
+    /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.
+    #[len(|c| if c.in_place() { 0 } else { c.placed_rows() * u64::from(c.row()) })]
+    #[dtype(|c| c.received())]
+    pub rows: Option<AnyPtr>,
+    /// Out: their scales.
+    #[len(|c| if c.keeps_scales() && !c.in_place() { c.placed_rows() * u64::from(c.scales()) } else { 0 })]
+    pub row_scale: Option<Ptr<f32>>,
+    /// Out: first row of each of this rank's experts, and after the last one the number of rows.
+    #[len(|c| u64::from(c.map().at_most()) + 1)]
+    pub expert_start: Ptr<u32>,
+    /// Out: rows of each of this rank's experts.
+    #[len(|c| u64::from(c.map().at_most()))]
+    pub expert_rows: Ptr<u32>,
+    /// Out, for rows by token: which rows are whose experts', by expert, source, token and k. A row's number is
+    /// source * the most tokens + token.
+    #[len(|c| c.index_entries())]
+    pub gather: Option<Ptr<u32>>,
+    /// Out, for rows by token, and for combine: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for
+    /// one that is not here, also of tokens that are not there.
+    #[len(|c| c.index_entries())]
+    pub entry_expert: Option<Ptr<i32>>,
+    /// Out, for combine: tokens of each source.
+    #[len(|c| u64::from(c.ranks))]
+    pub n_from: Ptr<u32>,
+    /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
+    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    pub pos: Option<Ptr<i32>>,
+    /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
+    #[len(|c| if c.dedup { c.max_rows() } else { 0 })]
+    pub weight_from: Option<Ptr<f32>>,
+
+    /// Where rows arrive.
+    #[group]
+    pub inbox: InboxArgs,
+    /// Tokens of the source, `[parity][source][chunk]`, with flags.
+    #[len(|c| c.record_words(Protocol::Flags))]
+    pub rec_n: Option<Sym<u32>>,
+    /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
+    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.experts))]
+    pub rec_count: Option<Sym<u32>>,
+    /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
+    /// `[parity][source][chunk][entry]`.
+    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.record_entries()))]
+    pub rec_route: Option<Sym<u32>>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { c.record_words(Protocol::Flags) * u64::from(c.record_entries()) } else { 0 })]
+    pub rec_weight: Option<Sym<f32>>,
+    /// A record has arrived, `[parity][source][chunk]`.
+    #[len(|c| c.record_words(Protocol::Flags))]
+    pub rec_flag: Option<Flags>,
+    /// Tokens of the source, `[parity][source][chunk]`, with packets.
+    #[len(|c| c.record_words(Protocol::Packets))]
+    pub ll_n: Option<Ll<u32>>,
+    /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
+    #[len(|c| if c.index_counts() { 0 } else { c.record_words(Protocol::Packets) * u64::from(c.map().at_most()) })]
+    pub ll_count: Option<Ll<u32>>,
+    /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.record_entries()))]
+    pub ll_route: Option<Ll<u32>>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
+    pub ll_weight: Option<Ll<f32>>,
+    /// Which ranks are ready for the next packets.
+    #[group]
+    pub ready: ReadyArgs,
+    /// Counts dispatches.
+    pub epoch: EpochWord,
+}
+
+/// Brings every token to the ranks that own its experts.
+///
+/// One round is this dispatch, the experts' work on `rows`, and the combine that belongs to it. Every rank
+/// launches round after round in this order in one stream (or in streams that keep this order), ranks without
+/// tokens too, with n = 0: everybody waits for everybody's routing. A dispatch without the combine of the
+/// round before would overwrite rows that are still being read.
+///
+/// After it, with `experts` in the variant's name, the rows of this rank's e-th expert are `expert_rows[e]` rows from row
+/// `expert_start[e]` on. With `tokens` there, row `source * T + token`, where T is the most tokens of a rank, is what came of
+/// that token, if it has an expert here; the rows of the e-th expert are those whose numbers are `expert_rows[e]` elements of
+/// `gather` from element `expert_start[e]` on. Expert ids are global; a rank's experts are contiguous. Pass `n`, `ids`,
+/// `weights`, `n_from`, and `pos` and `weight_from` or else `entry_expert` on to combine, and change none of them before it is
+/// done. Where there is no `rows`, rows are this rank's own `inbox`, and their scales its `inbox_scale`. Where `x` and `rows` are
+/// words, a word is four bytes of a row in the dtype that the variant's name tells.
+///
+/// All ranks use the same variant. A variant with `send` in its name is the first half of this, to be
+/// followed by the one with `recv`, on the same buffers.
+#[kernel]
+pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
+    dispatch_with(c, a, &stand_in_expert);
+}
+
+/// [`dispatch`] with a hook of one's own, for configurations whose [`Hook`] is not [`Hook::None`].
+#[kernel]
+pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
+    // Of the two launches of a split operation, the second one ends the epoch.
+    let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    // Records exist twice: this launch uses the bank that starts here.
+    let bank = epoch.parity() * c.records();
+    if c.phase.sends() {
+        role("route", c.route_blocks(), |b| {
+            if c.index_counts() {
+                b.split(1, |g| tell(c, a, g, epoch, bank));
+            } else {
+                route(c, a, b, epoch, bank);
+            }
+        });
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
+    }
+    if c.phase.receives() {
+        match c.layout {
+            Layout::Experts => role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook)),
+            Layout::Tokens => {
+                role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
+                role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
+                if c.entry_blocks() > 0 {
+                    role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
+                }
+            }
+        }
+    }
+    if c.ready_blocks() > 0 {
+        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch));
+    }
+}
+
+/// How many tokens this rank sends.
+pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
+    a.n.get(0).min(c.tokens)
+}
+
+/// Tells every rank where the entries of each chunk of tokens go, and what they weigh. Empty chunks too: everybody waits for
+/// all records. A group has a chunk and a rank, so that no rank waits for what others are told.
+#[kernel]
+fn tell(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+    for i in g.strided(c.records()) {
+        let to = (i + rank()) % c.ranks;
+        let chunk = Chunk::load(c, a, i / c.ranks);
+        let words = chunk.valid.select(chunk.expert, NOWHERE);
+        let number = bank + rank() * c.chunks() + i / c.ranks;
+        Record { number, n: chunk.n, count: None, words, weights: chunk.weights }.send(
+            c,
+            a,
+            Peers::rank(to),
+            epoch,
+        );
+    }
+}
+
+/// The entries of a chunk of this rank's tokens.
+struct Chunk {
+    /// Tokens of the rank.
+    n: Val<u32>,
+    /// Expert of each entry.
+    expert: Tile<u32>,
+    /// Which of them are entries: those of tokens that there are, for an expert that there is.
+    valid: Tile<bool>,
+    /// Weight of each entry, where they travel.
+    weights: Option<Tile<f32>>,
+}
+
+impl Chunk {
+    #[kernel]
+    fn load(c: &Dispatch, a: &DispatchArgs, chunk: Val<u32>) -> Chunk {
+        let len = c.record_entries();
+        let (first, i) = (chunk * len, arange(len));
+        let n = tokens(c, &a.tokens);
+        // What `n` leaves out is loaded too: so it is on its way together with it.
+        let whole = c.tokens % c.chunk == 0;
+        let there = i + first < c.tokens * c.topk;
+        let ids = &a.tokens.ids;
+        let id = if whole { ids.load(first, len) } else { ids.load_where(first, there, -1) };
+        let weights = c.dedup.then(|| {
+            let weights = &a.tokens.weights;
+            if whole { weights.load(first, len) } else { weights.load_where(first, there, 0.0) }
+        });
+        let expert = id.cast::<u32>();
+        let entries = n * c.topk;
+        let used = entries - first.min(entries);
+        let weights = weights.map(|weights| (i < used).select(weights, 0.0));
+        Chunk { n, expert, valid: (i < used) & (expert < c.experts), weights }
+    }
+}
+
+/// The same with the count of each expert's entries, and each entry's rank among those of its expert.
+#[kernel]
+fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
+    let count = shared::<u32>("count", c.experts);
+    for i in b.strided(c.chunks()) {
+        count.store(0, splat(0u32, c.experts));
+        let chunk = Chunk::load(c, a, i);
+        let before = count.tally(chunk.expert, chunk.valid);
+        let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
+        let number = bank + rank() * c.chunks() + i;
+        let weights = chunk.weights;
+        Record { number, n: chunk.n, count: Some(count), words, weights }.send(c, a, Peers::all(), epoch);
+    }
+}
+
+/// Sends rows, each once to every rank that its slot goes to.
+#[kernel]
+pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    if c.sends_apart() {
+        send_apart(c, a, arrive, g, epoch);
+    } else {
+        send_to_all(c, a, arrive, g, epoch);
+    }
+}
+
+/// A group has a part of a row, and sends it to one rank after the other.
+#[kernel]
+fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    let pieces = c.pieces();
+    let counter = a.next_slot.map(|next| next.counter(0));
+    for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
+        let (slot, part) = pieces.part(i);
+        let token = slot / c.token_slots();
+        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
+        let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
+        if let (true, Some(parcel)) = (c.protocol == Protocol::Bulk, &mut parcel) {
+            inbox.copy(parcel, &a.x, at(token, c.row()), c.row());
+        } else {
+            pieces.each(part, |start, len| {
+                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+                inbox.send(Peers::mask(to), &mut parcel, start, x);
+            });
+        }
+        if let Some(scales) = a.x_scale {
+            pieces.each(part, |start, len| {
+                let scale = scales_to_send(c, &scales, token, start, len);
+                inbox.send_scales(Peers::mask(to), &mut parcel, start, scale);
+            });
+        }
+        if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
+            parcel.signal(&flag, inbox.row, epoch);
+        }
+    }
+}
+
+/// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded whether or not it goes
+/// there, and `n` has its token: so it is on its way together with what says so.
+#[kernel]
+fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    let pieces = c.pieces();
+    for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
+        let to = (i + rank()) % c.ranks;
+        let (slot, part) = pieces.part(i / c.ranks);
+        let token = slot / c.token_slots();
+        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
+        pieces.each(part, |start, len| {
+            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+            let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+            let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+            if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
+                inbox.send(Peers::rank(to), &mut None, start, x);
+                if let Some(scale) = scale {
+                    inbox.send_scales(Peers::rank(to), &mut None, start, scale);
+                }
+            }
+        });
+    }
+}
+
+/// The scales of a piece of a token's row, as they travel.
+#[kernel]
+fn scales_to_send(c: &Dispatch, scales: &Ptr<f32>, token: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
+    let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+    let first = at(token, c.scales()) + (start / c.scaled()).to_u64();
+    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n, 0.0) }
+}
+
+/// Puts every row that arrives where it belongs, and writes down where that is.
+#[kernel]
+fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
+    let records = Records::receive(c, a, epoch, bank);
+    let n = shared::<u32>("n", c.records());
+    n.store(0, records.n(arange(c.records())));
+    if b.index() == 0 {
+        a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
+    }
+    let base = base_of_counts(c, a, b, &records);
+    let pieces = c.pieces();
+
+    b.split(c.group_warps, |g| {
+        let rows = shared::<i32>("rows", c.slot_entries());
+        for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
+            let (i, part) = pieces.part(i);
+            // All sources' first slots, then their second ones: the order in which they are sent.
+            let source = i % c.ranks;
+            let slot = i / c.ranks;
+            let chunk = slot / (c.chunk * c.token_slots());
+            let record = source * c.chunks() + chunk;
+            if slot < n.get(record) * c.token_slots() {
+                let entry = slot * c.slot_entries();
+                let in_record = entry - chunk * c.record_entries();
+                let word = records.words(record, in_record, c.slot_entries());
+                let (expert, mine) = local_experts(c.map(), word & 0xffff);
+                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+                let row = mine.select(row.cast::<i32>(), -1);
+
+                pieces.once(part, || {
+                    let from = source * (c.tokens * c.topk) + entry;
+                    if let Some(pos) = a.pos {
+                        pos.store(from, row);
+                    }
+                    if let Some(weight_from) = a.weight_from {
+                        weight_from.store(from, records.weights(record, in_record, c.slot_entries()));
+                    }
+                });
+                if mine.any() {
+                    rows.store(0, row);
+                    let received = Received::wait(c, &a.inbox, source, slot, part, epoch);
+                    deliver(c, a, &Places::All(rows), &received, hook);
+                }
+            }
+        }
+    });
+}
+
+/// Puts every row that arrives in its source's and token's place, if it is not there already. That it comes is said by the
+/// words of its own entries: what is known of other tokens only later, nobody here waits for.
+#[kernel]
+fn receive_by_token(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    b: Group,
+    epoch: Epoch,
+    bank: Val<u32>,
+    hook: RowHook<'_>,
+) {
+    let records = Records::receive(c, a, epoch, bank);
+    // Records that came with flags are all here.
+    let most = match c.protocol {
+        Protocol::Flags | Protocol::Bulk => records.n(arange(c.records())).max(),
+        Protocol::Packets => c.tokens.val(),
+    };
+    let pieces = c.pieces();
+    // Where there is nothing to move, a warp that waits is enough.
+    b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
+        for i in g.strided(most * (c.ranks * pieces.parts())) {
+            let (i, part) = pieces.part(i);
+            // All sources' first tokens, then their second ones: the order in which they are sent.
+            let source = i % c.ranks;
+            let token = i / c.ranks;
+            let chunk = token / c.chunk;
+            let in_record = token * c.topk - chunk * c.record_entries();
+            let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
+            let (_, mine) = local_experts(c.map(), word & 0xffff);
+            if mine.any() {
+                let received = Received::wait(c, &a.inbox, source, token, part, epoch);
+                if !c.in_place() {
+                    deliver(c, a, &Places::One(source * c.tokens + token), &received, hook);
+                }
+            }
+        }
+    });
+}
+
+/// Stores a part of a slot's row where it belongs.
+#[kernel]
+fn deliver(c: &Dispatch, a: &DispatchArgs, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
+    let rows = a.rows.expect("what is moved has somewhere to go");
+    if c.hook == Hook::None {
+        move_row(c, a, &rows, places, received);
+    } else {
+        hook_row(c, &rows, places, received, hook);
+    }
+}
+
+/// Stores a part of a row as it is, and its scales.
+#[kernel]
+fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, received: &Received<'_>) {
+    c.pieces().each(received.part, |start, len| {
+        let x = received.piece(start, len);
+        places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
+        if let Some(row_scale) = a.row_scale {
+            let scales = received.scales(c, start, len);
+            places.each(|row| {
+                let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
+                let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+                if sent == n {
+                    row_scale.store(to, scales);
+                } else {
+                    row_scale.store_where(to, scales, arange(sent) < n);
+                }
+            });
+        }
+    });
+}
+
+/// Stores what the hook makes of a part of a row.
+#[kernel]
+fn hook_row(c: &Dispatch, rows: &AnyPtr, places: &Places, received: &Received<'_>, hook: RowHook<'_>) {
+    let scales = scales_at_hand(c);
+    c.pieces().each(received.part, |start, len| {
+        let y = hooked(c, received, scales, hook, start, len);
+        places.each(|row| rows.store_f32(at(row, c.row()) + start.to_u64(), y));
+    });
+}
+
+/// Room for the scales of a piece, where rows have some: each lane needs those of its elements.
+pub(super) fn scales_at_hand(c: &Dispatch) -> Option<Shared<f32>> {
+    (c.scales() > 0).then(|| shared::<f32>("scales", c.scales_at_hand()))
+}
+
+/// What the hook makes of a piece of a row.
+#[kernel]
+pub(super) fn hooked(
+    c: &Dispatch,
+    received: &Received<'_>,
+    scales: Option<Shared<f32>>,
+    hook: RowHook<'_>,
+    start: Val<u32>,
+    len: u32,
+) -> Tile<f32> {
+    let x = received.piece(start, len).to_f32();
+    hook(match scales {
+        Some(scales) => {
+            scales.store(0, received.scales(c, start, len));
+            x * scales.gather(arange(len) / c.scaled(), true, 0.0)
+        }
+        None => x,
+    })
+}

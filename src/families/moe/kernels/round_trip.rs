@@ -1,0 +1,319 @@
+//! A round trip in one launch: every token to the ranks that own its experts, through an elementwise expert there, and back.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::PACKET_BYTES;
+
+use super::combine::{ReturnArgs, sum_of_owners};
+use super::combine_config::{Combine, CombineDtype};
+use super::config::{Dispatch, groups_of, resident, topk_of};
+use super::device::{at, local_experts, owners};
+use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
+use super::hook::{Hook, RowHook, stand_in_expert};
+use super::inbox::{InboxArgs, Received};
+use super::layout::Layout;
+use super::protocol::{Phase, Protocol};
+use super::records::{ReadyArgs, await_ready, notify_ready};
+use crate::families::moe::RowDtype;
+
+/// Configuration of [`round_trip`].
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "moe_round_trip", kernel = super::round_trip::round_trip, args = RoundTripArgs, warps = warps, serde)]
+pub struct RoundTrip {
+    /// Elements of a row.
+    #[key(short = "h", range = 8..=65536, multiple_of = 8)]
+    pub hidden: u32,
+    /// Experts of all ranks together.
+    #[key(short = "e", range = 1..=65535)]
+    pub experts: u32,
+    /// Expert ids of a token.
+    #[key(short = "k", range = 1..=32)]
+    pub topk: u32,
+    /// Tokens of a rank at most.
+    #[key(short = "t", range = 1..=65536)]
+    pub tokens: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// What rows are sent as.
+    #[key]
+    pub dtype: RowDtype,
+    /// What the experts do to rows.
+    #[key]
+    pub hook: Hook,
+    /// Warps of a block.
+    #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
+    pub warps: u32,
+    /// Blocks that send rows.
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 16))]
+    pub send_blocks: u32,
+    /// Blocks that receive rows, run the experts and send back.
+    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 80))]
+    pub expert_blocks: u32,
+    /// Blocks that receive what comes back.
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
+    pub recv_blocks: u32,
+    /// Warps that move a piece of a row together.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
+    pub group_warps: u32,
+    /// Vectors of 16 bytes that a lane has in flight: of fp8 one has as many elements as two should have.
+    #[tune(short = "v", values = [1, 2, 4, 8], default = |key| if key.dtype == RowDtype::Fp8 { 1 } else { 2 })]
+    pub vectors: u32,
+}
+
+impl RoundTrip {
+    /// The dispatch that it begins with: what says how rows go out.
+    pub fn dispatch(&self) -> Dispatch {
+        let RoundTrip { hidden, experts, topk, tokens, ranks, dtype, hook, .. } = *self;
+        let RoundTrip { warps, send_blocks, group_warps, vectors, .. } = *self;
+        Dispatch {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype,
+            hook,
+            layout: Layout::Tokens,
+            phase: Phase::Both,
+            warps,
+            send_blocks,
+            recv_blocks: self.expert_blocks,
+            group_warps,
+            vectors,
+            chunk: 1,
+            dedup: true,
+            protocol: Protocol::Packets,
+        }
+    }
+
+    /// The combine that it ends with: what says how rows come back.
+    pub fn combine(&self) -> Combine {
+        let RoundTrip { hidden, experts, topk, tokens, ranks, warps, group_warps, .. } = *self;
+        Combine {
+            hidden,
+            experts,
+            topk,
+            tokens,
+            ranks,
+            dtype: CombineDtype::from(self.dtype),
+            layout: Layout::Tokens,
+            phase: Phase::Both,
+            warps,
+            send_blocks: self.expert_blocks,
+            recv_blocks: self.recv_blocks,
+            group_warps,
+            // Several ranks' pieces are in flight together.
+            vectors: (self.vectors / 2).max(1),
+            dedup: true,
+            protocol: Protocol::Packets,
+            batch: 1,
+        }
+    }
+
+    /// Entries of a rank.
+    fn entries(&self) -> u32 {
+        self.tokens * self.topk
+    }
+
+    /// Entries that a group tells a rank at once.
+    fn told(&self) -> u32 {
+        self.entries().min(128)
+    }
+
+    /// Entries of a rank as they travel: whole tiles.
+    fn sent_entries(&self) -> u32 {
+        self.entries().next_multiple_of(self.told())
+    }
+
+    /// What groups tell: each of these to each rank.
+    fn chunks(&self) -> u32 {
+        self.sent_entries() / self.told()
+    }
+
+    fn route_blocks(&self) -> u32 {
+        (self.chunks() * self.ranks).div_ceil(self.warps).min(3)
+    }
+}
+
+impl Legal for RoundTrip {
+    fn legal(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::Custom,
+            "hook",
+            self.hook.name(),
+            || "expert here: a hook of one's own needs a family of one's own, see `round_trip_with`",
+        )?;
+        self.fits()
+    }
+}
+
+impl RoundTrip {
+    /// What makes a configuration legal, except that the hook may be a custom one.
+    pub fn fits(&self) -> Result<(), Illegal> {
+        Illegal::unless(
+            self.hook != Hook::None,
+            "hook",
+            self.hook.name(),
+            || "expert: a round trip has the experts' work in it",
+        )?;
+        topk_of(self.topk, self.experts)?;
+        let row_bytes = self.dispatch().shape().row_bytes();
+        Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
+            format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
+        })?;
+        groups_of(self.group_warps, self.warps)?;
+        let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
+        let blocks = blocks + self.dispatch().ready_blocks();
+        resident("expert_blocks", self.expert_blocks, blocks)
+    }
+}
+
+/// Parameters of [`round_trip`].
+#[derive(KernelArgs)]
+#[args(config = RoundTrip)]
+pub struct RoundTripArgs {
+    /// What is sent.
+    #[group(|c| c.dispatch())]
+    pub tokens: TokenArgs,
+
+    /// Out: the combined rows, `[token][hidden]`.
+    #[output]
+    #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.combined())]
+    pub out: AnyPtr,
+
+    /// Where rows arrive.
+    #[group(|c| c.dispatch())]
+    pub inbox: InboxArgs,
+    /// Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`.
+    #[len(|c| 4 * u64::from(c.ranks * c.sent_entries()))]
+    pub entries: Ll<u32>,
+    /// Rows as they come back, `[parity][token][owner][hidden]`.
+    #[len(|c| 2 * u64::from(c.tokens * c.ranks) * u64::from(c.hidden))]
+    #[dtype(|c| c.dtype.combined())]
+    pub return_packets: AnyPackets,
+    /// Which ranks are ready for the next packets.
+    #[group(|c| c.dispatch())]
+    pub ready: ReadyArgs,
+    /// Counts round trips.
+    pub epoch: EpochWord,
+}
+
+/// Brings every token to the ranks that own its experts, runs the experts there on the row as it arrives, and brings the
+/// weighted sums of their outputs back: what dispatch with a hook and combine yield, bit for bit, in one launch and without
+/// rows by expert in between.
+///
+/// Every rank launches it in turn, ranks without tokens too, with n = 0. A token whose ids are all masked gets zeros.
+/// All ranks use the same variant.
+#[kernel]
+pub fn round_trip(c: &RoundTrip, a: &RoundTripArgs) {
+    round_trip_with(c, a, &stand_in_expert);
+}
+
+/// [`round_trip`] with a hook of one's own, for configurations whose [`Hook`] is [`Hook::Custom`].
+#[kernel]
+pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
+    let epoch = a.epoch.begin();
+    let out = c.dispatch();
+    role("route", c.route_blocks(), |b| b.split(1, |g| tell(c, a, g, epoch)));
+    role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch)));
+    role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
+    role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
+    role("ready", out.ready_blocks(), |_| {
+        notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch);
+        await_ready(&a.ready.ready.expect("packets order nothing"), c.ranks, epoch);
+    });
+}
+
+/// Tells every rank where each entry goes and what it weighs: those of tokens that are not there go nowhere. A group has some
+/// entries and a rank, so that no rank waits for what others are told.
+#[kernel]
+fn tell(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
+    let len = c.told();
+    let n = tokens(&c.dispatch(), &a.tokens);
+    let i = arange(2 * len);
+    for part in g.strided(c.chunks() * c.ranks) {
+        let to = (part + rank()) % c.ranks;
+        let first = part / c.ranks * len;
+        let entry = i / 2 + first;
+        // What `n` leaves out is loaded too: so it is on its way together with it.
+        let expert = a.tokens.ids.gather(entry, entry < c.entries(), -1).cast::<u32>();
+        let weight = a.tokens.weights.gather(entry, entry < c.entries(), 0.0);
+        let valid = (entry < n * c.topk) & (expert < c.experts);
+        let expert = valid.select(expert, NOWHERE);
+        let weight = valid.select(weight, 0.0).bitcast::<u32>();
+        let words = (i % 2 == 0).select(expert, weight);
+        a.entries.send(Peers::rank(to), (bank(c, rank(), epoch) + first) * 2, words, epoch);
+    }
+}
+
+/// The first of a rank's entries.
+fn bank(c: &RoundTrip, source: Val<u32>, epoch: Epoch) -> Val<u32> {
+    (epoch.parity() * c.ranks + source) * c.sent_entries()
+}
+
+/// The first row that comes back for a token.
+fn first_return(c: &RoundTrip, token: Val<u32>, epoch: Epoch) -> Val<u32> {
+    (epoch.parity() * c.tokens + token) * c.ranks
+}
+
+/// Runs the experts on every row that arrives, and sends the sum of what they make of it back.
+#[kernel]
+fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHook<'_>) {
+    let arriving = c.dispatch();
+    let pieces = arriving.pieces();
+    let entries = shared::<u32>("entries", 2 * c.topk);
+    let word = arange(2 * c.topk);
+    let scales = scales_at_hand(&arriving);
+    for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
+        let (i, part) = pieces.part(i);
+        // All sources' first tokens, then their second ones: the order in which they are sent.
+        let source = i % c.ranks;
+        let token = i / c.ranks;
+        let entry = bank(c, source, epoch) + token * c.topk;
+        let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
+        let (_, owned) = local_experts(arriving.map(), words);
+        let mine = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0).or_all();
+        if mine != 0 {
+            entries.store(0, words);
+            let received = Received::wait(&arriving, &a.inbox, source, token, part, epoch);
+            let back = at(first_return(c, token, epoch) + rank(), c.hidden);
+            pieces.each(part, |start, len| {
+                let y = hooked(&arriving, &received, scales, hook, start, len);
+                let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
+                let sum = weighted(c, mine, &entries, y, len);
+                a.return_packets.send_f32(Peers::rank(source), back + start.to_u64(), sum);
+            });
+        }
+    }
+}
+
+/// What this rank's experts, a bit of `mine` each, add up to if each yields `y`: in the order of k, as combine has it.
+#[kernel]
+fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, len: u32) -> Tile<f32> {
+    let mut sum = var(splat(0f32, len));
+    for k in 0..c.topk.val() {
+        if (mine >> k) & 1 != 0 {
+            sum = y.fma(entries.get(k * 2 + 1).bitcast::<f32>(), &sum);
+        }
+    }
+    sum.get()
+}
+
+/// Sums what comes back for every token.
+#[kernel]
+fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
+    let coming = c.combine();
+    let pieces = coming.summed_pieces();
+    let back = ReturnArgs { returns: None, return_flag: None, return_packets: Some(a.return_packets) };
+    for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
+        let (token, part) = pieces.part(i);
+        let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk);
+        let first = first_return(c, token, epoch);
+        pieces.each(part, |start, len| {
+            let sum = sum_of_owners(&coming, &back, owners, first, None, start, len);
+            a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
+        });
+    }
+}

@@ -1,0 +1,20 @@
+//! Mixture of experts: dispatch, which brings every token to the ranks that own its experts, and combine, which brings the
+//! experts' outputs back.
+
+pub mod kernels;
+pub mod npy;
+mod op;
+mod plan;
+mod problem;
+pub mod reference;
+mod registry;
+pub mod routing;
+pub mod run;
+pub mod scenario;
+pub mod slices;
+pub mod work;
+pub mod workload;
+
+pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
+pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
+pub use registry::{MoeKey, NoVariant, Registry, Selected};

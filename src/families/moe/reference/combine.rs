@@ -1,0 +1,144 @@
+//! Combine: every token's expert outputs, weighted and summed in f32.
+
+use super::Entry;
+use crate::families::moe::{MoeShape, Routing};
+use crate::harness::elements::{encode, round};
+
+/// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
+pub fn stand_in_expert(shape: &MoeShape, rank: u32, row: &[f32]) -> Vec<f32> {
+    let y: Vec<f32> = row.iter().map(|x| x * (1.0 + rank as f32)).collect();
+    round(shape.dtype.combined(), &y)
+}
+
+fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
+    for (s, x) in sum.iter_mut().zip(row) {
+        *s = weight.mul_add(*x, *s);
+    }
+}
+
+/// The combined rows of one rank, as bytes: for each token the sum over k, in order, in f32, rounded at the end.
+/// `output` is what the expert of an entry makes of its row, on the rank that owns it.
+pub fn in_order(
+    shape: &MoeShape,
+    routing: &Routing,
+    rank: u32,
+    output: impl Fn(u32, Entry) -> Vec<f32>,
+) -> Vec<u8> {
+    let mut out = vec![];
+    for token in tokens_of(shape, routing, rank) {
+        let mut sum = vec![0f32; shape.hidden as usize];
+        for (owner, weight, entry) in entries_of(shape, routing, rank, token) {
+            add(&mut sum, weight, &output(owner, entry));
+        }
+        out.extend(encode(shape.dtype.combined(), &sum));
+    }
+    out
+}
+
+/// What the experts of one rank make of one token: the sum over those of its entries that are there, in the order of k, with
+/// the weights, in f32.
+pub fn of_owner(
+    shape: &MoeShape,
+    routing: &Routing,
+    owner: u32,
+    (source, token): (u32, u32),
+    output: impl Fn(u32, Entry) -> Vec<f32>,
+) -> Vec<f32> {
+    let mut piece = vec![0f32; shape.hidden as usize];
+    for (_, weight, entry) in entries_of(shape, routing, source, token).iter().filter(|e| e.0 == owner) {
+        add(&mut piece, *weight, &output(owner, *entry));
+    }
+    piece
+}
+
+/// As [`in_order`], but summed as the deduplicating kernels do it: each owner sums its own entries and rounds once,
+/// then the owners' pieces are added in the order of ranks.
+pub fn by_owner(
+    shape: &MoeShape,
+    routing: &Routing,
+    rank: u32,
+    output: impl Fn(u32, Entry) -> Vec<f32>,
+) -> Vec<u8> {
+    let dtype = shape.dtype.combined();
+    let mut out = vec![];
+    for token in tokens_of(shape, routing, rank) {
+        let mut sum = vec![0f32; shape.hidden as usize];
+        for owner in 0..shape.ranks {
+            let piece = of_owner(shape, routing, owner, (rank, token), &output);
+            add(&mut sum, 1.0, &round(dtype, &piece));
+        }
+        out.extend(encode(dtype, &sum));
+    }
+    out
+}
+
+fn tokens_of(shape: &MoeShape, routing: &Routing, rank: u32) -> std::ops::Range<u32> {
+    0..routing.ids[rank as usize].len() as u32 / shape.topk
+}
+
+/// Owner, weight and place of each of a token's entries, without masked ones.
+fn entries_of(shape: &MoeShape, routing: &Routing, source: u32, token: u32) -> Vec<(u32, f32, Entry)> {
+    let first = (token * shape.topk) as usize;
+    let (ids, weights) = (&routing.ids[source as usize], &routing.weights[source as usize]);
+    let of = |k: u32| {
+        let owner = shape.map().owner(ids[first + k as usize])?;
+        Some((owner, weights[first + k as usize], Entry { source, token, k }))
+    };
+    (0..shape.topk).filter_map(of).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use peerwarp_codegen::ir::Dtype;
+
+    use super::*;
+    use crate::families::moe::RowDtype;
+    use crate::harness::elements::decode;
+
+    const SHAPE: MoeShape =
+        MoeShape { hidden: 8, experts: 4, topk: 3, tokens: 2, ranks: 2, dtype: RowDtype::Bf16 };
+
+    /// Rank 0 has two tokens, the second fully masked; experts 0 and 1 are rank 0's, 2 and 3 rank 1's.
+    fn tiny(weights: [f32; 3]) -> Routing {
+        let ids = vec![vec![1, 3, 0, -1, 9, -1], vec![]];
+        Routing { ids, weights: vec![[weights, [5.0; 3]].concat(), vec![]] }
+    }
+
+    fn both(routing: &Routing, rank: u32, y: [f32; 3]) -> [Vec<f32>; 2] {
+        let output = |owner: u32, entry: Entry| {
+            assert_eq!(owner, u32::from(entry.k == 1));
+            vec![y[entry.k as usize]; 8]
+        };
+        [in_order(&SHAPE, routing, rank, output), by_owner(&SHAPE, routing, rank, output)]
+            .map(|bytes| decode(Dtype::Bf16, &bytes))
+    }
+
+    #[test]
+    fn weighted_sums_and_zeros_for_masked_tokens() {
+        let want = [[6.0; 8], [0.0; 8]].concat();
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 0, [4.0, 8.0, 1.0]), [want.clone(), want]);
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 1, [4.0, 8.0, 1.0]).concat().len(), 0);
+    }
+
+    #[test]
+    fn owners_round_their_piece() {
+        // Rank 0's piece is 256 + 1.5, which rounds to 258; with rank 1's -256 in order nothing is lost.
+        let [in_order, by_owner] = both(&tiny([1.0; 3]), 0, [256.0, -256.0, 1.5]);
+        assert_eq!((in_order[0], by_owner[0]), (1.5, 2.0));
+    }
+
+    #[test]
+    fn an_owner_sums_its_own_entries_of_one_token() {
+        let routing = tiny([0.5, 0.25, 2.0]);
+        let output = |_, entry: Entry| vec![[4.0, 8.0, 1.0][entry.k as usize]; 8];
+        let of = |owner, token| of_owner(&SHAPE, &routing, owner, (0, token), output)[0];
+        assert_eq!([of(0, 0), of(1, 0), of(0, 1)], [4.0, 2.0, 0.0]);
+    }
+
+    #[test]
+    fn the_stand_in_expert_depends_on_the_rank_and_rounds() {
+        let x = [1.0, 1.0 + 1.0 / 128.0];
+        assert_eq!(stand_in_expert(&SHAPE, 0, &x), x);
+        assert_eq!(stand_in_expert(&SHAPE, 2, &x), [3.0, 3.03125]);
+    }
+}

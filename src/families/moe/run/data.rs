@@ -1,0 +1,200 @@
+//! What every rank starts a round with, and what it has to end up with.
+
+use peerwarp_codegen::ir::Dtype;
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+use rayon::prelude::*;
+
+use super::Errors;
+use crate::families::moe::SCALE_BLOCK;
+use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
+use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use crate::harness::{elements, fp8};
+
+/// What the results of a round depend on, beside the problem.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Way {
+    /// What dispatch does to rows.
+    pub hook: Hook,
+    /// How rows stand between dispatch and combine.
+    pub layout: Layout,
+    /// Whether owners sum their rows of a token.
+    pub dedup: bool,
+    /// Whether rows arrive in their places.
+    pub in_place: bool,
+}
+
+impl Way {
+    /// The buffers in which dispatch yields rows and their scales.
+    pub fn rows(&self) -> [&'static str; 2] {
+        if self.in_place { ["inbox", "inbox_scale"] } else { ["rows", "row_scale"] }
+    }
+
+    /// Whether combine takes the rows that dispatch yields, as a hook made the experts' outputs of them. By token, where the
+    /// weights are the experts' business, nobody applies them then: combine yields the plain sums of the owners' rows.
+    pub fn y_is_rows(&self) -> bool {
+        self.hook != Hook::None
+    }
+
+    /// Whether anybody applies the weights.
+    pub fn weighs(&self) -> bool {
+        self.layout == Layout::Experts || !self.y_is_rows()
+    }
+
+    /// The routing with the weights that are applied.
+    fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
+        if self.weighs() {
+            return routing.clone();
+        }
+        // One row comes from each owner, whichever of its entries it is of.
+        let mut routing = routing.clone();
+        for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
+            let topk = shape.topk as usize;
+            for (ids, weights) in ids.chunks(topk).zip(weights.chunks_mut(topk)) {
+                let owners: Vec<_> = ids.iter().map(|&id| shape.map().owner(id)).collect();
+                for (k, weight) in weights.iter_mut().enumerate() {
+                    *weight = if owners[..k].contains(&owners[k]) { 0.0 } else { 1.0 };
+                }
+            }
+        }
+        routing
+    }
+}
+
+/// One round of a problem: its inputs, and the reference's results.
+#[derive(Clone, Debug)]
+pub struct Round {
+    /// The problem's shape.
+    pub shape: MoeShape,
+    /// How it is computed.
+    pub way: Way,
+    /// Who sends what where.
+    pub routing: Routing,
+    /// By rank, what it sends.
+    pub tokens: Vec<Tokens>,
+    /// By rank, what dispatch has to bring it.
+    pub grouped: Vec<Grouped>,
+    /// By rank, the bytes that combine has to yield.
+    pub out: Vec<Vec<u8>>,
+    /// By rank, the sum over k in order in f32: the same when nothing is deduplicated.
+    pub in_order: Vec<Vec<u8>>,
+}
+
+/// What the buffers hold that a rank sends from. Kernels may load what they hold of tokens that the rank does not have, but must
+/// not act on it: an expert, and NaN.
+#[derive(Clone, Debug)]
+pub struct Inputs {
+    /// Tokens of the rank.
+    pub n: u32,
+    /// Bytes of their rows.
+    pub x: Vec<u8>,
+    /// Scales of their rows.
+    pub x_scale: Vec<f32>,
+    /// Expert ids, `[token][k]`.
+    pub ids: Vec<i32>,
+    /// Weights of the entries, `[token][k]`.
+    pub weights: Vec<f32>,
+}
+
+fn padded<T: Copy>(values: &[T], len: u32, pad: T) -> Vec<T> {
+    let mut all = values.to_vec();
+    all.resize(len as usize, pad);
+    all
+}
+
+impl Round {
+    /// A round of a problem, by its number from 0 on, as it is to be computed.
+    pub fn new(problem: &MoeProblem, way: Way, round: u32) -> Round {
+        let (shape, routing) = (problem.shape, problem.routing(round).clone());
+        let ranks = (0..shape.ranks).into_par_iter();
+        let n = routing.tokens_per_rank(shape.topk);
+        let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
+        let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
+        let output = |owner: u32, entry: Entry| expert_output(&shape, &tokens, owner, entry);
+        let applied = way.applied(&shape, &routing);
+        let in_order = |rank| reference::in_order(&shape, &applied, rank, output);
+        let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
+        let by_owner = |rank| reference::by_owner(&shape, &applied, rank, output);
+        let out = if way.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
+        let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
+        Round { shape, way, routing, tokens, grouped, out, in_order }
+    }
+
+    /// What a rank sends.
+    pub fn inputs(&self, rank: u32) -> Inputs {
+        let (shape, at) = (&self.shape, rank as usize);
+        let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
+        let entries = shape.tokens * shape.topk;
+        Inputs {
+            n: ids.len() as u32 / shape.topk,
+            x: padded(&tokens.rows, shape.tokens * shape.row_bytes(), u8::MAX),
+            x_scale: padded(&tokens.scales, shape.tokens * shape.scales(), f32::NAN),
+            ids: padded(ids, entries, 0),
+            weights: padded(&self.routing.weights[at], entries, f32::NAN),
+        }
+    }
+
+    /// The bytes of a row of a rank after dispatch.
+    pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+        match self.way.hook {
+            Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).to_vec(),
+            Hook::Expert | Hook::Custom => self.expert_row(rank, entry),
+        }
+    }
+
+    /// The bytes of the expert's output for a row of a rank.
+    pub fn expert_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+        elements::encode(self.shape.dtype.combined(), &self.expert_output(rank, entry))
+    }
+
+    /// What the expert makes of a row of a rank.
+    pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
+        expert_output(&self.shape, &self.tokens, rank, entry)
+    }
+
+    /// How the combined rows of a rank compare; `got` may have more bytes than that.
+    pub fn errors(&self, number: usize, rank: u32, got: &[u8]) -> Errors {
+        let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
+        let (dtype, hidden) = (self.shape.dtype.combined(), self.shape.hidden as usize);
+        let values = |bytes: &[u8]| elements::decode(dtype, bytes);
+        let (got, want, in_order) = (values(&got[..want.len()]), values(want), values(in_order));
+        let place =
+            |i: usize| format!("round {number}, rank {rank}, token {}, element {}", i / hidden, i % hidden);
+        Errors::of(&got, &want, &in_order, hidden, place)
+    }
+
+    /// The scales of a row after dispatch.
+    pub fn scales(&self, entry: Entry) -> &[f32] {
+        self.tokens[entry.source as usize].row_scales(&self.shape, entry.token)
+    }
+}
+
+/// The stand-in expert's output for an entry.
+fn expert_output(shape: &MoeShape, tokens: &[Tokens], owner: u32, entry: Entry) -> Vec<f32> {
+    let row = tokens[entry.source as usize].values(shape, entry.token);
+    reference::stand_in_expert(shape, owner, &row)
+}
+
+pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {
+    let mut rng = ChaCha8Rng::seed_from_u64(seed);
+    rng.set_stream(u64::from(round) << 32 | u64::from(rank));
+    rng
+}
+
+fn random_tokens(shape: &MoeShape, n: u32, mut rng: ChaCha8Rng) -> Tokens {
+    let mut out = Tokens::default();
+    for _ in 0..n {
+        let row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
+        match shape.dtype {
+            RowDtype::Fp8 => {
+                let (bytes, scales) = fp8::quantise(&row, SCALE_BLOCK);
+                out.rows.extend(bytes);
+                out.scales.extend(scales);
+            }
+            RowDtype::Bf16 => out.rows.extend(elements::encode(Dtype::Bf16, &row)),
+            RowDtype::Fp16 => out.rows.extend(elements::encode(Dtype::Fp16, &row)),
+        }
+    }
+    out
+}

@@ -1,0 +1,163 @@
+//! What a round has to leave in a rank's memory, and what the experts put there in between.
+
+use bytemuck::cast_slice;
+
+use super::data::Round;
+use super::io::combined_row_bytes;
+use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::reference::{self, Entry};
+use crate::harness::elements;
+
+/// A part of a buffer that has to hold certain bytes.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Expected {
+    /// The buffer, by the name of the kernels' parameter.
+    pub buffer: &'static str,
+    /// First byte.
+    pub at: u64,
+    /// What it is, in words.
+    pub what: String,
+    /// The bytes.
+    pub bytes: Vec<u8>,
+}
+
+impl Expected {
+    fn new(buffer: &'static str, at: u64, what: impl Into<String>, bytes: &[u8]) -> Expected {
+        Expected { buffer, at, what: what.into(), bytes: bytes.to_vec() }
+    }
+
+    /// What is wrong about the bytes that are there, if something is.
+    pub fn wrong(&self, got: &[u8]) -> Option<String> {
+        let Some(i) = got.iter().zip(&self.bytes).position(|(g, w)| g != w) else {
+            return (got.len() < self.bytes.len())
+                .then(|| format!("{}: only {} bytes", self.what, got.len()));
+        };
+        Some(format!("{}: byte {i} is {:#04x}, {:#04x} is right", self.what, got[i], self.bytes[i]))
+    }
+}
+
+impl Round {
+    /// All that dispatch has to leave on a rank, made one by one: rows are many.
+    pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
+        let mut all = self.counts(rank);
+        match self.way.layout {
+            Layout::Experts => self.positions(rank, &mut all),
+            Layout::Tokens => self.index(rank, &mut all),
+        }
+        all.into_iter().chain(self.rows(rank))
+    }
+
+    /// The places of rows on a rank, and an entry that each is of.
+    pub fn places(&self, rank: u32) -> Vec<(u64, Entry)> {
+        let rows = self.grouped[rank as usize].rows.iter();
+        match self.way.layout {
+            Layout::Experts => rows.zip(0..).map(|(&entry, place)| (place, entry)).collect(),
+            Layout::Tokens => {
+                let mut all: Vec<_> = rows.map(|&e| (u64::from(self.by_token(e)), e)).collect();
+                all.sort_by_key(|(place, _)| *place);
+                all.dedup_by_key(|(place, _)| *place);
+                all
+            }
+        }
+    }
+
+    /// What the experts of a rank make of what came, with the first byte of each part; nothing where dispatch's rows are
+    /// what combine takes.
+    pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
+        let places = if self.way.y_is_rows() { vec![] } else { self.places(rank) };
+        let row = move |(place, entry): (u64, Entry)| {
+            let y = match self.way.layout {
+                Layout::Experts => self.expert_row(rank, entry),
+                Layout::Tokens => self.summed_row(rank, entry),
+            };
+            (place * y.len() as u64, y)
+        };
+        places.into_iter().map(row)
+    }
+
+    /// The number of a token's row by token.
+    fn by_token(&self, entry: Entry) -> u32 {
+        entry.source * self.shape.tokens + entry.token
+    }
+
+    /// The bytes of what a rank's experts make of an entry's token, weighted, summed and rounded.
+    fn summed_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
+        let output = |owner, entry| self.expert_output(owner, entry);
+        let at = (entry.source, entry.token);
+        let sum = reference::of_owner(&self.shape, &self.routing, rank, at, output);
+        elements::encode(self.shape.dtype.combined(), &sum)
+    }
+
+    fn counts(&self, rank: u32) -> Vec<Expected> {
+        let mut rows = self.grouped[rank as usize].counts.clone();
+        rows.resize(self.shape.map().at_most() as usize, 0);
+        let mut start = vec![0];
+        start.extend(rows.iter().scan(0, |sum, n| {
+            *sum += n;
+            Some(*sum)
+        }));
+        let n = self.routing.tokens_per_rank(self.shape.topk);
+        vec![
+            Expected::new("expert_rows", 0, "rows of each expert", cast_slice(&rows)),
+            Expected::new("expert_start", 0, "first row of each expert", cast_slice(&start)),
+            Expected::new("n_from", 0, "tokens of each source", cast_slice(&n)),
+        ]
+    }
+
+    /// Bytes of what there is for each entry of a rank, of 4 bytes each.
+    fn entries_bytes(&self) -> u64 {
+        u64::from(self.shape.tokens * self.shape.topk) * 4
+    }
+
+    fn positions(&self, rank: u32, all: &mut Vec<Expected>) {
+        for (source, pos) in (0..).zip(&self.grouped[rank as usize].pos) {
+            let what = format!("rows of the entries of rank {source}");
+            all.push(Expected::new("pos", source * self.entries_bytes(), what, cast_slice(pos)));
+        }
+    }
+
+    fn index(&self, rank: u32, all: &mut Vec<Expected>) {
+        let grouped = &self.grouped[rank as usize];
+        let owned = self.shape.map().owned(rank);
+        for (source, ids) in (0..).zip(&self.routing.ids) {
+            let of = |id: &i32| match u32::try_from(*id) {
+                Ok(id) if owned.contains(&id) => (id - owned.start) as i32,
+                _ => -1,
+            };
+            let mut experts: Vec<i32> = ids.iter().map(of).collect();
+            experts.resize((self.shape.tokens * self.shape.topk) as usize, -1);
+            let at = source * self.entries_bytes();
+            let what = format!("experts of the entries of rank {source}");
+            all.push(Expected::new("entry_expert", at, what, cast_slice(&experts)));
+            let weights = &self.routing.weights[source as usize];
+            let what = format!("weights of the entries of rank {source}");
+            all.push(Expected::new("weight_from", at, what, cast_slice(weights)));
+        }
+        let gather: Vec<u32> = grouped.rows.iter().map(|&entry| self.by_token(entry)).collect();
+        all.push(Expected::new("gather", 0, "rows of the experts", cast_slice(&gather)));
+    }
+
+    fn rows(&self, rank: u32) -> impl Iterator<Item = Expected> {
+        let [rows, scales_of_rows] = self.way.rows();
+        let scaled = self.shape.scales() > 0 && self.way.hook == Hook::None;
+        self.places(rank).into_iter().flat_map(move |(place, entry)| {
+            let row = self.row(rank, entry);
+            let what = format!("bytes of row {place}, which is {entry:?}");
+            let row = Expected::new(rows, place * row.len() as u64, what, &row);
+            let scales = scaled.then(|| {
+                let scales: &[u8] = cast_slice(self.scales(entry));
+                let what = format!("scales of row {place}, which is {entry:?}");
+                Expected::new(scales_of_rows, place * scales.len() as u64, what, scales)
+            });
+            [Some(row), scales].into_iter().flatten()
+        })
+    }
+
+    /// Bytes of a row that dispatch yields, and of its scales.
+    pub(super) fn dispatched_row_bytes(&self) -> (usize, usize) {
+        match self.way.hook {
+            Hook::None => (self.shape.row_bytes() as usize, 4 * self.shape.scales() as usize),
+            Hook::Expert | Hook::Custom => (combined_row_bytes(&self.shape) as usize, 0),
+        }
+    }
+}

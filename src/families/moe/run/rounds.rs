@@ -1,0 +1,298 @@
+//! Rounds of an MoE problem as the harness runs them: dispatch, the stand-in expert, combine; or all of it in one launch.
+
+use std::sync::{Arc, OnceLock};
+
+use bytemuck::cast_slice;
+use peerwarp_codegen::family::Family;
+
+use super::data::{Round, Way};
+use super::{MoeTuning, Traffic, between, fused};
+use crate::families::moe::kernels::{Layout, RoundTrip};
+use crate::families::moe::{MoeError, MoeProblem, MoeShape, RowDtype, work};
+use crate::harness::elements::decode;
+use crate::harness::suite::random_bytes;
+use crate::harness::verdict::{Expected, Verdict};
+use crate::harness::workload::{Contents, Metric, Problem, RankMemory};
+use crate::runtime::op::LaunchSpec;
+
+/// Bytes of random rows that timing repeats.
+const PATTERN: usize = 1 << 20;
+
+/// Rounds of a problem, back to back.
+#[derive(Debug)]
+pub struct MoeRounds {
+    problem: MoeProblem,
+    way: Way,
+    launches: Vec<LaunchSpec>,
+    /// How many launches are dispatch's: all of a round in one launch.
+    dispatches: usize,
+    /// Whether a round is one launch, with the experts in it.
+    one_launch: bool,
+    rounds: u32,
+    /// What the reference says, once it is asked.
+    reference: OnceLock<Arc<[Round]>>,
+}
+
+impl MoeRounds {
+    /// Rounds of dispatch, the stand-in expert and combine.
+    ///
+    /// # Errors
+    /// The problem is malformed, the variants are not for it or do not go together, or there are no rounds.
+    pub fn new(problem: &MoeProblem, tuning: &MoeTuning, rounds: u32) -> Result<MoeRounds, MoeError> {
+        problem.check()?;
+        tuning.check(&problem.shape)?;
+        let launches = tuning.launch_specs();
+        MoeRounds::of(problem, tuning.way(), launches, tuning.dispatch_launches().len(), false, rounds)
+    }
+
+    /// Rounds in one launch each.
+    ///
+    /// # Errors
+    /// As of [`MoeRounds::new`].
+    pub fn in_one_launch(
+        problem: &MoeProblem,
+        config: &RoundTrip,
+        rounds: u32,
+    ) -> Result<MoeRounds, MoeError> {
+        problem.check()?;
+        fused::check(config, &problem.shape)?;
+        let launch = LaunchSpec::new("round trip", config.clone().into_variant());
+        MoeRounds::of(problem, config.way(), vec![launch], 1, true, rounds)
+    }
+
+    fn of(
+        problem: &MoeProblem,
+        way: Way,
+        launches: Vec<LaunchSpec>,
+        dispatches: usize,
+        one_launch: bool,
+        rounds: u32,
+    ) -> Result<MoeRounds, MoeError> {
+        if rounds == 0 {
+            return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
+        }
+        let (problem, reference) = (problem.clone(), OnceLock::new());
+        Ok(MoeRounds { problem, way, launches, dispatches, one_launch, rounds, reference })
+    }
+
+    /// What the reference says of each round. Computed when it is first asked: of many tokens it takes seconds.
+    pub fn reference(&self) -> &Arc<[Round]> {
+        let round = |i| Round::new(&self.problem, self.way, i);
+        self.reference.get_or_init(|| (0..self.rounds).map(round).collect())
+    }
+
+    /// What the routing demands.
+    pub fn traffic(&self) -> Traffic {
+        let routings: Vec<_> = (0..self.rounds).map(|i| self.problem.routing(i)).collect();
+        Traffic::of(&self.problem.shape, &routings)
+    }
+
+    fn shape(&self) -> &MoeShape {
+        &self.problem.shape
+    }
+
+    /// What there is of the caller's, by name and in bytes.
+    fn sent(&self, rank: u32, round: u32) -> Vec<Contents> {
+        let sent = self.reference()[round as usize].inputs(rank);
+        let mut all = vec![
+            Contents::of("n", &[sent.n]),
+            Contents::new("x", sent.x),
+            Contents::of("ids", &sent.ids),
+            Contents::of("weights", &sent.weights),
+        ];
+        if !sent.x_scale.is_empty() {
+            all.push(Contents::of("x_scale", &sent.x_scale));
+        }
+        all
+    }
+}
+
+impl Problem for MoeRounds {
+    fn ranks(&self) -> u32 {
+        self.shape().ranks
+    }
+
+    fn rounds(&self) -> u32 {
+        self.rounds
+    }
+
+    fn launches(&self) -> &[LaunchSpec] {
+        &self.launches
+    }
+
+    fn inputs(&self, rank: u32, round: u32) -> Vec<Contents> {
+        self.sent(rank, round)
+    }
+
+    fn has_host_steps(&self) -> bool {
+        !self.one_launch
+    }
+
+    fn host_writes(&self) -> bool {
+        !self.one_launch && !self.way.y_is_rows()
+    }
+
+    fn after_launch(&self, launch: usize, round: u32, memory: &mut dyn RankMemory) -> Result<(), String> {
+        if self.one_launch || launch + 1 != self.dispatches {
+            return Ok(());
+        }
+        between::check_and_run_expert(&self.reference()[round as usize], memory)
+    }
+
+    fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {
+        let out = self.reference()[round as usize].out[rank as usize].clone();
+        vec![Expected::exactly("out", self.shape().dtype.combined(), out)]
+    }
+
+    fn compare(&self, rank: u32, round: u32, _expected: &Expected, found: &[u8], verdict: &mut Verdict) {
+        self.reference()[round as usize].compare(round, rank, found, verdict);
+    }
+
+    fn metrics(&self) -> Vec<Metric> {
+        let (shape, routing, dedup) = (self.shape(), self.problem.routing(0), self.way.dedup);
+        let dispatch = work::of_dispatch(shape, routing, dedup);
+        let combine = work::of_combine(shape, routing, dedup);
+        if self.one_launch {
+            return vec![Metric { name: "round_trip".into(), launches: 0..1, work: dispatch.then(&combine) }];
+        }
+        let (first, all) = (self.dispatches, self.launches.len());
+        vec![
+            Metric { name: "dispatch".into(), launches: 0..first, work: dispatch },
+            Metric { name: "combine".into(), launches: first..all, work: combine },
+        ]
+    }
+
+    fn round_name(&self) -> String {
+        "round_trip".into()
+    }
+
+    fn timing_inputs(&self, rank: u32) -> Vec<Contents> {
+        let (shape, routing, at) = (self.shape(), self.problem.routing(0), rank as usize);
+        let mut rng = super::data::stream(self.problem.seed, 0, rank);
+        let n = routing.tokens_per_rank(shape.topk)[at];
+        let mut rows = |dtype| random_bytes(dtype, PATTERN, &mut rng);
+        let mut all = vec![
+            Contents::repeated("x", rows(shape.dtype.dispatched())),
+            Contents::of("n", &[n]),
+            Contents::of("ids", &routing.ids[at]),
+            Contents::of("weights", &routing.weights[at]),
+        ];
+        if shape.dtype == RowDtype::Fp8 {
+            all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
+        }
+        if self.host_writes() {
+            all.push(Contents::repeated("y", rows(shape.dtype.combined())));
+        }
+        all
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        work::baseline_case(&self.problem, self.way.dedup)
+    }
+
+    fn title(&self) -> String {
+        let MoeShape { hidden, experts, topk, ranks, dtype, .. } = self.shape();
+        let n = self.tokens();
+        format!("{experts} experts, topk {topk}, hidden {hidden}, {dtype}, {ranks} ranks, {n} tokens a rank")
+    }
+
+    fn short_title(&self) -> String {
+        let MoeShape { hidden, experts, topk, dtype, .. } = self.shape();
+        format!("h{hidden} e{experts} k{topk} {dtype}, {} tokens", self.tokens())
+    }
+
+    fn per_rank(&self) -> Vec<(String, Vec<u64>)> {
+        let traffic = self.traffic();
+        let column = |of: fn(&super::RankTraffic) -> u64| traffic.ranks.iter().map(of).collect();
+        vec![
+            ("tokens sent".into(), column(|r| r.tokens_sent)),
+            ("tokens received".into(), column(|r| r.tokens_received)),
+            ("expert rows".into(), column(|r| r.rows)),
+        ]
+    }
+
+    fn facts(&self) -> Vec<(String, serde_json::Value)> {
+        let traffic = self.traffic();
+        let rows = if self.way.dedup { traffic.rows_dedup } else { traffic.rows_plain };
+        let saving = 100.0 * traffic.dedup_saving;
+        let used = if self.way.dedup { "" } else { " (not used)" };
+        vec![
+            ("rows to other ranks".into(), rows.into()),
+            ("dedup saving".into(), format!("{saving:.1} % of rows{used}").into()),
+        ]
+    }
+}
+
+impl MoeRounds {
+    /// Tokens of a rank in the first round: one number, or the least and the most.
+    fn tokens(&self) -> String {
+        let n = self.problem.routing(0).tokens_per_rank(self.shape().topk);
+        match (n.iter().min(), n.iter().max()) {
+            (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
+            (_, most) => most.copied().unwrap_or(self.shape().tokens).to_string(),
+        }
+    }
+
+    /// Rows that a rank has places for, where rows stand as this layout says.
+    pub fn layout(&self) -> Layout {
+        self.way.layout
+    }
+}
+
+impl Round {
+    /// How the combined rows of a rank compare: bit for bit with what the kernels have to compute, and for the size of errors
+    /// with the sum over k in order, relative to the largest element of the row.
+    fn compare(&self, number: u32, rank: u32, found: &[u8], verdict: &mut Verdict) {
+        let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
+        let (dtype, hidden) = (self.shape.dtype.combined(), self.shape.hidden as usize);
+        let (found, want, in_order) = (decode(dtype, found), decode(dtype, want), decode(dtype, in_order));
+        verdict.compared += found.len() as u64;
+        for (i, (f, w)) in found.iter().zip(&want).enumerate() {
+            if f.to_bits() != w.to_bits() {
+                let (token, element) = (i / hidden, i % hidden);
+                let place = format!("round {number}, rank {rank}, token {token}, element {element}");
+                verdict.wrong(format!("{place}: {f} where {w} is right"));
+            }
+        }
+        for (found, want) in found.chunks(hidden).zip(in_order.chunks(hidden)) {
+            // Unlike f64::max, this keeps a NaN.
+            let larger = |a: f64, b: f64| if a >= b { a } else { b };
+            let off = |(f, w): (&f32, &f32)| (f64::from(*f) - f64::from(*w)).abs();
+            let off = found.iter().zip(want).map(off).fold(0.0, larger);
+            let largest = want.iter().fold(0.0, |m, w| larger(m, f64::from(w.abs())));
+            verdict.max_abs_err = larger(verdict.max_abs_err, off);
+            if largest > 0.0 {
+                verdict.max_rel_err = larger(verdict.max_rel_err, off / largest);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::moe::Routing;
+
+    #[test]
+    fn errors_are_exact_where_bits_count_and_relative_to_rows_where_sums_do() {
+        let shape = MoeShape { hidden: 8, experts: 2, topk: 1, tokens: 2, ranks: 2, dtype: RowDtype::Fp16 };
+        let routing = Routing::with_weights(&shape, vec![vec![0, 1], vec![]], 1);
+        let problem = MoeProblem::new(shape, routing, 1).unwrap();
+        let tuning = MoeTuning::defaults(&shape).unwrap();
+        let mut round = Round::new(&problem, tuning.way(), 0);
+        let row = |values: &[f32]| crate::harness::elements::encode(shape.dtype.combined(), values);
+        let with = |at: usize, value: f32| {
+            let mut row = [1.0f32; 16];
+            row[at] = value;
+            row
+        };
+        round.out[0] = row(&with(1, -4.0));
+        round.in_order[0] = row(&with(1, -4.5));
+        let mut verdict = Verdict::default();
+        round.compare(3, 0, &row(&with(1, -5.0)), &mut verdict);
+        let said = "round 3, rank 0, token 0, element 1: -5 where -4 is right";
+        assert_eq!(verdict.first_wrong.as_deref(), Some(said));
+        assert_eq!((verdict.compared, verdict.wrong), (16, 1));
+        assert_eq!((verdict.max_abs_err, verdict.max_rel_err), (0.5, 0.5 / 4.5));
+    }
+}

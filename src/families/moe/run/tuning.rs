@@ -1,0 +1,183 @@
+//! Which variants of dispatch and combine run together.
+
+use peerwarp_codegen::family::{Choice, Family};
+use serde::{Deserialize, Serialize};
+
+use super::{Way, fused};
+use crate::families::moe::kernels::{
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, RoundTrip,
+};
+use crate::families::moe::{MoeError, MoeShape};
+use crate::runtime::op::LaunchSpec;
+
+/// The configurations of a dispatch and a combine that fit each other, and how they are launched.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct MoeTuning {
+    /// Of dispatch; its phase is that of the whole operation.
+    pub dispatch: Dispatch,
+    /// Of combine; its phase is that of the whole operation.
+    pub combine: Combine,
+    /// Whether sending and receiving are launches of their own.
+    pub split: bool,
+    /// A round trip in one launch, beside them, of the same shape.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub round_trip: Option<RoundTrip>,
+}
+
+impl MoeTuning {
+    /// The defaults for a shape: one launch an operation, deduplicated, no hook, rows by expert.
+    pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
+        MoeTuning::defaults_with(shape, Hook::None, Layout::Experts)
+    }
+
+    /// The defaults for a shape with a hook and rows in an order: what is best depends on both.
+    pub fn defaults_with(shape: &MoeShape, hook: Hook, layout: Layout) -> Result<MoeTuning, MoeError> {
+        shape.check()?;
+        let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = *shape;
+        let phase = Phase::Both;
+        let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
+        let dtype = CombineDtype::from(dtype);
+        let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+        Ok(MoeTuning {
+            dispatch: Dispatch::with_defaults(&dispatch)?,
+            combine: Combine::with_defaults(&combine)?,
+            split: false,
+            round_trip: None,
+        })
+    }
+
+    /// The same with the defaults of a round trip in one launch.
+    pub fn with_round_trip(self) -> Result<MoeTuning, MoeError> {
+        let round_trip = Some(RoundTrip::defaults(&self.dispatch.shape())?);
+        Ok(MoeTuning { round_trip, ..self })
+    }
+
+    /// The same with or without deduplication.
+    #[must_use]
+    pub fn with_dedup(mut self, dedup: bool) -> MoeTuning {
+        self.dispatch.dedup = dedup;
+        self.combine.dedup = dedup;
+        self
+    }
+
+    /// The same with rows that travel in a certain way, there and back.
+    #[must_use]
+    pub fn with_protocol(mut self, protocol: Protocol) -> MoeTuning {
+        self.dispatch.protocol = protocol;
+        self.combine = self.combine.with_protocol(protocol);
+        self
+    }
+
+    /// The same with a hook on the dispatched rows.
+    #[must_use]
+    pub fn with_hook(mut self, hook: Hook) -> MoeTuning {
+        self.dispatch.hook = hook;
+        self
+    }
+
+    /// The same with rows in another order.
+    #[must_use]
+    pub fn with_layout(mut self, layout: Layout) -> MoeTuning {
+        self.dispatch.layout = layout;
+        self.combine.layout = layout;
+        self
+    }
+
+    /// The same with one launch an operation, or one for sending and one for receiving.
+    #[must_use]
+    pub fn with_split(mut self, split: bool) -> MoeTuning {
+        self.split = split;
+        self
+    }
+
+    /// The same with as few blocks and warps as show all of the protocol.
+    #[must_use]
+    pub fn small(mut self) -> MoeTuning {
+        let d = &mut self.dispatch;
+        (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
+        let c = &mut self.combine;
+        (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
+        self.round_trip = self.round_trip.map(RoundTrip::small);
+        self
+    }
+
+    /// What the results depend on.
+    pub fn way(&self) -> Way {
+        let Dispatch { hook, layout, dedup, .. } = self.dispatch;
+        Way { hook, layout, dedup, in_place: self.dispatch.in_place() }
+    }
+
+    /// The launches of a dispatch, in order.
+    pub fn dispatch_launches(&self) -> Vec<Dispatch> {
+        self.phases().iter().map(|&phase| Dispatch { phase, ..self.dispatch.clone() }).collect()
+    }
+
+    /// The launches of a combine, in order.
+    pub fn combine_launches(&self) -> Vec<Combine> {
+        self.phases().iter().map(|&phase| Combine { phase, ..self.combine.clone() }).collect()
+    }
+
+    fn phases(&self) -> &'static [Phase] {
+        if self.split { &[Phase::Send, Phase::Recv] } else { &[Phase::Both] }
+    }
+
+    /// Whether all kernels are legal, are for this shape and fit each other.
+    pub fn check(&self, shape: &MoeShape) -> Result<(), MoeError> {
+        let mut fitting = MoeTuning::defaults(shape)?.with_layout(self.dispatch.layout);
+        fitting.dispatch.hook = self.dispatch.hook;
+        if self.dispatch.key() != fitting.dispatch.key() {
+            let name = self.dispatch.variant_name();
+            return Err(MoeError::invalid("dispatch", name, format!("must be for {shape}, in one phase")));
+        }
+        if self.combine.key() != fitting.combine.key() || self.combine.dedup != self.dispatch.dedup {
+            let name = self.combine.variant_name();
+            let allowed =
+                format!("must be for {shape}, in one phase, with layout and dedup as dispatch has them");
+            return Err(MoeError::invalid("combine", name, allowed));
+        }
+        if self.combine.protocol.arrival() != self.dispatch.protocol.arrival() {
+            let name = self.combine.variant_name();
+            // A return that came with a flag is what says that the slot of a row that went with one is free again; of packets,
+            // combine hears what dispatch has said.
+            let allowed = format!(
+                "must be for rows that come back as they went out, {}",
+                self.dispatch.protocol.name()
+            );
+            return Err(MoeError::invalid("combine", name, allowed));
+        }
+        if let Some(round_trip) = &self.round_trip {
+            fused::check(round_trip, shape)?;
+            if !self.dispatch.dedup {
+                let name = round_trip.variant_name();
+                return Err(MoeError::invalid("round_trip", name, "none where dispatch is not deduplicated"));
+            }
+            if !self.way().weighs() {
+                let name = round_trip.variant_name();
+                let allowed = "none beside a hook on rows by token, to which nobody applies the weights";
+                return Err(MoeError::invalid("round_trip", name, allowed));
+            }
+        }
+        self.dispatch_launches().iter().try_for_each(Family::check)?;
+        self.combine_launches().iter().try_for_each(Family::check)?;
+        Ok(())
+    }
+}
+
+impl MoeTuning {
+    /// The launches of a round: dispatch's, then combine's. They share buffers by name, but each operation counts epochs of its
+    /// own, and where a hook made the experts' outputs of the rows, combine takes those.
+    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
+        let label = |what: &str, phase: Phase| match phase {
+            Phase::Both => what.to_owned(),
+            Phase::Send | Phase::Recv => format!("{what} {}", phase.name()),
+        };
+        let dispatch = |d: Dispatch| LaunchSpec::new(label("dispatch", d.phase), d.into_variant());
+        let combine = |c: Combine| {
+            let spec = LaunchSpec::new(label("combine", c.phase), c.into_variant());
+            let spec = spec.with_buffer("epoch", "combine_epoch");
+            if self.way().y_is_rows() { spec.with_buffer("y", "rows") } else { spec }
+        };
+        let combines = self.combine_launches().into_iter().map(combine);
+        self.dispatch_launches().into_iter().map(dispatch).chain(combines).collect()
+    }
+}

@@ -1,0 +1,113 @@
+use super::*;
+use crate::harness::request::{Request, Scope};
+use peerwarp_codegen::family::Registry;
+use peerwarp_codegen::sim::Options;
+
+const SHAPE: [(&str, &str); 6] =
+    [("hidden", "32"), ("experts", "5"), ("topk", "2"), ("tokens", "4"), ("ranks", "3"), ("dtype", "fp8")];
+
+fn resolve(tuning: &[(&str, &str)]) -> Vec<Variant> {
+    let pairs = |list: &[(&str, &str)]| list.iter().map(|(f, v)| ((*f).into(), (*v).into())).collect();
+    let request = Request {
+        label: "t".into(),
+        origin: None,
+        scope: Scope::Moe,
+        key: pairs(&SHAPE),
+        tuning: pairs(tuning),
+    };
+    request.resolve(&Registry::new([Dispatch::entry(), Combine::entry()])).unwrap()
+}
+
+fn error(variants: &[Variant]) -> String {
+    tuning(variants).unwrap_err().to_string()
+}
+
+#[test]
+fn selections_give_fitting_pairs() {
+    let both = tuning(&resolve(&[])).unwrap();
+    assert!(!both.split && both.dispatch.dedup && both.combine.dtype == CombineDtype::Bf16);
+    assert_eq!(both.dispatch.dtype, RowDtype::Fp8);
+    let plain = resolve(&[("dedup", "false"), ("moe_combine.send_blocks", "4")]);
+    let plain = tuning(&plain).unwrap();
+    assert!(!plain.dispatch.dedup && !plain.combine.dedup);
+    assert_eq!(plain.combine.send_blocks, 4);
+    assert_ne!(plain.dispatch.send_blocks, 4);
+
+    let halves = |phases: [&str; 2]| phases.iter().flat_map(|p| resolve(&[("phase", p)])).collect::<Vec<_>>();
+    for order in [["send", "recv"], ["recv", "send"]] {
+        let split = tuning(&halves(order)).unwrap();
+        assert_eq!(split, MoeTuning { split: true, ..both.clone() });
+    }
+}
+
+#[test]
+fn the_other_family_is_filled_in() {
+    for keep in [Dispatch::NAME, Combine::NAME] {
+        let mut variants = resolve(&[("dedup", "false")]);
+        variants.retain(|v| v.family().name() == keep);
+        let t = tuning(&variants).unwrap();
+        assert!(!t.dispatch.dedup && !t.combine.dedup);
+        t.check(&t.dispatch.shape()).unwrap();
+    }
+}
+
+#[test]
+fn halves_and_strangers_are_refused() {
+    let report = [
+        error(&[]),
+        error(&resolve(&[("phase", "send")])),
+        error(&[resolve(&[]), resolve(&[("warps", "4")])].concat_variants()),
+        error(&[resolve(&[("phase", "send")]), resolve(&[("phase", "send")])].concat_variants()),
+        error(
+            &[resolve(&[("phase", "send")]), resolve(&[("phase", "recv"), ("warps", "4")])].concat_variants(),
+        ),
+        error(
+            &[resolve(&[("phase", "send")]), resolve(&[("phase", "recv")]), resolve(&[])].concat_variants(),
+        ),
+    ];
+    insta::assert_snapshot!(report.join("\n"));
+}
+
+trait ConcatVariants {
+    fn concat_variants(self) -> Vec<Variant>;
+}
+
+impl<const N: usize> ConcatVariants for [Vec<Variant>; N] {
+    fn concat_variants(self) -> Vec<Variant> {
+        self.into_iter().flatten().collect()
+    }
+}
+
+#[test]
+fn sizes_vary_with_the_seed_and_the_round_if_they_may() {
+    let shape = tuning(&resolve(&[])).unwrap().dispatch.shape();
+    let counts = |seed, round, ragged| {
+        let inputs = Inputs { seed, ragged, ..Inputs::default() };
+        routing(&shape, &inputs, round).unwrap().tokens_per_rank(shape.topk)
+    };
+    assert!((0..20).all(|seed| counts(seed, 1, false) == [4, 4, 4]));
+    let all: Vec<_> = (0..40).flat_map(|seed| [counts(seed, 0, true), counts(seed, 1, true)]).collect();
+    assert!(all.iter().any(|c| c == &[4, 4, 4]));
+    assert!(all.iter().any(|c| c.contains(&0)));
+    assert!(all.iter().flatten().all(|n| *n <= 4));
+    assert!((0..40).any(|seed| counts(seed, 0, true) != counts(seed, 1, true)));
+    let inputs = Inputs { tokens_per_rank: Some(vec![1, 0, 2]), ragged: true, ..Inputs::default() };
+    assert_eq!(routing(&shape, &inputs, 3).unwrap().tokens_per_rank(shape.topk), [1, 0, 2]);
+}
+
+#[test]
+fn runs_and_counts() {
+    for phase in ["both", "split"] {
+        let variants = match phase {
+            "split" => [resolve(&[("phase", "send")]), resolve(&[("phase", "recv")])].concat_variants(),
+            _ => resolve(&[]),
+        };
+        let inputs = Inputs { tokens_per_rank: Some(vec![4, 0, 1]), ..Inputs::default() };
+        let prepared = MoeScenario.prepare(&variants, &inputs).unwrap();
+        assert_eq!(prepared.per_rank[0], ("tokens sent".to_owned(), vec![8, 0, 2]));
+        let ran = prepared.run(&Options::default()).unwrap();
+        assert!(ran.verdict.ok(), "{:?}", ran.verdict);
+        assert_eq!(ran.verdict.compared, 2 * 5 * 32);
+        assert!(ran.report.bytes_on_wire() > 0);
+    }
+}

@@ -1,0 +1,175 @@
+//! MoE as a suite: which variants go together, and what they are run on.
+
+use peerwarp_codegen::family::{Family, FamilyEntry, Variant};
+use rand::{Rng, SeedableRng};
+use rand_chacha::ChaCha8Rng;
+
+use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
+use super::routing::{self, Source};
+use super::run::{MoeRounds, MoeTuning};
+use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype};
+use crate::harness::tune::Components;
+use crate::harness::workload::{Inputs, Problem, Suite, WorkloadError};
+use crate::input::InputError;
+
+/// Dispatch, a stand-in expert, and combine; or all of it in one launch.
+#[derive(Debug)]
+pub struct MoeSuite;
+
+impl Suite for MoeSuite {
+    fn name(&self) -> &'static str {
+        "moe"
+    }
+
+    fn families(&self) -> Vec<FamilyEntry> {
+        vec![Dispatch::entry(), Combine::entry(), RoundTrip::entry()]
+    }
+
+    fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError> {
+        let one_launch: Vec<&RoundTrip> = own(variants);
+        if let [config] = one_launch[..]
+            && variants.len() == 1
+        {
+            let problem = problem(config.dispatch().shape(), inputs)?;
+            return Ok(Box::new(MoeRounds::in_one_launch(&problem, config, inputs.rounds)?));
+        }
+        if let Some(other) = one_launch.first() {
+            let allowed = "one variant with a whole round in a launch, or a dispatch and a combine";
+            return Err(InputError::not_allowed("VARIANT", other.variant_name(), allowed).into());
+        }
+        let tuning = tuning(variants)?;
+        tuning.check(&tuning.dispatch.shape())?;
+        let problem = problem(tuning.dispatch.shape(), inputs)?;
+        Ok(Box::new(MoeRounds::new(&problem, &tuning, inputs.rounds)?))
+    }
+
+    fn components(&self) -> Components {
+        Components { together: Some(together) }
+    }
+}
+
+impl From<MoeError> for WorkloadError {
+    fn from(error: MoeError) -> WorkloadError {
+        match error {
+            MoeError::Invalid { field, value, allowed } => {
+                InputError::not_allowed(field, value, allowed).into()
+            }
+            MoeError::Family(e) => e.into(),
+            other => WorkloadError::Kernel(other.to_string()),
+        }
+    }
+}
+
+/// Whether a dispatch and a combine go together.
+fn together(variants: &[Variant]) -> Result<(), String> {
+    if !own::<RoundTrip>(variants).is_empty() {
+        return Ok(());
+    }
+    let tuning = tuning(variants).map_err(|e| e.to_string())?;
+    tuning.check(&tuning.dispatch.shape()).map_err(|e| e.to_string())
+}
+
+/// The configurations of one family.
+fn own<F: Family>(variants: &[Variant]) -> Vec<&F> {
+    variants.iter().filter_map(|v| v.as_any().downcast_ref()).collect()
+}
+
+fn problem(shape: MoeShape, inputs: &Inputs) -> Result<MoeProblem, WorkloadError> {
+    let routings = (0..inputs.rounds).map(|round| routing_of(&shape, inputs, round));
+    Ok(MoeProblem::with_rounds(shape, routings.collect::<Result<_, _>>()?, inputs.seed)?)
+}
+
+/// Which kernels run together, from the variants that were selected. Of a family that is not among them, the variant
+/// that goes with the other's.
+fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
+    let dispatch = one(variants, |d: &Dispatch| d.phase, |d, phase| Dispatch { phase, ..d })?;
+    let combine = one(variants, |c: &Combine| c.phase, |c, phase| Combine { phase, ..c })?;
+    let (dispatch, combine, split) = match (dispatch, combine) {
+        (Some((d, split)), Some((c, other))) => {
+            if split != other {
+                let (field, allowed) = ("phase of combine", "the same launches as dispatch");
+                return Err(InputError::conflict(field, c.variant_name(), d.variant_name(), allowed).into());
+            }
+            (d, c, split)
+        }
+        (Some((d, split)), None) => {
+            let c = combine_for(&d)?;
+            (d, c, split)
+        }
+        (None, Some((c, split))) => (dispatch_for(&c)?, c, split),
+        (None, None) => {
+            return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
+        }
+    };
+    Ok(MoeTuning { dispatch, combine, split, round_trip: None })
+}
+
+/// The configuration of one family, in one phase, and whether it is to be launched in two.
+fn one<F: Family>(
+    variants: &[Variant],
+    phase: impl Fn(&F) -> Phase,
+    in_phase: impl Fn(F, Phase) -> F,
+) -> Result<Option<(F, bool)>, WorkloadError> {
+    let all: Vec<&F> = variants.iter().filter_map(|v| v.as_any().downcast_ref()).collect();
+    let whole = |c: &F| in_phase(c.clone(), Phase::Both);
+    let conflict = |a: &F, b: &F| {
+        let allowed = "one variant of a family, or the two halves of one";
+        Err(InputError::conflict("VARIANT", b.variant_name(), a.variant_name(), allowed).into())
+    };
+    match all[..] {
+        [] => Ok(None),
+        [c] if phase(c) == Phase::Both => Ok(Some((c.clone(), false))),
+        [c] => {
+            let allowed = "both, or split for two launches: one half alone never ends";
+            Err(InputError::not_allowed("phase", c.variant_name(), allowed).into())
+        }
+        [a, b] if phase(a) != Phase::Both && phase(b) != Phase::Both && phase(a) != phase(b) => {
+            if whole(a) == whole(b) { Ok(Some((whole(a), true))) } else { conflict(a, b) }
+        }
+        [a, b, ..] => conflict(a, b),
+    }
+}
+
+fn combine_for(d: &Dispatch) -> Result<Combine, WorkloadError> {
+    let MoeShape { hidden, experts, topk, tokens, ranks, dtype } = d.shape();
+    let (dtype, layout, phase) = (dtype.into(), d.layout, Phase::Both);
+    let key = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
+    let combine = Combine { dedup: d.dedup, ..Combine::with_defaults(&key)? };
+    Ok(combine.with_protocol(d.protocol.arrival()))
+}
+
+fn dispatch_for(c: &Combine) -> Result<Dispatch, WorkloadError> {
+    let Combine { hidden, experts, topk, tokens, ranks, .. } = *c;
+    let dtype = match c.dtype {
+        CombineDtype::Bf16 => RowDtype::Bf16,
+        CombineDtype::Fp16 => RowDtype::Fp16,
+    };
+    let (hook, layout, phase) = (Hook::None, c.layout, Phase::Both);
+    let key = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
+    Ok(Dispatch { dedup: c.dedup, protocol: c.protocol.arrival(), ..Dispatch::with_defaults(&key)? })
+}
+
+/// Routing of one round. If sizes may vary, they do so from round to round too.
+fn routing_of(shape: &MoeShape, inputs: &Inputs, round: u32) -> Result<Routing, InputError> {
+    let mut rng = ChaCha8Rng::seed_from_u64(inputs.seed);
+    rng.set_stream(u64::from(round));
+    let seed = if round == 0 { inputs.seed } else { rng.random() };
+    let source: Source = inputs.given.get("routing").map_or(Ok(Source::Uniform), |text| text.parse())?;
+    let counts = inputs.given.get("tokens-per-rank").map(|text| routing::parse_counts(text)).transpose()?;
+    let vary = inputs.ragged && counts.is_none() && !matches!(source, Source::File(_));
+    let counts = counts.or_else(|| vary.then(|| ragged(shape, &mut rng)));
+    source.routing(shape, counts.as_deref(), seed)
+}
+
+/// Tokens of each rank: every other time all there can be, else anything down to none at all.
+fn ragged(shape: &MoeShape, rng: &mut ChaCha8Rng) -> Vec<u32> {
+    if rng.random() {
+        return vec![shape.tokens; shape.ranks as usize];
+    }
+    let one = |_| if rng.random_ratio(1, 4) { 0 } else { rng.random_range(0..=shape.tokens) };
+    (0..shape.ranks).map(one).collect()
+}
+
+#[cfg(test)]
+#[path = "workload_tests.rs"]
+mod tests;

@@ -1,0 +1,160 @@
+//! The least that dispatch and combine can take on a machine, from what was measured of its parts.
+
+use serde::{Deserialize, Serialize};
+
+use super::result::What;
+use super::wire::Wire;
+
+/// What the parts of a machine take. Times in microseconds, bandwidths in GB/s of one GPU in one direction.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Limits {
+    /// The GPUs' name.
+    pub gpu: &'static str,
+    /// The most GPUs that were measured together.
+    pub ranks: u32,
+    /// A graph of one empty kernel between two events.
+    pub first_node_us: f64,
+    /// Each kernel more in the graph.
+    pub next_node_us: f64,
+    /// Finding out where a dispatch's rows go.
+    pub routing_us: f64,
+    /// A packet's way to another GPU.
+    pub hop_us: f64,
+    /// From the last byte's arrival to the kernel's end.
+    pub tail_us: f64,
+    /// Stores to a single peer.
+    pub one_peer_gbps: f64,
+    /// Stores to all peers while all GPUs do so.
+    pub all_peers_gbps: f64,
+}
+
+/// Eight H200s of one node, NVLink 4 through NVSwitch, as they were measured on 2026-11-21 (driver 580, CUDA 13.0): a graph
+/// of 1 and of 2 empty kernels takes 4.4 and 5.1 us, a flag-in-data packet of 16 bytes 0.8 us one way, kernels that store to
+/// all seven peers reach 343 GB/s, to one peer 360 GB/s. Routing and tail are the lower ends of estimates, 0.5 to 1 us.
+pub const H200: Limits = Limits {
+    gpu: "NVIDIA H200",
+    ranks: 8,
+    first_node_us: 4.4,
+    next_node_us: 0.7,
+    routing_us: 0.5,
+    hop_us: 0.8,
+    tail_us: 0.5,
+    one_peer_gbps: 360.0,
+    all_peers_gbps: 343.0,
+};
+
+/// The least time of an operation, by what it is spent on, in microseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Limit {
+    /// All of it.
+    pub us: f64,
+    /// Kernel launches, and the events around them.
+    pub node_us: f64,
+    /// Finding out where rows go.
+    pub routing_us: f64,
+    /// The way to another GPU, and back.
+    pub hops_us: f64,
+    /// The busiest rank's bytes at the links' bandwidth.
+    pub wire_us: f64,
+    /// After the last byte's arrival.
+    pub tail_us: f64,
+}
+
+impl Limits {
+    /// Of the machine with these GPUs; none if nothing is known of it.
+    pub fn of<'a>(gpus: impl IntoIterator<Item = &'a str>) -> Option<&'static Limits> {
+        let mut count = 0;
+        let all = gpus.into_iter().inspect(|_| count += 1).all(|name| name == H200.gpu);
+        (all && (2..=H200.ranks).contains(&count)).then_some(&H200)
+    }
+
+    /// Time of `bytes` on the links of a rank among `ranks`.
+    pub fn wire_us(&self, ranks: u32, bytes: u64) -> f64 {
+        let gbps = if ranks == 2 { self.one_peer_gbps } else { self.all_peers_gbps };
+        bytes as f64 / gbps / 1e3
+    }
+
+    /// The least time of an operation whose rows go once to each rank. Round trips are one kernel each, which needs no
+    /// more than that; `rounds` is how many of them a graph has.
+    pub fn of_operation(&self, what: What, rounds: u32, wire: &Wire) -> Limit {
+        let ranks = wire.dispatch.len() as u32;
+        let (routings, hops) = match what {
+            What::Dispatch => (1.0, 1.0),
+            What::Combine => (0.0, 1.0),
+            What::RoundTrip | What::RoundTripOfMany | What::FusedRoundTrip | What::FusedRoundTripOfMany => {
+                (1.0, 2.0)
+            }
+        };
+        let nodes = if what.is_of_many() { rounds.max(1) } else { 1 };
+        let node_us = (self.first_node_us + self.next_node_us * f64::from(nodes - 1)) / f64::from(nodes);
+        let (routing_us, hops_us) = (routings * self.routing_us, hops * self.hop_us);
+        let (wire_us, tail_us) = (self.wire_us(ranks, wire.busiest(what)), self.tail_us);
+        let us = node_us + routing_us + hops_us + wire_us + tail_us;
+        Limit { us, node_us, routing_us, hops_us, wire_us, tail_us }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::harness::bench::wire::RankBytes;
+
+    /// Ranks other than its own that a token of uniform routing goes to, on average, of eight.
+    fn other_ranks(experts: u32, topk: u32) -> f64 {
+        let elsewhere = (0..topk).map(|i| f64::from(experts - experts / 8 - i) / f64::from(experts - i));
+        7.0 * (1.0 - elsewhere.product::<f64>())
+    }
+
+    fn near(got: f64, want: f64, within: f64) {
+        assert!((got - want).abs() <= within, "{got} is not {want}");
+    }
+
+    #[test]
+    fn wire_times_are_those_of_the_reference_table() {
+        // Experts, topk, bytes of a row, tokens of the busiest rank; us with deduplication and without.
+        let table = [
+            (8, 2, 2 * 6144, 15, 0.9, 0.9),
+            (64, 6, 2 * 2048, 27, 1.3, 1.7),
+            (128, 4, 2 * 2880, 83, 4.1, 4.9),
+            (128, 8, 2 * 4096, 230, 25.6, 38.4),
+            (256, 8, 2 * 7168, 253, 49.0, 74.0),
+            (256, 8, 2 * 7168, 1, 0.2, 0.3),
+            (256, 8, 2 * 7168, 8, 1.6, 2.3),
+            (256, 8, 2 * 7168, 32, 6.1, 9.4),
+            (256, 8, 2 * 7168, 64, 12.4, 18.7),
+            (256, 8, 2 * 7168, 128, 24.8, 37.4),
+            (256, 8, 7168 + 4 * 56, 128, 12.7, 19.3),
+            (256, 8, 2 * 7168, 4096, 794.0, 1198.0),
+            (256, 8, 7168 + 4 * 56, 4096, 409.0, 618.0),
+        ];
+        for (experts, topk, row, n, dedup, plain) in table {
+            let us = |rows: f64| H200.wire_us(8, (rows * f64::from(n) * f64::from(row)) as u64);
+            // Where every entry goes elsewhere, 7 of 8 do.
+            near(us(other_ranks(experts, topk)), dedup, 0.1 + 0.004 * dedup);
+            near(us(f64::from(topk) * 7.0 / 8.0), plain, 0.1 + 0.004 * plain);
+        }
+    }
+
+    #[test]
+    fn parts_add_up() {
+        let bytes = RankBytes { out: 3_430_000, into: 1_715_000 };
+        let back = RankBytes { out: 1_715_000, into: 3_430_000 };
+        let mut wire = Wire { dispatch: vec![bytes; 8], combine: vec![back; 8] };
+        let us = |what, rounds, wire: &Wire| H200.of_operation(what, rounds, wire).us;
+        near(us(What::Dispatch, 1, &wire), 4.4 + 0.5 + 0.8 + 10.0 + 0.5, 1e-9);
+        near(us(What::Combine, 1, &wire), 4.4 + 0.8 + 10.0 + 0.5, 1e-9);
+        // Directions work at once: what goes out in one operation comes in in the other.
+        near(us(What::RoundTrip, 10, &wire), 4.4 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
+        near(us(What::RoundTripOfMany, 10, &wire), (4.4 + 9.0 * 0.7) / 10.0 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
+        wire.dispatch.truncate(2);
+        near(H200.of_operation(What::Dispatch, 1, &wire).wire_us, 3_430.0 / 360.0, 1e-9);
+    }
+
+    #[test]
+    fn other_machines_are_not_known() {
+        assert_eq!(Limits::of(["NVIDIA H200"; 2]), Some(&H200));
+        assert_eq!(Limits::of(["NVIDIA H200"; 9]), None);
+        assert_eq!(Limits::of(["NVIDIA H200", "NVIDIA H100"]), None);
+        assert_eq!(Limits::of(["NVIDIA H200 NVL"; 2]), None);
+    }
+}

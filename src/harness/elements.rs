@@ -1,0 +1,55 @@
+//! Rows as bytes and as numbers.
+
+use half::{bf16, f16};
+use peerwarp_codegen::ir::Dtype;
+
+use super::fp8::{e4m3_from_f32, e4m3_to_f32};
+
+/// The numbers that the bytes of a row of floats stand for.
+///
+/// # Panics
+/// When the type is not a float type.
+pub fn decode(dtype: Dtype, bytes: &[u8]) -> Vec<f32> {
+    let pairs = bytes.chunks_exact(2).map(|b| [b[0], b[1]]);
+    match dtype {
+        Dtype::Bf16 => pairs.map(|b| bf16::from_le_bytes(b).to_f32()).collect(),
+        Dtype::Fp16 => pairs.map(|b| f16::from_le_bytes(b).to_f32()).collect(),
+        Dtype::Fp8 => bytes.iter().map(|&b| e4m3_to_f32(b)).collect(),
+        Dtype::F32 => bytes.chunks_exact(4).map(|b| f32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect(),
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 => panic!("{dtype} is not a float type"),
+    }
+}
+
+/// The bytes of numbers, each rounded to the nearest, ties to even.
+///
+/// # Panics
+/// When the type is not a float type.
+pub fn encode(dtype: Dtype, values: &[f32]) -> Vec<u8> {
+    match dtype {
+        Dtype::Bf16 => values.iter().flat_map(|&x| bf16::from_f32(x).to_le_bytes()).collect(),
+        Dtype::Fp16 => values.iter().flat_map(|&x| f16::from_f32(x).to_le_bytes()).collect(),
+        Dtype::Fp8 => values.iter().map(|&x| e4m3_from_f32(x)).collect(),
+        Dtype::F32 => values.iter().flat_map(|x| x.to_le_bytes()).collect(),
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 => panic!("{dtype} is not a float type"),
+    }
+}
+
+/// Each number rounded to the nearest of the type.
+pub fn round(dtype: Dtype, values: &[f32]) -> Vec<f32> {
+    decode(dtype, &encode(dtype, values))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_to_the_type() {
+        let x = [1.0 + 1.0 / 512.0, -3.0];
+        assert_eq!(round(Dtype::Bf16, &x), [1.0, -3.0]);
+        assert_eq!(round(Dtype::Fp16, &x), x);
+        assert_eq!(round(Dtype::Fp8, &x), [1.0, -3.0]);
+        assert_eq!(round(Dtype::F32, &x), x);
+        assert_eq!(encode(Dtype::Bf16, &[1.0]), [0x80, 0x3f]);
+    }
+}

@@ -1,0 +1,14 @@
+//! What every family gets: runs against a reference, protocol checks, benchmarks, tuning and timelines.
+
+pub mod bench;
+pub mod catalogue;
+pub mod elements;
+pub mod fp8;
+pub mod request;
+pub mod scenario;
+pub mod session;
+pub mod suite;
+pub mod trace;
+pub mod tune;
+pub mod verdict;
+pub mod workload;

@@ -1,0 +1,407 @@
+//! Problems on GPUs.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Duration;
+
+use peerwarp_codegen::dsl::Binding;
+use rayon::prelude::*;
+use serde::Serialize;
+
+use super::memory::{Host, untouched};
+use crate::harness::verdict::Verdict;
+use crate::harness::workload::Problem;
+use crate::runtime::gpu::DevicePtr;
+use crate::runtime::handles::{Buffer, Event, Graph, Stream};
+use crate::runtime::image::Images;
+use crate::runtime::op::{BufferSpec, Operation, RankOp};
+use crate::runtime::{Recording, RuntimeError, World};
+
+/// What fills memory that a round need not read: NaN in every float type, and no index of anything.
+pub(super) const POISON: u8 = 0xff;
+
+/// What a run on GPUs yields.
+#[derive(Clone, Debug, Serialize)]
+pub struct GpuRun {
+    /// Whether everything is right.
+    pub ok: bool,
+    /// Names of the kernels in the order of their launches in a round.
+    pub variants: Vec<String>,
+    /// Rounds that the host looked at, step by step.
+    pub rounds: u32,
+    /// How their results compare.
+    #[serde(flatten)]
+    pub verdict: Verdict,
+    /// The ranks of this process: what follows is in their order, and the verdict is on theirs.
+    pub ranks: Vec<u32>,
+    /// Their GPUs.
+    pub gpus: Vec<String>,
+    /// Times of the last round's launches.
+    pub launches: Vec<LaunchTimes>,
+    /// All rounds as a graph, launched over and over, if that was asked for.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub replayed: Option<Replayed>,
+}
+
+/// Times of a launch.
+#[derive(Clone, Debug, Serialize)]
+pub struct LaunchTimes {
+    /// What it is called.
+    pub label: String,
+    /// By rank of this process, in microseconds: from the first block's start to the last one's end, waiting for other ranks
+    /// included.
+    pub us: Vec<f64>,
+}
+
+/// Graphs without the host in between.
+#[derive(Clone, Debug, Serialize)]
+pub struct Replayed {
+    /// How often.
+    pub replays: u32,
+    /// Rounds in a graph.
+    pub rounds: u32,
+    /// How the results compare after some of the replays.
+    pub verdict: Verdict,
+    /// Time of a round in microseconds, on the slowest rank of this process.
+    pub round_us: f64,
+}
+
+/// What the host has on one rank.
+#[derive(Debug)]
+pub(super) struct Place {
+    stream: Stream,
+    /// Before the first launch, and after each.
+    events: Vec<Event>,
+    /// By round, a buffer for each operand of the operation.
+    rounds: Vec<Vec<Arc<Buffer>>>,
+    operands: Arc<[BufferSpec]>,
+}
+
+impl Place {
+    fn new(rank: &RankOp, problem: &dyn Problem) -> Result<Place, RuntimeError> {
+        let gpu = rank.gpu();
+        let operands: Arc<[BufferSpec]> = rank.operands().into();
+        let given = problem.inputs(rank.rank(), 0);
+        // What the host writes between launches is one buffer for all rounds: it is large at times.
+        let each = |o: &BufferSpec| o.binding == Binding::Output || given.iter().any(|c| c.buffer == o.name);
+        let buffer = |o: &BufferSpec| Buffer::new(gpu, o.param.bytes()).map(Arc::new);
+        let first = operands.iter().map(buffer).collect::<Result<Vec<_>, _>>()?;
+        let of_round = |round: u32| {
+            let own = |(o, first): (&BufferSpec, &Arc<Buffer>)| match round > 0 && each(o) {
+                true => buffer(o),
+                false => Ok(Arc::clone(first)),
+            };
+            operands.iter().zip(&first).map(own).collect::<Result<Vec<_>, _>>()
+        };
+        let rounds = (0..problem.rounds()).map(of_round).collect::<Result<_, _>>()?;
+        let events = (0..=rank.launches()).map(|_| Event::new(gpu)).collect::<Result<_, _>>()?;
+        Ok(Place { stream: Stream::new(gpu)?, events, rounds, operands })
+    }
+
+    /// The buffer of an operand in a round; none if it is the operation's own.
+    pub fn operand(&self, name: &str, round: usize) -> Option<&Buffer> {
+        let at = self.operands.iter().position(|o| o.name == name)?;
+        Some(&self.rounds[round][at])
+    }
+
+    fn addresses(&self, round: usize) -> Vec<DevicePtr> {
+        self.rounds[round].iter().map(|buffer| buffer.ptr()).collect()
+    }
+
+    /// Buffers that kernels write.
+    fn outputs(&self, round: usize) -> impl Iterator<Item = (&BufferSpec, &Buffer)> {
+        let all = self.operands.iter().zip(&self.rounds[round]);
+        all.filter(|(o, _)| o.binding == Binding::Output).map(|(o, buffer)| (o, &**buffer))
+    }
+}
+
+/// A problem on the GPUs of a world.
+#[derive(Debug)]
+pub struct GpuSession {
+    // Graphs, streams and modules go before the memory that they use.
+    places: Vec<Place>,
+    op: Operation,
+    problem: Arc<dyn Problem>,
+    poisoned: bool,
+}
+
+impl GpuSession {
+    /// Allocates and loads everything. All processes of the world do so.
+    ///
+    /// # Errors
+    /// As of [`Operation::new`].
+    pub fn new(
+        problem: Arc<dyn Problem>,
+        world: &Arc<World>,
+        images: &dyn Images,
+    ) -> Result<GpuSession, RuntimeError> {
+        let op = Operation::new(world, problem.launches(), images)?;
+        let places = op.ranks().iter().map(|rank| Place::new(rank, &*problem));
+        let places = world.agree(places.collect::<Result<Vec<_>, _>>())?;
+        Ok(GpuSession { places, op, problem, poisoned: false })
+    }
+
+    /// The same with all memory that a round need not read filled with NaNs before it, and looked at after it.
+    #[must_use]
+    pub fn poisoned(mut self) -> GpuSession {
+        self.poisoned = true;
+        self
+    }
+
+    /// Lets all kernels begin in the epochs after `epoch`, as if so many rounds had gone before. Before the first run, on all
+    /// ranks.
+    ///
+    /// # Errors
+    /// The driver's.
+    pub fn start_after(&mut self, epoch: u32) -> Result<(), RuntimeError> {
+        self.op.ranks().iter().try_for_each(|rank| rank.start_after(epoch))
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Arc<dyn Problem> {
+        &self.problem
+    }
+
+    /// The operation that it runs.
+    pub fn operation(&self) -> &Operation {
+        &self.op
+    }
+
+    /// Runs every round once, with the host looking at every step; then, if `replays` is not 0 and the host writes nothing in
+    /// between, all of them as a graph that often.
+    ///
+    /// # Errors
+    /// A wait expired, or a driver's call failed, on any rank.
+    pub fn run(&mut self, replays: u32) -> Result<GpuRun, RuntimeError> {
+        let ran = self.run_here(replays);
+        // Memory that others may still write to is not given up before they are done.
+        self.op.world().agree(ran)
+    }
+
+    fn run_here(&mut self, replays: u32) -> Result<GpuRun, RuntimeError> {
+        let mut verdict = Verdict::default();
+        for round in 0..self.problem.rounds() {
+            self.round(round, &mut verdict)?;
+        }
+        let launches = self.times()?;
+        let alone = replays > 0 && !self.problem.host_writes();
+        let replayed = alone.then(|| self.replay(replays)).transpose()?;
+        let name = |rank: &RankOp| format!("{} ({})", rank.gpu().info().name, rank.gpu().info().bus_id);
+        Ok(GpuRun {
+            ok: verdict.ok() && replayed.as_ref().is_none_or(|r| r.verdict.ok()),
+            variants: self.problem.variants(),
+            rounds: self.problem.rounds(),
+            verdict,
+            ranks: self.op.ranks().iter().map(RankOp::rank).collect(),
+            gpus: self.op.ranks().iter().map(name).collect(),
+            launches,
+            replayed,
+        })
+    }
+
+    /// One round with the host in between.
+    fn round(&mut self, number: u32, verdict: &mut Verdict) -> Result<(), RuntimeError> {
+        let round = number as usize;
+        if self.poisoned {
+            self.poison(round..round + 1, true)?;
+        }
+        self.load(number)?;
+        let launches = self.problem.launches().len();
+        let host_steps = self.problem.has_host_steps();
+        for launch in 0..launches {
+            for (place, rank) in self.places.iter().zip(self.op.ranks_mut()) {
+                let stream = place.stream.raw();
+                if launch == 0 || host_steps {
+                    place.events[launch].record(stream)?;
+                }
+                // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
+                unsafe { rank.launch_raw(launch, &place.addresses(round), stream)? };
+                place.events[launch + 1].record(stream)?;
+            }
+            if host_steps {
+                self.finish()?;
+                self.after_launch(launch, number, verdict);
+            }
+        }
+        self.finish()?;
+        self.compare(number, verdict)
+    }
+
+    /// Writes what a round reads.
+    fn load(&self, number: u32) -> Result<(), RuntimeError> {
+        let loaded = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
+            let mut host = Host { place, round: number as usize, rank, poisoned: self.poisoned };
+            let inputs = self.problem.inputs(rank.rank(), number);
+            inputs.iter().try_for_each(|contents| contents.write(&mut host))
+        });
+        let loaded: Result<(), String> = loaded.collect();
+        loaded.map_err(|e| RuntimeError::invalid("inputs", e, "what fits the buffers"))
+    }
+
+    /// The host's steps after a launch, on all ranks at once: references are a lot to compute and to read.
+    fn after_launch(&self, launch: usize, number: u32, verdict: &mut Verdict) {
+        let found = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
+            let mut host = Host { place, round: number as usize, rank, poisoned: self.poisoned };
+            let done = self.problem.after_launch(launch, number, &mut host);
+            done.err().map(|e| format!("round {number}, rank {}: {e}", rank.rank()))
+        });
+        let found: Vec<Option<String>> = found.collect();
+        found.into_iter().flatten().for_each(|wrong| verdict.wrong(wrong));
+    }
+
+    fn compare(&self, number: u32, verdict: &mut Verdict) -> Result<(), RuntimeError> {
+        let compared = self.places.par_iter().zip(self.op.ranks().par_iter()).map(|(place, rank)| {
+            let mut verdict = Verdict::default();
+            let mut host = Host { place, round: number as usize, rank, poisoned: self.poisoned };
+            let compared = self.compare_rank(&mut host, number, &mut verdict);
+            compared.unwrap_or_else(|e| verdict.wrong(format!("round {number}, rank {}: {e}", rank.rank())));
+            verdict
+        });
+        let compared: Vec<Verdict> = compared.collect();
+        compared.into_iter().for_each(|one| verdict.merge(one));
+        Ok(())
+    }
+
+    fn compare_rank(&self, host: &mut Host<'_>, number: u32, verdict: &mut Verdict) -> Result<(), String> {
+        use crate::harness::workload::RankMemory as _;
+        let rank = host.rank.rank();
+        let expected = self.problem.expected(rank, number);
+        for one in &expected {
+            let found = host.read(&one.buffer, one.at, one.bytes.len())?;
+            self.problem.compare(rank, number, one, &found, verdict);
+        }
+        // Without a reference nobody knows which bytes are results.
+        if !self.poisoned || expected.is_empty() {
+            return Ok(());
+        }
+        let place = host.place;
+        place.outputs(host.round).try_for_each(|(output, buffer)| {
+            let of = expected.iter().filter(|e| e.buffer == output.name);
+            let written: Vec<Range<usize>> =
+                of.map(|e| e.at as usize..e.at as usize + e.bytes.len()).collect();
+            let all: Vec<u8> = buffer.read(0, buffer.bytes() as usize).map_err(|e| e.to_string())?;
+            untouched(&output.name, &all, &written)
+        })
+    }
+
+    /// Fills what rounds need not read; with their inputs, which are then to be loaded, or without.
+    fn poison(&self, rounds: Range<usize>, inputs: bool) -> Result<(), RuntimeError> {
+        let fill = || {
+            for (place, rank) in self.places.iter().zip(self.op.ranks()) {
+                let stream = place.stream.raw();
+                rank.fill_payload(POISON, stream)?;
+                for round in &place.rounds[rounds.clone()] {
+                    let filled = place.operands.iter().zip(round);
+                    let filled = filled.filter(|(o, _)| inputs || o.binding == Binding::Output);
+                    filled.into_iter().try_for_each(|(_, buffer)| buffer.fill(POISON, stream))?;
+                }
+            }
+            self.finish()
+        };
+        // Nobody sends to memory that is still being filled.
+        self.op.world().agree(fill())
+    }
+
+    /// Times of each launch of the last round, on the ranks of this process.
+    fn times(&self) -> Result<Vec<LaunchTimes>, RuntimeError> {
+        let of = |(number, launch): (usize, &crate::runtime::op::LaunchSpec)| {
+            let micros = |p: &Place| Ok(us(p.events[number + 1].since(&p.events[number])?));
+            let us = self.places.iter().map(micros).collect::<Result<_, RuntimeError>>()?;
+            Ok(LaunchTimes { label: launch.label.clone(), us })
+        };
+        self.problem.launches().iter().enumerate().map(of).collect()
+    }
+
+    fn replay(&mut self, replays: u32) -> Result<Replayed, RuntimeError> {
+        let graphs = self.capture()?;
+        let mut verdict = Verdict::default();
+        let rounds = self.problem.rounds();
+        if self.poisoned {
+            self.poison(0..rounds as usize, false)?;
+        }
+        let (mut done, mut round_us) = (0, 0.0);
+        // Results are looked at after the first, an odd number of replays, and the last.
+        for stop in [1, 3, replays].into_iter().filter(|&stop| stop <= replays) {
+            if stop <= done {
+                continue;
+            }
+            let slowest = self.replay_times(&graphs, stop - done)?;
+            round_us = us(slowest) / (f64::from(stop - done) * f64::from(rounds));
+            done = stop;
+            (0..rounds).try_for_each(|round| self.compare(round, &mut verdict))?;
+        }
+        Ok(Replayed { replays: done, rounds, verdict, round_us })
+    }
+
+    /// Launches graphs so often, with outputs poisoned before: the time of the slowest rank.
+    fn replay_times(&self, graphs: &[Graph], times: u32) -> Result<Duration, RuntimeError> {
+        for place in &self.places {
+            let stream = place.stream.raw();
+            for round in 0..place.rounds.len() {
+                place.outputs(round).try_for_each(|(_, buffer)| buffer.fill(POISON, stream))?;
+            }
+            place.events[0].record(stream)?;
+        }
+        self.launch_graphs(graphs, times)?;
+        for place in &self.places {
+            place.events[1].record(place.stream.raw())?;
+        }
+        self.finish()?;
+        let time = |p: &Place| p.events[1].since(&p.events[0]);
+        let times = self.places.iter().map(time).collect::<Result<Vec<_>, RuntimeError>>()?;
+        Ok(times.into_iter().max().unwrap_or_default())
+    }
+
+    fn launch_graphs(&self, graphs: &[Graph], times: u32) -> Result<(), RuntimeError> {
+        for _ in 0..times {
+            for (place, graph) in self.places.iter().zip(graphs) {
+                graph.launch(place.stream.raw())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Launches all rounds as a graph, `times` times without the host in between, and waits. Then reads what the last launches
+    /// recorded, kernel by kernel and rank by rank: nothing unless images have a timeline. Inputs are those that
+    /// [`GpuSession::run`] has loaded, which comes first.
+    ///
+    /// # Errors
+    /// A wait expired, or a driver's call failed.
+    pub fn record(&mut self, times: u32) -> Result<Vec<Recording>, RuntimeError> {
+        let graphs = self.capture()?;
+        let launched = self.launch_graphs(&graphs, times);
+        // Also after an error: nothing may run any more when graphs go.
+        self.finish()?;
+        launched?;
+        let by_rank = self.op.ranks().iter().map(RankOp::recordings).collect::<Result<Vec<_>, _>>()?;
+        let kernels = by_rank.first().map_or(0, Vec::len);
+        let of_kernel = |k: usize| by_rank.iter().map(move |all| all[k].clone());
+        Ok((0..kernels).flat_map(of_kernel).collect())
+    }
+
+    /// All rounds of each rank as a graph.
+    fn capture(&mut self) -> Result<Vec<Graph>, RuntimeError> {
+        let capture = |(place, rank): (&Place, &mut RankOp)| {
+            place.stream.capture(|| {
+                for round in 0..place.rounds.len() {
+                    let addresses = place.addresses(round);
+                    for launch in 0..rank.launches() {
+                        // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
+                        unsafe { rank.launch_raw(launch, &addresses, place.stream.raw())? };
+                    }
+                }
+                Ok(())
+            })
+        };
+        self.places.iter().zip(self.op.ranks_mut()).map(capture).collect()
+    }
+
+    /// Waits until everything on all ranks of this process has ended.
+    fn finish(&self) -> Result<(), RuntimeError> {
+        self.op.world().finish_all(self.places.iter().map(|p| p.stream.raw()))
+    }
+}
+
+fn us(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}

@@ -1,0 +1,8 @@
+//! A problem on ranks: simulated on the CPU, or on GPUs. Both take it through the same steps.
+
+mod gpu;
+mod memory;
+mod sim;
+
+pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
+pub use sim::{Ran, SimSession};

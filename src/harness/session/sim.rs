@@ -1,0 +1,213 @@
+//! Problems on the simulator.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified, verify};
+use peerwarp_codegen::sim::{
+    Bindings, Compiled, Findings, HostMemory, Machine, Memory, Options, Report, SimError,
+};
+use rayon::prelude::*;
+
+use crate::harness::verdict::{Expected, Verdict};
+use crate::harness::workload::{Problem, RankMemory, WorkloadError};
+
+/// Lanes of the warps that are simulated. Nothing but the order of float sums depends on it.
+const WARP_SIZE: u32 = 32;
+
+/// A run without findings of the checker.
+#[derive(Clone, Debug)]
+pub struct Ran {
+    /// What it did, in numbers.
+    pub report: Report,
+    /// Whether the result is right.
+    pub verdict: Verdict,
+}
+
+/// A problem on simulated ranks: run any number of times, each from the start.
+#[derive(Debug)]
+pub struct SimSession {
+    problem: Arc<dyn Problem>,
+    machine: Machine,
+    /// Names of the words that count epochs.
+    epochs: Vec<String>,
+}
+
+impl SimSession {
+    /// Traces and compiles the kernels, and puts all rounds on the ranks.
+    ///
+    /// # Errors
+    /// A kernel cannot be traced, does not verify, or launches disagree on a buffer.
+    pub fn new(problem: Arc<dyn Problem>) -> Result<SimSession, WorkloadError> {
+        SimSession::build(problem, &mut |kernel| Compiled::new(kernel))
+    }
+
+    /// As [`SimSession::new`], with bugs planted into its kernels by `plant`.
+    #[doc(hidden)]
+    pub fn planted(
+        problem: Arc<dyn Problem>,
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<SimSession, WorkloadError> {
+        SimSession::build(problem, &mut |kernel| {
+            let mut kernel = Planted::from(kernel);
+            plant(&mut kernel);
+            Compiled::planted(kernel)
+        })
+    }
+
+    fn build(
+        problem: Arc<dyn Problem>,
+        compile: &mut dyn FnMut(Verified) -> Compiled,
+    ) -> Result<SimSession, WorkloadError> {
+        let mut machine = Machine::new(problem.ranks());
+        let (mut kernels, mut epochs) = (vec![], vec![]);
+        for launch in problem.launches() {
+            let kernel =
+                verify(launch.variant.trace(WARP_SIZE)?).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+            let kernel = Arc::new(compile(kernel));
+            let mut bindings = Bindings::new();
+            for p in &kernel.kernel().params {
+                let buffer = launch.buffer(&p.name);
+                bindings = bindings.buffer(&p.name, buffer);
+                if p.kind == ParamKind::EpochWord && !epochs.iter().any(|e| e == buffer) {
+                    epochs.push(buffer.to_owned());
+                }
+            }
+            kernels.push((kernel, bindings));
+        }
+        for buffer in problem.buffers()? {
+            let p = &buffer.param;
+            machine.buffer(&buffer.name, p.kind, p.dtype, p.len)?;
+        }
+        keep_results(&mut machine, &*problem)?;
+        for rank in 0..problem.ranks() {
+            for round in 0..problem.rounds() {
+                add_round(&mut machine, &problem, &kernels, rank, round)?;
+            }
+        }
+        Ok(SimSession { problem, machine, epochs })
+    }
+
+    /// The problem.
+    pub fn problem(&self) -> &Arc<dyn Problem> {
+        &self.problem
+    }
+
+    /// The simulated machine with its programs.
+    pub fn machine(&self) -> &Machine {
+        &self.machine
+    }
+
+    /// Lets all kernels begin in the epochs after `epoch`, as if so many rounds had gone before.
+    ///
+    /// # Errors
+    /// There is no such epoch.
+    pub fn start_after(&mut self, epoch: u32) -> Result<(), WorkloadError> {
+        for word in &self.epochs {
+            self.machine.start_epoch(word, epoch)?;
+        }
+        Ok(())
+    }
+
+    /// Runs it under one schedule.
+    ///
+    /// # Errors
+    /// What the checker found.
+    pub fn run(&self, options: &Options) -> Result<Ran, Box<Findings>> {
+        let outcome = self.machine.run(options)?;
+        Ok(Ran { verdict: self.verdict(&outcome.memory), report: outcome.report })
+    }
+
+    /// How the results that a run left behind compare.
+    fn verdict(&self, memory: &Memory) -> Verdict {
+        let problem = &*self.problem;
+        let turns: Vec<(u32, u32)> = (0..problem.rounds())
+            .flat_map(|round| (0..problem.ranks()).map(move |rank| (round, rank)))
+            .collect();
+        let of_turn = |(round, rank): (u32, u32)| {
+            let mut verdict = Verdict::default();
+            for (which, expected) in problem.expected(rank, round).iter().enumerate() {
+                let kept = memory.read::<u8>(rank, &kept(round, which)).unwrap_or_default();
+                let found = &kept[..expected.bytes.len().min(kept.len())];
+                problem.compare(rank, round, expected, found, &mut verdict);
+            }
+            verdict
+        };
+        let all: Vec<Verdict> = turns.into_par_iter().map(of_turn).collect();
+        all.into_iter().fold(Verdict::default(), |mut sum, verdict| {
+            sum.merge(verdict);
+            sum
+        })
+    }
+}
+
+/// Name of the buffer that keeps a result of a round, which the next round overwrites.
+fn kept(round: u32, which: usize) -> String {
+    format!("result_{which}_of_round_{round}")
+}
+
+/// Room for the results of each round: the most that any rank has of each.
+fn keep_results(machine: &mut Machine, problem: &dyn Problem) -> Result<(), SimError> {
+    for round in 0..problem.rounds() {
+        let mut sizes: Vec<u64> = vec![];
+        for rank in 0..problem.ranks() {
+            for (which, expected) in problem.expected(rank, round).iter().enumerate() {
+                sizes.resize(sizes.len().max(which + 1), 0);
+                sizes[which] = sizes[which].max(expected.bytes.len() as u64);
+            }
+        }
+        for (which, bytes) in sizes.into_iter().enumerate() {
+            machine.buffer(&kept(round, which), ParamKind::Local, Dtype::Fp8, bytes.max(1))?;
+        }
+    }
+    Ok(())
+}
+
+fn add_round(
+    machine: &mut Machine,
+    problem: &Arc<dyn Problem>,
+    kernels: &[(Arc<Compiled>, Bindings)],
+    rank: u32,
+    round: u32,
+) -> Result<(), SimError> {
+    let inputs = Arc::clone(problem);
+    machine.host(rank, "inputs", move |memory| {
+        inputs.inputs(rank, round).iter().try_for_each(|contents| contents.write(memory))
+    })?;
+    for (number, (kernel, bindings)) in kernels.iter().enumerate() {
+        machine.launch(rank, kernel, bindings)?;
+        if problem.has_host_steps() {
+            let host = Arc::clone(problem);
+            machine.host(rank, "host", move |memory| host.after_launch(number, round, memory))?;
+        }
+    }
+    let outputs = Arc::clone(problem);
+    machine.host(rank, "results", move |memory| {
+        outputs.expected(rank, round).iter().enumerate().try_for_each(|(which, expected)| {
+            let Expected { buffer, at, bytes, .. } = expected;
+            let found = RankMemory::read(memory, buffer, *at, bytes.len())?;
+            RankMemory::write(memory, &kept(round, which), 0, &found)
+        })
+    })
+}
+
+impl RankMemory for HostMemory<'_, '_> {
+    fn rank(&self) -> u32 {
+        HostMemory::rank(self)
+    }
+
+    fn read(&mut self, buffer: &str, at: u64, bytes: usize) -> Result<Vec<u8>, String> {
+        HostMemory::read(self, buffer, at..at + bytes as u64).map_err(|e| e.to_string())
+    }
+
+    fn write(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<(), String> {
+        HostMemory::write(self, buffer, at, bytes).map_err(|e| e.to_string())
+    }
+
+    fn size(&self, buffer: &str) -> Result<u64, String> {
+        HostMemory::size(self, buffer).map_err(|e| e.to_string())
+    }
+
+    fn poison(&self) -> Option<u8> {
+        None
+    }
+}

@@ -1,0 +1,164 @@
+use super::*;
+use crate::families::moe::RowDtype;
+use crate::families::moe::kernels::{Hook, Protocol};
+use crate::harness::tune::Key;
+
+const SHAPE: MoeShape =
+    MoeShape { hidden: 7168, experts: 256, topk: 8, tokens: 128, ranks: 8, dtype: RowDtype::Bf16 };
+
+fn defaults(shape: MoeShape) -> MoeTuning {
+    MoeTuning::defaults(&shape).unwrap()
+}
+
+#[test]
+fn rows_are_those_of_uniform_routing() {
+    let model = Model::new(SHAPE);
+    // 5.28 of 8 ranks, as a look at random tokens shows.
+    assert!((model.rows(true) / 128.0 - 5.28).abs() < 0.05, "{}", model.rows(true));
+    assert_eq!(model.rows(false), 1024.0);
+    // As the reference table of the limits has it.
+    assert!((model.wire_us(true, 14336) - 24.8).abs() < 0.3);
+    // All experts on one rank: elsewhere there is none.
+    let one = Model::new(MoeShape { experts: 8, topk: 8, ranks: 2, ..SHAPE });
+    assert_eq!(one.rows(true), 256.0);
+}
+
+#[test]
+fn more_to_send_takes_longer_and_nothing_is_faster_than_its_limit() {
+    let mut last = 0.0;
+    for tokens in [1, 8, 64, 128, 4096] {
+        let shape = MoeShape { tokens, ..SHAPE };
+        let (model, tuning) = (Model::new(shape), defaults(shape));
+        let (times, least) = (model.times(&tuning), model.least(&tuning));
+        assert!(times.dispatch > last, "{tokens} tokens: {times:?}");
+        assert!(times.dispatch > least.dispatch && times.combine > least.combine);
+        last = times.dispatch;
+        let plain = tuning.with_dedup(false);
+        assert!(model.least(&plain).dispatch >= least.dispatch);
+    }
+}
+
+#[test]
+fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
+    for tokens in [1, 128] {
+        let shape = MoeShape { tokens, ..SHAPE };
+        let (model, from) = (Model::new(shape), defaults(shape));
+        let best = model.best(&from);
+        best.check(&shape).unwrap();
+        let sum = |t: &MoeTuning| model.times(t).dispatch + model.times(t).combine;
+        assert!(sum(&best) <= sum(&from));
+        // And nothing around it is better.
+        assert_eq!(model.best(&best), best);
+    }
+}
+
+#[test]
+fn registers_limit_what_is_in_flight() {
+    let model = Model::new(SHAPE);
+    let mut tuning = defaults(SHAPE);
+    (tuning.combine.warps, tuning.combine.vectors) = (16, 8);
+    assert!(!model.fits(&tuning).1);
+    tuning.combine.warps = 8;
+    assert!(model.fits(&tuning).1);
+}
+
+/// A pair by token, with values for the fields that model terms are about.
+fn by_token(shape: MoeShape, protocol: Protocol) -> MoeTuning {
+    Key::by_token(shape).defaults().unwrap().with_protocol(protocol)
+}
+
+#[test]
+fn rows_that_arrive_in_place_cost_their_receivers_no_move() {
+    let model = Model::new(SHAPE);
+    let mut tuning = by_token(SHAPE, Protocol::Flags);
+    (tuning.dispatch.recv_blocks, tuning.dispatch.chunk) = (1, 128);
+    let narrow = tuning.clone();
+    tuning.dispatch.group_warps = tuning.dispatch.warps;
+    assert_eq!(model.take(&narrow.dispatch, 128.0), model.take(&tuning.dispatch, 128.0));
+    // 1024 slots and those 5.28 rows a token in 16 warps, a look at each.
+    assert_close(model.take(&tuning.dispatch, 128.0), (1024.0 + model.rows(true)) / 16.0 * COSTS.look_us);
+    // A hook looks into rows, so that they are moved.
+    let hooked = narrow.with_hook(Hook::Expert);
+    assert!(model.take(&hooked.dispatch, 128.0) > 2.0 * model.take(&tuning.dispatch, 128.0));
+}
+
+#[test]
+fn packets_by_token_are_stored_once_and_not_for_every_entry() {
+    // One rank gets all of a token's entries.
+    let shape = MoeShape { experts: 8, topk: 8, ranks: 2, ..SHAPE };
+    let model = Model::new(shape);
+    let token = by_token(shape, Protocol::Packets);
+    let expert = token.clone().with_layout(Layout::Experts);
+    let turns = Fields(&token.dispatch).turns(256.0, shape.row_bytes(), "recv_blocks");
+    let apart = model.take(&expert.dispatch, 128.0) - model.take(&token.dispatch, 128.0);
+    // Four entries a row there.
+    assert_close(apart, turns * 3.0 * COSTS.load_us);
+}
+
+#[test]
+fn the_index_is_beside_the_rows_and_waits_for_all_records() {
+    let one = MoeShape { tokens: 1, ..SHAPE };
+    let model = Model::new(one);
+    let packets = by_token(one, Protocol::Packets);
+    // Of one token it is what takes longest: the rows may take as long as they like until they take longer.
+    let mut slower = packets.clone();
+    slower.dispatch.vectors = if packets.dispatch.vectors == 1 { 2 } else { 1 };
+    assert_close(model.dispatch(&packets), model.dispatch(&slower));
+    let index = model.index(&packets.dispatch);
+    assert_close(index, COSTS.bases_us + 3.0 * COSTS.look_us);
+    // Of many it is what ends first.
+    let model = Model::new(SHAPE);
+    let mut tuning = by_token(SHAPE, Protocol::Packets);
+    let before = model.dispatch(&tuning);
+    tuning.dispatch.recv_blocks = 2;
+    assert!(model.dispatch(&tuning) > before + 1.0);
+    // More entries than the warps of its block look at in one turn take another one.
+    let mut many = tuning.dispatch.clone();
+    (many.tokens, many.chunk, many.warps) = (4096, 32, 2);
+    assert_close(model.index(&many), COSTS.bases_us + 1024.0 * 3.0 * COSTS.look_us);
+}
+
+#[test]
+fn by_token_nothing_is_summed_where_rows_are_sent_back() {
+    let shape = MoeShape { experts: 8, topk: 8, ranks: 2, tokens: 1024, ..SHAPE };
+    let model = Model::new(shape);
+    let mut token = by_token(shape, Protocol::Flags);
+    // So few that send that the link is not what they wait for.
+    token.combine.send_blocks = 1;
+    let expert = token.clone().with_layout(Layout::Experts);
+    let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
+    // Two rows are in flight at once, of eight entries.
+    let loads = 4.0 * Fields(&expert.combine).local_us(&COSTS);
+    assert_close(model.combine(&expert) - model.combine(&token), turns * loads);
+}
+
+#[test]
+fn blocks_send_no_more_than_a_multiprocessor_stores() {
+    let model = Model::new(SHAPE);
+    let mut tuning = by_token(SHAPE, Protocol::Packets);
+    (tuning.dispatch.warps, tuning.dispatch.vectors) = (16, 8);
+    let sending = |blocks: u32| {
+        let mut dispatch = tuning.clone();
+        dispatch.dispatch.send_blocks = blocks;
+        model.dispatch(&dispatch)
+    };
+    // 676 rows of 14 KiB at 40 GB/s, by one block or by two.
+    let stored = model.rows(true) * 14336.0 / 40e3;
+    assert_close(sending(1) - sending(2), stored / 2.0 - COSTS.block_us);
+    // Of many it is the link that is waited for.
+    assert!(sending(64) < sending(16) + 1.0);
+}
+
+#[test]
+fn what_it_would_take_has_the_layout_that_was_asked_for() {
+    for tokens in [1, 128] {
+        let key = Key::by_token(MoeShape { tokens, ..SHAPE });
+        let best = Model::new(key.shape).best(&key.defaults().unwrap());
+        best.check(&key.shape).unwrap();
+        assert_eq!(Key::of(&best.dispatch), key);
+    }
+}
+
+fn assert_close(a: f64, b: f64) {
+    assert!((a - b).abs() <= 1e-3 * b.abs(), "{a} is not {b}");
+}

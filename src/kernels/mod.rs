@@ -1,4 +1,0 @@
-//! The kernels that Peerwarp ships, written in its DSL.
-
-pub mod clock;
-pub mod moe;

@@ -1,0 +1,75 @@
+//! The connections between the processes of a world.
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+use super::form::FormError;
+use super::handover::{Door, Handover};
+use super::launcher::Launched;
+use super::rendezvous::{Card, Deadline, Disagreed, Rendezvous};
+use crate::runtime::RuntimeError;
+use crate::runtime::gpu::ShareHandle;
+
+/// The connections of one rank. Every call is collective: all ranks make the same ones, in the same order.
+#[derive(Debug)]
+pub(in crate::runtime) struct Links {
+    rendezvous: Rendezvous,
+    handover: Handover,
+    timeout: Duration,
+}
+
+impl Links {
+    /// Meets the other ranks; yields everybody's card, by rank. The card's socket is filled in here.
+    pub fn join(
+        launched: &Launched,
+        mut card: Card,
+        timeout: Duration,
+    ) -> Result<(Links, Vec<Card>), RuntimeError> {
+        let door = Door::open()?;
+        card.socket = door.path().display().to_string();
+        let (mut rendezvous, cards) = Rendezvous::join(&launched.address, card, timeout)?;
+        let connected = door.connect(launched.rank, &cards, &Deadline::after(timeout));
+        let handover = settle(rendezvous.agree(connected))?;
+        Ok((Links { rendezvous, handover, timeout }, cards))
+    }
+
+    /// Waits for all ranks; an error on one of them becomes an error on all of them.
+    pub fn agree<T>(&mut self, result: Result<T, RuntimeError>) -> Result<T, RuntimeError> {
+        settle(self.rendezvous.agree(result))
+    }
+
+    /// Everybody's value, by rank; an error on one of them becomes an error on all of them.
+    pub fn gather<T>(&mut self, result: Result<T, RuntimeError>) -> Result<Vec<T>, RuntimeError>
+    where
+        T: Serialize + DeserializeOwned,
+    {
+        settle(self.rendezvous.share(result))
+    }
+
+    /// Gives every other rank a handle, and takes theirs.
+    pub fn exchange(
+        &mut self,
+        handles: &[ShareHandle],
+        bytes: u64,
+    ) -> Result<Vec<(u32, u64, ShareHandle)>, RuntimeError> {
+        Ok(self.handover.exchange(handles, bytes, &Deadline::after(self.timeout))?)
+    }
+
+    /// A rank whose process is gone, if there is one.
+    pub fn lost(&self) -> Option<u32> {
+        self.handover.lost()
+    }
+}
+
+fn settle<T, E>(result: Result<T, Disagreed<E>>) -> Result<T, RuntimeError>
+where
+    E: Into<RuntimeError> + fmt::Display,
+{
+    result.map_err(|e| match e {
+        Disagreed::Own(own) => own.into(),
+        Disagreed::Other(other) => FormError::into(other),
+    })
+}

@@ -1,0 +1,13 @@
+//! Processes that find each other: who started them, where they meet, and how they pass handles of memory.
+
+mod form;
+pub(in crate::runtime) mod handover;
+mod launcher;
+pub(in crate::runtime) mod links;
+pub(in crate::runtime) mod processes;
+pub(in crate::runtime) mod rendezvous;
+
+pub use form::FormError;
+pub use launcher::{Launched, MEET_VARIABLE};
+#[cfg(test)]
+pub(crate) use rendezvous::tests::free_address;

@@ -1,0 +1,87 @@
+//! The other processes of a world, and memory that they may still have mapped.
+
+use std::mem;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Mutex, MutexGuard};
+
+use super::links::Links;
+use crate::runtime::RuntimeError;
+use crate::runtime::gpu::Sharing;
+use crate::runtime::symmetric::Mapping;
+use crate::runtime::world::lock;
+
+/// The other processes of a world.
+///
+/// Memory that goes by IPC must not be freed as long as another process has it mapped. What this rank gives up is kept
+/// until all ranks have given up the same allocation: that is looked at when they come together for the next one, and when
+/// they all leave the world.
+#[derive(Debug)]
+pub(in crate::runtime) struct Processes {
+    links: Mutex<Links>,
+    sharing: Sharing,
+    /// How many allocations there were, the same on all ranks.
+    allocations: AtomicU32,
+    /// By the number of the allocation.
+    given_up: Mutex<Vec<(u32, Mapping)>>,
+    left: bool,
+}
+
+impl Processes {
+    pub fn new(links: Links, sharing: Sharing) -> Processes {
+        let (allocations, given_up) = (AtomicU32::default(), Mutex::default());
+        Processes { links: Mutex::new(links), sharing, allocations, given_up, left: false }
+    }
+
+    /// The connections to them.
+    pub fn links(&self) -> MutexGuard<'_, Links> {
+        lock(&self.links)
+    }
+
+    /// The number of an allocation that all ranks are about to make. Frees what all of them have given up.
+    pub fn next_allocation(&self) -> Result<u32, RuntimeError> {
+        self.free_given_up()?;
+        Ok(self.allocations.fetch_add(1, Ordering::Relaxed))
+    }
+
+    /// Takes this rank's memory of an allocation, when it has unmapped that of the others.
+    pub fn give_up(&self, allocation: u32, own: Mapping) {
+        match self.sharing {
+            // The driver keeps what others have mapped.
+            Sharing::Vmm => drop(own),
+            Sharing::Ipc => lock(&self.given_up).push((allocation, own)),
+        }
+    }
+
+    fn free_given_up(&self) -> Result<(), RuntimeError> {
+        if self.sharing == Sharing::Vmm {
+            return Ok(());
+        }
+        let own: Vec<u32> = lock(&self.given_up).iter().map(|(allocation, _)| *allocation).collect();
+        let all = self.links().gather(Ok(own))?;
+        let by_all = |allocation: &u32| all.iter().all(|rank| rank.contains(allocation));
+        lock(&self.given_up).retain(|(allocation, _)| !by_all(allocation));
+        Ok(())
+    }
+
+    /// Waits until all ranks have given up all memory, and frees this one's.
+    pub fn leave(mut self) -> Result<(), RuntimeError> {
+        self.free_all()
+    }
+
+    fn free_all(&mut self) -> Result<(), RuntimeError> {
+        if mem::replace(&mut self.left, true) {
+            return Ok(());
+        }
+        let freed = self.free_given_up();
+        // What somebody may still have mapped stays until this process ends.
+        lock(&self.given_up).drain(..).for_each(mem::forget);
+        freed
+    }
+}
+
+impl Drop for Processes {
+    fn drop(&mut self) {
+        // There is nobody to tell: who wants to know leaves.
+        let _ = self.free_all();
+    }
+}

@@ -1,0 +1,73 @@
+//! Operations: kernels on the ranks of a world, with the memory that they keep from launch to launch.
+//!
+//! An [`Operation`] has one launch or several, which share buffers by name. It allocates what is the kernels' own
+//! ([`Binding::State`](peerwarp_codegen::dsl::Binding)), and takes what is the caller's with each launch. Everything is made
+//! when it is constructed: a launch allocates nothing, waits for nothing, and may be captured in a graph.
+
+mod plan;
+mod rank;
+
+use std::sync::Arc;
+
+use super::image::Images;
+use super::{RuntimeError, World};
+use plan::Plan;
+use rank::Making;
+
+pub use plan::{BufferSpec, LaunchSpec, buffers};
+pub use rank::RankOp;
+
+/// Kernels that share memory, on the ranks of this process.
+#[derive(Debug)]
+pub struct Operation {
+    ranks: Vec<RankOp>,
+    world: Arc<World>,
+}
+
+impl Operation {
+    /// Allocates and loads on every rank. In a world of several processes all have to do so in the same order.
+    ///
+    /// # Errors
+    /// A variant is for another world size, launches disagree on a buffer, a kernel cannot be had or its blocks cannot be
+    /// resident at once, or memory runs out.
+    pub fn new(
+        world: &Arc<World>,
+        launches: &[LaunchSpec],
+        images: &dyn Images,
+    ) -> Result<Operation, RuntimeError> {
+        if let Some(other) = launches.iter().find(|l| l.variant.ranks() != world.ranks()) {
+            let allowed = format!("{}, the size of the world", world.ranks());
+            let field = format!("ranks of {}", other.variant.variant_name());
+            return Err(RuntimeError::invalid(field, other.variant.ranks(), allowed));
+        }
+        let plan = Plan::new(launches)?;
+        let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
+        let rank = |index| Making { world, index, plan: &plan, shared: &shared, launches, images }.rank();
+        let ranks: Result<Vec<RankOp>, _> = (0..world.members().len()).map(rank).collect();
+        // Nobody launches before everybody can.
+        Ok(Operation { ranks: world.agree(ranks)?, world: Arc::clone(world) })
+    }
+
+    /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
+    pub fn ranks_mut(&mut self) -> &mut [RankOp] {
+        &mut self.ranks
+    }
+
+    /// The ranks of this process.
+    pub fn ranks(&self) -> &[RankOp] {
+        &self.ranks
+    }
+
+    /// The ranks of this process, each by itself.
+    pub fn into_ranks(self) -> Vec<RankOp> {
+        self.ranks
+    }
+
+    /// The world that it runs in.
+    pub fn world(&self) -> &Arc<World> {
+        &self.world
+    }
+}
+
+#[cfg(test)]
+mod tests;

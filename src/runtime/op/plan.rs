@@ -1,0 +1,140 @@
+//! Which buffers an operation has, and where in a rank's memory.
+
+use std::collections::BTreeMap;
+
+use peerwarp_codegen::dsl::{Binding, ParamSpec};
+use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::ir::ParamKind;
+
+use crate::runtime::RuntimeError;
+use crate::runtime::gpu::DevicePtr;
+
+/// Buffers start at multiples of this: a sector of every GPU's memory system.
+const ALIGN: u64 = 256;
+
+/// A launch of an operation.
+#[derive(Clone, Debug)]
+pub struct LaunchSpec {
+    /// What it is called in timelines and reports.
+    pub label: String,
+    /// The kernel.
+    pub variant: Variant,
+    /// Buffers of those parameters that are not the buffer of their own name.
+    pub buffers: BTreeMap<String, String>,
+}
+
+impl LaunchSpec {
+    /// A launch whose parameters are the buffers of their names. Launches of an operation share buffers of one name.
+    pub fn new(label: impl Into<String>, variant: Variant) -> LaunchSpec {
+        LaunchSpec { label: label.into(), variant, buffers: BTreeMap::new() }
+    }
+
+    /// With another buffer for a parameter.
+    #[must_use]
+    pub fn with_buffer(mut self, param: &str, buffer: &str) -> LaunchSpec {
+        self.buffers.insert(param.to_owned(), buffer.to_owned());
+        self
+    }
+
+    /// The buffer that a parameter is.
+    pub fn buffer<'a>(&'a self, param: &'a str) -> &'a str {
+        self.buffers.get(param).map_or(param, String::as_str)
+    }
+}
+
+/// A buffer of an operation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BufferSpec {
+    /// Its name.
+    pub name: String,
+    /// The parameter that it is, of the first launch that has it.
+    pub param: ParamSpec,
+    /// Whose memory it is: the operation's own if it is so for any launch, else an output if any launch writes it.
+    pub binding: Binding,
+}
+
+/// The buffers of an operation with these launches, each once, in the order of their first use. Scalars are none.
+///
+/// # Errors
+/// Launches disagree on a buffer's size.
+pub fn buffers(launches: &[LaunchSpec]) -> Result<Vec<BufferSpec>, RuntimeError> {
+    let mut all: Vec<BufferSpec> = vec![];
+    for launch in launches {
+        for param in launch.variant.params().into_iter().filter(|p| p.kind != ParamKind::Scalar) {
+            let name = launch.buffer(&param.name);
+            let Some(known) = all.iter_mut().find(|b| b.name == name) else {
+                let (name, binding) = (name.to_owned(), param.binding);
+                all.push(BufferSpec { name, param, binding });
+                continue;
+            };
+            if known.param.bytes() != param.bytes() {
+                let allowed = format!("{} bytes, as {} has it", known.param.bytes(), known.param.name);
+                let field = format!("buffer {name} of {}", launch.label);
+                return Err(RuntimeError::invalid(field, format!("{} bytes", param.bytes()), allowed));
+            }
+            known.binding = match (known.binding, param.binding) {
+                (Binding::State, _) | (_, Binding::State) => Binding::State,
+                (Binding::Output, _) | (_, Binding::Output) => Binding::Output,
+                (Binding::Input, Binding::Input) => Binding::Input,
+            };
+        }
+    }
+    Ok(all)
+}
+
+/// Where in a rank's memory an operation's buffers are: one plan for all ranks.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// First byte and size of each symmetric buffer, by name.
+    pub symmetric: BTreeMap<String, (u64, u64)>,
+    pub symmetric_bytes: u64,
+    /// First byte and size of each buffer of this rank alone, by name.
+    pub local: BTreeMap<String, (u64, u64)>,
+    pub local_bytes: u64,
+    /// What has to hold one byte everywhere before the first launch: its name, and the byte.
+    pub cleared: Vec<(String, u8)>,
+    /// What the caller passes.
+    pub operands: Vec<BufferSpec>,
+}
+
+impl Plan {
+    pub fn new(launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
+        let mut plan = Plan::default();
+        buffers(launches)?.into_iter().for_each(|buffer| plan.add(buffer));
+        Ok(plan)
+    }
+
+    fn add(&mut self, buffer: BufferSpec) {
+        let kind = buffer.param.kind;
+        let (all, end) = match kind {
+            _ if buffer.binding != Binding::State => return self.operands.push(buffer),
+            kind if kind.is_symmetric() => (&mut self.symmetric, &mut self.symmetric_bytes),
+            _ => (&mut self.local, &mut self.local_bytes),
+        };
+        let bytes = buffer.param.bytes();
+        all.insert(buffer.name.clone(), (*end, bytes));
+        *end = (*end + bytes).next_multiple_of(ALIGN);
+        match kind {
+            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => {
+                self.cleared.push((buffer.name, 0));
+            }
+            // No packet has arrived.
+            ParamKind::Packets => self.cleared.push((buffer.name, 0xff)),
+            ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => {}
+        }
+    }
+
+    /// First byte and size of every own buffer by name, of a rank whose memory starts here.
+    pub fn placed(&self, symmetric: DevicePtr, local: DevicePtr) -> BTreeMap<String, (DevicePtr, u64)> {
+        let placed = [(symmetric, &self.symmetric), (local, &self.local)];
+        let at = |base: DevicePtr| {
+            move |(name, &(at, bytes)): (&String, &(u64, u64))| (name.clone(), (base + at, bytes))
+        };
+        placed.into_iter().flat_map(|(base, all)| all.iter().map(at(base))).collect()
+    }
+
+    /// Whether a buffer holds something from one launch to the next that the kernels rely on.
+    pub fn lasts(&self, name: &str) -> bool {
+        self.cleared.iter().any(|(cleared, _)| cleared == name)
+    }
+}
