@@ -1,4 +1,4 @@
-//! `bench/peers/emitted.py` understands what `generate` writes: its own tests, on the folder that `gpumode.py` is run with.
+//! `bench/baselines/emitted.py` understands what `generate` writes: its own tests, on the folder that `gpumode.py` is run with.
 //! Without python3 it says so; in CI it is an error.
 
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ fn generated() -> PathBuf {
     let _ = std::fs::remove_dir_all(&out);
     let ran = Command::new(env!("CARGO_BIN_EXE_peerwarp"))
         .current_dir(env!("CARGO_MANIFEST_DIR"))
-        .args(["generate", "--catalogue", "bench/peers/gpumode.toml", "--out"])
+        .args(["generate", "--catalogue", "bench/baselines/gpumode.toml", "--out"])
         .arg(&out)
         .output()
         .expect("it was built");
@@ -34,10 +34,10 @@ fn emitted_kernels_are_understood_in_python() {
     assert!(!ci || std::env::var_os("PEERWARP_NVCC").is_some(), "PEERWARP_NVCC is not set");
     let ran = Command::new("python3")
         .args(["-B", "-m", "unittest", "-v", "test_emitted"])
-        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/peers"))
+        .current_dir(Path::new(env!("CARGO_MANIFEST_DIR")).join("bench/baselines"))
         .env("PEERWARP_EMITTED", generated())
         .output()
         .expect("it was there before");
     println!("{}", said(&ran));
-    assert!(ran.status.success(), "bench/peers/test_emitted.py failed");
+    assert!(ran.status.success(), "bench/baselines/test_emitted.py failed");
 }

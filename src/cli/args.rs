@@ -41,7 +41,7 @@ pub(crate) enum Command {
     Run(RunArgs),
     /// Check the communication protocol: many seeded schedules on simulated ranks
     Check(CheckArgs),
-    /// Time MoE dispatch and combine on this machine's GPUs, against what its links allow
+    /// Time kernels on this machine's GPUs, against what its links allow
     Bench(BenchArgs),
     /// Find the fastest variants of MoE dispatch and combine on this machine's GPUs, and keep them in a table
     Tune(TuneArgs),
@@ -170,9 +170,6 @@ pub(crate) struct BenchArgs {
     pub selection: Selection,
     #[command(flatten)]
     pub inputs: InputArgs,
-    /// The five shapes of gpu-mode's all-to-all task, each rank with a random number of tokens [default: in fp16]
-    #[arg(long, conflicts_with_all = ["model", "hf_config", "hidden", "experts", "topk", "family", "items"])]
-    pub gpumode: bool,
     /// Iterations that count
     #[arg(long, value_name = "N", default_value_t = 50, value_parser = clap::value_parser!(u32).range(1..=10000))]
     pub iterations: u32,
@@ -182,10 +179,10 @@ pub(crate) struct BenchArgs {
     /// Write 256 MiB before each iteration, so that no cache holds what it reads
     #[arg(long)]
     pub flush_l2: bool,
-    /// Let blocks share multiprocessors, as with `WorldOptions::share_multiprocessors`
+    /// Let blocks of other kernels run on the same SMs, as with `WorldOptions::share_sms`
     #[arg(long)]
-    pub share_multiprocessors: bool,
-    /// Time other libraries on the same GPUs: PyTorch with NCCL and, where installed, DeepEP, pplx-kernels, flashinfer
+    pub share_sms: bool,
+    /// Time other libraries on the same GPUs, those that the family has scripts for
     #[arg(long)]
     pub compare: bool,
     /// The Python that has them, for --compare
@@ -194,9 +191,6 @@ pub(crate) struct BenchArgs {
     /// Write a report with plots: one file, which needs nothing else
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Time round trips in one launch too, with the stand-in expert in it
-    #[arg(long)]
-    pub fused: bool,
     /// Do not run and compare with the reference first
     #[arg(long)]
     pub skip_check: bool,

@@ -1,6 +1,8 @@
 //! Mixture of experts: dispatch, which brings every token to the ranks that own its experts, and combine, which brings the
 //! experts' outputs back.
 
+pub mod baselines;
+pub mod gpumode;
 pub mod kernels;
 pub mod npy;
 mod op;

@@ -1,9 +1,8 @@
-//! The least that dispatch and combine can take on a machine, from what was measured of its parts.
+//! The least that work can take on a machine, from what was measured of the machine's parts.
 
 use serde::{Deserialize, Serialize};
 
-use super::result::What;
-use super::wire::Wire;
+use crate::harness::workload::Work;
 
 /// What the parts of a machine take. Times in microseconds, bandwidths in GB/s of one GPU in one direction.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -16,8 +15,6 @@ pub struct Limits {
     pub first_node_us: f64,
     /// Each kernel more in the graph.
     pub next_node_us: f64,
-    /// Finding out where a dispatch's rows go.
-    pub routing_us: f64,
     /// A packet's way to another GPU.
     pub hop_us: f64,
     /// From the last byte's arrival to the kernel's end.
@@ -30,28 +27,27 @@ pub struct Limits {
 
 /// Eight H200s of one node, NVLink 4 through NVSwitch, as they were measured on 2026-11-21 (driver 580, CUDA 13.0): a graph
 /// of 1 and of 2 empty kernels takes 4.4 and 5.1 us, a flag-in-data packet of 16 bytes 0.8 us one way, kernels that store to
-/// all seven peers reach 343 GB/s, to one peer 360 GB/s. Routing and tail are the lower ends of estimates, 0.5 to 1 us.
+/// all seven peers reach 343 GB/s, to one peer 360 GB/s. The tail is the lower end of an estimate, 0.5 to 1 us.
 pub const H200: Limits = Limits {
     gpu: "NVIDIA H200",
     ranks: 8,
     first_node_us: 4.4,
     next_node_us: 0.7,
-    routing_us: 0.5,
     hop_us: 0.8,
     tail_us: 0.5,
     one_peer_gbps: 360.0,
     all_peers_gbps: 343.0,
 };
 
-/// The least time of an operation, by what it is spent on, in microseconds.
+/// The least time of a piece of work, by what it is spent on, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Limit {
     /// All of it.
     pub us: f64,
     /// Kernel launches, and the events around them.
     pub node_us: f64,
-    /// Finding out where rows go.
-    pub routing_us: f64,
+    /// What the family says has to happen besides, one after the other.
+    pub steps_us: f64,
     /// The way to another GPU, and back.
     pub hops_us: f64,
     /// The busiest rank's bytes at the links' bandwidth.
@@ -74,30 +70,26 @@ impl Limits {
         bytes as f64 / gbps / 1e3
     }
 
-    /// The least time of an operation whose rows go once to each rank. Round trips are one kernel each, which needs no
-    /// more than that; `rounds` is how many of them a graph has.
-    pub fn of_operation(&self, what: What, rounds: u32, wire: &Wire) -> Limit {
-        let ranks = wire.dispatch.len() as u32;
-        let (routings, hops) = match what {
-            What::Dispatch => (1.0, 1.0),
-            What::Combine => (0.0, 1.0),
-            What::RoundTrip | What::RoundTripOfMany | What::FusedRoundTrip | What::FusedRoundTripOfMany => {
-                (1.0, 2.0)
-            }
-        };
-        let nodes = if what.is_of_many() { rounds.max(1) } else { 1 };
+    /// The least time of work in a graph of so many rounds of it; none if the work is not known. A round is taken as one
+    /// kernel, for it needs no more than that.
+    pub fn of_work(&self, work: &Work, rounds: u32) -> Option<Limit> {
+        let ranks = work.bytes.len() as u32;
+        if ranks == 0 {
+            return None;
+        }
+        let nodes = rounds.max(1);
         let node_us = (self.first_node_us + self.next_node_us * f64::from(nodes - 1)) / f64::from(nodes);
-        let (routing_us, hops_us) = (routings * self.routing_us, hops * self.hop_us);
-        let (wire_us, tail_us) = (self.wire_us(ranks, wire.busiest(what)), self.tail_us);
-        let us = node_us + routing_us + hops_us + wire_us + tail_us;
-        Limit { us, node_us, routing_us, hops_us, wire_us, tail_us }
+        let steps_us: f64 = work.steps.iter().map(|(_, us)| us).sum();
+        let hops_us = f64::from(work.hops) * self.hop_us;
+        let (wire_us, tail_us) = (self.wire_us(ranks, work.least_busiest()), self.tail_us);
+        let us = node_us + steps_us + hops_us + wire_us + tail_us;
+        Some(Limit { us, node_us, steps_us, hops_us, wire_us, tail_us })
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::harness::bench::wire::RankBytes;
 
     /// Ranks other than its own that a token of uniform routing goes to, on average, of eight.
     fn other_ranks(experts: u32, topk: u32) -> f64 {
@@ -135,19 +127,39 @@ mod tests {
         }
     }
 
+    /// Work of ranks that each send so much to the next one, and a step besides.
+    fn ring(ranks: usize, bytes: u64, step: Option<f64>) -> Work {
+        let row =
+            |from: usize| (0..ranks).map(|to| if to == (from + 1) % ranks { bytes } else { 0 }).collect();
+        let steps = step.map(|us| ("routing".to_owned(), us)).into_iter().collect();
+        Work { bytes: (0..ranks).map(row).collect(), hops: 1, steps, ..Work::default() }
+    }
+
     #[test]
     fn parts_add_up() {
-        let bytes = RankBytes { out: 3_430_000, into: 1_715_000 };
-        let back = RankBytes { out: 1_715_000, into: 3_430_000 };
-        let mut wire = Wire { dispatch: vec![bytes; 8], combine: vec![back; 8] };
-        let us = |what, rounds, wire: &Wire| H200.of_operation(what, rounds, wire).us;
-        near(us(What::Dispatch, 1, &wire), 4.4 + 0.5 + 0.8 + 10.0 + 0.5, 1e-9);
-        near(us(What::Combine, 1, &wire), 4.4 + 0.8 + 10.0 + 0.5, 1e-9);
-        // Directions work at once: what goes out in one operation comes in in the other.
-        near(us(What::RoundTrip, 10, &wire), 4.4 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
-        near(us(What::RoundTripOfMany, 10, &wire), (4.4 + 9.0 * 0.7) / 10.0 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
-        wire.dispatch.truncate(2);
-        near(H200.of_operation(What::Dispatch, 1, &wire).wire_us, 3_430.0 / 360.0, 1e-9);
+        let us = |work: &Work, rounds| H200.of_work(work, rounds).unwrap().us;
+        let (dispatch, mut combine) = (ring(8, 3_430_000, Some(0.5)), ring(8, 1_715_000, None));
+        near(us(&dispatch, 1), 4.4 + 0.5 + 0.8 + 10.0 + 0.5, 1e-9);
+        near(us(&combine, 1), 4.4 + 0.8 + 5.0 + 0.5, 1e-9);
+        let round = dispatch.then(&combine);
+        near(us(&round, 1), 4.4 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
+        near(us(&round, 10), (4.4 + 9.0 * 0.7) / 10.0 + 0.5 + 1.6 + 15.0 + 0.5, 1e-9);
+        // Kernels may send more than they have to: the limit is that of the least.
+        combine.least = Some(ring(8, 343_000, None).bytes);
+        near(us(&combine, 1), 4.4 + 0.8 + 1.0 + 0.5, 1e-9);
+        let two = H200.of_work(&ring(2, 3_430_000, None), 1).unwrap();
+        near(two.wire_us, 3_430.0 / 360.0, 1e-9);
+        // Directions work at once: what goes out of one rank comes into another.
+        let (mut there, mut back) = (ring(8, 0, None), ring(8, 0, None));
+        (there.bytes[0][1], back.bytes[1][0]) = (3_430_000, 3_430_000);
+        near(H200.of_work(&there.then(&back), 1).unwrap().wire_us, 10.0, 1e-9);
+    }
+
+    #[test]
+    fn work_that_is_not_known_has_no_limit() {
+        assert_eq!(H200.of_work(&Work::default(), 1), None);
+        // A family that says nothing makes the whole round unknown.
+        assert_eq!(H200.of_work(&ring(2, 1, None).then(&Work::default()), 1), None);
     }
 
     #[test]

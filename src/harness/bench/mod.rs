@@ -1,27 +1,25 @@
-//! How long MoE dispatch and combine take on this machine's GPUs, and how far that is from what its links allow.
+//! How long a problem's kernels take on this machine's GPUs, and how far that is from what its links allow.
 //!
 //! What is timed is put on every rank's stream behind a kernel that first keeps the GPU busy, so that the host is done
 //! before anything is measured, and then waits for all GPUs ([`align`]). The time of an iteration is the slowest rank's.
 
 pub mod align;
-pub(crate) mod gpu;
-mod gpumode;
+mod baselines;
 mod html;
-pub(crate) mod inputs;
 mod limit;
-mod peers;
+mod links;
 pub(crate) mod place;
 mod plot;
 pub mod report;
 mod result;
+pub(crate) mod run;
 mod stats;
-pub(crate) mod wire;
+pub(crate) mod timed;
 
-pub use gpu::{BenchError, BenchOptions, Case, run};
-pub use gpumode::{GpuModeShape, gpumode};
+pub use baselines::{BaselineTimes, BaselineTiming, TIMING, compare};
 pub use html::html;
 pub use limit::{H200, Limit, Limits};
-pub use peers::{Peer, PeerTiming, compare};
-pub use result::{Bench, CaseTimes, Machine, Method, Timing, What};
+pub use links::RankBytes;
+pub use result::{Bench, CaseTimes, Check, Machine, Method, SCHEMA, Timing, in_words};
+pub use run::{BenchError, BenchOptions, Case, run};
 pub use stats::Stats;
-pub use wire::{RankBytes, Wire};

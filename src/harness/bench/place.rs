@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use peerwarp_codegen::family::{Family, Variant};
 
 use super::align::{Align, AlignKey, Idle, IdleKey};
-use crate::runtime::gpu::{DevicePtr, LaunchConfig};
+use crate::runtime::gpu::{DevicePtr, Gpu, LaunchConfig};
 use crate::runtime::handles::{Buffer, Event, Graph, LoadedKernel, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::{KernelArgs, RuntimeError, Slot, Symmetric, World};
@@ -24,17 +24,14 @@ const FLAGS: u64 = 2 * 64 * 4;
 /// Bytes from one of the align kernel's words to the next: kernels' pointers are aligned so.
 const WORD: u64 = 16;
 
-/// Operations of an iteration at most.
-const STEPS: usize = 2;
-
 /// What the measuring itself has on one rank.
 #[derive(Debug)]
 pub(crate) struct Place {
     stream: Stream,
     /// Before everything.
     before: Event,
-    /// Before and after each operation.
-    around: [(Event, Event); STEPS],
+    /// Before and after each graph of an iteration.
+    around: Vec<(Event, Event)>,
     align: Kernel,
     spins: Slot,
     idle: Kernel,
@@ -114,11 +111,10 @@ impl Place {
         let idle = Kernel::new(world, member, images, &idle.into_variant(), |args| {
             args.set_u64("word", idle_words.ptr())
         })?;
-        let event = || Event::new(gpu);
         Ok(Place {
             stream: Stream::new(gpu)?,
-            before: event()?,
-            around: [(event()?, event()?), (event()?, event()?)],
+            before: Event::new(gpu)?,
+            around: vec![],
             align,
             spins: spins.expect("was set with the arguments"),
             idle,
@@ -132,6 +128,14 @@ impl Place {
     /// Where everything is launched.
     pub fn stream(&self) -> &Stream {
         &self.stream
+    }
+
+    /// Gets ready for iterations of so many graphs.
+    fn fit(&mut self, gpu: &Arc<dyn Gpu>, steps: usize) -> Result<(), RuntimeError> {
+        while self.around.len() < steps {
+            self.around.push((Event::new(gpu)?, Event::new(gpu)?));
+        }
+        Ok(())
     }
 
     /// A graph of a kernel that does next to nothing.
@@ -162,8 +166,8 @@ impl Place {
     }
 }
 
-/// Launches `steps`, `[operation][rank]`, in turn, each started by all ranks at once: times `[operation][rank]`, for the
-/// ranks of this process.
+/// Launches `steps`, `[graph][rank]`, in turn, each started by all ranks at once: times `[graph][rank]`, for the ranks of this
+/// process.
 ///
 /// The first start lies behind the host's last launch, on every rank: the sleep is made longer until it does.
 pub(crate) fn sample(
@@ -171,6 +175,8 @@ pub(crate) fn sample(
     places: &mut [Place],
     steps: &[&[Graph]],
 ) -> Result<Vec<Vec<Duration>>, RuntimeError> {
+    let members = world.members().iter().zip(places.iter_mut());
+    members.into_iter().try_for_each(|(member, place)| place.fit(&member.gpu, steps.len()))?;
     loop {
         let begun = Instant::now();
         let launched = launch(places, steps);

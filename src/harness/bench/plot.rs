@@ -13,7 +13,7 @@ const FREE: (f64, f64, f64, f64) = (48.0, 12.0, 10.0, 34.0);
 const COLOURS: [&str; 7] = ["#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f7f7f"];
 const LIMIT: &str = "#555555";
 
-/// Points of one line, `(tokens, microseconds)`.
+/// Points of one line, `(number, microseconds)`.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Series {
     pub name: String,
@@ -25,7 +25,7 @@ pub(super) struct Series {
     pub limit: bool,
 }
 
-/// Time over tokens, both by powers.
+/// Time over a number, both by powers.
 #[derive(Debug, Serialize)]
 pub(super) struct LinePlot {
     title: String,
@@ -62,7 +62,8 @@ struct Dot {
 }
 
 impl LinePlot {
-    pub fn new(title: String, series: &[Series]) -> LinePlot {
+    /// Over a number of this name.
+    pub fn new(title: String, over: &str, series: &[Series]) -> LinePlot {
         let all = || series.iter().flat_map(|s| s.points.iter().chain(&s.low).chain(&s.high));
         let (left, right) = (FREE.0, SIZE.0 - FREE.1);
         let (top, bottom) = (FREE.2, SIZE.1 - FREE.3);
@@ -86,19 +87,19 @@ impl LinePlot {
                 .map(|p| Dot {
                     x: x.at(p.0),
                     y: y.at(p.1),
-                    label: format!("{}: {} tokens, {:.1} us", s.name, p.0, p.1),
+                    label: format!("{}: {over} {}, {:.1} us", s.name, p.0, p.1),
                 })
                 .collect(),
         };
-        let mut tokens: Vec<f64> = series.iter().flat_map(|s| s.points.iter().map(|p| p.0)).collect();
-        tokens.sort_by(f64::total_cmp);
-        tokens.dedup();
+        let mut numbers: Vec<f64> = series.iter().flat_map(|s| s.points.iter().map(|p| p.0)).collect();
+        numbers.sort_by(f64::total_cmp);
+        numbers.dedup();
         LinePlot {
             title,
             size: SIZE,
             area: [left, right, top, bottom],
             lines: series.iter().map(line).collect(),
-            x_ticks: tokens.iter().map(|t| Tick { at: x.at(*t), label: t.to_string() }).collect(),
+            x_ticks: numbers.iter().map(|n| Tick { at: x.at(*n), label: n.to_string() }).collect(),
             y_ticks: y.ticks().into_iter().map(|t| Tick { at: y.at(t), label: t.to_string() }).collect(),
         }
     }

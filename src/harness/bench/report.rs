@@ -1,7 +1,7 @@
 //! What a result says, in words.
 
 use super::limit::H200;
-use super::result::{Bench, CaseTimes};
+use super::result::{Bench, CaseTimes, Check};
 
 /// Facts about the machine and the method, by name.
 pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
@@ -12,7 +12,7 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
         ("GPUs", gpus(&machine.gpus) + if method.process_per_rank { ", a process for each" } else { "" }),
         ("driver", format!("{}, memory shared by {}", machine.driver, machine.sharing)),
         ("peerwarp", machine.peerwarp.clone()),
-        ("routing", format!("{}, seed {}", method.routing, method.seed)),
+        ("inputs", inputs(bench)),
         (
             "times",
             format!(
@@ -21,22 +21,12 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
             ),
         ),
         ("caches", yes(method.l2_flushed, cold, "not flushed: an iteration reads what the one before read")),
-        (
-            "blocks",
-            yes(
-                method.multiprocessors_shared,
-                "share multiprocessors",
-                "have a multiprocessor each, where there are enough",
-            ),
-        ),
+        ("blocks", yes(method.sms_shared, "share SMs", "have an SM each, where there are enough")),
         (
             "floor",
             format!("{:.1} us: a kernel that does nothing, timed in the same way", bench.floor_us.median),
         ),
-        (
-            "results",
-            yes(method.checked, "right to the bit, in a run before", "not compared with the reference"),
-        ),
+        ("results", results(bench)),
         ("limit", limit(bench)),
     ]
 }
@@ -49,41 +39,56 @@ fn gpus(names: &[String]) -> String {
 }
 
 fn limit(bench: &Bench) -> String {
-    let known = bench.cases.iter().flat_map(|c| &c.times).any(|t| t.limit.is_some());
-    match known {
+    let times = || bench.cases.iter().flat_map(|c| &c.times);
+    match times().any(|t| t.limit.is_some()) {
         true => format!(
             "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {}s",
             H200.hop_us, H200.one_peer_gbps, H200.all_peers_gbps, H200.gpu
         ),
+        false if times().all(|t| t.bytes.is_none()) => {
+            "unknown: the family does not say what it moves".into()
+        }
         false => "unknown: the links of this machine have not been measured".into(),
     }
 }
 
-/// What a problem is called.
-pub fn title(case: &CaseTimes) -> String {
-    let shape = &case.shape;
-    format!(
-        "{} experts, topk {}, hidden {}, {}, {} ranks, {} tokens a rank",
-        shape.experts,
-        shape.topk,
-        shape.hidden,
-        shape.dtype,
-        shape.ranks,
-        tokens(case)
-    )
+/// What the inputs were made of.
+fn inputs(bench: &Bench) -> String {
+    let given = bench.method.given.iter().map(|(name, value)| format!("{name} {value}, "));
+    format!("{}seed {}", given.collect::<String>(), bench.method.seed)
 }
 
-/// The same where there is little room.
-pub fn short_title(case: &CaseTimes) -> String {
-    let shape = &case.shape;
-    format!("h{} e{} k{} {}, {} tokens", shape.hidden, shape.experts, shape.topk, shape.dtype, tokens(case))
-}
-
-/// Of a rank: one number, or the least and the most.
-fn tokens(case: &CaseTimes) -> String {
-    let (least, most) = (case.tokens_per_rank.iter().min(), case.tokens_per_rank.iter().max());
-    match (least, most) {
-        (Some(least), Some(most)) if least != most => format!("{least} to {most}"),
-        _ => most.copied().unwrap_or(case.shape.tokens).to_string(),
+/// Whether what was timed is right.
+fn results(bench: &Bench) -> String {
+    let of = |check| match check {
+        Check::Right { exact: true, .. } => "right to the bit, in a run before".to_owned(),
+        Check::Right { max_abs_err, .. } => {
+            format!("right within their tolerance, off by at most {max_abs_err}, in a run before")
+        }
+        Check::NoReference => "not compared: the family has no reference".to_owned(),
+        Check::Skipped => "not compared with the reference".to_owned(),
+    };
+    let mut all: Vec<String> = vec![];
+    for check in bench.cases.iter().map(|case| of(case.check)) {
+        if !all.contains(&check) {
+            all.push(check);
+        }
     }
+    all.join("; others ")
+}
+
+/// What a problem says about itself, and numbers of its ranks: a line each.
+pub fn notes(case: &CaseTimes) -> Vec<String> {
+    let facts = case.facts.iter().map(|(name, value)| match value.as_str() {
+        Some(text) => format!("{name}: {text}"),
+        None => format!("{name}: {value}"),
+    });
+    let per_rank = case.per_rank.iter().map(|(name, numbers)| match numbers.split_first() {
+        Some((first, rest)) if rest.iter().all(|n| n == first) => format!("{name}: {first} on each rank"),
+        _ => {
+            let numbers: Vec<String> = numbers.iter().map(u64::to_string).collect();
+            format!("{name}: {}, by rank", numbers.join(", "))
+        }
+    });
+    facts.chain(per_rank).collect()
 }

@@ -1,63 +1,24 @@
 //! What a benchmark yields.
 
+use std::collections::BTreeMap;
+
 use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
+use super::baselines::{BaselineTimes, BaselineTiming};
 use super::limit::Limit;
-use super::peers::{Peer, PeerTiming};
+use super::links::RankBytes;
 use super::stats::Stats;
-use super::wire::Wire;
-use crate::families::moe::MoeShape;
+use crate::harness::workload::Given;
 
-/// What is timed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
-#[serde(rename_all = "snake_case")]
-pub enum What {
-    /// Dispatch alone.
-    Dispatch,
-    /// The combine that belongs to it, alone.
-    Combine,
-    /// Dispatch and combine, in a graph of this one round.
-    RoundTrip,
-    /// Dispatch and combine, a part of a graph of many rounds.
-    RoundTripOfMany,
-    /// A round in one launch, in a graph of this one.
-    FusedRoundTrip,
-    /// A round in one launch, a part of a graph of many rounds.
-    FusedRoundTripOfMany,
-}
-
-impl What {
-    /// All of them, in the order in which they are reported.
-    pub const ALL: [What; 6] = [
-        What::Dispatch,
-        What::Combine,
-        What::RoundTrip,
-        What::RoundTripOfMany,
-        What::FusedRoundTrip,
-        What::FusedRoundTripOfMany,
-    ];
-
-    /// Whether it is a part of a graph of many rounds.
-    pub fn is_of_many(self) -> bool {
-        matches!(self, What::RoundTripOfMany | What::FusedRoundTripOfMany)
-    }
-
-    /// As people say it; `rounds` is how many a graph of many has.
-    pub fn words(self, rounds: u32) -> String {
-        match self {
-            What::Dispatch => "dispatch".into(),
-            What::Combine => "combine".into(),
-            What::RoundTrip => "round trip".into(),
-            What::RoundTripOfMany => format!("one of {rounds} round trips"),
-            What::FusedRoundTrip => "fused round trip".into(),
-            What::FusedRoundTripOfMany => format!("one of {rounds} fused round trips"),
-        }
-    }
-}
+/// The version of the JSON form: 2 has metrics by name, of any family.
+pub const SCHEMA: u32 = 2;
 
 /// What was timed, on which machine, and how.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Bench {
+    /// [`SCHEMA`].
+    pub schema: u32,
     /// The machine.
     pub machine: Machine,
     /// How times were taken.
@@ -68,15 +29,38 @@ pub struct Bench {
     pub cases: Vec<CaseTimes>,
     /// Other libraries on the same GPUs, if they were asked for.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub peers: Vec<Peer>,
+    pub baselines: Vec<BaselineTimes>,
 }
 
 impl Bench {
-    /// What peers take for an operation of a case, by its number.
-    pub fn peer_times(&self, case: usize, what: What) -> impl Iterator<Item = (&Peer, &PeerTiming)> {
-        let of = move |t: &&PeerTiming| (t.case, t.what) == (case, what);
-        self.peers.iter().filter_map(move |p| Some((p, p.times.iter().find(of)?)))
+    /// What baselines take for a metric of a case, by the case's number.
+    pub fn baseline_times(
+        &self,
+        case: usize,
+        metric: &str,
+        rounds: u32,
+    ) -> impl Iterator<Item = (&BaselineTimes, &BaselineTiming)> {
+        let of = move |t: &BaselineTiming| (t.case, t.metric.as_str(), t.rounds) == (case, metric, rounds);
+        let all = self.baselines.iter().flat_map(|b| b.times.iter().map(move |t| (b, t)));
+        all.filter(move |(_, t)| of(t))
     }
+
+    /// What was timed in any case, in the order of reports: names of metrics, and how many rounds a graph had.
+    pub fn metrics(&self) -> Vec<(String, u32)> {
+        let mut all = vec![];
+        for t in self.cases.iter().flat_map(|case| &case.times) {
+            let metric = (t.metric.clone(), t.rounds);
+            if !all.contains(&metric) {
+                all.push(metric);
+            }
+        }
+        all
+    }
+}
+
+/// A metric as people say it: `dispatch`, or `round_trip, one of 10` where it is a part of a graph of ten.
+pub fn in_words(metric: &str, rounds: u32) -> String {
+    if rounds > 1 { format!("{metric}, one of {rounds}") } else { metric.to_owned() }
 }
 
 /// The machine that was measured.
@@ -101,54 +85,84 @@ pub struct Method {
     pub rounds: u32,
     /// Whether 256 MiB were written before each iteration, so that no input is in a cache.
     pub l2_flushed: bool,
-    /// Where routing comes from.
-    pub routing: String,
-    /// Seed of routing and inputs.
+    /// What was given of the suite's options, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub given: Given,
+    /// Seed of everything random about the inputs.
     pub seed: u64,
-    /// Whether every problem was run and compared with the reference, bit for bit, before it was timed.
-    pub checked: bool,
     /// Whether every rank was a process of its own; if not, one process had all of them.
     #[serde(default)]
     pub process_per_rank: bool,
-    /// Whether multiprocessors were shared, as with `WorldOptions::share_multiprocessors`.
+    /// Whether blocks of other kernels could run on the same SMs.
     #[serde(default)]
-    pub multiprocessors_shared: bool,
+    pub sms_shared: bool,
+}
+
+/// What is known about the results of kernels that were timed.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Check {
+    /// Nothing: they were not to be checked.
+    Skipped,
+    /// Nothing: the family has no reference.
+    NoReference,
+    /// They were right, in a run of one round before.
+    Right {
+        /// Whether every bit was compared; else there is a tolerance.
+        exact: bool,
+        /// The largest difference to the reference.
+        max_abs_err: f64,
+    },
 }
 
 /// One problem.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct CaseTimes {
-    /// Its shape.
-    pub shape: MoeShape,
-    /// Tokens of each rank.
-    pub tokens_per_rank: Vec<u32>,
+    /// What it is, in one line.
+    pub title: String,
+    /// The same where there is little room.
+    pub short_title: String,
+    /// Key fields of the first kernel, by name: cases that differ in one number stand in one plot.
+    pub key: BTreeMap<String, Value>,
+    /// Whatever else the problem says about itself, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub facts: BTreeMap<String, Value>,
+    /// Numbers worth knowing, one a rank, by name.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub per_rank: BTreeMap<String, Vec<u64>>,
     /// Names of the kernels in the order of their launches in a round.
     pub variants: Vec<String>,
-    /// What goes over the links.
-    pub wire: Wire,
+    /// Whether results are right.
+    pub check: Check,
+    /// What goes over the links, `[rank]` by metric; of those whose work is known.
+    pub wire: BTreeMap<String, Vec<RankBytes>>,
     /// The times.
     pub times: Vec<Timing>,
 }
 
 impl CaseTimes {
-    /// The time of an operation.
-    pub fn time(&self, what: What) -> Option<&Timing> {
-        self.times.iter().find(|t| t.what == what)
+    /// The time of a metric in a graph of so many rounds.
+    pub fn time(&self, metric: &str, rounds: u32) -> Option<&Timing> {
+        self.times.iter().find(|t| (t.metric.as_str(), t.rounds) == (metric, rounds))
     }
 }
 
-/// The time of one operation. A value is an iteration's: the slowest rank's.
-#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
+/// The time of one metric. A value is an iteration's: the slowest rank's.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Timing {
-    /// Of what.
-    pub what: What,
+    /// Of what: a metric of the problem, or its whole round.
+    pub metric: String,
+    /// How many of them were launched as one graph, right after each other; the time is that of one.
+    pub rounds: u32,
     /// The time.
     pub us: Stats,
     /// How far the fastest rank is from the slowest, in the median.
     pub rank_spread_us: f64,
-    /// The busiest rank's bytes, in the direction that has more of them, over the median.
-    pub gbps: f64,
-    /// The least that it can take; none on a machine of which nothing is known.
+    /// Bytes of the busiest rank, in the direction that has more of them; none if the family does not say.
+    pub bytes: Option<u64>,
+    /// These bytes over the median.
+    pub gbps: Option<f64>,
+    /// The least that it can take; none on a machine of which nothing is known, or if the family does not say what it does.
     pub limit: Option<Limit>,
 }
 

@@ -7,7 +7,7 @@ use super::gpu::{POISON, Place};
 
 impl Contents {
     /// Writes it.
-    pub(super) fn write(&self, memory: &mut dyn RankMemory) -> Result<(), String> {
+    pub(crate) fn write(&self, memory: &mut dyn RankMemory) -> Result<(), String> {
         if !self.repeated {
             return memory.write(&self.buffer, self.at, &self.bytes);
         }

@@ -6,3 +6,6 @@ mod sim;
 
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub use sim::{Ran, SimSession};
+
+#[cfg(test)]
+mod tests;

@@ -9,12 +9,12 @@ use rayon::{ThreadPool, ThreadPoolBuilder};
 
 use super::key::Key;
 use super::measure::{Alone, Measure, MeasureError};
+use super::pairs::{Inputs, Ready};
 use crate::families::moe::run::{GpuRunError, MoeGpu, MoeTuning, Round, Way};
-use crate::families::moe::{MoeProblem, MoeShape};
-use crate::harness::bench::gpu::{Ready, iterate};
-use crate::harness::bench::inputs::Inputs;
+use crate::families::moe::{MoeProblem, MoeShape, work};
 use crate::harness::bench::place::{Place, finish, sample};
-use crate::harness::bench::{BenchOptions, Case, Limits, Stats, What, Wire};
+use crate::harness::bench::run::iterate;
+use crate::harness::bench::{Limits, Stats};
 use crate::runtime::image::{Images, KernelImage};
 use crate::runtime::{RuntimeError, World};
 
@@ -127,9 +127,8 @@ impl OnGpus {
 
     fn ready(&mut self, tuning: &MoeTuning) -> Result<Ready, MeasureError> {
         let of_key = self.of_key(tuning)?;
-        let (problem, inputs) = (of_key.problem.clone(), Arc::clone(&of_key.inputs));
-        let case = Case { problem, tuning: tuning.clone() };
-        let ready = Ready::new(&case, 1, &inputs, &self.world, &self.places, &self.images);
+        let inputs = Arc::clone(&of_key.inputs);
+        let ready = Ready::new(tuning, &inputs, &self.world, &self.places, &self.images);
         ready.map_err(|e| self.refused(e, tuning))
     }
 
@@ -186,11 +185,10 @@ impl Measure for OnGpus {
 
     fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError> {
         self.prepare(std::slice::from_ref(tuning));
-        let options =
-            BenchOptions { iterations: self.effort.iterations, rounds: 1, flush_l2: false, check: false };
+        let iterations = self.effort.iterations;
         self.with_ready(std::slice::from_ref(tuning), |on, ready| {
             let graphs = &ready[0].graphs;
-            let times = iterate(&on.world, &mut on.places, &[&graphs.dispatch, &graphs.combine], &options)?;
+            let times = iterate(&on.world, &mut on.places, &[&graphs.dispatch, &graphs.combine], iterations)?;
             let [dispatch, combine] = [0, 1].map(|n| Stats::of_ranks(&times[n]).0.median);
             Ok(Alone { dispatch, combine })
         })
@@ -239,8 +237,9 @@ impl Measure for OnGpus {
     fn limit_us(&self, shape: &MoeShape) -> Option<f64> {
         let limits = Limits::of(self.world.members().iter().map(|m| m.gpu.info().name.as_str()))?;
         let problem = self.of_key.as_ref().map(|of| &of.problem).filter(|p| p.shape == *shape)?;
-        let wire = Wire::of(shape, problem.routing(0), true);
-        Some(limits.of_operation(What::RoundTrip, 1, &wire).us)
+        let [there, back] =
+            [work::of_dispatch, work::of_combine].map(|of| of(shape, problem.routing(0), true));
+        Some(limits.of_work(&there.then(&back), 1)?.us)
     }
 }
 

@@ -11,6 +11,7 @@ mod key;
 mod lookup;
 mod measure;
 mod model;
+mod pairs;
 mod runoff;
 mod search;
 mod space;

@@ -36,6 +36,7 @@ use peerwarp_codegen::family::{Family, Value};
 use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{Dispatch, Layout};
 use crate::families::moe::run::MoeTuning;
+use crate::families::moe::work::ROUTING_US;
 use crate::harness::bench::{H200, Limits};
 
 use super::measure::Alone;
@@ -208,7 +209,7 @@ impl Model {
             (Layout::Tokens, false) => records + moved.max(self.index(&tuning.dispatch)),
         };
         let publish = if f.is_packets() { 0.0 } else { c.release_us };
-        self.fixed_us() + c.limits.routing_us + made + publish + arrived + f.blocks() * c.block_us
+        self.fixed_us() + ROUTING_US + made + publish + arrived + f.blocks() * c.block_us
     }
 
     /// What receivers of dispatch do when rows have come, and before: they look for them in the slots of all ranks.

@@ -8,7 +8,6 @@ use crate::families::moe::kernels::{
     Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, RoundTrip,
 };
 use crate::families::moe::{MoeError, MoeShape};
-use crate::runtime::op::LaunchSpec;
 
 /// The configurations of a dispatch and a combine that fit each other, and how they are launched.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -160,24 +159,5 @@ impl MoeTuning {
         self.dispatch_launches().iter().try_for_each(Family::check)?;
         self.combine_launches().iter().try_for_each(Family::check)?;
         Ok(())
-    }
-}
-
-impl MoeTuning {
-    /// The launches of a round: dispatch's, then combine's. They share buffers by name, but each operation counts epochs of its
-    /// own, and where a hook made the experts' outputs of the rows, combine takes those.
-    pub fn launch_specs(&self) -> Vec<LaunchSpec> {
-        let label = |what: &str, phase: Phase| match phase {
-            Phase::Both => what.to_owned(),
-            Phase::Send | Phase::Recv => format!("{what} {}", phase.name()),
-        };
-        let dispatch = |d: Dispatch| LaunchSpec::new(label("dispatch", d.phase), d.into_variant());
-        let combine = |c: Combine| {
-            let spec = LaunchSpec::new(label("combine", c.phase), c.into_variant());
-            let spec = spec.with_buffer("epoch", "combine_epoch");
-            if self.way().y_is_rows() { spec.with_buffer("y", "rows") } else { spec }
-        };
-        let combines = self.combine_launches().into_iter().map(combine);
-        self.dispatch_launches().into_iter().map(dispatch).chain(combines).collect()
     }
 }

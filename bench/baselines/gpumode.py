@@ -1,8 +1,8 @@
 """The five shapes of gpu-mode's all-to-all task with emitted kernels, called from PyTorch: checked, then timed as the task's
 harness does it (host clock and barriers) and as `peerwarp bench` does it (events).
 
-    peerwarp generate --catalogue bench/peers/gpumode.toml --out emitted
-    torchrun --nproc-per-node 8 bench/peers/gpumode.py --emitted emitted --cache built --json gpumode.json
+    peerwarp generate --catalogue bench/baselines/gpumode.toml --out emitted
+    torchrun --nproc-per-node 8 bench/baselines/gpumode.py --emitted emitted --cache built --json gpumode.json
 
 The world is as large as torchrun makes it; the catalogue has 2, 4 and 8 ranks. docs/bench.md says what is timed.
 """
@@ -24,11 +24,11 @@ os.environ.setdefault("TORCH_SYMM_MEM_DISABLE_MULTICAST", "1")
 import torch
 import torch.distributed as dist
 
+from baselines import Case
 from emitted import Emitted, EmittedError, Nvcc
-from nccl_peers import Plain, Sorted
-from peers import Case, attempt
-from peerwarp_peer import RoundTrip
-from timing import FLUSHED_BYTES, Timer, graph_of
+from nccl_baselines import Plain, Sorted
+from peerwarp_torch import RoundTrip
+from timing import FLUSHED_BYTES, Timer, attempt, graph_of
 
 SHAPES = Path(__file__).resolve().parents[2] / "src/data/gpumode.json"
 DTYPE = torch.float16
@@ -64,7 +64,7 @@ def variants(emitted, shape, ranks):
     try:
         return emitted.find("moe_dispatch", *key, "expert", "both"), emitted.find("moe_combine", *key, "both")
     except EmittedError as error:
-        raise EmittedError(f"{error}; bench/peers/gpumode.toml is the catalogue to generate, with its `ranks`") from None
+        raise EmittedError(f"{error}; bench/baselines/gpumode.toml is the catalogue to generate, with its `ranks`") from None
 
 
 class Inputs:
@@ -109,13 +109,13 @@ class SortedExpert:
 
     def __init__(self, case, inputs):
         case.x = inputs.x
-        self.peer, self.factor = Sorted(case), 1 + dist.get_rank()
+        self.sorted, self.factor = Sorted(case), 1 + dist.get_rank()
 
     def __call__(self):
-        self.peer.dispatch()
-        self.peer.y = self.peer.rows.view(DTYPE) * self.factor
-        self.peer.combine()
-        return self.peer.out
+        self.sorted.dispatch()
+        self.sorted.y = self.sorted.rows.view(DTYPE) * self.factor
+        self.sorted.combine()
+        return self.sorted.out
 
 
 def gathered(value):
@@ -145,7 +145,7 @@ class Timing:
         found = {"wall": self.wall(step)}
         found["ev"], found["host_behind"] = self.events(step)
         if graph:
-            found["g1"], _ = self.events(graph_of(step).replay)
+            found["g1"], _ = self.events(graph_of([step]))
         return found
 
     def wall(self, step):
@@ -320,7 +320,7 @@ def run(options):
     timing = stage("timer", lambda: Timing(options.iterations, options.repeats))
     # The first of everything takes longer.
     timing.wall(lambda: None)
-    floor, _ = timing.events(graph_of(lambda: torch.cuda._sleep(0)).replay)
+    floor, _ = timing.events(graph_of([lambda: torch.cuda._sleep(0)]))
     each = zip(shapes(), libraries)
     cases = [Shape(shape, options, timing).result(emitted, library) for shape, library in each]
     method = {name: getattr(options, name) for name in ("iterations", "repeats", "rounds", "seed")}

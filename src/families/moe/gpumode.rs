@@ -26,8 +26,8 @@ pub fn gpumode() -> &'static [GpuModeShape] {
         all2all: Vec<GpuModeShape>,
     }
     static TABLE: LazyLock<Vec<GpuModeShape>> = LazyLock::new(|| {
-        let table: Table = serde_json::from_str(include_str!("../../families/moe/gpumode.json"))
-            .expect("the embedded table is well-formed");
+        let table: Table =
+            serde_json::from_str(include_str!("gpumode.json")).expect("the embedded table is well-formed");
         table.all2all
     });
     &TABLE

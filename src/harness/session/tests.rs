@@ -1,0 +1,54 @@
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Family;
+use peerwarp_codegen::sim::Options;
+
+use super::*;
+use crate::families::moe::run::{MoeRounds, MoeTuning};
+use crate::families::moe::{MoeProblem, MoeShape, RowDtype};
+use crate::harness::bench::align::{Idle, IdleKey};
+use crate::harness::suite;
+use crate::harness::workload::{Inputs, Problem};
+use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+use crate::runtime::{World, WorldOptions};
+
+fn world(machine: &Arc<Machine>) -> Arc<World> {
+    Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
+}
+
+#[test]
+fn kernels_that_write_nothing_leave_poison() {
+    let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
+    let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
+    let rounds = Arc::new(MoeRounds::new(&problem, &MoeTuning::defaults(&shape).unwrap(), 1).unwrap());
+    let machine = Arc::new(Machine::default());
+    let ran = GpuSession::new(rounds, &world(&machine), &Uncompiled).unwrap().poisoned().run(0).unwrap();
+    assert!(!ran.ok);
+    let wrong = ran.verdict.first_wrong.unwrap();
+    assert!(wrong.starts_with("round 0, rank 0: rows of each expert: byte 0 is 0xff"), "{wrong}");
+    // Both ranks' dispatches, and every element of what combine was to yield.
+    assert_eq!((ran.verdict.compared, ran.verdict.wrong), (4 * 64, 2 + 4 * 64));
+    assert_eq!(ran.launches.iter().map(|l| l.label.as_str()).collect::<Vec<_>>(), ["dispatch", "combine"]);
+    assert_eq!(machine.alive(), 0);
+}
+
+/// A family of which nothing is known but its parameters.
+fn plain() -> Arc<dyn Problem> {
+    let variant = Idle::with_defaults(&IdleKey { ranks: 2 }).unwrap().into_variant();
+    let inputs = Inputs { rounds: 2, ..Inputs::default() };
+    suite::plain::<Idle>().problem(&[variant], &inputs).unwrap().into()
+}
+
+#[test]
+fn a_family_without_a_workload_is_run_and_nothing_is_compared() {
+    let ran = SimSession::new(plain()).unwrap().run(&Options::default()).unwrap();
+    assert_eq!((ran.verdict.ok(), ran.verdict.compared), (true, 0));
+
+    let machine = Arc::new(Machine::default());
+    let ran = GpuSession::new(plain(), &world(&machine), &Uncompiled).unwrap().poisoned().run(3).unwrap();
+    assert_eq!((ran.ok, ran.verdict.compared), (true, 0));
+    // Two rounds on two ranks that the host looks at, two in each rank's graph; three replays.
+    assert_eq!(machine.launches.lock().unwrap().len(), 2 * 2 + 2 * 2);
+    assert_eq!(machine.graphs.load(std::sync::atomic::Ordering::Relaxed), 2 * 3);
+    assert_eq!(machine.alive(), 0);
+}
