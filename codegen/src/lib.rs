@@ -5,6 +5,7 @@ extern crate self as peerwarp_codegen;
 
 #[doc(hidden)]
 pub mod __private;
+pub mod device;
 pub mod dsl;
 pub mod family;
 pub mod fp8;

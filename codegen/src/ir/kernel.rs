@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::device;
+
 use super::{Const, Dtype, Op, OpKind, Target, Type, ValueOp};
 
 macro_rules! id {
@@ -258,11 +260,10 @@ pub struct Kernel {
 pub const PACKET_BYTES: u32 = 16;
 
 impl Kernel {
-    /// Bytes that arrive together: what stores to peers are single-copy atomic on the target. Each ends in a word of all
-    /// ones while it is empty.
+    /// Bytes that arrive together: what every device with warps of this size stores whole. Each ends in a word of all ones
+    /// while it is empty.
     pub fn packet_bytes(&self) -> u32 {
-        // CUDA has 128-bit relaxed stores; of AMD's only those of 64 bits are known to be.
-        if self.warp_size == 32 { PACKET_BYTES } else { 8 }
+        device::packet_bytes(self.warp_size).unwrap_or(PACKET_BYTES)
     }
 
     /// Threads a block.

@@ -28,13 +28,9 @@ fn in_bulk(target: Target) -> bool {
 
 impl Emitter<'_, '_> {
     /// A copy to a rank or to a set of ranks.
-    pub fn copy(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn copy(&mut self, id: OpId, op: &BulkCopy) -> Result<(), PrintError> {
         self.flush()?;
-        let OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) =
-            self.f.p.kernel.op(id).kind
-        else {
-            unreachable!("asked for copies only")
-        };
+        let BulkCopy { parcel, buffer, index, source, from, len, room } = *op;
         let bytes = self.aligned(id, source, [index, from], len)?;
         let from = Expr::offset(&self.base(Place::Param(source)), &self.scalar(from)?);
         self.w.gap();

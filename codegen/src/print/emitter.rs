@@ -16,7 +16,7 @@ use super::{
     args::ArgNames,
     control::LoopLabels,
     expr::Expr,
-    inline::{Form, Forms, is_expression},
+    inline::{Form, Forms},
     layout::Layouts,
     names::{Names, OwnNames},
     ops::{self, type_name},
@@ -168,19 +168,39 @@ impl<'f, 'k> Emitter<'f, 'k> {
     fn compute(&mut self, id: OpId) -> Result<Expr, PrintError> {
         let f = self.f;
         let op = f.p.kernel.op(id);
-        match op.kind {
-            OpKind::Value(ValueOp::Rank { .. }) => Ok(Expr::atom("args.rank")),
-            OpKind::Value(ValueOp::ScalarParam { param, .. }) => Ok(self.arg(param)),
-            OpKind::Value(ValueOp::GroupIndex { .. }) => Ok(self.group_index(id)),
-            OpKind::Control(ControlOp::VarGet { var, .. }) => Ok(Expr::atom(self.vars[&var].clone())),
-            OpKind::Value(ValueOp::Epoch { word, advance: false, .. }) => {
+        match &op.kind {
+            OpKind::Value(kind) => self.compute_value(id, kind, op.loc),
+            OpKind::Control(ControlOp::VarGet { var, .. }) => Ok(Expr::atom(self.vars[var].clone())),
+            other @ (OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_)) => {
+                Err(PrintError::Misplaced { loc: op.loc, op: other.name() })
+            }
+        }
+    }
+
+    fn compute_value(&mut self, id: OpId, op: &ValueOp, loc: Loc) -> Result<Expr, PrintError> {
+        match *op {
+            ValueOp::ScalarParam { param, .. } => Ok(self.arg(param)),
+            ValueOp::GroupIndex { .. } => Ok(self.group_index(id)),
+            ValueOp::Epoch { word, advance: false, .. } => {
                 self.used.add(Prim::Epoch);
                 Ok(Expr::atom(format!("next_epoch({}->value)", self.arg(word).text)))
             }
-            OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => Ok(self.begin_epoch(id, word)),
-            _ => {
+            ValueOp::Epoch { word, advance: true, .. } => Ok(self.begin_epoch(id, word)),
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => {
                 let mut used = std::mem::take(self.used);
-                let e = ops::expression(&f.p, &mut used, &op.kind, op.loc, &mut |u, v| {
+                let e = ops::expression(&self.f.p, &mut used, op, loc, &mut |u, v| {
                     std::mem::swap(u, self.used);
                     let e = self.scalar(v);
                     std::mem::swap(u, self.used);
@@ -282,24 +302,52 @@ impl<'f, 'k> Emitter<'f, 'k> {
             return Ok(());
         }
         match &op.kind {
-            kind if is_expression(kind) => self.define(id, outs[0]),
-            OpKind::Value(
-                ValueOp::Rank { out } | ValueOp::ScalarParam { out, .. } | ValueOp::Epoch { out, .. },
-            ) => self.define(id, *out),
-            OpKind::Control(ControlOp::VarGet { out, .. }) => self.define(id, *out),
-            OpKind::Control(ControlOp::VarDecl { var, init }) => self.declare_var(*var, *init),
-            OpKind::Control(ControlOp::VarSet { var, value }) => self.set_var(*var, *value),
-            OpKind::Control(ControlOp::If { cond, then, otherwise, results }) => {
+            OpKind::Value(value) => self.value_op(id, value),
+            OpKind::Memory(access) => self.timed(id, |e| e.memory_op(id, access)),
+            OpKind::Comm(comm) => self.timed(id, |e| e.comm_op(id, comm)),
+            OpKind::Control(control) => self.control_op(id, control),
+        }
+    }
+
+    fn value_op(&mut self, id: OpId, op: &ValueOp) -> Result<(), PrintError> {
+        match *op {
+            ValueOp::Scan { out, op: how, a, exclusive } => {
+                let loc = self.f.p.kernel.op(id).loc;
+                self.timed(id, |e| e.scan(out, how, a, exclusive, loc))
+            }
+            ValueOp::Const { out, .. }
+            | ValueOp::Rank { out }
+            | ValueOp::ScalarParam { out, .. }
+            | ValueOp::Epoch { out, .. }
+            | ValueOp::GroupIndex { out }
+            | ValueOp::Binary { out, .. }
+            | ValueOp::Unary { out, .. }
+            | ValueOp::Compare { out, .. }
+            | ValueOp::Select { out, .. }
+            | ValueOp::Cast { out, .. }
+            | ValueOp::Fma { out, .. }
+            | ValueOp::Bitcast { out, .. }
+            | ValueOp::Splat { out, .. }
+            | ValueOp::Arange { out }
+            | ValueOp::Reduce { out, .. } => self.define(id, out),
+        }
+    }
+
+    fn control_op(&mut self, id: OpId, op: &ControlOp) -> Result<(), PrintError> {
+        match op {
+            ControlOp::VarGet { out, .. } => self.define(id, *out),
+            ControlOp::VarDecl { var, init } => self.declare_var(*var, *init),
+            ControlOp::VarSet { var, value } => self.set_var(*var, *value),
+            ControlOp::If { cond, then, otherwise, results } => {
                 self.branch(id, *cond, then, otherwise, results)
             }
-            OpKind::Control(ControlOp::For { var, start, end, step, body }) => {
+            ControlOp::For { var, start, end, step, body } => {
                 self.counted(id, [*var, *start, *end, *step], body)
             }
-            OpKind::Control(ControlOp::While { header, cond, body }) => self.spin(id, header, *cond, body),
-            OpKind::Control(ControlOp::Break { depth }) => self.jump("break", *depth),
-            OpKind::Control(ControlOp::Continue { depth }) => self.jump("continue", *depth),
-            OpKind::Control(ControlOp::Split { warps, body }) => self.split(id, *warps, body),
-            _ => self.timed(id, |e| e.memory_op(id)),
+            ControlOp::While { header, cond, body } => self.spin(id, header, *cond, body),
+            ControlOp::Break { depth } => self.jump("break", *depth),
+            ControlOp::Continue { depth } => self.jump("continue", *depth),
+            ControlOp::Split { warps, body } => self.split(id, *warps, body),
         }
     }
 

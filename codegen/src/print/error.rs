@@ -147,6 +147,14 @@ pub enum PrintError {
         /// The element type.
         dtype: crate::ir::Dtype,
     },
+    /// A mistake of the printer.
+    #[error("{loc}: `{op}` is not written where the printer looked for it; this is a mistake of the printer")]
+    Misplaced {
+        /// Where the operation stands.
+        loc: Loc,
+        /// The operation.
+        op: &'static str,
+    },
     /// A name that C++ cannot have.
     #[error(
         "`{name}` (a {what}) is not a C identifier; use letters, digits and underscores, and start with a letter"

@@ -170,19 +170,25 @@ pub(super) fn is_pure(kind: &OpKind) -> bool {
 
 /// Whether an operation is arithmetic on its operands, lane by lane.
 pub(super) fn is_expression(kind: &OpKind) -> bool {
-    matches!(
-        kind,
-        OpKind::Value(
-            ValueOp::GroupIndex { .. }
-                | ValueOp::Binary { .. }
-                | ValueOp::Unary { .. }
-                | ValueOp::Compare { .. }
-                | ValueOp::Select { .. }
-                | ValueOp::Cast { .. }
-                | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. }
-        )
-    )
+    let OpKind::Value(op) = kind else { return false };
+    match op {
+        ValueOp::GroupIndex { .. }
+        | ValueOp::Binary { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Compare { .. }
+        | ValueOp::Select { .. }
+        | ValueOp::Cast { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. } => true,
+        ValueOp::Const { .. }
+        | ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => false,
+    }
 }
 
 /// Whether an operation reads its tiles one element after the other, so that an operand can be an expression.

@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{CommOp, OpId, OpKind, Place, ReadLl, SendLl, Target, ValueId};
+use crate::ir::{OpId, Place, ReadLl, SendLl, Target, ValueId};
 
 use super::{
     PrintError,
@@ -13,17 +13,15 @@ use super::{
 
 impl Emitter<'_, '_> {
     /// A tile to one rank or to each of a set, each element with its epoch.
-    pub fn send_ll(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn send_ll(&mut self, id: OpId, op: &SendLl) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) = op.kind else {
-            unreachable!("asked for sends only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let SendLl { ll, target, index, value, epoch } = *op;
         self.used.add(Prim::SendLl);
         let epoch = self.scalar(epoch)?;
         let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, index, value, &epoch);
         match target {
-            Target::Mask(set) => self.for_each_rank(op.loc, set, ll, send),
+            Target::Mask(set) => self.for_each_rank(loc, set, ll, send),
             Target::Rank(rank) => {
                 self.w.line("{");
                 self.w.deeper();
@@ -62,19 +60,17 @@ impl Emitter<'_, '_> {
     }
 
     /// Elements that are polled for until all of a lane's have the epoch.
-    pub fn read_ll(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn read_ll(&mut self, id: OpId, op: &ReadLl) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch })) = op.kind else {
-            unreachable!("asked for reads only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let ReadLl { out, ll, index, from, mask, epoch } = *op;
         self.used.add(Prim::ReadLl);
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);
         super::ops::use_dtype(self.used, param.dtype);
         let epoch = self.scalar(epoch)?;
         self.w.gap();
-        let place = self.place(op.loc);
+        let place = self.place(loc);
         self.w.comment(&format!("Read {} once they have arrived ({place})", param.name));
         let steps = layout.steps();
         let whole = layout.len == layout.full_steps() * layout.lanes;
@@ -99,7 +95,7 @@ impl Emitter<'_, '_> {
         let mut arguments = [String::new(), String::new(), String::new()];
         if steps == 1 {
             let args = &mut arguments;
-            self.step_loop(Step::new(layout), false, op.loc, |me, step| {
+            self.step_loop(Step::new(layout), false, loc, |me, step| {
                 *args = of_step(me, step)?.map(|e| format!("{{{}}}", e.plain()));
                 Ok(())
             })?;
@@ -109,7 +105,7 @@ impl Emitter<'_, '_> {
                 self.w.line(&format!("{ty} {name}[{steps}];"));
                 name
             });
-            self.step_loop(Step::new(layout), false, op.loc, |me, step| {
+            self.step_loop(Step::new(layout), false, loc, |me, step| {
                 for (name, e) in arguments.iter().zip(of_step(me, step)?) {
                     let to = me.registers(name, step);
                     me.w.line(&format!("{to} = {};", e.plain()));

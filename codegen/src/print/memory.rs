@@ -1,8 +1,6 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{
-    CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, Put, ReduceOp, ValueId, ValueOp,
-};
+use crate::ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, Put, ReduceOp, ValueId};
 
 use super::{
     PrintError,
@@ -31,36 +29,34 @@ pub(super) fn place_of(kind: &OpKind) -> Option<Place> {
 }
 
 impl Emitter<'_, '_> {
-    /// Writes an operation that is neither arithmetic nor control flow nor part of a loop over a tile.
-    pub fn memory_op(&mut self, id: OpId) -> Result<(), PrintError> {
-        let f = self.f;
-        let op = f.p.kernel.op(id);
-        match op.kind {
-            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
-                self.load_scalar(id, out, place, index)
+    /// Writes an access to memory that is no part of a loop over a tile.
+    pub fn memory_op(&mut self, id: OpId, op: &MemoryOp) -> Result<(), PrintError> {
+        let loc = self.f.p.kernel.op(id).loc;
+        match *op {
+            MemoryOp::Load { out, place, index, .. } => self.load_scalar(id, out, place, index),
+            MemoryOp::Store { place, index, value, mask } => self.store_scalar(place, index, value, mask),
+            MemoryOp::Atomic { out, op, place, index, value } => {
+                self.atomic(out, op, place, index, value, loc)
             }
-            OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
-                self.store_scalar(place, index, value, mask)
+            MemoryOp::Tally { out, place, index, mask } => self.tally(out, place, index, mask, loc),
+            MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } => {
+                Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
             }
-            OpKind::Memory(MemoryOp::Atomic { out, op: how, place, index, value }) => {
-                self.atomic(out, how, place, index, value, op.loc)
-            }
-            OpKind::Value(ValueOp::Scan { out, op: how, a, exclusive }) => {
-                self.scan(out, how, a, exclusive, op.loc)
-            }
-            OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
-                self.tally(out, place, index, mask, op.loc)
-            }
-            OpKind::Comm(CommOp::Put(_)) => self.put(id),
-            OpKind::Comm(CommOp::BulkCopy(_)) => self.copy(id),
-            OpKind::Comm(CommOp::Signal(_)) => self.signal(id),
-            OpKind::Comm(CommOp::Wait(_)) => self.wait(id),
-            OpKind::Comm(CommOp::WaitAll(_)) => self.wait_all(id),
-            OpKind::Comm(CommOp::SendPackets(_)) => self.send_packets(id),
-            OpKind::Comm(CommOp::TakePackets(_)) => self.take_packets(id),
-            OpKind::Comm(CommOp::SendLl(_)) => self.send_ll(id),
-            OpKind::Comm(CommOp::ReadLl(_)) => self.read_ll(id),
-            _ => unreachable!("every other operation is written elsewhere"),
+        }
+    }
+
+    /// Writes an operation that communicates.
+    pub fn comm_op(&mut self, id: OpId, op: &CommOp) -> Result<(), PrintError> {
+        match op {
+            CommOp::Put(op) => self.put(id, op),
+            CommOp::BulkCopy(op) => self.copy(id, op),
+            CommOp::Signal(op) => self.signal(id, op),
+            CommOp::Wait(op) => self.wait(id, op),
+            CommOp::WaitAll(op) => self.wait_all(id, op),
+            CommOp::SendPackets(op) => self.send_packets(id, op),
+            CommOp::TakePackets(op) => self.take_packets(id, op),
+            CommOp::SendLl(op) => self.send_ll(id, op),
+            CommOp::ReadLl(op) => self.read_ll(id, op),
         }
     }
 
@@ -175,7 +171,7 @@ impl Emitter<'_, '_> {
     }
 
     /// A prefix reduction: step by step, with what came before carried along.
-    fn scan(
+    pub fn scan(
         &mut self,
         out: ValueId,
         how: ReduceOp,

@@ -28,22 +28,22 @@ pub(super) fn use_dtype(used: &mut Used, dtype: Dtype) {
 pub(super) fn expression(
     p: &Program,
     used: &mut Used,
-    kind: &OpKind,
+    op: &ValueOp,
     loc: Loc,
     operand: &mut dyn FnMut(&mut Used, ValueId) -> Result<Expr, PrintError>,
 ) -> Result<Expr, PrintError> {
     let ty = |v: ValueId| p.kernel.ty(v);
-    match *kind {
-        OpKind::Value(ValueOp::Binary { out, op, a, b }) => {
+    match *op {
+        ValueOp::Binary { out, op, a, b } => {
             let (x, y) = (operand(used, a)?, operand(used, narrow_count(p, op, b))?);
             let rounds = op == BinaryOp::Mul && ty(out).dtype == Dtype::F32 && feeds_a_sum(p, out);
             binary(used, op, ty(out).dtype, rounds, &x, &y, loc)
         }
-        OpKind::Value(ValueOp::Unary { op, a, .. }) => {
+        ValueOp::Unary { op, a, .. } => {
             let x = operand(used, a)?;
             unary(used, op, ty(a).dtype, &x, loc)
         }
-        OpKind::Value(ValueOp::Compare { op, a, b, .. }) => {
+        ValueOp::Compare { op, a, b, .. } => {
             let (x, y) = (operand(used, a)?, operand(used, b)?);
             let dtype = ty(a).dtype;
             if !dtype.is_arithmetic() && dtype != Dtype::Bool {
@@ -51,23 +51,31 @@ pub(super) fn expression(
             }
             Ok(compare(op, &x, &y, matches!(dtype, Dtype::U32 | Dtype::U64)))
         }
-        OpKind::Value(ValueOp::Select { cond, a, b, .. }) => {
+        ValueOp::Select { cond, a, b, .. } => {
             Ok(Expr::ternary(&operand(used, cond)?, &operand(used, a)?, &operand(used, b)?))
         }
-        OpKind::Value(ValueOp::Cast { out, a }) => {
+        ValueOp::Cast { out, a } => {
             let x = operand(used, a)?;
             Ok(cast(used, ty(a), ty(out), x))
         }
-        OpKind::Value(ValueOp::Fma { a, b, c, .. }) => {
+        ValueOp::Fma { a, b, c, .. } => {
             used.add(Prim::Math);
             let args = [operand(used, a)?, operand(used, b)?, operand(used, c)?];
             Ok(Expr::call("fma_of", &args))
         }
-        OpKind::Value(ValueOp::Bitcast { out, a }) => {
+        ValueOp::Bitcast { out, a } => {
             used.add(Prim::Bits);
             Ok(Expr::call(&format!("bits_as<{}>", type_name(ty(out).dtype)), [&operand(used, a)?]))
         }
-        _ => unreachable!("only arithmetic operations are asked for"),
+        ValueOp::Const { value, .. } => Ok(Expr::literal(value)),
+        ValueOp::Rank { .. } => Ok(Expr::atom("args.rank")),
+        ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => Err(PrintError::Misplaced { loc, op: OpKind::Value(op.clone()).name() }),
     }
 }
 

@@ -1,20 +1,18 @@
 //! Sending and taking packets.
 
-use crate::ir::{CommOp, OpId, OpKind, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{OpId, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
 
 use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
 
 impl Emitter<'_, '_> {
     /// A tile as packets to one rank or to each of a set.
-    pub fn send_packets(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn send_packets(&mut self, id: OpId, op: &SendPackets) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) = op.kind else {
-            unreachable!("asked for sends only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let SendPackets { packets, target, index, value } = *op;
         let several = self.packets_of(value) > 1;
         self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
-        let loc = op.loc;
+        let loc = loc;
         match target {
             Target::Mask(set) => {
                 self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))
@@ -44,19 +42,17 @@ impl Emitter<'_, '_> {
     }
 
     /// Tiles of packets, all polled for together.
-    pub fn take_packets(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn take_packets(&mut self, id: OpId, op: &TakePackets) -> Result<(), PrintError> {
         self.flush()?;
         let f = self.f;
-        let op = f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) = &op.kind else {
-            unreachable!("asked for taking only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let TakePackets { packets, tiles, mask } = op;
         self.used.add(Prim::TakePackets);
         let param = &f.p.kernel.params[packets.index()];
         let layout = f.layouts.of(tiles[0].out);
         let (ty, n) = (type_name(param.dtype), tiles.len());
         self.w.gap();
-        let place = self.place(op.loc);
+        let place = self.place(loc);
         let what = if n == 1 { "packets of".into() } else { format!("{n} tiles of packets of") };
         self.w.comment(&format!(
             "Take {what} {}: those that have not arrived end in all ones ({place})",

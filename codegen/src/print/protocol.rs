@@ -1,8 +1,7 @@
 //! Puts to sets of ranks, signals and waits.
 
 use crate::ir::{
-    CommOp, Const, Loc, OpId, OpKind, ParamId, ParamKind, Place, Put, Signal, SignalOrder, Target, ValueId,
-    Wait, WaitAll,
+    Const, Loc, OpId, ParamId, ParamKind, Place, Put, Signal, SignalOrder, Target, ValueId, Wait, WaitAll,
 };
 
 use super::{
@@ -15,12 +14,9 @@ use super::{
 
 impl Emitter<'_, '_> {
     /// A put that is not part of a loop over a tile: of a scalar, or of a tile to a set of ranks.
-    pub fn put(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn put(&mut self, id: OpId, op: &Put) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) = op.kind else {
-            unreachable!("asked for puts only")
-        };
+        let Put { parcel, buffer, index, value, mask } = *op;
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => self.put_scalar_to_rank(rank, buffer, index, value, mask),
             Target::Mask(set) if self.ty(value).is_tile() => {
@@ -170,20 +166,18 @@ impl Emitter<'_, '_> {
     }
 
     /// A signal: the group's puts, then the flag.
-    pub fn signal(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn signal(&mut self, id: OpId, op: &Signal) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) = op.kind else {
-            unreachable!("asked for signals only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let Signal { parcel, flag, index, value, order } = *op;
         if order == SignalOrder::Relaxed {
-            return Err(PrintError::RelaxedSignal { loc: op.loc });
+            return Err(PrintError::RelaxedSignal { loc });
         }
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let group = self.group.name;
         let (index, value) = (self.scalar(index)?, self.scalar(value)?);
         self.w.gap();
-        let place = self.place(op.loc);
+        let place = self.place(loc);
         self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
         self.await_copies(parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
@@ -216,19 +210,17 @@ impl Emitter<'_, '_> {
         format!("{{role_{role}, flag_{flag}, {}}}", k.op(id).loc.line)
     }
 
-    pub fn wait(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn wait(&mut self, id: OpId, op: &Wait) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) = op.kind else {
-            unreachable!("asked for waits only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let Wait { flag, index, from, value, .. } = *op;
         self.used.add(Prim::Wait);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, mut from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
         self.w.gap();
         self.w.comment(&format!(
             "Wait for {name}: what the rank put before setting it can be read from here on ({})",
-            self.place(op.loc)
+            self.place(loc)
         ));
         if from.prec < Prec::Product {
             let peer = self.names.fresh("peer");
@@ -253,14 +245,10 @@ impl Emitter<'_, '_> {
         self.w.line(&format!("if (!{call}) {leave};"));
     }
 
-    pub fn wait_all(&mut self, id: OpId) -> Result<(), PrintError> {
+    pub fn wait_all(&mut self, id: OpId, op: &WaitAll) -> Result<(), PrintError> {
         self.flush()?;
-        let op = self.f.p.kernel.op(id);
-        let OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. })) =
-            op.kind
-        else {
-            unreachable!("asked for waits only")
-        };
+        let loc = self.f.p.kernel.op(id).loc;
+        let WaitAll { flag, index, count, only, per_rank, value, .. } = *op;
         self.used.add(if only.is_some() { Prim::WaitSome } else { Prim::WaitAll });
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
@@ -269,7 +257,7 @@ impl Emitter<'_, '_> {
             "Wait for {}{} of {name}: what was put before setting them can be read from here on ({})",
             if only.is_some() { "some of " } else { "" },
             count.plain(),
-            self.place(op.loc)
+            self.place(loc)
         ));
         let (function, only) = match only {
             Some(mask) => ("wait_some_flags", format!(", {}", self.scalar(mask)?.plain())),

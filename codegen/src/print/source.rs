@@ -3,6 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 
 use crate::{
+    device::Device,
     family::Target,
     ir::{
         CommOp, Kernel, OpId, OpKind, ParamKind, Place, ReadLl, Region, Role, SharedId, TakePackets, ValueId,
@@ -140,30 +141,10 @@ fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<()
     Ok(())
 }
 
-/// Dynamic shared memory of which an SM has no more than one block's: half of it, as each block takes 1 KiB more.
+/// Dynamic shared memory of which an SM has no more than one block's: half of it. Only NVIDIA's launchers ask for it.
 fn exclusive_sm_bytes(target: Target) -> Option<u32> {
-    let half = (shared_kib(target) + 1).div_ceil(2) as u32 * 1024;
+    let half = (Device::of(target).sm_shared_bytes / 2).next_multiple_of(1024);
     matches!(target, Target::Cuda(_)).then_some(half)
-}
-
-/// Dynamic shared memory that a block can have on a target, less what reductions may need beside it.
-fn shared_limit(target: Target) -> u64 {
-    shared_kib(target) * 1024 - 2048
-}
-
-/// Shared memory that a block can have on a target; on NVIDIA's an SM has 1 KiB more.
-fn shared_kib(target: Target) -> u64 {
-    match target {
-        Target::Cuda(arch) => match arch.capability() {
-            80 => 163,
-            86 | 89 | 120 => 99,
-            _ => 227,
-        },
-        Target::Hip(arch) => match arch {
-            crate::family::HipArch::Gfx90a | crate::family::HipArch::Gfx942 => 64,
-            crate::family::HipArch::Gfx950 => 160,
-        },
-    }
 }
 
 /// The first byte of each shared array, and the bytes of a block. A block has one role, so roles overlap.
@@ -182,7 +163,7 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
         }
         most = most.max(end);
     }
-    let limit = shared_limit(target);
+    let limit = u64::from(Device::of(target).block_array_bytes());
     if most > limit {
         return Err(PrintError::SharedTooLarge {
             kernel: kernel.variant.clone(),

@@ -147,9 +147,9 @@ impl Emitter<'_, '_> {
                 let name = self.vars[&var].clone();
                 Ok(self.register_element(&name, step))
             }
-            _ => {
+            OpKind::Value(ref value) => {
                 let mut used = std::mem::take(self.used);
-                let e = ops::expression(&f.p, &mut used, &op.kind, op.loc, &mut |u, operand| {
+                let e = ops::expression(&f.p, &mut used, value, op.loc, &mut |u, operand| {
                     std::mem::swap(u, self.used);
                     let e = self.element(operand, step);
                     std::mem::swap(u, self.used);
@@ -157,6 +157,9 @@ impl Emitter<'_, '_> {
                 });
                 *self.used = used;
                 e
+            }
+            OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
+                Err(PrintError::Misplaced { loc: op.loc, op: op.kind.name() })
             }
         }
     }
@@ -184,7 +187,8 @@ impl Emitter<'_, '_> {
                 self.used.add(Prim::Iota);
                 Ok(format!("iota<{e}>({})", self.at(step).text))
             }
-            _ => unreachable!("tiles that are read as vectors have registers"),
+            // What else is read as a vector has registers, which were looked for above.
+            _ => Ok(self.element(v, step)?.text),
         }
     }
 
@@ -395,7 +399,8 @@ impl Emitter<'_, '_> {
     fn uniform_test(&mut self, mask: ValueId) -> Result<Expr, PrintError> {
         match self.f.p.def(mask) {
             Some(OpKind::Value(ValueOp::Splat { a, .. })) => self.scalar(*a),
-            _ => unreachable!("asked for uniform masks only"),
+            // Asked for uniform masks only: another one decides by its element.
+            _ => self.scalar(mask),
         }
     }
 

@@ -154,7 +154,7 @@ impl Sites {
             let whole = all.add(site(SiteKind::Role, None, SitePeers::None, role.loc), &mut names);
             all.roles.push(whole);
             kernel.walk(&role.body, &mut |id, op| {
-                let Some((kind, parameter, peers)) = told(kernel, &op.kind) else { return };
+                let Some((kind, parameter, peers)) = recorded(kernel, &op.kind) else { return };
                 if let OpKind::Comm(CommOp::Signal(Signal { parcel, .. })) = op.kind
                     && !puts(p, parcel).is_empty()
                     && puts(p, parcel).iter().all(|&put| p.split(put) == p.split(id))
@@ -215,7 +215,7 @@ impl Sites {
 }
 
 /// What an operation records, if it does.
-fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, SitePeers)> {
+fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, SitePeers)> {
     let peers_of = |target: &Target| match target {
         Target::Rank(_) => SitePeers::Rank,
         Target::Mask(_) => SitePeers::Set,
@@ -241,7 +241,20 @@ fn told(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, Site
         OpKind::Comm(CommOp::SendLl(SendLl { ll, target, .. })) => {
             (SiteKind::Send, Some(*ll), peers_of(target))
         }
-        _ => return None,
+        // Puts are recorded with their parcel; reads of LL elements poll for each lane's own.
+        OpKind::Comm(CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_)) => return None,
+        OpKind::Control(
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarGet { .. }
+            | ControlOp::VarSet { .. },
+        )
+        | OpKind::Value(_)
+        | OpKind::Memory(_) => return None,
     })
 }
 
@@ -251,23 +264,22 @@ fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
     p.ops().iter().filter(is_put).copied().collect()
 }
 
-/// The words of a record about an operation: index, then peers.
-fn words(kernel: &Kernel, op: &OpKind) -> (ValueId, ValueId) {
+/// The words of a record about an operation, if it has any: index, then peers.
+fn words(kernel: &Kernel, op: &OpKind) -> Option<(ValueId, ValueId)> {
     let of = |target: &Target| match *target {
         Target::Rank(v) | Target::Mask(v) => v,
     };
+    let OpKind::Comm(op) = op else { return None };
     match op {
-        OpKind::Comm(CommOp::Signal(Signal { parcel, index, .. })) => {
-            (*index, of(&kernel.parcels[parcel.index()].target))
+        CommOp::Signal(Signal { parcel, index, .. }) => {
+            Some((*index, of(&kernel.parcels[parcel.index()].target)))
         }
-        OpKind::Comm(CommOp::Wait(Wait { index, from, .. })) => (*index, *from),
-        OpKind::Comm(CommOp::WaitAll(WaitAll { index, count, only, .. })) => (*index, only.unwrap_or(*count)),
-        OpKind::Comm(
-            CommOp::SendPackets(SendPackets { target, index, .. })
-            | CommOp::SendLl(SendLl { target, index, .. }),
-        ) => (*index, of(target)),
-        OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => (tiles[0].index, tiles[0].from),
-        _ => unreachable!("asked for what waits or sends"),
+        CommOp::Wait(Wait { index, from, .. }) => Some((*index, *from)),
+        CommOp::WaitAll(WaitAll { index, count, only, .. }) => Some((*index, only.unwrap_or(*count))),
+        CommOp::SendPackets(SendPackets { target, index, .. })
+        | CommOp::SendLl(SendLl { target, index, .. }) => Some((*index, of(target))),
+        CommOp::TakePackets(TakePackets { tiles, .. }) => Some((tiles[0].index, tiles[0].from)),
+        CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_) => None,
     }
 }
 
@@ -287,7 +299,7 @@ impl Emitter<'_, '_> {
         self.w.close_up();
         write(self)?;
         let kind = &self.f.p.kernel.op(id).kind;
-        let (index, peers) = words(self.f.p.kernel, kind);
+        let Some((index, peers)) = words(self.f.p.kernel, kind) else { return Ok(()) };
         let (index, peers) = (self.scalar(index)?, self.scalar(peers)?);
         let rest = |site: usize| format!("{}, {}, {}", sites.names[site], index.plain(), peers.plain());
         self.w.line(&format!("timeline.end({group}, {});", rest(site)));
@@ -302,7 +314,7 @@ impl Emitter<'_, '_> {
 
     /// Notes when a parcel's first put begins. Whatever waits to be written comes after it, as do its loads.
     pub fn note_put(&mut self, id: OpId) {
-        let (OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. }))) =
+        let OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. })) =
             self.f.p.kernel.op(id).kind
         else {
             return;

@@ -1,89 +1,10 @@
 //! How many blocks of a kernel are resident at once. All blocks of a grid must be, because they wait for each other.
 
-use peerwarp_codegen::family::{CudaArch, HipArch, Target};
+use peerwarp_codegen::device::{Device, Registers};
+use peerwarp_codegen::family::Target;
 use peerwarp_codegen::print::LaunchShape;
 
 use super::manifest::{Residency, Resources};
-
-/// What a multiprocessor has.
-#[derive(Clone, Copy, Debug)]
-struct Multiprocessor {
-    threads: u32,
-    blocks: u32,
-    shared_bytes: u32,
-    /// Shared memory that the system takes of every block.
-    reserved_bytes: u32,
-    /// Shared memory comes in units of so many bytes.
-    shared_unit: u32,
-    registers: Registers,
-}
-
-#[derive(Clone, Copy, Debug)]
-enum Registers {
-    /// A file for each of four partitions, of so many registers; a warp gets a multiple of 256.
-    Files(u32),
-    /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of 8.
-    Simds(u32),
-}
-
-/// The device that a target stands for, and its multiprocessors: of those that serving and training use, the smallest
-/// common one.
-pub(super) fn reference(target: Target) -> (&'static str, u32) {
-    match target {
-        Target::Cuda(arch) => match arch {
-            CudaArch::Sm80 => ("A100", 108),
-            CudaArch::Sm86 => ("A40", 84),
-            CudaArch::Sm89 => ("L40S", 142),
-            CudaArch::Sm90 | CudaArch::Sm90a => ("H100 SXM", 132),
-            CudaArch::Sm100 | CudaArch::Sm100a => ("B200", 148),
-            CudaArch::Sm103a => ("B300", 148),
-            CudaArch::Sm120 | CudaArch::Sm120a => ("RTX PRO 6000 Blackwell", 188),
-        },
-        Target::Hip(arch) => match arch {
-            HipArch::Gfx90a => ("MI210", 104),
-            HipArch::Gfx942 => ("MI300X", 304),
-            HipArch::Gfx950 => ("MI355X", 256),
-        },
-    }
-}
-
-fn multiprocessor(target: Target) -> Multiprocessor {
-    const KIB: u32 = 1024;
-    match target {
-        Target::Cuda(arch) => {
-            let (threads, blocks, shared) = match arch.capability() {
-                80 => (2048, 32, 164),
-                86 => (1536, 16, 100),
-                89 => (1536, 24, 100),
-                120 => (1536, 24, 100),
-                _ => (2048, 32, 228),
-            };
-            Multiprocessor {
-                threads,
-                blocks,
-                shared_bytes: shared * KIB,
-                reserved_bytes: KIB,
-                shared_unit: 128,
-                registers: Registers::Files(16 * KIB),
-            }
-        }
-        Target::Hip(arch) => {
-            let (shared, unit) = match arch {
-                HipArch::Gfx90a | HipArch::Gfx942 => (64, 512),
-                HipArch::Gfx950 => (160, 1280),
-            };
-            Multiprocessor {
-                // Eight warps of 64 lanes on each of four SIMDs.
-                threads: 4 * 8 * 64,
-                blocks: 16,
-                shared_bytes: shared * KIB,
-                reserved_bytes: 0,
-                shared_unit: unit,
-                registers: Registers::Simds(512),
-            }
-        }
-    }
-}
 
 /// What limits the number of resident blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,7 +17,7 @@ pub(super) enum Limit {
 
 /// The blocks that a multiprocessor of the target holds, and what sets that number.
 pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources) -> (u32, Limit) {
-    let m = multiprocessor(target);
+    let m = Device::of(target);
     let warp = target.warp_size();
     let warps = launch.block_threads.div_ceil(warp).max(1);
     let by_registers = match m.registers {
@@ -104,13 +25,13 @@ pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources
         Registers::Files(file) => file / (used.registers * warp).next_multiple_of(256).max(256) * 4 / warps,
         Registers::Simds(lanes) => lanes / used.registers.next_multiple_of(8).max(8) * 4 / warps,
     };
-    let shared = launch.shared_bytes + used.static_shared_bytes + m.reserved_bytes;
-    let by_shared = m.shared_bytes.checked_div(shared.next_multiple_of(m.shared_unit)).unwrap_or(u32::MAX);
+    let shared = launch.shared_bytes + used.static_shared_bytes + m.reserved_shared_bytes;
+    let by_shared = m.sm_shared_bytes.checked_div(shared.next_multiple_of(m.shared_unit)).unwrap_or(u32::MAX);
     let all = [
         (by_registers, Limit::Registers),
-        (m.threads / (warps * warp), Limit::Threads),
+        (m.sm_threads / (warps * warp), Limit::Threads),
         (by_shared, Limit::Shared),
-        (m.blocks, Limit::Blocks),
+        (m.sm_blocks, Limit::Blocks),
     ];
     all.into_iter().min_by_key(|(blocks, _)| *blocks).expect("there are limits")
 }
@@ -123,7 +44,7 @@ pub(super) fn residency(
     used: &Resources,
     multiprocessors: Option<u32>,
 ) -> Result<Residency, String> {
-    let (device, own) = reference(target);
+    let Device { name: device, sms: own, .. } = Device::of(target);
     let (each, limit) = blocks_each(target, launch, used);
     let device = if multiprocessors.is_some() { "as given" } else { device };
     let residency = Residency {

@@ -30,6 +30,7 @@
 //! fields are asked for by their names: a field that is not known here makes no difference, so that what differs in it is
 //! always measured. [`Costs`] says where the numbers come from.
 
+use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Family, Value};
 
 use crate::families::moe::MoeShape;
@@ -93,7 +94,10 @@ pub const COSTS: Costs = Costs {
     entry_us: 0.07,
     record_us: 0.33,
     bases_us: 1.5,
-    sent_gbps: 40.0,
+    sent_gbps: match H200_SM.sm_store_gbps {
+        Some(gbps) => gbps,
+        None => panic!("it was measured"),
+    },
     block_us: 0.003,
     registers: 40,
     moved_registers: 8,
@@ -104,9 +108,8 @@ pub const COSTS: Costs = Costs {
 const INDEXED: u32 = 128;
 const INDEX_LOADS: f64 = 3.0;
 
-/// Registers of a multiprocessor, and of a thread at most.
-const REGISTERS: u32 = 65536;
-const MOST_REGISTERS: u32 = 255;
+/// What the costs were measured on.
+const H200_SM: Device = Device::measured();
 
 /// The model for one shape.
 #[derive(Clone, Copy, Debug)]
@@ -158,7 +161,8 @@ impl<F: Family> Fields<'_, F> {
     /// Registers of a thread that holds its vectors, and how many there are for it.
     fn registers(&self, costs: &Costs, a_vector: u32) -> (f64, f64) {
         let needed = f64::from(costs.registers) + f64::from(a_vector) * self.number("vectors", 1);
-        let there = (f64::from(REGISTERS) / (32.0 * self.number("warps", 1))).min(f64::from(MOST_REGISTERS));
+        let there = (f64::from(H200_SM.sm_registers()) / (32.0 * self.number("warps", 1)))
+            .min(f64::from(H200_SM.thread_registers));
         (needed, there)
     }
 

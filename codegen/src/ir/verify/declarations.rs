@@ -24,7 +24,7 @@ fn shape(report: &mut Report<'_>) {
     if k.ranks == 0 || k.ranks > MAX_RANKS {
         report.add(k.loc, Problem::Ranks { found: k.ranks, limit: MAX_RANKS });
     }
-    if k.warp_size != 32 && k.warp_size != 64 {
+    if crate::device::packet_bytes(k.warp_size).is_none() {
         report.add(k.loc, Problem::WarpSize { found: k.warp_size });
     }
     let threads = u64::from(k.block_warps) * u64::from(k.warp_size);

@@ -11,10 +11,11 @@ use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
+use peerwarp_codegen::device::Device;
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
-const MAX_BLOCKS: u32 = 132;
+const MAX_BLOCKS: u32 = Device::measured().sms;
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;

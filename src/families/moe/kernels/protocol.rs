@@ -1,5 +1,6 @@
 //! What a launch does of an operation, and how rows travel.
 
+use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
@@ -50,7 +51,7 @@ impl Protocol {
 }
 
 /// Bytes of shared memory for rows that are copied in bulk: what GPUs that do so give a block, less what reductions take.
-const MAX_ROOM_BYTES: u32 = 225 << 10;
+const MAX_ROOM_BYTES: u32 = Device::measured().block_array_bytes();
 
 /// Whether rows can travel so: packets are whole, and so are copies, of which each of a block's groups has one at a time.
 pub(super) fn protocol_of(protocol: Protocol, row_bytes: u32, groups: u32) -> Result<(), Illegal> {

@@ -1,0 +1,186 @@
+//! The devices that targets stand for, and what is known of them: the one place with such figures.
+//!
+//! Sources: for NVIDIA the table of technical specifications by compute capability in the CUDA C++ programming guide, and the
+//! data sheets for the number of SMs; for AMD the ISA guides of CDNA 2, 3 and 4 and the data sheets. What was measured says so.
+
+use crate::family::{CudaArch, HipArch, Target};
+
+const KIB: u32 = 1024;
+
+/// A device that a target stands for: of those that serving and training use, the smallest common one. An SM is a compute
+/// unit on AMD's.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Device {
+    /// What it is sold as.
+    pub name: &'static str,
+    /// SMs (compute units).
+    pub sms: u32,
+    /// Lanes a warp.
+    pub warp_size: u32,
+    /// Threads that an SM holds.
+    pub sm_threads: u32,
+    /// Blocks that an SM holds.
+    pub sm_blocks: u32,
+    /// Bytes of shared memory of an SM.
+    pub sm_shared_bytes: u32,
+    /// Bytes of shared memory that a block can have.
+    pub block_shared_bytes: u32,
+    /// Bytes of an SM's shared memory that the system takes for every block.
+    pub reserved_shared_bytes: u32,
+    /// Shared memory comes in units of so many bytes.
+    pub shared_unit: u32,
+    /// Registers of an SM.
+    pub registers: Registers,
+    /// Most registers of a thread.
+    pub thread_registers: u32,
+    /// Largest store, in bytes, that peers see whole or not at all: 16 in CUDA (128-bit relaxed stores), 8 of AMD's, of which
+    /// wider ones are not documented to be.
+    pub packet_bytes: u32,
+    /// GB/s that an SM stores at most, where it was measured.
+    pub sm_store_gbps: Option<f64>,
+}
+
+/// How registers are shared by the warps of an SM.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Registers {
+    /// A file for each of four partitions, of so many registers; a warp gets a multiple of 256.
+    Files(u32),
+    /// A file for each of four SIMDs, of so many registers a lane; a warp gets a multiple of 8.
+    Simds(u32),
+}
+
+/// Dynamic shared memory that reductions may need beside a block's arrays, in bytes.
+pub const REDUCTION_BYTES: u32 = 2 * KIB;
+
+const NVIDIA: Device = Device {
+    name: "",
+    sms: 0,
+    warp_size: 32,
+    sm_threads: 2048,
+    sm_blocks: 32,
+    sm_shared_bytes: 228 * KIB,
+    block_shared_bytes: 227 * KIB,
+    reserved_shared_bytes: KIB,
+    shared_unit: 128,
+    registers: Registers::Files(16 * KIB),
+    thread_registers: 255,
+    packet_bytes: 16,
+    sm_store_gbps: None,
+};
+
+/// SMs of 100 KiB of shared memory, as compute capabilities 8.6, 8.9 and 12.0 have them.
+const NVIDIA_SMALL: Device = Device {
+    sm_threads: 1536,
+    sm_blocks: 24,
+    sm_shared_bytes: 100 * KIB,
+    block_shared_bytes: 99 * KIB,
+    ..NVIDIA
+};
+
+const AMD: Device = Device {
+    name: "",
+    sms: 0,
+    warp_size: 64,
+    // Eight warps of 64 lanes on each of four SIMDs.
+    sm_threads: 4 * 8 * 64,
+    sm_blocks: 16,
+    sm_shared_bytes: 64 * KIB,
+    block_shared_bytes: 64 * KIB,
+    reserved_shared_bytes: 0,
+    shared_unit: 512,
+    registers: Registers::Simds(512),
+    thread_registers: 512,
+    packet_bytes: 8,
+    sm_store_gbps: None,
+};
+
+const A100: Device =
+    Device { name: "A100", sms: 108, sm_shared_bytes: 164 * KIB, block_shared_bytes: 163 * KIB, ..NVIDIA };
+const A40: Device = Device { name: "A40", sms: 84, sm_blocks: 16, ..NVIDIA_SMALL };
+const L40S: Device = Device { name: "L40S", sms: 142, ..NVIDIA_SMALL };
+/// Stores of an SM: measured on H200s, which have the same SMs, to peers over NVLink and to the device itself.
+const H100: Device = Device { name: "H100 SXM", sms: 132, sm_store_gbps: Some(40.0), ..NVIDIA };
+const B200: Device = Device { name: "B200", sms: 148, ..NVIDIA };
+const B300: Device = Device { name: "B300", sms: 148, ..NVIDIA };
+const RTX_PRO_6000: Device = Device { name: "RTX PRO 6000 Blackwell", sms: 188, ..NVIDIA_SMALL };
+const MI210: Device = Device { name: "MI210", sms: 104, ..AMD };
+const MI300X: Device = Device { name: "MI300X", sms: 304, ..AMD };
+const MI355X: Device = Device {
+    name: "MI355X",
+    sms: 256,
+    sm_shared_bytes: 160 * KIB,
+    block_shared_bytes: 160 * KIB,
+    shared_unit: 1280,
+    ..AMD
+};
+
+impl Device {
+    /// The device that a target stands for.
+    pub const fn of(target: Target) -> Device {
+        match target {
+            Target::Cuda(arch) => match arch {
+                CudaArch::Sm80 => A100,
+                CudaArch::Sm86 => A40,
+                CudaArch::Sm89 => L40S,
+                CudaArch::Sm90 | CudaArch::Sm90a => H100,
+                CudaArch::Sm100 | CudaArch::Sm100a => B200,
+                CudaArch::Sm103a => B300,
+                CudaArch::Sm120 | CudaArch::Sm120a => RTX_PRO_6000,
+            },
+            Target::Hip(arch) => match arch {
+                HipArch::Gfx90a => MI210,
+                HipArch::Gfx942 => MI300X,
+                HipArch::Gfx950 => MI355X,
+            },
+        }
+    }
+
+    /// The device that defaults and costs of the kernels of this project were measured on.
+    pub const fn measured() -> Device {
+        H100
+    }
+
+    /// Devices of all targets.
+    pub fn all() -> impl Iterator<Item = Device> {
+        Target::all().map(Device::of)
+    }
+
+    /// 32-bit registers of an SM, over all lanes.
+    pub const fn sm_registers(&self) -> u32 {
+        match self.registers {
+            Registers::Files(file) => 4 * file,
+            Registers::Simds(lane) => 4 * lane * self.warp_size,
+        }
+    }
+
+    /// Bytes of shared memory that a block's arrays can take, what reductions need aside.
+    pub const fn block_array_bytes(&self) -> u32 {
+        self.block_shared_bytes - REDUCTION_BYTES
+    }
+}
+
+/// Bytes that arrive together on every known device with warps of so many lanes; a kernel is traced for these. `None` if
+/// there is no such device.
+pub fn packet_bytes(warp_size: u32) -> Option<u32> {
+    Device::all().filter(|d| d.warp_size == warp_size).map(|d| d.packet_bytes).min()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_target_has_a_device_that_fits_it() {
+        for target in Target::all() {
+            let d = Device::of(target);
+            assert_eq!(d.warp_size, target.warp_size(), "{target}");
+            assert!(!d.name.is_empty() && d.sms >= 64, "{target}");
+            assert!(d.block_shared_bytes + d.reserved_shared_bytes <= d.sm_shared_bytes, "{target}");
+        }
+    }
+
+    #[test]
+    fn packets_are_what_all_devices_of_a_warp_size_store_whole() {
+        assert_eq!([32, 64, 16].map(packet_bytes), [Some(16), Some(8), None]);
+    }
+}
