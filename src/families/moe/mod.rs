@@ -4,7 +4,6 @@
 pub mod kernels;
 pub mod npy;
 mod op;
-mod plan;
 mod problem;
 pub mod reference;
 mod registry;
