@@ -11,6 +11,12 @@ pub struct Slot {
     word: usize,
 }
 
+/// The place of a member of any size.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Place {
+    field: usize,
+}
+
 /// The argument struct of one kernel on one rank.
 #[derive(Clone, Debug)]
 pub struct KernelArgs {
@@ -53,6 +59,28 @@ impl KernelArgs {
     /// Writes a pointer to its place.
     pub fn write(&mut self, slot: Slot, ptr: DevicePtr) {
         self.words[slot.word] = ptr;
+    }
+
+    /// The place of a number that changes from launch to launch.
+    pub(crate) fn place(&self, name: &str) -> Result<Place, RuntimeError> {
+        self.find(name).map(|field| Place { field })
+    }
+
+    /// Writes a number to its place.
+    pub(crate) fn put(&mut self, place: Place, value: &[u8]) {
+        let ArgField { offset, bytes, .. } = self.fields[place.field];
+        let all: &mut [u8] = bytemuck::cast_slice_mut(&mut self.words);
+        all[offset as usize..][..bytes as usize].copy_from_slice(value);
+        self.set[place.field] = true;
+    }
+
+    /// Whether everything has been set but what is put into these places later.
+    pub(crate) fn ready_but_for(&self, later: &[Place]) -> Result<(), RuntimeError> {
+        let missing = |at: &usize| !self.set[*at] && !later.contains(&Place { field: *at });
+        match (0..self.set.len()).find(missing) {
+            None => Ok(()),
+            Some(at) => Err(self.wrong(&self.fields[at].name, "has not been set".into())),
+        }
     }
 
     /// The struct, if everything has been set.

@@ -1,6 +1,7 @@
 //! What the runtime asks of a GPU: the trait that CUDA, HIP and the mock of the tests implement.
 
 use std::fmt;
+use std::marker::PhantomData;
 use std::os::fd::OwnedFd;
 use std::time::Duration;
 
@@ -37,8 +38,6 @@ macro_rules! raw {
     )+};
 }
 raw!(
-    /// A stream: `CUstream`, `cudaStream_t` or `hipStream_t`.
-    RawStream,
     /// An event.
     RawEvent,
     /// A loaded module.
@@ -49,9 +48,26 @@ raw!(
     RawGraph,
 );
 
-impl RawStream {
+/// A stream that is alive for `'a`: `CUstream`, `cudaStream_t` or `hipStream_t`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RawStream<'a>(u64, PhantomData<&'a ()>);
+
+impl<'a> RawStream<'a> {
     /// The default stream.
-    pub const DEFAULT: RawStream = RawStream(0);
+    pub const DEFAULT: RawStream<'static> = RawStream(0, PhantomData);
+
+    /// From the driver's handle.
+    ///
+    /// # Safety
+    /// It has to be a stream of the GPU that it is used with, and to stay alive for `'a`.
+    pub const unsafe fn from_raw(handle: u64) -> RawStream<'a> {
+        RawStream(handle, PhantomData)
+    }
+
+    /// The driver's handle.
+    pub const fn raw(self) -> u64 {
+        self.0
+    }
 }
 
 /// What is known about a GPU.
@@ -143,8 +159,12 @@ impl LaunchConfig {
 
 /// One GPU. Methods may be called from any thread; each makes the GPU's context current on its thread.
 ///
-/// Handles given to a method are of this GPU and alive. The types of [`crate::runtime::handles`] own them and see to that.
-pub trait Gpu: Send + Sync + fmt::Debug {
+/// Handles given to a method are of this GPU and alive. The types of [`crate::runtime::handles`] own them and see to that: use
+/// those. What ends a handle's life, and what takes an address, is unsafe here.
+///
+/// # Safety
+/// What it gives out is what it says, and stays so until it is given back.
+pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// What is known about it.
     fn info(&self) -> &GpuInfo;
     /// Whether it can reach the memory of another GPU of this process.
@@ -155,13 +175,25 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Allocates memory, aligned to 256 bytes.
     fn alloc(&self, bytes: u64) -> Result<DevicePtr>;
     /// Frees what [`Gpu::alloc`] gave.
-    fn free(&self, ptr: DevicePtr) -> Result<()>;
+    ///
+    /// # Safety
+    /// It is that, nothing uses it any more, and it is freed once.
+    unsafe fn free(&self, ptr: DevicePtr) -> Result<()>;
     /// Copies to the GPU; returns when it is there.
-    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()>;
+    ///
+    /// # Safety
+    /// There is so much memory at that address, which nothing else uses meanwhile.
+    unsafe fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()>;
     /// Copies from the GPU; returns when it is here. Does not wait for streams.
-    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()>;
+    ///
+    /// # Safety
+    /// There is so much memory at that address.
+    unsafe fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()>;
     /// Sets every byte, in the order of a stream.
-    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, stream: RawStream) -> Result<()>;
+    ///
+    /// # Safety
+    /// There is so much memory at that address, until this has ended.
+    unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, stream: RawStream) -> Result<()>;
 
     /// How memory can be shared, the best way first.
     fn sharing(&self) -> &[Sharing];
@@ -172,12 +204,21 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Maps `bytes` bytes of another process for this GPU: the size of the block over there.
     fn import(&self, handle: ShareHandle, bytes: u64) -> Result<SharedBlock>;
     /// Unmaps a block; its memory is free when no process maps it any more.
-    fn free_shared(&self, block: &SharedBlock) -> Result<()>;
+    ///
+    /// # Safety
+    /// It is of this GPU, nothing uses it any more, and it is unmapped once.
+    unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()>;
 
     /// Loads a compiled module.
-    fn load(&self, image: &[u8]) -> Result<RawModule>;
+    ///
+    /// # Safety
+    /// It is one that a compiler has written: drivers believe what it says of itself.
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule>;
     /// Unloads a module.
-    fn unload(&self, module: RawModule) -> Result<()>;
+    ///
+    /// # Safety
+    /// Nothing of it is used any more, and it is unloaded once.
+    unsafe fn unload(&self, module: RawModule) -> Result<()>;
     /// A kernel of a module, loaded to the last: a first launch must not have to wait for the GPU to be idle.
     fn function(&self, module: RawModule, entry: &str, shared_bytes: u32) -> Result<RawFunction>;
     /// How many blocks of a kernel a multiprocessor can hold at once.
@@ -195,9 +236,12 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     ) -> Result<()>;
 
     /// Makes a stream that does not wait for the default one.
-    fn create_stream(&self) -> Result<RawStream>;
+    fn create_stream(&self) -> Result<RawStream<'static>>;
     /// Destroys a stream.
-    fn destroy_stream(&self, stream: RawStream) -> Result<()>;
+    ///
+    /// # Safety
+    /// It is not used any more, and destroyed once.
+    unsafe fn destroy_stream(&self, stream: RawStream) -> Result<()>;
     /// Whether everything on a stream has ended.
     fn stream_done(&self, stream: RawStream) -> Result<bool>;
     /// Waits until everything on a stream has ended.
@@ -206,7 +250,10 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Makes an event that takes the time.
     fn create_event(&self) -> Result<RawEvent>;
     /// Destroys an event.
-    fn destroy_event(&self, event: RawEvent) -> Result<()>;
+    ///
+    /// # Safety
+    /// It is not used any more, and destroyed once.
+    unsafe fn destroy_event(&self, event: RawEvent) -> Result<()>;
     /// Records an event on a stream.
     fn record(&self, event: RawEvent, stream: RawStream) -> Result<()>;
     /// Time between two events that have both happened.
@@ -217,7 +264,13 @@ pub trait Gpu: Send + Sync + fmt::Debug {
     /// Ends it; what was recorded can then be launched as a whole.
     fn end_capture(&self, stream: RawStream) -> Result<RawGraph>;
     /// Launches a graph.
-    fn launch_graph(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
+    ///
+    /// # Safety
+    /// What was captured in it may be launched, and it is not being launched by another thread.
+    unsafe fn launch_graph(&self, graph: RawGraph, stream: RawStream) -> Result<()>;
     /// Destroys a graph.
-    fn destroy_graph(&self, graph: RawGraph) -> Result<()>;
+    ///
+    /// # Safety
+    /// It is not used any more, and destroyed once.
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Result<()>;
 }

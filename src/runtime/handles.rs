@@ -2,7 +2,9 @@
 //!
 //! A failure to free has nobody left to tell; it is ignored, as the driver frees everything at the end of the process.
 
+use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use bytemuck::Pod;
@@ -16,13 +18,15 @@ pub struct Buffer {
     gpu: Arc<dyn Gpu>,
     ptr: DevicePtr,
     bytes: u64,
+    /// Whether something may still be on a stream that writes to it.
+    filling: AtomicBool,
 }
 
 impl Buffer {
     /// Allocates `bytes` bytes with any contents.
     pub fn new(gpu: &Arc<dyn Gpu>, bytes: u64) -> Result<Buffer, RuntimeError> {
         let ptr = gpu.alloc(bytes.max(1))?;
-        Ok(Buffer { gpu: Arc::clone(gpu), ptr, bytes })
+        Ok(Buffer { gpu: Arc::clone(gpu), ptr, bytes, filling: AtomicBool::new(false) })
     }
 
     /// Where it starts.
@@ -39,7 +43,8 @@ impl Buffer {
     pub fn write<T: Pod>(&self, at: u64, values: &[T]) -> Result<(), RuntimeError> {
         let bytes: &[u8] = bytemuck::cast_slice(values);
         self.check(at, bytes.len())?;
-        self.gpu.upload(self.ptr + at, bytes)
+        // SAFETY: checked to be within memory that this owns.
+        unsafe { self.gpu.upload(self.ptr + at, bytes) }
     }
 
     /// `count` values from byte `at` on.
@@ -47,13 +52,16 @@ impl Buffer {
         let mut values = vec![T::zeroed(); count];
         let bytes: &mut [u8] = bytemuck::cast_slice_mut(&mut values);
         self.check(at, bytes.len())?;
-        self.gpu.download(self.ptr + at, bytes)?;
+        // SAFETY: checked to be within memory that this owns.
+        unsafe { self.gpu.download(self.ptr + at, bytes)? };
         Ok(values)
     }
 
     /// Sets every byte, in the order of a stream.
-    pub fn fill(&self, value: u8, stream: RawStream) -> Result<(), RuntimeError> {
-        self.gpu.fill(self.ptr, self.bytes, value, stream)
+    pub fn fill(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        self.filling.store(true, Ordering::Relaxed);
+        // SAFETY: all of what this owns, which it frees after the stream has ended.
+        unsafe { self.gpu.fill(self.ptr, self.bytes, value, stream) }
     }
 
     fn check(&self, at: u64, bytes: usize) -> Result<(), RuntimeError> {
@@ -69,7 +77,12 @@ impl Buffer {
 
 impl Drop for Buffer {
     fn drop(&mut self) {
-        let _ = self.gpu.free(self.ptr);
+        // Drivers free without waiting for streams at times.
+        let ended = !self.filling.load(Ordering::Relaxed) || self.gpu.synchronize().is_ok();
+        if ended {
+            // SAFETY: its own, for the last time; what it put on streams has ended.
+            let _ = unsafe { self.gpu.free(self.ptr) };
+        }
     }
 }
 
@@ -77,18 +90,29 @@ impl Drop for Buffer {
 #[derive(Debug)]
 pub struct Stream {
     gpu: Arc<dyn Gpu>,
-    raw: RawStream,
+    raw: RawStream<'static>,
+    capturing: AtomicBool,
 }
 
 impl Stream {
     /// A new stream, which does not wait for the default one.
     pub fn new(gpu: &Arc<dyn Gpu>) -> Result<Stream, RuntimeError> {
-        Ok(Stream { gpu: Arc::clone(gpu), raw: gpu.create_stream()? })
+        Ok(Stream { gpu: Arc::clone(gpu), raw: gpu.create_stream()?, capturing: AtomicBool::new(false) })
     }
 
-    /// The driver's stream.
-    pub fn raw(&self) -> RawStream {
+    /// The driver's stream, for as long as this is borrowed.
+    pub fn raw(&self) -> RawStream<'_> {
         self.raw
+    }
+
+    /// Its GPU.
+    pub fn gpu(&self) -> &Arc<dyn Gpu> {
+        &self.gpu
+    }
+
+    /// Whether what is launched on it is recorded instead.
+    pub(crate) fn capturing(&self) -> bool {
+        self.capturing.load(Ordering::Relaxed)
     }
 
     /// Waits until everything on it has ended.
@@ -104,16 +128,20 @@ impl Stream {
     /// Records what `launch` launches on this stream, as a graph. Nothing runs.
     pub fn capture(&self, launch: impl FnOnce() -> Result<(), RuntimeError>) -> Result<Graph, RuntimeError> {
         self.gpu.begin_capture(self.raw)?;
-        let launched = launch();
+        self.capturing.store(true, Ordering::Relaxed);
         // Also after a failure: a stream that is being captured is of no use to anybody.
+        let launched = panic::catch_unwind(AssertUnwindSafe(launch));
+        self.capturing.store(false, Ordering::Relaxed);
         let graph = self.gpu.end_capture(self.raw).map(|raw| Graph { gpu: Arc::clone(&self.gpu), raw });
+        let launched = launched.unwrap_or_else(|panicked| panic::resume_unwind(panicked));
         launched.and(graph)
     }
 }
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        let _ = self.gpu.destroy_stream(self.raw);
+        // SAFETY: its own, for the last time: whatever `raw` gave out has been given back.
+        let _ = unsafe { self.gpu.destroy_stream(self.raw) };
     }
 }
 
@@ -126,14 +154,23 @@ pub struct Graph {
 
 impl Graph {
     /// Launches all of them, on a stream of the same GPU.
-    pub fn launch(&self, stream: RawStream) -> Result<(), RuntimeError> {
-        self.gpu.launch_graph(self.raw, stream)
+    ///
+    /// # Errors
+    /// The driver's.
+    ///
+    /// # Safety
+    /// All that they use is still there until they have ended: operations, worlds and buffers. They are in order with other
+    /// launches of the same operations, and one thread at a time launches the graph.
+    pub unsafe fn launch(&self, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        // SAFETY: as the caller says.
+        unsafe { self.gpu.launch_graph(self.raw, stream) }
     }
 }
 
 impl Drop for Graph {
     fn drop(&mut self) {
-        let _ = self.gpu.destroy_graph(self.raw);
+        // SAFETY: its own, for the last time.
+        let _ = unsafe { self.gpu.destroy_graph(self.raw) };
     }
 }
 
@@ -151,7 +188,7 @@ impl Event {
     }
 
     /// Puts it on a stream.
-    pub fn record(&self, stream: RawStream) -> Result<(), RuntimeError> {
+    pub fn record(&self, stream: RawStream<'_>) -> Result<(), RuntimeError> {
         self.gpu.record(self.raw, stream)
     }
 
@@ -163,7 +200,8 @@ impl Event {
 
 impl Drop for Event {
     fn drop(&mut self) {
-        let _ = self.gpu.destroy_event(self.raw);
+        // SAFETY: its own, for the last time.
+        let _ = unsafe { self.gpu.destroy_event(self.raw) };
     }
 }
 
@@ -179,14 +217,18 @@ pub struct LoadedKernel {
 impl LoadedKernel {
     /// Loads `entry` of a compiled module. The kernel's blocks wait for each other: it is an error if they cannot all be
     /// resident at once.
-    pub fn new(
+    ///
+    /// # Safety
+    /// The module is one that a compiler has written.
+    pub unsafe fn new(
         gpu: &Arc<dyn Gpu>,
         image: &[u8],
         entry: &str,
         config: LaunchConfig,
     ) -> Result<LoadedKernel, RuntimeError> {
         let config = config.on(gpu.info().multiprocessors);
-        let module = gpu.load(image)?;
+        // SAFETY: as the caller says.
+        let module = unsafe { gpu.load(image)? };
         let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
             check_resident(gpu.as_ref(), function, entry, &config)?;
             Ok(function)
@@ -194,7 +236,8 @@ impl LoadedKernel {
         match loaded {
             Ok(function) => Ok(LoadedKernel { gpu: Arc::clone(gpu), module, function, config }),
             Err(e) => {
-                let _ = gpu.unload(module);
+                // SAFETY: just loaded, and used by nobody.
+                let _ = unsafe { gpu.unload(module) };
                 Err(e)
             }
         }
@@ -209,7 +252,7 @@ impl LoadedKernel {
     ///
     /// # Safety
     /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them.
-    pub unsafe fn launch(&self, args: &[u64], stream: RawStream) -> Result<(), RuntimeError> {
+    pub unsafe fn launch(&self, args: &[u64], stream: RawStream<'_>) -> Result<(), RuntimeError> {
         // SAFETY: as the caller says.
         unsafe { self.gpu.launch(self.function, &self.config, args, stream) }
     }
@@ -217,7 +260,8 @@ impl LoadedKernel {
 
 impl Drop for LoadedKernel {
     fn drop(&mut self) {
-        let _ = self.gpu.unload(self.module);
+        // SAFETY: its own, for the last time: whoever launches it sees to that it has ended.
+        let _ = unsafe { self.gpu.unload(self.module) };
     }
 }
 

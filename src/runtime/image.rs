@@ -29,8 +29,12 @@ pub struct KernelImage {
     pub module: Vec<u8>,
 }
 
-/// Where compiled kernels come from.
-pub trait Images {
+/// Where compiled kernels come from: [`Jit`], a [`Pack`](crate::build::pack::Pack), or [`PackImages`](super::PackImages).
+///
+/// # Safety
+/// An image is what a compiler has made of the variant that was asked for, for the target that was asked for; it is launched, and
+/// its arguments laid out, as it says.
+pub unsafe trait Images {
     /// The compiled kernel of a variant for a target.
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError>;
 }
@@ -82,7 +86,8 @@ impl Jit {
     }
 }
 
-impl Images for Jit {
+// SAFETY: the compiler's module, with the arguments of the source that it was given.
+unsafe impl Images for Jit {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         self.compile(variant, target).map(|(image, _)| image)
     }

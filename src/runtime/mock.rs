@@ -26,7 +26,8 @@ type Result<T> = std::result::Result<T, RuntimeError>;
 /// Kernels without a module: what the mock launches is looked at, not run.
 pub(crate) struct Uncompiled;
 
-impl Images for Uncompiled {
+// SAFETY: nothing is run.
+unsafe impl Images for Uncompiled {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage> {
         let kernel = crate::build::emit::trace(variant, target.warp_size())?;
         let source = print::emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap();
@@ -177,7 +178,7 @@ impl MockGpu {
     }
 }
 
-impl Gpu for MockGpu {
+unsafe impl Gpu for MockGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
     }
@@ -202,26 +203,26 @@ impl Gpu for MockGpu {
         Ok(ptr)
     }
 
-    fn free(&self, ptr: DevicePtr) -> Result<()> {
+    unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
         self.machine.memory.lock().unwrap().remove(&ptr).expect("is freed once");
         Ok(())
     }
 
-    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
+    unsafe fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
         self.machine.check("upload", to, bytes.len() as u64)?;
         // SAFETY: checked to be memory of this process that is alive.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to as *mut u8, bytes.len()) };
         Ok(())
     }
 
-    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+    unsafe fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
         self.machine.check("download", from, bytes.len() as u64)?;
         // SAFETY: as above.
         unsafe { std::ptr::copy_nonoverlapping(from as *const u8, bytes.as_mut_ptr(), bytes.len()) };
         Ok(())
     }
 
-    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, _: RawStream) -> Result<()> {
+    unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, _: RawStream) -> Result<()> {
         self.machine.check("fill", to, bytes)?;
         // SAFETY: as above.
         unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes as usize) };
@@ -262,7 +263,7 @@ impl Gpu for MockGpu {
         }
     }
 
-    fn free_shared(&self, block: &SharedBlock) -> Result<()> {
+    unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         let mut memory = self.machine.memory.lock().unwrap();
         memory.remove(&block.ptr).expect("is freed once");
         if memory.values().any(|region| region.of == Some(block.ptr)) {
@@ -273,13 +274,13 @@ impl Gpu for MockGpu {
         Ok(())
     }
 
-    fn load(&self, _: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, _: &[u8]) -> Result<RawModule> {
         self.machine.attempt("load")?;
         // SAFETY: the mock looks at none of its handles.
         Ok(unsafe { RawModule::from_raw(self.machine.handle()) })
     }
 
-    fn unload(&self, _: RawModule) -> Result<()> {
+    unsafe fn unload(&self, _: RawModule) -> Result<()> {
         self.machine.drop_handle()
     }
 
@@ -300,12 +301,12 @@ impl Gpu for MockGpu {
         Ok(())
     }
 
-    fn create_stream(&self) -> Result<RawStream> {
+    fn create_stream(&self) -> Result<RawStream<'static>> {
         // SAFETY: as above.
         Ok(unsafe { RawStream::from_raw(self.machine.handle()) })
     }
 
-    fn destroy_stream(&self, _: RawStream) -> Result<()> {
+    unsafe fn destroy_stream(&self, _: RawStream) -> Result<()> {
         self.machine.drop_handle()
     }
 
@@ -322,7 +323,7 @@ impl Gpu for MockGpu {
         Ok(unsafe { RawEvent::from_raw(self.machine.handle()) })
     }
 
-    fn destroy_event(&self, _: RawEvent) -> Result<()> {
+    unsafe fn destroy_event(&self, _: RawEvent) -> Result<()> {
         self.machine.drop_handle()
     }
 
@@ -346,12 +347,12 @@ impl Gpu for MockGpu {
         Ok(unsafe { RawGraph::from_raw(self.machine.handle()) })
     }
 
-    fn launch_graph(&self, _: RawGraph, _: RawStream) -> Result<()> {
+    unsafe fn launch_graph(&self, _: RawGraph, _: RawStream) -> Result<()> {
         self.machine.graphs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    fn destroy_graph(&self, _: RawGraph) -> Result<()> {
+    unsafe fn destroy_graph(&self, _: RawGraph) -> Result<()> {
         self.machine.drop_handle()
     }
 }

@@ -8,7 +8,8 @@ use crate::input::nearest;
 
 use crate::build::pack::Pack;
 
-impl Images for Pack {
+// SAFETY: objects and manifest are as `peerwarp pack` has written them: their hashes are compared when the pack is opened.
+unsafe impl Images for Pack {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         let kernel = self.find(&name, target).ok_or_else(|| self.absent(&name, target))?;
@@ -35,7 +36,8 @@ pub struct PackImages<'a> {
     pub jit: Option<Jit>,
 }
 
-impl Images for PackImages<'_> {
+// SAFETY: one of the two above.
+unsafe impl Images for PackImages<'_> {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         match &self.jit {
             Some(jit) if self.pack.find(&variant.variant_name(), target).is_none() => {

@@ -25,7 +25,8 @@ pub(super) struct Mapping {
 impl Drop for Mapping {
     fn drop(&mut self) {
         // Nobody is left to tell, and the driver unmaps everything at the end of the process.
-        let _ = self.gpu.free_shared(&self.block);
+        // SAFETY: its own, for the last time.
+        let _ = unsafe { self.gpu.free_shared(&self.block) };
     }
 }
 
@@ -120,7 +121,8 @@ impl Symmetric {
 fn allocate(member: &Member, bytes: u64, sharing: Sharing, peers: &[u32]) -> Result<Mapping, RuntimeError> {
     let block = member.gpu.alloc_shared(bytes, sharing, peers)?;
     let mapping = Mapping { gpu: Arc::clone(&member.gpu), block };
-    member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)?;
+    // SAFETY: just allocated, of that size.
+    unsafe { member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)? };
     member.gpu.synchronize()?;
     Ok(mapping)
 }

@@ -177,7 +177,9 @@ impl World {
     pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_multiprocessors);
-        LoadedKernel::new(gpu, &image.module, &image.entry, LaunchConfig { exclusive_sm_bytes, ..shape })
+        let config = LaunchConfig { exclusive_sm_bytes, ..shape };
+        // SAFETY: as whoever implements `Images` says.
+        unsafe { LoadedKernel::new(gpu, &image.module, &image.entry, config) }
     }
 
     /// How long a wait of a kernel may last.
@@ -247,7 +249,8 @@ impl World {
         owner: &Arc<dyn Any + Send + Sync>,
     ) -> Result<(), RuntimeError> {
         let gpu = Arc::clone(&self.members[member].gpu);
-        gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
+        // SAFETY: `owner`, which the caller has, keeps it.
+        unsafe { gpu.fill(ptr, bytes, value, RawStream::DEFAULT)? };
         lock(&self.cleared).push(Cleared { gpu, ptr, bytes, value, owner: Arc::downgrade(owner) });
         Ok(())
     }
@@ -277,7 +280,7 @@ impl World {
 
     /// Waits until everything on a stream of a member has ended, then looks as [`World::check`] does. Every wait of a
     /// kernel is bounded, so that this is too.
-    pub fn finish(&self, member: usize, stream: RawStream) -> Result<(), RuntimeError> {
+    pub fn finish(&self, member: usize, stream: RawStream<'_>) -> Result<(), RuntimeError> {
         if let Err(e) = self.members[member].gpu.synchronize_stream(stream) {
             lock(&self.poisoned).get_or_insert_with(|| e.to_string());
             return Err(e);
@@ -287,7 +290,10 @@ impl World {
 
     /// [`World::finish`] for a stream of each member of this process, in their order. Waits for all of them before it tells
     /// of an error, so that nothing runs any more when that is handled.
-    pub fn finish_all(&self, streams: impl IntoIterator<Item = RawStream>) -> Result<(), RuntimeError> {
+    pub fn finish_all<'s>(
+        &self,
+        streams: impl IntoIterator<Item = RawStream<'s>>,
+    ) -> Result<(), RuntimeError> {
         let ended = streams.into_iter().enumerate().map(|(member, stream)| self.finish(member, stream));
         ended.fold(Ok(()), Result::and)
     }
@@ -332,7 +338,8 @@ impl World {
         let cleared = held.iter().filter(|(_, owner)| owner.is_some());
         let cleared = cleared.map(|(c, _)| (&c.gpu, c.ptr, c.bytes, c.value));
         for (gpu, ptr, bytes, value) in status.chain(cleared) {
-            gpu.fill(ptr, bytes, value, RawStream::DEFAULT)?;
+            // SAFETY: held by this world, or by the owners that are held here.
+            unsafe { gpu.fill(ptr, bytes, value, RawStream::DEFAULT)? };
         }
         self.members.iter().try_for_each(|m| m.gpu.synchronize())
     }
@@ -344,7 +351,8 @@ impl World {
     fn status(&self, member: usize) -> Result<(u32, Status), RuntimeError> {
         let mut status = Status::default();
         let at = self.own_status(member);
-        self.members[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status))?;
+        // SAFETY: this world's memory, as large as all records.
+        unsafe { self.members[member].gpu.download(at, bytemuck::bytes_of_mut(&mut status))? };
         Ok((self.members[member].rank, status))
     }
 
@@ -358,7 +366,8 @@ impl World {
         for (index, member) in self.members.iter().enumerate() {
             for to in 0..self.ranks {
                 let at = self.status.bases(index)[to as usize] + GREETINGS + 8 * u64::from(member.rank);
-                member.gpu.upload(at, &greeting(member.rank, to).to_ne_bytes())?;
+                // SAFETY: this world's memory, as large as all greetings.
+                unsafe { member.gpu.upload(at, &greeting(member.rank, to).to_ne_bytes())? };
             }
             member.gpu.synchronize()?;
         }
@@ -369,7 +378,8 @@ impl World {
         for (index, member) in self.members.iter().enumerate() {
             let mut found = vec![0u64; self.ranks as usize];
             let at = self.status.bases(index)[member.rank as usize] + GREETINGS;
-            member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))?;
+            // SAFETY: as above.
+            unsafe { member.gpu.download(at, bytemuck::cast_slice_mut(&mut found))? };
             for (from, &found) in (0..).zip(&found) {
                 let (to, wrote) = (member.rank, greeting(from, member.rank));
                 if found != wrote {

@@ -23,14 +23,18 @@ fn write_all(world: &World, member: usize, block: &Symmetric) {
     let Member { rank, gpu } = &world.members()[member];
     for to in 0..world.ranks() {
         let at = block.bases(member)[to as usize] + 8 * u64::from(*rank);
-        gpu.upload(at, &word(*rank, to).to_ne_bytes()).unwrap();
+        // SAFETY: the world's memory.
+        unsafe { gpu.upload(at, &word(*rank, to).to_ne_bytes()).unwrap() };
     }
 }
 
 fn read_own(world: &World, member: usize, block: &Symmetric) -> Vec<u64> {
     let Member { rank, gpu } = &world.members()[member];
     let mut found = vec![0u64; world.ranks() as usize];
-    gpu.download(block.bases(member)[*rank as usize], bytemuck::cast_slice_mut(&mut found)).unwrap();
+    // SAFETY: the world's memory.
+    unsafe {
+        gpu.download(block.bases(member)[*rank as usize], bytemuck::cast_slice_mut(&mut found)).unwrap()
+    };
     found
 }
 
@@ -90,8 +94,10 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
     let expired =
         Status { aborted: 2, filled: 1, rank: 1, peer: 0, expected: 5, seen: 4, ..Status::default() };
     let gpu = &world.members()[1].gpu;
-    gpu.upload(world.status_pointers(1)[1], bytemuck::bytes_of(&expired)).unwrap();
-    gpu.upload(world.status_pointers(1)[0], &2u32.to_ne_bytes()).unwrap();
+    // SAFETY: the world's memory.
+    unsafe { gpu.upload(world.status_pointers(1)[1], bytemuck::bytes_of(&expired)).unwrap() };
+    // SAFETY: the world's memory.
+    unsafe { gpu.upload(world.status_pointers(1)[0], &2u32.to_ne_bytes()).unwrap() };
     match world.check().unwrap_err() {
         RuntimeError::Aborted(aborted) => {
             assert_eq!((aborted.rank, aborted.recoverable), (1, true));

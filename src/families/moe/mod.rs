@@ -6,7 +6,6 @@ pub mod gpumode;
 pub mod kernels;
 pub mod npy;
 mod op;
-mod plan;
 mod problem;
 pub mod reference;
 mod registry;

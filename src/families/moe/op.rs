@@ -1,20 +1,17 @@
-//! MoE dispatch and combine, and round trips in one launch, on GPUs: constructed once, launched any number of times.
+//! MoE dispatch and combine on GPUs: constructed once, launched any number of times.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use peerwarp_codegen::family::{DynConfig, Family, Variant};
+use peerwarp_codegen::family::Family;
 
-use super::plan::{INPUTS, Kernel, OUTPUTS, Plan};
 use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{Dispatch, Layout};
+use crate::families::moe::kernels::Layout;
 use crate::families::moe::run::MoeTuning;
-use crate::runtime::Recording;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
-use crate::runtime::handles::{Buffer, LoadedKernel};
 use crate::runtime::image::Images;
-use crate::runtime::op::LaunchSpec;
-use crate::runtime::{KernelArgs, Member, Recorder, RuntimeError, Slot, Symmetric, World};
+use crate::runtime::op::{LaunchSpec, Operation, RankOp};
+use crate::runtime::{Recording, RuntimeError, World};
 
 impl MoeTuning {
     /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
@@ -54,13 +51,20 @@ pub struct Tokens {
     pub weights: DevicePtr,
 }
 
+/// Which dispatch something belongs to: of which operation, on which rank, and its number there.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Ticket {
+    operation: u64,
+    rank: u32,
+    serial: u64,
+}
+
 /// A dispatch that is under way. Combine wants it back, so that it brings home what this dispatch sent out.
 #[derive(Debug)]
 #[must_use = "combine needs it"]
 pub struct Routed {
     tokens: Tokens,
-    /// Which of its rank's dispatches it is.
-    serial: u64,
+    ticket: Ticket,
 }
 
 /// A dispatch that has sent and not yet received.
@@ -68,7 +72,7 @@ pub struct Routed {
 #[must_use = "what other ranks send is to be received"]
 pub struct Sending {
     tokens: Tokens,
-    serial: u64,
+    ticket: Ticket,
 }
 
 /// A combine that has sent and not yet received.
@@ -76,7 +80,7 @@ pub struct Sending {
 #[must_use = "the rows that come back are to be received"]
 pub struct Returning {
     tokens: Tokens,
-    serial: u64,
+    ticket: Ticket,
 }
 
 /// MoE dispatch and combine for one shape, on the ranks of this process.
@@ -89,9 +93,16 @@ pub struct MoeAllToAll {
     world: Arc<World>,
 }
 
+/// Numbers of operations, each given once in a process.
+static OPERATIONS: AtomicU64 = AtomicU64::new(0);
+
 impl MoeAllToAll {
     /// Allocates and loads what the variants of `tuning` need, on every rank. In a world of several processes all have to
     /// do so in the same order.
+    ///
+    /// # Errors
+    /// The variants do not go together or are for another world size, a kernel cannot be had or its blocks cannot be resident at
+    /// once, or memory runs out.
     pub fn new(
         world: &Arc<World>,
         tuning: &MoeTuning,
@@ -103,20 +114,17 @@ impl MoeAllToAll {
             return Err(RuntimeError::invalid("ranks", shape.ranks, allowed));
         }
         tuning.check(&shape).map_err(|e| RuntimeError::invalid("tuning", e, "variants that go together"))?;
-        let dispatch = tuning.dispatch_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
-        let combine = tuning.combine_launches().into_iter().map(Family::into_variant).collect::<Vec<_>>();
-        let round_trip = tuning.round_trip.iter().cloned().map(Family::into_variant).collect();
-        let kernels =
-            [(Kernel::Dispatch, dispatch), (Kernel::Combine, combine), (Kernel::RoundTrip, round_trip)];
-        let plan = Plan::new(&kernels);
-        let shared = Arc::new(world.allocate(plan.symmetric_bytes.max(1))?);
-        let rank = |(index, member)| {
-            Making { world, member, index, plan: &plan, shared: &shared, dispatch: &tuning.dispatch, images }
-                .rank(&kernels)
-        };
-        let ranks: Result<Vec<MoeRank>, _> = world.members().iter().enumerate().map(rank).collect();
-        // Nobody launches before everybody can.
-        Ok(MoeAllToAll { ranks: world.agree(ranks)?, world: Arc::clone(world) })
+        // Callers pass `y` also where it is dispatch's `rows`.
+        let op = Operation::new(world, &tuning.specs(false), images)?;
+        let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
+        let ranks = op.into_ranks().into_iter().map(|op| MoeRank::new(op, tuning, operation));
+        let mut ranks: Vec<MoeRank> = ranks.collect();
+        if let Some(round_trip) = &tuning.round_trip {
+            let launch = LaunchSpec::new("round trip", round_trip.clone().into_variant());
+            let op = Operation::new(world, &[launch], images)?;
+            ranks.iter_mut().zip(op.into_ranks()).for_each(|(rank, op)| rank.round_trip = Some(op));
+        }
+        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
     }
 
     /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
@@ -135,172 +143,49 @@ impl MoeAllToAll {
     }
 }
 
-/// What the parts of a rank are made of.
-struct Making<'a> {
-    world: &'a Arc<World>,
-    member: &'a Member,
-    index: usize,
-    plan: &'a Plan,
-    shared: &'a Arc<Symmetric>,
-    dispatch: &'a Dispatch,
-    images: &'a dyn Images,
-}
-
-impl Making<'_> {
-    fn rank(&self, kernels: &[(Kernel, Vec<Variant>); 3]) -> Result<MoeRank, RuntimeError> {
-        let gpu = &self.member.gpu;
-        let local = Buffer::new(gpu, self.plan.local_bytes)?;
-        gpu.fill(local.ptr(), local.bytes(), 0, RawStream::DEFAULT)?;
-        let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
-        let own = self.shared.bases(self.index)[self.member.rank as usize];
-        for (name, value) in &self.plan.cleared {
-            let at = self.plan.symmetric.get(name).map(|&(at, bytes)| (own + at, bytes));
-            let at = at.or_else(|| self.plan.local.get(name).map(|&(at, bytes)| (local.ptr() + at, bytes)));
-            let memory = at.expect("what is cleared is in the plan");
-            self.world.clear(self.index, memory, *value, &alive)?;
-        }
-        gpu.synchronize()?;
-        let launches = |(kernel, variants): &(Kernel, Vec<Variant>)| {
-            let phases = kernel.phases(variants.len()).iter();
-            variants
-                .iter()
-                .zip(phases)
-                .map(|(v, label)| self.launch(&**v, *kernel, label, &local))
-                .collect::<Result<Vec<_>, _>>()
-        };
-        let payload = self.plan.payload(own, local.ptr());
-        let mut buffers: BTreeMap<_, _> = self
-            .plan
-            .local
-            .iter()
-            .map(|(name, &(at, bytes))| (name.clone(), (local.ptr() + at, bytes)))
-            .collect();
-        if self.dispatch.in_place() {
-            // Rows and scales are where they arrive.
-            for (name, arrives) in [("rows", "inbox"), ("row_scale", "inbox_scale")] {
-                let found = self.plan.symmetric.get(arrives).map(|&(at, bytes)| (own + at, bytes));
-                buffers.extend(
-                    found.into_iter().flat_map(|at| [name, arrives].map(|name| (name.to_owned(), at))),
-                );
-            }
-        }
-        Ok(MoeRank {
-            rank: self.member.rank,
-            gpu: Arc::clone(gpu),
-            world: Arc::clone(self.world),
-            dispatch: launches(&kernels[0])?,
-            combine: launches(&kernels[1])?,
-            round_trip: launches(&kernels[2])?,
-            serial: 0,
-            shape: self.dispatch.shape(),
-            layout: self.dispatch.layout,
-            stream: None,
-            buffers,
-            payload,
-            _local: local,
-            _alive: alive,
-            _shared: Arc::clone(self.shared),
-        })
-    }
-
-    fn launch(
-        &self,
-        variant: &dyn DynConfig,
-        kernel: Kernel,
-        label: &str,
-        local: &Buffer,
-    ) -> Result<Launch, RuntimeError> {
-        let image = self.images.image(variant, self.member.gpu.info().target)?;
-        let mut args = self.world.kernel_args(self.index, &image)?;
-        let mut slots = BTreeMap::new();
-        // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
-        for (p, field) in variant.params().iter().zip(&image.args.fields) {
-            let name = kernel.buffer(p);
-            if let Some(&(at, _)) = self.plan.symmetric.get(&name) {
-                args.set_pointers(&field.name, &self.shared.pointers(self.index, at))?;
-            } else if let Some(&(at, _)) = self.plan.local.get(&name) {
-                args.set_u64(&field.name, local.ptr() + at)?;
-            } else {
-                slots.insert(p.name.clone(), args.slot(&field.name)?);
-            }
-        }
-        let recorder = Recorder::new(&self.member.gpu, &image, label, self.member.rank, &mut args)?;
-        args.ready()?;
-        let kernel = self.world.load(&self.member.gpu, &image)?;
-        let slot = |name: &str| slots.get(name).copied();
-        let inputs = INPUTS.map(slot);
-        let [y, out] = OUTPUTS.map(slot);
-        Ok(Launch { kernel, args, inputs, y, out, recorder })
-    }
-}
-
-/// One kernel with its arguments, and the places of those that change.
-#[derive(Debug)]
-struct Launch {
-    kernel: LoadedKernel,
-    args: KernelArgs,
-    /// In the order of [`INPUTS`].
-    inputs: [Option<Slot>; 5],
-    y: Option<Slot>,
-    out: Option<Slot>,
-    recorder: Option<Recorder>,
-}
-
-impl Launch {
-    /// # Safety
-    /// The pointers have to be valid for the kernel.
-    unsafe fn run(
-        &mut self,
-        t: &Tokens,
-        y: Option<DevicePtr>,
-        out: Option<DevicePtr>,
-        stream: RawStream,
-    ) -> Result<(), RuntimeError> {
-        let inputs = [t.x, t.x_scale, t.n, t.ids, t.weights].map(Some);
-        let slots = self.inputs.into_iter().chain([self.y, self.out]);
-        for (slot, ptr) in slots.zip(inputs.into_iter().chain([y, out])) {
-            if let (Some(slot), Some(ptr)) = (slot, ptr) {
-                self.args.write(slot, ptr);
-            }
-        }
-        // SAFETY: the struct is laid out as the image says, and filled.
-        unsafe { self.kernel.launch(self.args.ready()?, stream) }
-    }
-}
+/// What callers pass.
+const OPERANDS: [&str; 7] = ["x", "x_scale", "n", "ids", "weights", "y", "out"];
 
 /// Dispatch and combine on one rank of this process.
 #[derive(Debug)]
 pub struct MoeRank {
-    rank: u32,
-    gpu: Arc<dyn Gpu>,
-    world: Arc<World>,
-    // Modules go before the memory that their kernels use.
-    dispatch: Vec<Launch>,
-    combine: Vec<Launch>,
-    round_trip: Vec<Launch>,
-    serial: u64,
+    op: RankOp,
+    /// The numbers of [`OPERANDS`] in `op`.
+    operands: [Option<usize>; 7],
+    addresses: Vec<DevicePtr>,
+    /// Of the last dispatch.
+    ticket: Ticket,
     shape: MoeShape,
     layout: Layout,
-    /// The stream that calls on slices have used.
-    stream: Option<RawStream>,
-    /// First byte and size of what there is for callers.
-    buffers: BTreeMap<String, (DevicePtr, u64)>,
-    /// First byte and size of what a round writes before it reads it.
-    payload: Vec<(DevicePtr, u64)>,
-    _local: Buffer,
-    _alive: Arc<dyn std::any::Any + Send + Sync>,
-    _shared: Arc<Symmetric>,
+    split: bool,
+    in_place: bool,
+    /// A round in one launch, of an operation of its own.
+    round_trip: Option<RankOp>,
 }
 
 impl MoeRank {
+    fn new(op: RankOp, tuning: &MoeTuning, operation: u64) -> MoeRank {
+        MoeRank {
+            operands: OPERANDS.map(|name| op.operand(name)),
+            addresses: vec![0; op.operands().len()],
+            ticket: Ticket { operation, rank: op.rank(), serial: 0 },
+            shape: tuning.dispatch.shape(),
+            layout: tuning.dispatch.layout,
+            split: tuning.split,
+            in_place: tuning.dispatch.in_place(),
+            round_trip: None,
+            op,
+        }
+    }
+
     /// Its number in the world.
     pub fn rank(&self) -> u32 {
-        self.rank
+        self.op.rank()
     }
 
     /// Its GPU.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
-        &self.gpu
+        self.op.gpu()
     }
 
     /// The shape that it is for.
@@ -313,103 +198,108 @@ impl MoeRank {
         self.layout
     }
 
-    /// What the last launch of each kernel recorded: dispatch, combine, round trip. Empty unless images have a timeline. The
-    /// launches have to have ended.
+    /// What the last launch of each kernel recorded: dispatch, combine. Empty unless images have a timeline. The launches have to
+    /// have ended.
+    ///
+    /// # Errors
+    /// The driver's, or a launch has not ended.
     pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
-        let launches = self.dispatch.iter().chain(&self.combine).chain(&self.round_trip);
-        launches.filter_map(|l| l.recorder.as_ref()).map(Recorder::read).collect()
-    }
-
-    /// Holds all calls on slices to one stream.
-    pub(super) fn on_stream(&mut self, stream: RawStream) -> Result<(), RuntimeError> {
-        match *self.stream.get_or_insert(stream) == stream {
-            true => Ok(()),
-            false => {
-                let allowed = format!("the one of the earlier calls of rank {}", self.rank);
-                Err(RuntimeError::invalid("stream", format!("{:#x}", stream.raw()), allowed))
-            }
-        }
+        let mut all = self.op.recordings()?;
+        all.extend(self.round_trip.iter().map(RankOp::recordings).collect::<Result<Vec<_>, _>>()?.concat());
+        Ok(all)
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
-    /// `n_from`, `weight_from`; with rows by expert `pos`, with rows by token `gather` and `entry_expert`.
+    /// `n_from`, `weight_from`; with expert-major rows `pos`, with rank-major rows `gather` and `entry_expert`.
+    ///
+    /// # Errors
+    /// There is none of this name.
     pub fn buffer(&self, name: &str) -> Result<(DevicePtr, u64), RuntimeError> {
-        self.buffers.get(name).copied().ok_or_else(|| {
-            let known: Vec<&str> = self.buffers.keys().map(String::as_str).collect();
-            RuntimeError::invalid("buffer", name, format!("one of {}", known.join(", ")))
-        })
+        // Rows and scales are where they arrive.
+        match name {
+            "rows" if self.in_place => self.op.buffer("inbox"),
+            "row_scale" if self.in_place => self.op.buffer("inbox_scale"),
+            _ => self.op.buffer(name),
+        }
     }
 
     /// Lets all kernels begin in the epochs after `epoch`, as if so many had gone before. Before the first
     /// launch, on all ranks.
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
-        let words = [Kernel::Dispatch, Kernel::Combine, Kernel::RoundTrip].map(Kernel::epoch);
-        words.into_iter().filter(|word| self.buffers.contains_key(*word)).try_for_each(|word| {
-            let (word, _) = self.buffer(word)?;
-            self.gpu.upload(word, &epoch.to_ne_bytes())
-        })
+        self.op.start_after(epoch)?;
+        self.round_trip.iter().try_for_each(|op| op.start_after(epoch))
     }
 
     /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
-    pub(crate) fn fill_payload(&self, value: u8, stream: RawStream) -> Result<(), RuntimeError> {
-        self.payload.iter().try_for_each(|&(ptr, bytes)| self.gpu.fill(ptr, bytes, value, stream))
+    pub(crate) fn fill_payload(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        self.op.fill_payload(value, stream)?;
+        self.round_trip.iter().try_for_each(|op| op.fill_payload(value, stream))
     }
 
     /// Sends this rank's tokens and receives those for its experts, on the caller's stream.
     ///
+    /// # Errors
+    /// The world was aborted, or the driver refuses.
+    ///
     /// # Safety
     /// `stream` is of this rank's GPU, and the pointers of `tokens` are valid on it for as many tokens as `n` says there,
-    /// until combine has ended. Calls of one rank are in order: all on one stream, or ordered by events.
+    /// until combine has ended. Calls of one rank are in order: all on one stream, or ordered by events. If the stream is being
+    /// captured, all of this holds for every launch of the graph, and this operation outlives them.
     pub unsafe fn dispatch_raw(
         &mut self,
         tokens: &Tokens,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<Routed, RuntimeError> {
-        self.world.usable()?;
-        for launch in &mut self.dispatch {
+        for launch in 0..self.halves() {
             // SAFETY: as the caller says.
-            unsafe { launch.run(tokens, None, None, stream)? };
+            unsafe { self.launch(launch, tokens, 0, 0, stream)? };
         }
-        self.serial += 1;
-        Ok(Routed { tokens: *tokens, serial: self.serial })
+        Ok(Routed { tokens: *tokens, ticket: self.dispatched() })
     }
 
     /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for nobody.
+    ///
+    /// # Errors
+    /// As there, and if the tuning is not split.
     ///
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`].
     pub unsafe fn dispatch_send_raw(
         &mut self,
         tokens: &Tokens,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<Sending, RuntimeError> {
-        self.world.usable()?;
-        let [send, _] = halves(&mut self.dispatch)?;
+        self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { send.run(tokens, None, None, stream)? };
-        self.serial += 1;
-        Ok(Sending { tokens: *tokens, serial: self.serial })
+        unsafe { self.launch(0, tokens, 0, 0, stream)? };
+        Ok(Sending { tokens: *tokens, ticket: self.dispatched() })
     }
 
     /// The second half: receives what other ranks sent.
+    ///
+    /// # Errors
+    /// As there, and if `sending` is not this rank's last dispatch.
     ///
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`].
     pub unsafe fn dispatch_receive_raw(
         &mut self,
         sending: Sending,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<Routed, RuntimeError> {
-        self.last(sending.serial)?;
-        let [_, receive] = halves(&mut self.dispatch)?;
-        let Sending { tokens, serial } = sending;
+        let Sending { tokens, ticket } = sending;
+        self.last("sending", &ticket)?;
+        self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { receive.run(&tokens, None, None, stream)? };
-        Ok(Routed { tokens, serial })
+        unsafe { self.launch(1, &tokens, 0, 0, stream)? };
+        Ok(Routed { tokens, ticket })
     }
 
     /// Brings the experts' outputs back and sums them with the weights: `y` in the order of dispatch's `rows`, to
-    /// `out[token][hidden]`. With rows by token, `y` has what this rank's experts made of each token, summed with the weights.
+    /// `out[token][hidden]`. With rank-major rows, `y` has what this rank's experts made of each token, summed with the weights.
+    ///
+    /// # Errors
+    /// As of [`MoeRank::dispatch_raw`], and if `routed` is not this rank's last dispatch.
     ///
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`]; `y` and `out` are valid until it has ended.
@@ -418,18 +308,20 @@ impl MoeRank {
         routed: Routed,
         y: DevicePtr,
         out: DevicePtr,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        self.world.usable()?;
-        self.last(routed.serial)?;
-        for launch in &mut self.combine {
+        self.last("routed", &routed.ticket)?;
+        for launch in self.halves()..2 * self.halves() {
             // SAFETY: as the caller says.
-            unsafe { launch.run(&routed.tokens, Some(y), Some(out), stream)? };
+            unsafe { self.launch(launch, &routed.tokens, y, out, stream)? };
         }
         Ok(())
     }
 
     /// The first half of [`MoeRank::combine_raw`], for a tuning that is split: sends, and waits for nobody.
+    ///
+    /// # Errors
+    /// As there, and if the tuning is not split.
     ///
     /// # Safety
     /// As for [`MoeRank::combine_raw`].
@@ -437,18 +329,20 @@ impl MoeRank {
         &mut self,
         routed: Routed,
         y: DevicePtr,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<Returning, RuntimeError> {
-        self.world.usable()?;
-        self.last(routed.serial)?;
-        let [send, _] = halves(&mut self.combine)?;
-        let Routed { tokens, serial } = routed;
+        let Routed { tokens, ticket } = routed;
+        self.last("routed", &ticket)?;
+        self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { send.run(&tokens, Some(y), None, stream)? };
-        Ok(Returning { tokens, serial })
+        unsafe { self.launch(2, &tokens, y, 0, stream)? };
+        Ok(Returning { tokens, ticket })
     }
 
     /// The second half: sums what comes back.
+    ///
+    /// # Errors
+    /// As there.
     ///
     /// # Safety
     /// As for [`MoeRank::combine_raw`].
@@ -456,17 +350,18 @@ impl MoeRank {
         &mut self,
         returning: Returning,
         out: DevicePtr,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        self.last(returning.serial)?;
-        let [_, receive] = halves(&mut self.combine)?;
+        self.last("returning", &returning.ticket)?;
+        self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { receive.run(&returning.tokens, None, Some(out), stream) }
+        unsafe { self.launch(3, &returning.tokens, 0, out, stream) }
     }
 
-    /// A whole round in one launch, for a tuning with a round trip: sends this rank's tokens through the experts' hook at their
-    /// owners and sums what comes back, to `out[token][hidden]`. It has nothing to do with dispatches and combines, which may
-    /// stand between two of these.
+    /// A whole round in one launch, for a tuning with a round trip: to `out[token][hidden]`.
+    ///
+    /// # Errors
+    /// The tuning has none, the world was aborted, or the driver refuses.
     ///
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`]; `tokens` and `out` are valid until it has ended.
@@ -474,33 +369,97 @@ impl MoeRank {
         &mut self,
         tokens: &Tokens,
         out: DevicePtr,
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        self.world.usable()?;
-        let [launch] = &mut self.round_trip[..] else {
+        let Some(op) = &mut self.round_trip else {
             return Err(RuntimeError::invalid("round_trip", "none", "a tuning that has one"));
         };
+        let given = [tokens.x, tokens.x_scale, tokens.n, tokens.ids, tokens.weights, 0, out];
+        let mut addresses = [0; OPERANDS.len()];
+        for (name, ptr) in OPERANDS.into_iter().zip(given) {
+            if let Some(at) = op.operand(name) {
+                addresses[at] = ptr;
+            }
+        }
+        let taken = op.operands().len();
         // SAFETY: as the caller says.
-        unsafe { launch.run(tokens, None, Some(out), stream) }
+        unsafe { op.launch_raw(0, &addresses[..taken], stream) }
     }
 
-    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before.
-    fn last(&self, serial: u64) -> Result<(), RuntimeError> {
-        match serial == self.serial {
+    /// How many launches a dispatch has, and a combine.
+    pub(super) fn halves(&self) -> usize {
+        if self.split { 2 } else { 1 }
+    }
+
+    /// The launches, without what is MoE's about them.
+    pub(super) fn untyped(&mut self) -> &mut RankOp {
+        &mut self.op
+    }
+
+    /// What a dispatch that has just been launched yields on slices.
+    pub(super) fn routed(&mut self) -> Routed {
+        // Whoever has slices passes them again to combine.
+        let tokens = Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 };
+        Routed { tokens, ticket: self.dispatched() }
+    }
+
+    /// Whether a dispatch is this rank's last one.
+    pub(super) fn is_last(&self, routed: &Routed) -> Result<(), RuntimeError> {
+        self.last("routed", &routed.ticket)
+    }
+
+    /// # Safety
+    /// As for [`MoeRank::dispatch_raw`].
+    unsafe fn launch(
+        &mut self,
+        launch: usize,
+        t: &Tokens,
+        y: DevicePtr,
+        out: DevicePtr,
+        stream: RawStream<'_>,
+    ) -> Result<(), RuntimeError> {
+        let given = [t.x, t.x_scale, t.n, t.ids, t.weights, y, out];
+        for (at, ptr) in self.operands.iter().zip(given) {
+            if let Some(at) = *at {
+                self.addresses[at] = ptr;
+            }
+        }
+        // SAFETY: as the caller says.
+        unsafe { self.op.launch_raw(launch, &self.addresses, stream) }
+    }
+
+    fn dispatched(&mut self) -> Ticket {
+        self.ticket.serial += 1;
+        self.ticket
+    }
+
+    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before, or of other operations.
+    fn last(&self, field: &str, ticket: &Ticket) -> Result<(), RuntimeError> {
+        let Ticket { operation, rank, serial } = self.ticket;
+        if *ticket == self.ticket {
+            return Ok(());
+        }
+        let value = match (ticket.operation == operation, ticket.rank == rank) {
+            (true, true) => ticket.serial.to_string(),
+            (true, false) => format!("{} of rank {}", ticket.serial, ticket.rank),
+            (false, _) => format!("{} of rank {} of another operation", ticket.serial, ticket.rank),
+        };
+        Err(RuntimeError::invalid(
+            field,
+            value,
+            format!("that of the last dispatch of rank {rank}, {serial}"),
+        ))
+    }
+
+    fn is_split(&self) -> Result<(), RuntimeError> {
+        match self.split {
             true => Ok(()),
             false => {
-                let allowed = format!("that of the last dispatch of rank {}, {}", self.rank, self.serial);
-                Err(RuntimeError::invalid("routed", serial, allowed))
+                let allowed = "true in the tuning, for launches that send or receive only";
+                Err(RuntimeError::invalid("split", false, allowed))
             }
         }
     }
-}
-
-/// The sending and the receiving launch of an operation that is split.
-fn halves(launches: &mut [Launch]) -> Result<&mut [Launch; 2], RuntimeError> {
-    launches.try_into().map_err(|_| {
-        RuntimeError::invalid("split", false, "true in the tuning, for launches that send or receive only")
-    })
 }
 
 #[cfg(test)]

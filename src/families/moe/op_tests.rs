@@ -137,7 +137,8 @@ fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
             let variants = [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
             let word = |ptr: u64| {
                 let mut bytes = [0; 4];
-                world.members()[at].gpu.download(ptr, &mut bytes).unwrap();
+                // SAFETY: the mock refuses what is not there.
+                unsafe { world.members()[at].gpu.download(ptr, &mut bytes).unwrap() };
                 u32::from_ne_bytes(bytes)
             };
             for (launched, variant) in launches.iter().zip(&variants) {
@@ -235,11 +236,13 @@ fn blocks_that_do_not_fit_the_gpu_are_told() {
     let machine = Arc::new(Machine::default());
     let gpu = Arc::new(MockGpu::new(&machine, 0)) as Arc<dyn Gpu>;
     let config = LaunchConfig { grid: 133, block_threads: 32, ..LaunchConfig::default() };
-    let said = LoadedKernel::new(&gpu, &[], "k", config).unwrap_err().to_string();
+    // SAFETY: nothing runs on mocks.
+    let new = |config| unsafe { LoadedKernel::new(&gpu, &[], "k", config) };
+    let said = new(config).unwrap_err().to_string();
     assert!(said.starts_with("k needs 133 blocks resident at once and GPU 0 holds 132"), "{said}");
     assert_eq!(machine.alive(), 0);
     let config = LaunchConfig { grid: 132, ..config };
-    LoadedKernel::new(&gpu, &[], "k", config).unwrap();
+    new(config).unwrap();
 }
 
 #[test]

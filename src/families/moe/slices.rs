@@ -1,16 +1,16 @@
 //! Dispatch and combine on cudarc's slices: as [`MoeRank::dispatch_raw`](crate::families::moe::MoeRank::dispatch_raw) and its
-//! like, with lengths, GPU and stream checked.
+//! like, with lengths, element types, GPU and stream checked.
 
 use std::fmt;
 
-use cudarc::driver::{CudaSlice, CudaStream, DevicePtr, DevicePtrMut, SyncOnDrop};
+use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::families::moe::{MoeRank, Routed, Tokens};
-use crate::runtime::gpu::RawStream;
-use crate::runtime::{RuntimeError, gpu::Gpu};
+use crate::families::moe::{MoeRank, Routed};
+use crate::runtime::RuntimeError;
+use crate::runtime::op::{Call, Element, Held, LaunchArgs, Readable, Writable};
 
 /// Where a rank's tokens are. Each slice is for as many tokens as the variant takes at most; `n` says how many there are.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub struct TokenSlices<'a, T> {
     /// Rows, `[token][hidden]`.
     pub x: &'a CudaSlice<T>,
@@ -24,13 +24,20 @@ pub struct TokenSlices<'a, T> {
     pub weights: &'a CudaSlice<f32>,
 }
 
-/// A dispatch that is under way, with a hold on what it reads.
+impl<T> Clone for TokenSlices<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for TokenSlices<'_, T> {}
+
+/// A dispatch that is under way, with a hold on what combine reads once more.
 #[must_use = "combine needs it"]
 pub struct RoutedSlices<'a> {
     routed: Routed,
     stream: &'a CudaStream,
-    /// Tell cudarc, when they are dropped, up to which point of the stream the slices are in use.
-    _reads: [Option<SyncOnDrop<'a>>; 5],
+    route: Route<'a>,
 }
 
 impl fmt::Debug for RoutedSlices<'_> {
@@ -39,90 +46,108 @@ impl fmt::Debug for RoutedSlices<'_> {
     }
 }
 
+/// What dispatch and combine read.
+#[derive(Clone, Copy)]
+struct Route<'a> {
+    n: &'a dyn Readable,
+    ids: &'a dyn Readable,
+    weights: &'a dyn Readable,
+}
+
+impl<'a> Route<'a> {
+    fn pass<'h>(&self, call: &mut Call<'_, 'h>) -> Result<[Held<'h>; 3], RuntimeError>
+    where
+        'a: 'h,
+    {
+        Ok([call.input("n", self.n)?, call.input("ids", self.ids)?, call.input("weights", self.weights)?])
+    }
+}
+
+/// What dispatch takes. Rows may move as words of another type: theirs is compared with the shape's before.
+struct Sent<'a> {
+    x: &'a dyn Readable,
+    x_scale: Option<&'a dyn Readable>,
+    route: Route<'a>,
+}
+
+impl LaunchArgs for Sent<'_> {
+    type Args = ();
+    type Held<'h>
+        = ([Held<'h>; 2], [Held<'h>; 3])
+    where
+        Self: 'h;
+
+    fn pass<'h>(&'h mut self, call: &mut Call<'_, 'h>) -> Result<Self::Held<'h>, RuntimeError> {
+        let rows = [call.input_words("x", self.x)?, call.optional_input("x_scale", self.x_scale)?];
+        Ok((rows, self.route.pass(call)?))
+    }
+}
+
+/// What combine takes.
+struct Summed<'a> {
+    y: &'a dyn Readable,
+    out: &'a mut dyn Writable,
+    route: Route<'a>,
+}
+
+impl LaunchArgs for Summed<'_> {
+    type Args = ();
+    type Held<'h>
+        = ([Held<'h>; 2], [Held<'h>; 3])
+    where
+        Self: 'h;
+
+    fn pass<'h>(&'h mut self, call: &mut Call<'_, 'h>) -> Result<Self::Held<'h>, RuntimeError> {
+        let rows = [call.input("y", self.y)?, call.output("out", &mut *self.out)?];
+        Ok((rows, self.route.pass(call)?))
+    }
+}
+
 impl MoeRank {
     /// [`MoeRank::dispatch_raw`] on slices. All calls of a rank have to be on one stream.
     ///
     /// # Errors
-    /// A slice is too short or another GPU's, or the stream is, or is not that of earlier calls.
-    pub fn dispatch<'a, T>(
+    /// A slice is too short, of another element type or another GPU's, or the stream is, or is not that of earlier calls or is
+    /// being captured.
+    pub fn dispatch<'a, T: Element>(
         &mut self,
         tokens: TokenSlices<'a, T>,
         stream: &'a CudaStream,
     ) -> Result<RoutedSlices<'a>, RuntimeError> {
-        let raw = own(self, stream)?;
-        let shape = *self.shape();
-        let (t, k) = (u64::from(shape.tokens), u64::from(shape.topk));
-        fits("x", tokens.x, t * u64::from(shape.row_bytes()), stream)?;
-        fits("n", tokens.n, 4, stream)?;
-        fits("ids", tokens.ids, 4 * t * k, stream)?;
-        fits("weights", tokens.weights, 4 * t * k, stream)?;
-        let scales = 4 * t * u64::from(shape.scales());
-        match tokens.x_scale {
-            Some(x_scale) => fits("x_scale", x_scale, scales, stream)?,
-            None if scales > 0 => {
-                return Err(RuntimeError::invalid("x_scale", "none", "the scales of fp8 rows"));
-            }
-            None => {}
-        }
-        let (x, x_read) = tokens.x.device_ptr(stream);
-        let (n, n_read) = tokens.n.device_ptr(stream);
-        let (ids, ids_read) = tokens.ids.device_ptr(stream);
-        let (weights, weights_read) = tokens.weights.device_ptr(stream);
-        let scale = tokens.x_scale.map(|s| s.device_ptr(stream));
-        let x_scale = scale.as_ref().map_or(0, |(ptr, _)| *ptr);
-        // SAFETY: lengths, GPU and stream have been checked; what is returned keeps the slices until combine is launched.
-        let routed = unsafe { self.dispatch_raw(&Tokens { x, x_scale, n, ids, weights }, raw)? };
-        let reads =
-            [Some(x_read), scale.map(|(_, read)| read), Some(n_read), Some(ids_read), Some(weights_read)];
-        Ok(RoutedSlices { routed, stream, _reads: reads })
+        rows_of::<T>("x", self.shape().dtype.dispatched())?;
+        let TokenSlices { x, x_scale, n, ids, weights } = tokens;
+        let (route, x_scale) = (Route { n, ids, weights }, x_scale.map(|scale| scale as &dyn Readable));
+        let launches = 0..self.halves();
+        self.untyped().launch_args(launches, stream.into(), Sent { x, x_scale, route })?;
+        Ok(RoutedSlices { routed: self.routed(), stream, route })
     }
 
     /// [`MoeRank::combine_raw`] on slices, on the stream of dispatch: `y` for as many rows as dispatch has places for, and
     /// `out` for as many tokens as the variant takes.
     ///
     /// # Errors
-    /// A slice is too short or another GPU's, or `routed` is not this rank's last dispatch.
-    pub fn combine<T>(
+    /// A slice is too short, of another element type or another GPU's, `out` overlaps what is read, or `routed` is not this rank's
+    /// last dispatch.
+    pub fn combine<T: Element>(
         &mut self,
         routed: RoutedSlices<'_>,
         y: &CudaSlice<T>,
         out: &mut CudaSlice<T>,
     ) -> Result<(), RuntimeError> {
-        let raw = own(self, routed.stream)?;
-        let shape = *self.shape();
-        let row = u64::from(shape.hidden) * u64::from(shape.dtype.combined().bytes());
-        let rows = self.layout().places(shape.ranks * shape.tokens, shape.topk);
-        fits("y", y, rows * row, routed.stream)?;
-        fits("out", out, u64::from(shape.tokens) * row, routed.stream)?;
-        let (y, _y_read) = y.device_ptr(routed.stream);
-        let (out, _out_written) = out.device_ptr_mut(routed.stream);
-        // SAFETY: lengths, GPU and stream have been checked; cudarc knows of the uses when the guards are dropped.
-        unsafe { self.combine_raw(routed.routed, y, out, raw) }
+        let RoutedSlices { routed, stream, route } = routed;
+        self.is_last(&routed)?;
+        let launches = self.halves()..2 * self.halves();
+        self.untyped().launch_args(launches, stream.into(), Summed { y, out, route })
     }
 }
 
-/// Whether a slice has that many bytes, on the GPU of the stream.
-fn fits<T>(field: &str, slice: &CudaSlice<T>, bytes: u64, stream: &CudaStream) -> Result<(), RuntimeError> {
-    let (has, on, own) = (slice.num_bytes() as u64, slice.context().ordinal(), stream.context().ordinal());
-    match has >= bytes && on == own {
+/// Whether values of a host type can be a row's.
+fn rows_of<T: Element>(field: &str, dtype: peerwarp_codegen::ir::Dtype) -> Result<(), RuntimeError> {
+    match T::DTYPES.contains(&dtype) {
         true => Ok(()),
         false => {
-            let allowed = format!("{bytes} bytes or more, on GPU {own}");
-            Err(RuntimeError::invalid(field, format!("{has} bytes on GPU {on}"), allowed))
+            let given = std::any::type_name::<T>();
+            Err(RuntimeError::invalid(format!("elements of {field}"), given, format!("{dtype:?}")))
         }
     }
-}
-
-/// The stream, if it is this rank's GPU's, and the one of its earlier calls.
-fn own(rank: &mut MoeRank, stream: &CudaStream) -> Result<RawStream, RuntimeError> {
-    let gpu: &dyn Gpu = rank.gpu().as_ref();
-    let (own, given) = (gpu.info().ordinal as usize, stream.context().ordinal());
-    if gpu.info().target.backend() != "cuda" || own != given {
-        let allowed = format!("that of rank {}, {own}", rank.rank());
-        return Err(RuntimeError::invalid("GPU of the stream", given, allowed));
-    }
-    // SAFETY: a stream of cudarc, of this GPU, which the caller holds.
-    let raw = unsafe { RawStream::from_raw(stream.cu_stream() as u64) };
-    rank.on_stream(raw)?;
-    Ok(raw)
 }

@@ -373,7 +373,8 @@ fn make(images: &dyn Images, variant: &dyn DynConfig, target: Target) -> Result<
     })
 }
 
-impl Images for Compiling {
+// SAFETY: another one's images, as they are.
+unsafe impl Images for Compiling {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         if target != self.target {
             return self.images.image(variant, target);

@@ -55,7 +55,8 @@ struct Refusing {
     asked: Mutex<Vec<String>>,
 }
 
-impl Images for Refusing {
+// SAFETY: another one's images, as they are.
+unsafe impl Images for Refusing {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         self.asked.lock().unwrap().push(name.clone());
@@ -132,7 +133,8 @@ fn pairs_of_a_key_share_inputs_and_those_of_a_way_the_reference() {
 /// Compiles nothing before it may.
 struct Gated(Mutex<()>);
 
-impl Images for Gated {
+// SAFETY: another one's images, as they are.
+unsafe impl Images for Gated {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         drop(self.0.lock());
         Uncompiled.image(variant, target)

@@ -158,7 +158,7 @@ fn function(raw: RawFunction) -> sys::CUfunction {
     raw.raw() as sys::CUfunction
 }
 
-impl Gpu for CudaGpu {
+unsafe impl Gpu for CudaGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
     }
@@ -183,25 +183,25 @@ impl Gpu for CudaGpu {
         Ok(ptr)
     }
 
-    fn free(&self, ptr: DevicePtr) -> Result<()> {
+    unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
         cu!(self, cuMemFree_v2(ptr))
     }
 
-    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
+    unsafe fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         cu!(self, cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len()))
     }
 
-    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+    unsafe fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         cu!(self, cuMemcpyDtoH_v2(bytes.as_mut_ptr().cast::<c_void>(), from, bytes.len()))
     }
 
-    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
+    unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         cu!(self, cuMemsetD8Async(to, value, bytes as usize, stream(on)))
     }
 
@@ -224,18 +224,18 @@ impl Gpu for CudaGpu {
         memory::import(self, handle, bytes)
     }
 
-    fn free_shared(&self, block: &SharedBlock) -> Result<()> {
+    unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         memory::free(self, block)
     }
 
-    fn load(&self, image: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
         let mut module = null_mut();
         cu!(self, cuModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()))?;
         // SAFETY: the driver just gave it.
         Ok(unsafe { RawModule::from_raw(module as u64) })
     }
 
-    fn unload(&self, module: RawModule) -> Result<()> {
+    unsafe fn unload(&self, module: RawModule) -> Result<()> {
         cu!(self, cuModuleUnload(module.raw() as sys::CUmodule))
     }
 
@@ -284,14 +284,14 @@ impl Gpu for CudaGpu {
         cu!(self, cuLaunchKernelEx(&launch, function(of), parameters.as_mut_ptr(), null_mut()))
     }
 
-    fn create_stream(&self) -> Result<RawStream> {
+    fn create_stream(&self) -> Result<RawStream<'static>> {
         let mut made = null_mut();
         cu!(self, cuStreamCreate(&mut made, sys::CUstream_flags::CU_STREAM_NON_BLOCKING as u32))?;
         // SAFETY: the driver just gave it.
         Ok(unsafe { RawStream::from_raw(made as u64) })
     }
 
-    fn destroy_stream(&self, raw: RawStream) -> Result<()> {
+    unsafe fn destroy_stream(&self, raw: RawStream) -> Result<()> {
         cu!(self, cuStreamDestroy_v2(stream(raw)))
     }
 
@@ -314,7 +314,7 @@ impl Gpu for CudaGpu {
         Ok(unsafe { RawEvent::from_raw(made as u64) })
     }
 
-    fn destroy_event(&self, raw: RawEvent) -> Result<()> {
+    unsafe fn destroy_event(&self, raw: RawEvent) -> Result<()> {
         cu!(self, cuEventDestroy_v2(event(raw)))
     }
 
@@ -343,11 +343,11 @@ impl Gpu for CudaGpu {
         made.map(|()| unsafe { RawGraph::from_raw(ready as u64) })
     }
 
-    fn launch_graph(&self, graph: RawGraph, on: RawStream) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: RawGraph, on: RawStream) -> Result<()> {
         cu!(self, cuGraphLaunch(graph.raw() as sys::CUgraphExec, stream(on)))
     }
 
-    fn destroy_graph(&self, graph: RawGraph) -> Result<()> {
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Result<()> {
         cu!(self, cuGraphExecDestroy(graph.raw() as sys::CUgraphExec))
     }
 }

@@ -202,7 +202,8 @@ pub(super) fn free(gpu: &CudaGpu, block: &SharedBlock) -> Result<()> {
             cu!(gpu, cuMemUnmap(block.ptr, size))?;
             cu!(gpu, cuMemAddressFree(block.ptr, size))
         }
-        (Sharing::Ipc, false) => gpu.free(block.ptr),
+        // SAFETY: as the caller says.
+        (Sharing::Ipc, false) => unsafe { gpu.free(block.ptr) },
         (Sharing::Ipc, true) => cu!(gpu, cuIpcCloseMemHandle(block.ptr)),
     }
 }

@@ -125,7 +125,7 @@ fn target(gpu: u32, name: &str, arch: &str) -> Result<Target> {
     })
 }
 
-impl Gpu for HipGpu {
+unsafe impl Gpu for HipGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
     }
@@ -148,11 +148,11 @@ impl Gpu for HipGpu {
         Ok(ptr as u64)
     }
 
-    fn free(&self, ptr: DevicePtr) -> Result<()> {
+    unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
         hip!(self, hipFree(at(ptr)))
     }
 
-    fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
+    unsafe fn upload(&self, to: DevicePtr, bytes: &[u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
@@ -160,14 +160,14 @@ impl Gpu for HipGpu {
         hip!(self, hipMemcpyHtoD(at(to), bytes.as_ptr().cast_mut().cast::<c_void>(), bytes.len()))
     }
 
-    fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
+    unsafe fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
         if bytes.is_empty() {
             return Ok(());
         }
         hip!(self, hipMemcpyDtoH(bytes.as_mut_ptr().cast::<c_void>(), at(from), bytes.len()))
     }
 
-    fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
+    unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         hip!(self, hipMemsetD8Async(at(to), value, bytes as usize, at(on.raw())))
     }
 
@@ -204,21 +204,22 @@ impl Gpu for HipGpu {
         Ok(SharedBlock { ptr: ptr as u64, bytes, sharing: Sharing::Ipc, imported: true })
     }
 
-    fn free_shared(&self, block: &SharedBlock) -> Result<()> {
+    unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         match block.imported {
             true => hip!(self, hipIpcCloseMemHandle(at(block.ptr))),
-            false => self.free(block.ptr),
+            // SAFETY: as the caller says.
+            false => unsafe { self.free(block.ptr) },
         }
     }
 
-    fn load(&self, image: &[u8]) -> Result<RawModule> {
+    unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
         let mut module = null_mut();
         hip!(self, hipModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()))?;
         // SAFETY: HIP just gave it.
         Ok(unsafe { RawModule::from_raw(module as u64) })
     }
 
-    fn unload(&self, module: RawModule) -> Result<()> {
+    unsafe fn unload(&self, module: RawModule) -> Result<()> {
         hip!(self, hipModuleUnload(at(module.raw())))
     }
 
@@ -267,14 +268,14 @@ impl Gpu for HipGpu {
         hip!(self, hipModuleLaunchKernel(of, grid, 1, 1, threads, 1, 1, shared, on, parameters, null_mut()))
     }
 
-    fn create_stream(&self) -> Result<RawStream> {
+    fn create_stream(&self) -> Result<RawStream<'static>> {
         let mut made = null_mut();
         hip!(self, hipStreamCreateWithFlags(&mut made, NON_BLOCKING))?;
         // SAFETY: HIP just gave it.
         Ok(unsafe { RawStream::from_raw(made as u64) })
     }
 
-    fn destroy_stream(&self, raw: RawStream) -> Result<()> {
+    unsafe fn destroy_stream(&self, raw: RawStream) -> Result<()> {
         hip!(self, hipStreamDestroy(at(raw.raw())))
     }
 
@@ -297,7 +298,7 @@ impl Gpu for HipGpu {
         Ok(unsafe { RawEvent::from_raw(made as u64) })
     }
 
-    fn destroy_event(&self, raw: RawEvent) -> Result<()> {
+    unsafe fn destroy_event(&self, raw: RawEvent) -> Result<()> {
         hip!(self, hipEventDestroy(at(raw.raw())))
     }
 
@@ -324,11 +325,11 @@ impl Gpu for HipGpu {
         made.map(|()| unsafe { RawGraph::from_raw(ready as u64) })
     }
 
-    fn launch_graph(&self, graph: RawGraph, on: RawStream) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: RawGraph, on: RawStream) -> Result<()> {
         hip!(self, hipGraphLaunch(at(graph.raw()), at(on.raw())))
     }
 
-    fn destroy_graph(&self, graph: RawGraph) -> Result<()> {
+    unsafe fn destroy_graph(&self, graph: RawGraph) -> Result<()> {
         hip!(self, hipGraphExecDestroy(at(graph.raw())))
     }
 }

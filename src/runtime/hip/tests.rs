@@ -163,8 +163,11 @@ fn shared_memory_is_fine_grained_reachable_and_passed_on_as_ipc_handles() {
     let handle = gpus[0].export(&block).unwrap();
     let there = gpus[1].import(handle, 100).unwrap();
     assert_eq!((there.ptr, there.imported), (0x10_1001, true));
-    gpus[1].free_shared(&there).unwrap();
-    gpus[0].free_shared(&block).unwrap();
+    // SAFETY: nothing is there, and nothing uses it.
+    unsafe {
+        gpus[1].free_shared(&there).unwrap();
+        gpus[0].free_shared(&block).unwrap();
+    }
     assert_eq!(calls(), ["hipIpcCloseMemHandle", "hipFree"]);
     assert!(gpus[0].alloc_shared(1, Sharing::Vmm, &[]).is_err());
     assert!(gpus[0].import(ShareHandle::Ipc(vec![0; 3]), 1).is_err());
@@ -182,7 +185,7 @@ fn kernels_are_launched_as_they_ask_for() {
     let gpu = gpus_of(api()).unwrap().remove(0);
     let config = LaunchConfig { grid: 304, block_threads: 256, cooperative: true, ..LaunchConfig::default() };
     calls();
-    let kernel = LoadedKernel::new(&gpu, &[1], "k", config).unwrap();
+    let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", config).unwrap() };
     // SAFETY: nothing runs.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     drop(kernel);
@@ -191,18 +194,19 @@ fn kernels_are_launched_as_they_ask_for() {
         ["hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchCooperativeKernel", "hipModuleUnload"]
     );
     let plain = LaunchConfig { cooperative: false, ..config };
-    let kernel = LoadedKernel::new(&gpu, &[1], "k", plain).unwrap();
+    let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", plain).unwrap() };
     // SAFETY: as above.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     assert_eq!(calls().last().unwrap(), "hipModuleLaunchKernel");
     for bad in [LaunchConfig { cluster: Some(2), ..plain }, LaunchConfig { overlaps_previous: true, ..plain }]
     {
-        let kernel = LoadedKernel::new(&gpu, &[1], "k", bad).unwrap();
+        let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", bad).unwrap() };
         // SAFETY: as above.
         assert!(unsafe { kernel.launch(&[1], RawStream::DEFAULT) }.is_err());
     }
     let many = LaunchConfig { grid: 305, ..config };
-    assert!(matches!(LoadedKernel::new(&gpu, &[1], "k", many), Err(RuntimeError::NotResident { .. })));
+    let many = unsafe { LoadedKernel::new(&gpu, &[1], "k", many) };
+    assert!(matches!(many, Err(RuntimeError::NotResident { .. })));
 }
 
 #[test]
@@ -216,7 +220,8 @@ fn streams_events_and_graphs_are_given_back() {
     b.since(&a).unwrap();
     assert!(stream.done().unwrap());
     let graph = stream.capture(|| Ok(())).unwrap();
-    graph.launch(stream.raw()).unwrap();
+    // SAFETY: nothing runs.
+    unsafe { graph.launch(stream.raw()).unwrap() };
     stream.synchronize().unwrap();
     drop((graph, a, b, stream));
     let found = calls();

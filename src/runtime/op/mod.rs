@@ -4,8 +4,12 @@
 //! ([`Binding::State`](peerwarp_codegen::dsl::Binding)), and takes what is the caller's with each launch. Everything is made
 //! when it is constructed: a launch allocates nothing, waits for nothing, and may be captured in a graph.
 
+mod call;
 mod plan;
 mod rank;
+mod stream;
+mod tensor;
+mod typed;
 
 use std::sync::Arc;
 
@@ -14,8 +18,12 @@ use super::{RuntimeError, World};
 use plan::Plan;
 use rank::Making;
 
+pub use call::{Call, LaunchArgs, Scalar};
 pub use plan::{BufferSpec, LaunchSpec, buffers};
 pub use rank::RankOp;
+pub use stream::StreamRef;
+pub use tensor::{Element, Held, RawTensor, Readable, TensorInfo, Writable};
+pub use typed::{Op, OpRank, RankOf};
 
 /// Kernels that share memory, on the ranks of this process.
 #[derive(Debug)]

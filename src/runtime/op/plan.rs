@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec};
 use peerwarp_codegen::family::Variant;
-use peerwarp_codegen::ir::ParamKind;
+use peerwarp_codegen::ir::{Dtype, ParamKind};
 
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::DevicePtr;
@@ -53,6 +53,33 @@ pub struct BufferSpec {
     pub binding: Binding,
 }
 
+/// A number that kernels of an operation take by value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct ScalarSpec {
+    pub name: String,
+    pub dtype: Dtype,
+}
+
+/// The numbers that launches take by value, each once.
+fn scalars(launches: &[LaunchSpec]) -> Result<Vec<ScalarSpec>, RuntimeError> {
+    let mut all: Vec<ScalarSpec> = vec![];
+    for launch in launches {
+        for param in launch.variant.params().into_iter().filter(|p| p.kind == ParamKind::Scalar) {
+            let (name, dtype) = (launch.buffer(&param.name).to_owned(), param.dtype);
+            match all.iter().find(|known| known.name == name) {
+                None => all.push(ScalarSpec { name, dtype }),
+                Some(known) if known.dtype == dtype => {}
+                Some(known) => {
+                    let field = format!("type of {name} of {}", launch.label);
+                    let allowed = format!("{:?}, as an earlier launch has it", known.dtype);
+                    return Err(RuntimeError::invalid(field, format!("{dtype:?}"), allowed));
+                }
+            }
+        }
+    }
+    Ok(all)
+}
+
 /// The buffers of an operation with these launches, each once, in the order of their first use. Scalars are none.
 ///
 /// # Errors
@@ -95,11 +122,13 @@ pub(super) struct Plan {
     pub cleared: Vec<(String, u8)>,
     /// What the caller passes.
     pub operands: Vec<BufferSpec>,
+    /// The numbers among it.
+    pub scalars: Vec<ScalarSpec>,
 }
 
 impl Plan {
     pub fn new(launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
-        let mut plan = Plan::default();
+        let mut plan = Plan { scalars: scalars(launches)?, ..Plan::default() };
         buffers(launches)?.into_iter().for_each(|buffer| plan.add(buffer));
         Ok(plan)
     }

@@ -2,9 +2,14 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
-use super::plan::{BufferSpec, LaunchSpec, Plan};
+use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar};
+use super::plan::{BufferSpec, LaunchSpec, Plan, ScalarSpec};
+use super::stream::StreamRef;
+use crate::runtime::args::Place;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::{Buffer, LoadedKernel};
 use crate::runtime::image::Images;
@@ -51,10 +56,14 @@ impl Making<'_> {
             rank: member.rank,
             gpu: Arc::clone(gpu),
             world: Arc::clone(self.world),
+            passed: vec![Passed::default(); self.plan.operands.len()],
             operands: self.plan.operands.clone(),
+            scalars: self.plan.scalars.clone(),
+            stream: None,
+            launched: AtomicBool::new(false),
             buffers,
             payload,
-            _memory: memory,
+            memory,
         })
     }
 
@@ -67,7 +76,7 @@ impl Making<'_> {
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
         let mut args = self.world.kernel_args(self.index, &image)?;
-        let mut slots = vec![];
+        let (mut slots, mut scalars) = (vec![], vec![]);
         let mut epoch = None;
         // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
         for (p, field) in spec.variant.params().iter().zip(&image.args.fields) {
@@ -79,16 +88,18 @@ impl Making<'_> {
                 args.set_u64(&field.name, ptr)?;
             } else if let Some(at) = self.plan.operands.iter().position(|o| o.name == name) {
                 slots.push((at, args.slot(&field.name)?));
+            } else if let Some(at) = self.plan.scalars.iter().position(|s| s.name == name) {
+                scalars.push((at, args.place(&field.name)?));
             }
             if p.kind == peerwarp_codegen::ir::ParamKind::EpochWord {
                 epoch = buffers.get(name).map(|place| place.0);
             }
         }
         let recorder = Recorder::new(&member.gpu, &image, &spec.label, member.rank, &mut args)?;
-        args.ready()?;
+        args.ready_but_for(&scalars.iter().map(|(_, place)| *place).collect::<Vec<_>>())?;
         debug_assert!(memory.local.bytes() >= self.plan.local_bytes);
         let kernel = self.world.load(&member.gpu, &image)?;
-        Ok(Launch { kernel, args, slots, epoch, recorder })
+        Ok(Launch { kernel, args, slots, scalars, epoch, recorder })
     }
 }
 
@@ -99,6 +110,8 @@ struct Launch {
     args: KernelArgs,
     /// Number of an operand, and where it is put.
     slots: Vec<(usize, Slot)>,
+    /// Number of a scalar, and where it is put.
+    scalars: Vec<(usize, Place)>,
     /// Where its epoch is counted.
     epoch: Option<DevicePtr>,
     recorder: Option<Recorder>,
@@ -112,12 +125,29 @@ pub struct RankOp {
     rank: u32,
     gpu: Arc<dyn Gpu>,
     world: Arc<World>,
-    operands: Vec<BufferSpec>,
+    pub(super) operands: Vec<BufferSpec>,
+    /// What the launch that is being made is given for each of them.
+    pub(super) passed: Vec<Passed>,
+    scalars: Vec<ScalarSpec>,
+    /// The stream of checked launches.
+    stream: Option<u64>,
+    /// Whether anything may be running.
+    launched: AtomicBool,
     /// First byte and size of the operation's own buffers.
     buffers: BTreeMap<String, (DevicePtr, u64)>,
     /// First byte and size of what launches write before they read it.
     payload: Vec<(DevicePtr, u64)>,
-    _memory: Arc<Memory>,
+    memory: Arc<Memory>,
+}
+
+impl Drop for RankOp {
+    /// Waits for its kernels, whose waits are bounded: nothing that they use may be freed before they have ended.
+    fn drop(&mut self) {
+        if self.launched.load(Ordering::Relaxed) && self.gpu.synchronize().is_err() {
+            // Nobody knows whether they have ended.
+            std::mem::forget(Arc::clone(&self.memory));
+        }
+    }
 }
 
 impl RankOp {
@@ -162,35 +192,141 @@ impl RankOp {
         })
     }
 
+    /// Sets a number that kernels take by value, for all launches from here on.
+    ///
+    /// # Errors
+    /// No kernel takes it, or it is of another type there.
+    pub fn set_scalar<T: Scalar>(&mut self, name: &str, value: T) -> Result<(), RuntimeError> {
+        let found = self.scalars.iter().position(|s| s.name == name && s.dtype == T::DTYPE);
+        let number = found.ok_or_else(|| no_such_scalar(name, T::DTYPE, &self.scalars))?;
+        for launch in &mut self.launches {
+            for &(_, place) in launch.scalars.iter().filter(|(at, _)| *at == number) {
+                launch.args.put(place, bytemuck::bytes_of(&value));
+            }
+        }
+        Ok(())
+    }
+
     /// Launches one of its kernels. `operands` has an address for each of [`RankOp::operands`]; those that the launch does not
     /// take are not looked at.
     ///
     /// # Errors
-    /// The world was aborted, there is no such launch, or the driver refuses it.
+    /// The world was aborted, there is no such launch, a number that it takes has not been set, or the driver refuses it.
     ///
     /// # Safety
     /// `stream` is of this rank's GPU. The addresses that the launch takes are valid on it for as many bytes as their
     /// [`BufferSpec`] says, until it has ended; outputs overlap no other operand. Launches of a rank are in order: all on one
-    /// stream, or ordered by events. All ranks launch the same, in the same order.
+    /// stream, or ordered by events. If the stream is being captured, all of this holds for every launch of the graph, and this
+    /// operation outlives them.
     pub unsafe fn launch_raw(
         &mut self,
         launch: usize,
         operands: &[DevicePtr],
-        stream: RawStream,
+        stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
         self.world.usable()?;
-        let (launches, taken) = (self.launches.len(), self.operands.len());
-        let Some(launch) = self.launches.get_mut(launch) else {
-            return Err(RuntimeError::invalid("launch", launch, format!("less than {launches}")));
-        };
+        self.there_are(launch..launch + 1)?;
+        let taken = self.operands.len();
         if operands.len() != taken {
             return Err(RuntimeError::invalid("operands", operands.len(), format!("{taken} addresses")));
         }
-        for &(at, slot) in &launch.slots {
-            launch.args.write(slot, operands[at]);
+        self.passed.iter_mut().zip(operands).for_each(|(passed, &ptr)| passed.ptr = ptr);
+        // SAFETY: as the caller says.
+        unsafe { self.launch_passed(launch, stream) }
+    }
+
+    /// Launches kernels with what is passed to all of them together, on the stream of earlier launches.
+    pub(crate) fn launch_args<L: LaunchArgs>(
+        &mut self,
+        launches: Range<usize>,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<(), RuntimeError> {
+        self.check_gpu(&stream)?;
+        if stream.capturing()? {
+            let allowed = "one that is not, or `capture`: a graph outlives what is borrowed here";
+            return Err(RuntimeError::invalid("stream", "being captured", allowed));
         }
+        let raw = stream.raw().raw();
+        if self.stream.is_some_and(|used| used != raw) {
+            let allowed = format!("the one of the earlier launches of rank {}", self.rank);
+            return Err(RuntimeError::invalid("stream", format!("{raw:#x}"), allowed));
+        }
+        self.launch_held(launches, stream, args)?;
+        self.stream = Some(raw);
+        Ok(())
+    }
+
+    /// The same on a stream that is being captured.
+    ///
+    /// # Safety
+    /// As of [`super::OpRank::capture`].
+    pub(crate) unsafe fn capture_args<L: LaunchArgs>(
+        &mut self,
+        launches: Range<usize>,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<(), RuntimeError> {
+        self.check_gpu(&stream)?;
+        // Events of cudarc's slices are of no use in a graph, and may not be waited for in one: they wait on another stream.
+        let aside = stream.cudarc().map(|stream| stream.context().default_stream());
+        self.launch_held(launches, stream.aside(aside.as_deref()), args)
+    }
+
+    fn launch_held<L: LaunchArgs>(
+        &mut self,
+        launches: Range<usize>,
+        stream: StreamRef<'_>,
+        mut args: L,
+    ) -> Result<(), RuntimeError> {
+        self.world.usable()?;
+        self.there_are(launches.clone())?;
+        let _held = args.pass(&mut Call::new(self, stream))?;
+        for &(at, _) in self.launches[launches.clone()].iter().flat_map(|launch| &launch.slots) {
+            if self.passed[at].ptr == 0 {
+                return Err(RuntimeError::invalid(&self.operands[at].name, "nothing", "a tensor"));
+            }
+        }
+        apart(&self.operands, &self.passed)?;
+        for launch in launches {
+            // SAFETY: tensors are checked and held, and the stream is of this GPU and in order with what it ran before.
+            unsafe { self.launch_passed(launch, stream.raw())? };
+        }
+        Ok(())
+    }
+
+    fn there_are(&self, launches: Range<usize>) -> Result<(), RuntimeError> {
+        match launches.end <= self.launches.len() {
+            true => Ok(()),
+            false => {
+                let allowed = format!("less than {}", self.launches.len());
+                Err(RuntimeError::invalid("launch", launches.end - 1, allowed))
+            }
+        }
+    }
+
+    fn check_gpu(&self, stream: &StreamRef<'_>) -> Result<(), RuntimeError> {
+        let own = self.gpu.info();
+        match stream.device() == own.ordinal && (own.target.backend() == "cuda" || !stream.is_cudarc()) {
+            true => Ok(()),
+            false => {
+                let allowed = format!("that of rank {}, {}", self.rank, own.ordinal);
+                Err(RuntimeError::invalid("GPU of the stream", stream.device(), allowed))
+            }
+        }
+    }
+
+    /// # Safety
+    /// As of [`RankOp::launch_raw`], of what has been passed.
+    unsafe fn launch_passed(&mut self, launch: usize, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        let launch = &mut self.launches[launch];
+        for &(at, slot) in &launch.slots {
+            launch.args.write(slot, self.passed[at].ptr);
+        }
+        let args = launch.args.ready()?;
+        self.launched.store(true, Ordering::Relaxed);
         // SAFETY: the struct is laid out as the image says, and filled; the rest is as the caller says.
-        unsafe { launch.kernel.launch(launch.args.ready()?, stream) }
+        unsafe { launch.kernel.launch(args, stream) }
     }
 
     /// What the last launch of each kernel recorded: nothing unless images have a timeline. The launches have to have ended.
@@ -202,11 +338,15 @@ impl RankOp {
     /// ranks.
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
         let words = self.launches.iter().filter_map(|l| l.epoch);
-        words.into_iter().try_for_each(|word| self.gpu.upload(word, &epoch.to_ne_bytes()))
+        // SAFETY: words of this operation.
+        words.into_iter().try_for_each(|word| unsafe { self.gpu.upload(word, &epoch.to_ne_bytes()) })
     }
 
     /// Sets every byte that launches write before they read it, in the order of a stream. No rank may be within a round.
-    pub(crate) fn fill_payload(&self, value: u8, stream: RawStream) -> Result<(), RuntimeError> {
-        self.payload.iter().try_for_each(|&(ptr, bytes)| self.gpu.fill(ptr, bytes, value, stream))
+    pub(crate) fn fill_payload(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        self.launched.store(true, Ordering::Relaxed);
+        // SAFETY: memory of this operation.
+        let fill = |&(ptr, bytes): &(DevicePtr, u64)| unsafe { self.gpu.fill(ptr, bytes, value, stream) };
+        self.payload.iter().try_for_each(fill)
     }
 }

@@ -78,7 +78,8 @@ impl RankMemory for Host<'_> {
         if from + raw.len() as u64 > bytes {
             return Err(format!("{name} has {bytes} bytes, not {}", from + raw.len() as u64));
         }
-        self.rank.gpu().download(ptr + from, raw).map_err(|e| e.to_string())?;
+        // SAFETY: within a buffer of the operation.
+        unsafe { self.rank.gpu().download(ptr + from, raw).map_err(|e| e.to_string())? };
         Ok(values)
     }
 

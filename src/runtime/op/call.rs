@@ -1,0 +1,230 @@
+//! What a launch is given by its caller, and what of that is checked.
+
+use peerwarp_codegen::dsl::Binding;
+use peerwarp_codegen::ir::Dtype;
+
+use super::plan::{BufferSpec, ScalarSpec};
+use super::tensor::{Held, Readable, TensorInfo, Writable};
+use super::{RankOp, StreamRef};
+use crate::runtime::RuntimeError;
+use crate::runtime::gpu::DevicePtr;
+
+/// What the caller of a kernel passes to it: the struct that `#[derive(KernelArgs)]` makes of the inputs, outputs and scalars
+/// among a kernel's parameters.
+pub trait LaunchArgs {
+    /// The parameters that it is made from.
+    type Args;
+    /// A hold on each tensor.
+    type Held<'h>
+    where
+        Self: 'h;
+    /// Passes all of them.
+    ///
+    /// # Errors
+    /// One of them does not fit the kernel.
+    fn pass<'h>(&'h mut self, call: &mut Call<'_, 'h>) -> Result<Self::Held<'h>, RuntimeError>;
+}
+
+/// A number that is passed by value.
+pub trait Scalar: bytemuck::NoUninit {
+    /// Its type in kernels.
+    const DTYPE: Dtype;
+}
+
+macro_rules! scalars {
+    ($($ty:ty => $dtype:ident),+ $(,)?) => {$(
+        impl Scalar for $ty {
+            const DTYPE: Dtype = Dtype::$dtype;
+        }
+    )+};
+}
+scalars! { i32 => I32, u32 => U32, u64 => U64, f32 => F32 }
+
+/// What was passed for an operand.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Passed {
+    /// Null if nothing was.
+    pub ptr: DevicePtr,
+    /// As many as the kernel uses.
+    pub bytes: u64,
+}
+
+/// A launch that is being put together.
+#[derive(Debug)]
+pub struct Call<'r, 'h> {
+    rank: &'r mut RankOp,
+    stream: StreamRef<'h>,
+}
+
+impl<'r, 'h> Call<'r, 'h> {
+    pub(super) fn new(rank: &'r mut RankOp, stream: StreamRef<'h>) -> Call<'r, 'h> {
+        rank.passed.fill(Passed::default());
+        Call { rank, stream }
+    }
+
+    /// Passes a tensor that the kernel reads.
+    ///
+    /// # Errors
+    /// The variant has no such parameter, or the tensor does not fit it: see [`Call::output`].
+    pub fn input(&mut self, name: &str, tensor: &'h (dyn Readable + '_)) -> Result<Held<'h>, RuntimeError> {
+        let at = self.find(name)?;
+        fits(&self.rank.operands[at], &tensor.info(), &self.stream)?;
+        let (ptr, held) = tensor.read(&self.stream)?;
+        self.put(at, ptr)?;
+        Ok(held)
+    }
+
+    /// [`Call::input`] without a look at the element type: of words that the kernel moves as they are.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn input_words(
+        &mut self,
+        name: &str,
+        tensor: &'h (dyn Readable + '_),
+    ) -> Result<Held<'h>, RuntimeError> {
+        let at = self.find(name)?;
+        fits(&self.rank.operands[at], &TensorInfo { dtypes: &[], ..tensor.info() }, &self.stream)?;
+        let (ptr, held) = tensor.read(&self.stream)?;
+        self.put(at, ptr)?;
+        Ok(held)
+    }
+
+    /// Passes a tensor that the kernel reads, if the variant has such a parameter.
+    ///
+    /// # Errors
+    /// The variant has it and there is none, or the other way round; and as [`Call::input`].
+    pub fn optional_input(
+        &mut self,
+        name: &str,
+        tensor: Option<&'h (dyn Readable + '_)>,
+    ) -> Result<Held<'h>, RuntimeError> {
+        match tensor {
+            Some(tensor) => self.input(name, tensor),
+            None => self.without(name),
+        }
+    }
+
+    /// Passes a tensor that the kernel writes.
+    ///
+    /// # Errors
+    /// The variant has no such parameter; or the tensor is too short, of another element type, on another GPU than the stream, or
+    /// at an address that is not a multiple of 16.
+    pub fn output(
+        &mut self,
+        name: &str,
+        tensor: &'h mut (dyn Writable + '_),
+    ) -> Result<Held<'h>, RuntimeError> {
+        let at = self.find(name)?;
+        fits(&self.rank.operands[at], &tensor.info(), &self.stream)?;
+        let (ptr, held) = tensor.write(&self.stream)?;
+        self.put(at, ptr)?;
+        Ok(held)
+    }
+
+    /// Passes a tensor that the kernel writes, if the variant has such a parameter.
+    ///
+    /// # Errors
+    /// The variant has it and there is none, or the other way round; and as [`Call::output`].
+    pub fn optional_output(
+        &mut self,
+        name: &str,
+        tensor: Option<&'h mut (dyn Writable + '_)>,
+    ) -> Result<Held<'h>, RuntimeError> {
+        match tensor {
+            Some(tensor) => self.output(name, tensor),
+            None => self.without(name),
+        }
+    }
+
+    /// Passes a number.
+    ///
+    /// # Errors
+    /// The variant has no such parameter, or has it of another type.
+    pub fn scalar<T: Scalar>(&mut self, name: &str, value: T) -> Result<(), RuntimeError> {
+        self.rank.set_scalar(name, value)
+    }
+
+    fn find(&self, name: &str) -> Result<usize, RuntimeError> {
+        self.rank.operand(name).ok_or_else(|| {
+            RuntimeError::invalid(name, "a tensor", format!("None, as the variant has no {name}"))
+        })
+    }
+
+    fn without(&self, name: &str) -> Result<Held<'h>, RuntimeError> {
+        match self.rank.operand(name) {
+            None => Ok(Held::default()),
+            Some(at) => {
+                let spec = &self.rank.operands[at];
+                let allowed =
+                    format!("{} elements of {:?}, which the variant uses", spec.param.len, spec.param.dtype);
+                Err(RuntimeError::invalid(name, "None", allowed))
+            }
+        }
+    }
+
+    fn put(&mut self, at: usize, ptr: DevicePtr) -> Result<(), RuntimeError> {
+        let spec = &self.rank.operands[at];
+        let bytes = spec.param.bytes();
+        let align = alignment(bytes);
+        if ptr == 0 || ptr % align != 0 {
+            let allowed = format!("one that {align} divides");
+            return Err(RuntimeError::invalid(
+                format!("address of {}", spec.name),
+                format!("{ptr:#x}"),
+                allowed,
+            ));
+        }
+        self.rank.passed[at] = Passed { ptr, bytes };
+        Ok(())
+    }
+}
+
+/// Kernels load and store up to 16 bytes at once.
+fn alignment(bytes: u64) -> u64 {
+    1 << bytes.max(1).ilog2().min(4)
+}
+
+/// Whether a tensor can be an operand, as far as that is known before its address is.
+fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Result<(), RuntimeError> {
+    let (param, name) = (&spec.param, &spec.name);
+    if tensor.device != stream.device() {
+        let allowed = format!("{}, that of the stream", stream.device());
+        return Err(RuntimeError::invalid(format!("GPU of {name}"), tensor.device, allowed));
+    }
+    if tensor.bytes < param.bytes() {
+        let allowed = format!("{} or more: {} elements of {:?}", param.bytes(), param.len, param.dtype);
+        return Err(RuntimeError::invalid(format!("bytes of {name}"), tensor.bytes, allowed));
+    }
+    if !tensor.dtypes.is_empty() && !tensor.dtypes.contains(&param.dtype) {
+        let given = tensor.dtypes.iter().map(|d| format!("{d:?}")).collect::<Vec<_>>().join(" or ");
+        return Err(RuntimeError::invalid(
+            format!("elements of {name}"),
+            given,
+            format!("{:?}", param.dtype),
+        ));
+    }
+    Ok(())
+}
+
+/// Whether outputs overlap nothing else that was passed.
+pub(super) fn apart(operands: &[BufferSpec], passed: &[Passed]) -> Result<(), RuntimeError> {
+    let given = || operands.iter().zip(passed).enumerate().filter(|(_, (_, p))| p.ptr != 0);
+    for (i, (output, a)) in given().filter(|(_, (spec, _))| spec.binding == Binding::Output) {
+        for (_, (other, b)) in given().filter(|(j, _)| *j != i) {
+            if a.ptr < b.ptr.saturating_add(b.bytes) && b.ptr < a.ptr.saturating_add(a.bytes) {
+                let (field, value) = (format!("memory of {}", output.name), format!("{:#x}", a.ptr));
+                let allowed =
+                    format!("memory that is not also {}'s, {} bytes at {:#x}", other.name, b.bytes, b.ptr);
+                return Err(RuntimeError::invalid(field, value, allowed));
+            }
+        }
+    }
+    Ok(())
+}
+
+/// The error for a scalar that the variant has not, or of another type.
+pub(super) fn no_such_scalar(name: &str, given: Dtype, known: &[ScalarSpec]) -> RuntimeError {
+    let known: Vec<String> = known.iter().map(|s| format!("{} ({:?})", s.name, s.dtype)).collect();
+    RuntimeError::invalid("scalar", format!("{name} ({given:?})"), format!("one of {}", known.join(", ")))
+}
