@@ -26,6 +26,7 @@ mod show;
 mod toolchain;
 mod trace;
 mod tune;
+mod tune_select;
 
 use std::ffi::OsString;
 use std::path::PathBuf;

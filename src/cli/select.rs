@@ -5,6 +5,7 @@ use std::path::Path;
 use peerwarp_codegen::family::{CudaArch, Target};
 
 use crate::build::emit::Job;
+use crate::families::moe::tuned::MoePair;
 use crate::harness::catalogue::{self, Catalogue, shape_settings};
 use crate::harness::request::{DEFAULT_DTYPE, DEFAULT_RANKS, DEFAULT_TOKENS, Request, Scope};
 use crate::harness::tune::Tuned;
@@ -38,7 +39,7 @@ impl Selection {
         match self.tuned.as_deref() {
             None => Ok(otherwise()),
             Some("none") => Ok(None),
-            Some(name) => Tuned::named(name).map(Some),
+            Some(name) => Tuned::named(name, &[&MoePair]).map(Some),
         }
     }
 

@@ -8,7 +8,8 @@ use peerwarp_codegen::family::{
 use crate::families::moe::RowDtype;
 use crate::families::moe::kernels::{Combine, Dispatch, Hook, Phase, RoundTrip};
 use crate::families::moe::run::MoeTuning;
-use crate::harness::tune::{Choice, Chosen, Key, Tuned};
+use crate::families::moe::tuned;
+use crate::harness::tune::{Choice, Tuned};
 use crate::input::{InputError, from_family, from_illegal};
 
 /// The key fields that an MoE problem has a value for. A family whose key has `experts`, and nothing beyond these but
@@ -85,20 +86,20 @@ impl Request {
         tuned: Option<&Tuned>,
     ) -> Result<(Vec<Variant>, Choice), InputError> {
         let plain = self.resolve(registry)?;
-        let found = tuned.zip(self.tuned_key(&plain)).and_then(|(tuned, key)| tuned.find(&key));
-        let variants = |chosen: Chosen| Some((self.with_values_of(&chosen.tuning, &plain)?, chosen.by));
+        let found = self.tuned_default(&plain).and_then(|default| tuned::find(tuned, &default));
+        let variants = |(tuning, by): (MoeTuning, Choice)| Some((self.with_values_of(&tuning, &plain)?, by));
         match found.and_then(variants) {
             Some(tuned) => Ok(tuned),
             None => Ok((plain, Choice::Default)),
         }
     }
 
-    /// The shape and layout that whole launches without a hook are for, unless a variant is named in full: what tables are
-    /// about.
-    fn tuned_key(&self, variants: &[Variant]) -> Option<Key> {
+    /// The defaults for whole launches without a hook, unless a variant is named in full: what tables are about.
+    fn tuned_default(&self, variants: &[Variant]) -> Option<MoeTuning> {
         let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
         let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
-        (whole && !matches!(self.scope, Scope::Variant(_))).then(|| Key::of(dispatch))
+        let tuned = whole && !matches!(self.scope, Scope::Variant(_));
+        tuned.then(|| MoeTuning::defaults_with(&dispatch.shape(), Hook::None, dispatch.layout).ok()).flatten()
     }
 
     /// The variants with the tuning values of a pair where the request says nothing; none if that is not legal.

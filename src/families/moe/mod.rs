@@ -1,6 +1,7 @@
 //! Mixture of experts: dispatch, which brings every token to the ranks that own its experts, and combine, which brings the
 //! experts' outputs back.
 
+pub mod cost;
 pub mod kernels;
 pub mod npy;
 mod op;
@@ -12,6 +13,7 @@ pub mod routing;
 pub mod run;
 pub mod scenario;
 pub mod slices;
+pub(crate) mod tuned;
 
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
