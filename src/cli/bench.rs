@@ -23,7 +23,8 @@ use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     // What is wrong with the input is told before what is wrong with the machine.
-    let chosen = app.choose_all(&args.selection, given, false, args.selection.tuned(|| None)?.as_ref())?;
+    let chosen =
+        app.choose_all(&args.selection, given, false, args.selection.tuned(app, || None)?.as_ref())?;
     let baseline = args.compare.then(|| baseline(&chosen)).transpose()?;
     cases(&chosen, args)?;
     // Every process gets all times, and one is enough to tell them.
@@ -33,7 +34,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     // Kept until the world has them: to open them twice takes seconds.
     let gpus = cuda::gpus().unwrap_or_default();
-    let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
+    let tuned = args.selection.tuned(app, || gpus.first().and_then(tuned_for))?;
     let chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?;
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
@@ -60,7 +61,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     if let Some(html) = html {
         html.write(bench::html(&timed).as_bytes())?;
     }
-    let from: Vec<Choice> = chosen.iter().map(|c| c.from).collect();
+    let from: Vec<Choice> = chosen.iter().map(|c| c.from.clone()).collect();
     Ok(if first { done(&timed, &from, style) } else { Done::nothing() })
 }
 

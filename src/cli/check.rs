@@ -65,7 +65,7 @@ pub(super) fn check(
     replay: &Replay,
     style: Style,
 ) -> Result<Done, Failure> {
-    let tuned = args.selection.tuned(|| None)?;
+    let tuned = args.selection.tuned(app, || None)?;
     let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, tuned.as_ref())?;
     let inputs = Inputs { seed: args.inputs.seed, rounds: args.epochs, ragged: true, given };
     // Now, not under the progress bar, and once instead of for every seed.

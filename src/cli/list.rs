@@ -102,7 +102,7 @@ fn defaults(app: &App) -> Result<Done, Failure> {
 fn tuning_space(app: &App, args: &ListArgs, given: &Given) -> Result<Done, Failure> {
     let mut text = String::new();
     let mut json = vec![];
-    let tuned = args.selection.tuned(|| None)?;
+    let tuned = args.selection.tuned(app, || None)?;
     let requests = app.requests(&args.selection, given)?;
     for default in app.resolve(&requests, tuned.as_ref())?.0 {
         let family = default.family();

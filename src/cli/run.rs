@@ -20,7 +20,7 @@ const MOST_RANKS: usize = 16;
 
 pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     args.gpu.refuse()?;
-    let tuned = args.selection.tuned(|| None)?;
+    let tuned = args.selection.tuned(app, || None)?;
     let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
     let inputs = Inputs { seed: args.inputs.seed, rounds: 1, ragged: false, given: chosen.given };
     let problem = Arc::from(chosen.suite.problem(&chosen.variants, &inputs)?);

@@ -5,9 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::build::pack::Pack;
-use crate::families::moe::run::GpuRunError;
 use crate::harness::tune::Tuned;
-use crate::harness::workload::WorkloadError;
 use crate::input::InputError;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
@@ -31,10 +29,6 @@ impl GpuArgs {
                 Err(InputError::conflict(field, value, with, "this option with --backend gpu"))
             }
         }
-    }
-
-    fn wait_budget(&self) -> Result<Duration, InputError> {
-        wait_budget(self.wait_budget)
     }
 }
 
@@ -86,13 +80,4 @@ pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Fa
     let found = gpus.len() as u32;
     let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
     Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
-}
-
-impl From<GpuRunError> for Failure {
-    fn from(error: GpuRunError) -> Failure {
-        match error {
-            GpuRunError::Moe(e) => WorkloadError::from(e).into(),
-            GpuRunError::Runtime(e) => e.into(),
-        }
-    }
 }

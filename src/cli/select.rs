@@ -42,11 +42,15 @@ struct Asked {
 
 impl Selection {
     /// The table that `--tuned` names; `otherwise` if it names none.
-    pub fn tuned(&self, otherwise: impl FnOnce() -> Option<Tuned>) -> Result<Option<Tuned>, InputError> {
+    pub fn tuned(
+        &self,
+        app: &App,
+        otherwise: impl FnOnce() -> Option<Tuned>,
+    ) -> Result<Option<Tuned>, InputError> {
         match self.tuned.as_deref() {
             None => Ok(otherwise()),
             Some("none") => Ok(None),
-            Some(name) => Tuned::named(name).map(Some),
+            Some(name) => Tuned::named(name, &app.suites().collect::<Vec<_>>()).map(Some),
         }
     }
 
@@ -134,7 +138,7 @@ impl App {
             return None;
         }
         let suite = self.suite_of(plain.first()?)?;
-        let (found, by) = find_tuned(tuned, plain)?;
+        let tune::Found { variants: found, by } = tuned.find(suite, plain)?;
         let own = requests.iter().zip(&found).map(|(r, v)| r.with_values_of(&**v, self.registry()));
         let variants: Vec<Variant> = own.collect::<Option<_>>()?;
         let together = suite.components().together.is_none_or(|together| together(&variants).is_ok());
@@ -319,7 +323,7 @@ impl App {
     /// What the selection and the catalogue ask for, once for each target.
     pub(super) fn jobs(&self, wanted: &Wanted, given: &Given) -> Result<Vec<Job>, InputError> {
         let catalogue = wanted.catalogue.as_deref().map(|name| self.catalogue(name)).transpose()?;
-        let tuned = wanted.selection.tuned(|| None)?;
+        let tuned = wanted.selection.tuned(self, || None)?;
         let targets = wanted.targets(catalogue.as_ref())?;
         let mut problems = match &catalogue {
             Some(_) if self.selects_nothing(&wanted.selection, given)? => vec![],
@@ -342,6 +346,30 @@ impl App {
             }
         }
         Ok(jobs)
+    }
+
+    /// The problems of a catalogue; options that its entries leave open go for all, and may be lists.
+    pub(super) fn choose_catalogue(&self, name: &str, given: &Given) -> Result<Vec<Chosen>, Failure> {
+        let catalogue = self.catalogue(name)?;
+        let fields = |set: &Given| -> Vec<(String, String)> {
+            set.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
+        };
+        let mut chosen = vec![];
+        for set in self.lists(given) {
+            for requests in &catalogue.problems {
+                let with = |request: &Request| {
+                    let mut request = request.clone();
+                    for (name, value) in fields(&set) {
+                        request.key.retain(|(field, _)| *field != name);
+                        request.key.push((name, value));
+                    }
+                    request
+                };
+                let requests = requests.iter().map(with).collect();
+                chosen.push(self.chosen(&Asked { suite: None, requests }, &Given::new(), None)?);
+            }
+        }
+        Ok(chosen)
     }
 
     /// What a catalogue asks for, with the settings that go for everything: of fields that it says nothing about.
@@ -388,11 +416,6 @@ impl Wanted {
         }
         Ok(targets)
     }
-}
-
-/// What was tuned in place of defaults, and why these.
-fn find_tuned(tuned: &Tuned, defaults: &[Variant]) -> Option<(Vec<Variant>, tune::Choice)> {
-    crate::families::moe::select::tuned(tuned, defaults)
 }
 
 /// Whether a variant's family is one of a suite's.

@@ -36,7 +36,7 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let (form, target) = form(args)?;
     let mut texts = vec![];
     let mut json = vec![];
-    let tuned = args.selection.tuned(|| None)?;
+    let tuned = args.selection.tuned(app, || None)?;
     let tuned = tuned.as_ref().filter(|tuned| tuned.table().target == target);
     let requests = app.requests(&args.selection, given)?;
     for variant in app.resolve(&requests, tuned)?.0 {

@@ -23,7 +23,7 @@ use super::output::{Done, Failure, Pending, Progress, Style, table};
 use super::run_gpu::{open_pack, wait_budget, world};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    let tuned = args.selection.tuned(|| None)?;
+    let tuned = args.selection.tuned(app, || None)?;
     let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
     let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: chosen.given };
     if args.keep > args.rounds {

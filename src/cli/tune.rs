@@ -1,45 +1,44 @@
 //! `peerwarp tune`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{Choice, Family, Target};
+use peerwarp_codegen::family::{FieldRole, Target};
 use serde_json::json;
 
-use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{Dispatch, Layout};
-use crate::harness::request::{Request, Scope};
 use crate::harness::tune::gpu::{Effort, OnGpus};
 use crate::harness::tune::{
-    End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
+    End, Key, Made, Options, Outcome, Table, TableError, Task, TuneError, Watch, device_slug,
+    tune as tune_tasks,
 };
 use crate::harness::workload::Given;
-use crate::input::{self, InputError};
+use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::cuda::Nvrtc;
 use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
-use super::args::{Selection, TuneArgs};
+use super::args::TuneArgs;
 use super::output::{Done, Failure, Progress, Style, table};
 use super::run_gpu::{wait_budget, world_here};
+use super::select::Chosen;
 
 /// How long a kernel that does not end may hold everything up, unless told otherwise.
 const WAIT_BUDGET: f64 = 1.0;
 
-/// Iterations of the run-off for each one of a measurement: it has the last word, and only a few pairs.
+/// Iterations of the run-off for each one of a measurement: it has the last word, and only a few candidates.
 const RUN_OFF: u32 = 3;
 
 /// Parts of the progress bar.
 const PARTS: u64 = 1000;
 
 pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    let keys = keys(app, args, given)?;
-    let ranks = same_ranks(&keys)?;
+    let tasks = tasks(app, args, given)?;
+    let ranks = same_ranks(&tasks)?;
     let budget = budget(args.budget)?;
     let there = args.out.as_deref().map(existing).transpose()?.flatten();
     if let Some(launched) = Launched::here()? {
@@ -68,7 +67,7 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     let mut on = OnGpus::new(&world, Arc::new(Jit::new(ModuleCache::of_user())?), effort, args.seed)?;
     let progress = Progress::new("tuning", PARTS);
     let mut keeping = Keeping { out: &out, progress: &progress };
-    let outcomes = tune_keys(&keys, &mut tuned, &mut on, &options, &mut keeping);
+    let outcomes = tune_tasks(&tasks, &mut tuned, &mut on, &options, &mut keeping);
     progress.finish();
     Ok(done(&tuned, &outcomes?, &out, style))
 }
@@ -81,10 +80,7 @@ struct Keeping<'a> {
 
 impl Watch for Keeping<'_> {
     fn progress(&mut self, part: f64, key: &Key) {
-        let MoeShape { hidden, experts, topk, tokens, dtype, .. } = key.shape;
-        let (at, layout) = ((part * PARTS as f64) as u64, key.layout.name());
-        let what = format!("tuning h{hidden} e{experts} k{topk} {dtype} by {layout}, {tokens} tokens");
-        self.progress.at(at, what);
+        self.progress.at((part * PARTS as f64) as u64, format!("tuning {key}"));
     }
 
     fn keep(&mut self, table: &Table) -> Result<(), TableError> {
@@ -92,98 +88,51 @@ impl Watch for Keeping<'_> {
     }
 }
 
-/// What is to be tuned: every shape that is asked for, once with each layout. All shapes with rows by expert come first, as
-/// they stand unless somebody asks for something else: they are there if time does not suffice for all.
-fn keys(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<Key>, Failure> {
-    let layouts = layouts(given.get("layout").map(String::as_str))?;
-    let shapes = shapes(app, args, given)?;
-    Ok(layouts.iter().flat_map(|&layout| shapes.iter().map(move |&shape| Key { shape, layout })).collect())
-}
-
-/// The layouts of a list; all, if none is given.
-fn layouts(list: Option<&str>) -> Result<Vec<Layout>, InputError> {
-    let Some(list) = list else { return Ok(Layout::ALL.to_vec()) };
-    let mut layouts = vec![];
-    for name in input::list(list) {
-        let known = Layout::ALL.iter().map(Choice::name);
-        let layout = Layout::from_name(name).ok_or_else(|| InputError::unknown("--layout", name, known))?;
-        if !layouts.contains(&layout) {
-            layouts.push(layout);
-        }
-    }
-    layouts.sort_by_key(|layout| Layout::ALL.iter().position(|known| known == layout));
-    Ok(layouts)
-}
-
-/// Every shape that is asked for, once.
-fn shapes(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<MoeShape>, Failure> {
-    refuse(&args.selection, given)?;
-    let mut given = given.clone();
-    given.remove("layout");
-    let mut variants = vec![];
-    if args.catalogue.is_none() || !app.selects_nothing(&args.selection, &given)? {
-        for chosen in app.choose_all(&args.selection, &given, false, None)? {
-            variants.extend(chosen.variants);
-        }
+/// What is to be tuned, each problem once.
+fn tasks(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<Task>, Failure> {
+    let mut chosen = vec![];
+    if args.catalogue.is_none() || !app.selects_nothing(&args.selection, given)? {
+        chosen.extend(app.choose_all(&args.selection, given, false, None)?);
     }
     if let Some(name) = &args.catalogue {
-        let mut requests = app.catalogue(name)?.problems.concat();
-        for field in ["tokens", "ranks", "dtype"] {
-            if let Some(list) = given.get(field) {
-                requests = requests.iter().flat_map(|r| each(r, field, list)).collect();
-            }
-        }
-        requests.retain(|request| request.scope == Scope::Family(Dispatch::NAME.into()));
-        variants.extend(requests.iter().map(|r| r.resolve(app.registry())).collect::<Result<Vec<_>, _>>()?);
+        chosen.extend(app.choose_catalogue(name, given)?);
     }
-    let mut shapes = vec![];
-    for variant in &variants {
-        if let Some(dispatch) = variant.as_any().downcast_ref::<Dispatch>()
-            && !shapes.contains(&dispatch.shape())
-        {
-            shapes.push(dispatch.shape());
+    refuse(args, given, &chosen)?;
+    let mut tasks: Vec<Task> = vec![];
+    for Chosen { suite, variants, given, .. } in chosen {
+        let task = Task::new(suite, variants, given);
+        if !tasks.iter().any(|known| known.key() == task.key()) {
+            tasks.push(task);
         }
     }
-    match shapes.is_empty() {
-        false => Ok(shapes),
-        true => {
-            Err(InputError::missing("selection", "--model, --hidden or --catalogue with MoE shapes").into())
-        }
+    match tasks.is_empty() {
+        false => Ok(tasks),
+        true => Err(InputError::missing("selection", "kernels to tune").into()),
     }
 }
 
-/// A request for each value of a list.
-fn each(request: &Request, field: &str, list: &str) -> Vec<Request> {
-    let with = |value: &str| {
-        let mut request = request.clone();
-        request.key.retain(|(name, _)| name != field);
-        request.key.push((field.to_owned(), value.to_owned()));
-        request
+/// Values of fields that tuning is to find out.
+fn refuse(args: &TuneArgs, given: &Given, chosen: &[Chosen]) -> Result<(), InputError> {
+    let tuned = |name: &str| {
+        let families = chosen.iter().flat_map(|c| &c.variants).map(|v| v.family());
+        families.flat_map(|f| f.fields()).any(|f| f.role == FieldRole::Tune && f.name == name)
     };
-    input::list(list).map(with).collect()
-}
-
-/// What selects other things than shapes, or says what tuning is to find out.
-fn refuse(selection: &Selection, given: &Given) -> Result<(), InputError> {
-    let given = [
-        ("--set", selection.settings.first()),
-        ("--dedup", given.get("dedup")),
-        ("--phase", given.get("phase")),
-        ("--tuned", selection.tuned.as_ref()),
-        ("--family", selection.family.as_ref()),
-        ("VARIANT", selection.items.first()),
-    ];
-    match given.into_iter().find_map(|(field, value)| Some((field, value?))) {
+    let options = given.iter().filter(|(name, _)| tuned(name));
+    let options = options.map(|(name, value)| (format!("--{name}"), value));
+    let common = [("--set", args.selection.settings.first()), ("--tuned", args.selection.tuned.as_ref())];
+    let common = common.into_iter().filter_map(|(name, value)| Some((name.to_owned(), value?)));
+    match common.chain(options).next() {
         None => Ok(()),
         Some((field, value)) => {
             let with = "tune, which chooses the values of tuning fields";
-            Err(InputError::conflict(field, value, with, "--model, --hidden or --catalogue"))
+            Err(InputError::conflict(field, value, with, "key fields"))
         }
     }
 }
 
-fn same_ranks(keys: &[Key]) -> Result<u32, InputError> {
-    let all: BTreeSet<u32> = keys.iter().map(|key| key.shape.ranks).collect();
+/// The world size that all tasks need.
+fn same_ranks(tasks: &[Task]) -> Result<u32, InputError> {
+    let all: BTreeSet<u32> = tasks.iter().flat_map(|t| t.defaults.variants()).map(|v| v.ranks()).collect();
     match all.into_iter().collect::<Vec<_>>()[..] {
         [ranks] => Ok(ranks),
         [first, other, ..] => {
@@ -253,29 +202,13 @@ fn done(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> Done {
     Done { text: text(tuned, outcomes, out, style), json, ok }
 }
 
+/// One table for each suite: what its keys have in common stands above it, and where they differ in its first column.
 fn text(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> String {
-    let head = ["shape", "layout", "tokens", "tuned us", "default", "model", "limit", "tried", "refused"];
-    let us = |t: Option<f64>| t.map_or_else(|| "-".to_owned(), |t| format!("{t:.1}"));
-    let rows = outcomes.iter().filter_map(|outcome| {
-        let s = outcome.key.shape;
-        let name = format!("h{} e{} k{} {} r{}", s.hidden, s.experts, s.topk, s.dtype, s.ranks);
-        let r = tuned.record(&outcome.key)?;
-        let over = |t: Option<f64>| {
-            us(t) + &t.map_or_else(String::new, |t| format!(" ({:.2}x)", t / r.us.round_trip))
-        };
-        Some(vec![
-            name,
-            r.layout.name().to_owned(),
-            s.tokens.to_string(),
-            us(Some(r.us.round_trip)),
-            over(r.default.round_trip_us),
-            over(r.model.round_trip_us),
-            us(r.limit_us),
-            r.tried.to_string(),
-            r.refused.len().to_string(),
-        ])
-    });
-    let mut text = table(&head, rows);
+    let mut suites: BTreeMap<&str, Vec<&Outcome>> = BTreeMap::new();
+    for outcome in outcomes {
+        suites.entry(&outcome.key.suite).or_default().push(outcome);
+    }
+    let mut text: String = suites.values().map(|outcomes| of_suite(tuned, outcomes)).collect();
     for outcome in outcomes {
         if let End::Failed { reason } = &outcome.end {
             writeln!(text, "{}: {reason}", style.bad("failed")).expect("string");
@@ -295,50 +228,55 @@ fn text(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> String
     text
 }
 
+fn of_suite(tuned: &Table, outcomes: &[&Outcome]) -> String {
+    let first = &outcomes[0].key;
+    let common = |name: &str| outcomes.iter().all(|o| o.key.fields.get(name) == first.fields.get(name));
+    let head = ["", "tuned us", "default", "model", "limit", "tried", "refused"];
+    let us = |t: Option<f64>| t.map_or_else(|| "-".to_owned(), |t| format!("{t:.1}"));
+    let rows = outcomes.iter().filter_map(|outcome| {
+        let r = tuned.record(&outcome.key)?;
+        let over = |t: Option<f64>| us(t) + &t.map_or_else(String::new, |t| format!(" ({:.2}x)", t / r.us));
+        Some(vec![
+            outcome.key.in_words(common),
+            us(Some(r.us)),
+            over(r.default.us),
+            over(r.model.as_ref().and_then(|model| model.us)),
+            us(r.limit_us),
+            r.tried.to_string(),
+            r.refused.len().to_string(),
+        ])
+    });
+    format!("{}: {}\n{}", first.suite, first.in_words(|name| !common(name)), table(&head, rows))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use crate::cli::args::When;
-    use crate::harness::tune::record_for_tests;
-
-    const SHAPE: MoeShape = MoeShape {
-        hidden: 64,
-        experts: 8,
-        topk: 2,
-        tokens: 4,
-        ranks: 2,
-        dtype: crate::families::moe::RowDtype::Bf16,
-    };
+    use crate::harness::tune::example::{KEY, TARGET, record, record_of, stranger_task};
 
     #[test]
     fn text_sets_tuned_times_beside_others() {
-        let key = Key::by_expert(SHAPE);
-        let mut tuned = Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
-        tuned.insert(record_for_tests(key));
-        let failed = End::Failed { reason: "none of 3 pairs can be used".into() };
+        let stranger = stranger_task(64);
+        let mut tuned = Table::new("NVIDIA H200", TARGET);
+        tuned.insert(record(KEY));
+        tuned.insert(record_of(&stranger, &stranger.defaults));
+        let failed = End::Failed { reason: "none of 3 candidates can be used".into() };
         let outcomes = [
-            Outcome { key, end: End::Skipped },
-            Outcome { key: key.with_tokens(8), end: failed },
+            Outcome { key: KEY.of(), end: End::Skipped },
+            Outcome { key: KEY.tokens(8).of(), end: failed },
             // A record of the other layout is not shown for this one.
-            Outcome { key: Key::by_token(SHAPE), end: End::OutOfTime },
+            Outcome { key: KEY.slots().of(), end: End::OutOfTime },
+            Outcome { key: stranger.key(), end: End::Skipped },
         ];
         let done = done(&tuned, &outcomes, Path::new("t.toml"), Style::stdout(When::Never));
         assert!(!done.ok);
         let of = |n: usize| {
             let outcome = &done.json["outcomes"][n];
-            [&outcome["shape"]["tokens"], &outcome["layout"], &outcome["outcome"]].map(|v| v.to_string())
+            [&outcome["key"]["tokens"], &outcome["key"]["layout"], &outcome["outcome"]].map(|v| v.to_string())
         };
-        assert_eq!(of(1), ["8", "\"experts\"", "\"failed\""]);
-        assert_eq!(of(2), ["4", "\"tokens\"", "\"out_of_time\""]);
+        assert_eq!(of(1), ["8", "\"rows\"", "\"failed\""]);
+        assert_eq!(of(2), ["16", "\"slots\"", "\"out_of_time\""]);
         insta::assert_snapshot!(done.text);
-    }
-
-    #[test]
-    fn layouts_are_those_of_the_list_and_else_all_by_expert_first() {
-        let of = |list: Option<&str>| layouts(list).map_err(|e| e.headline());
-        assert_eq!(of(None).unwrap(), [Layout::Experts, Layout::Tokens]);
-        assert_eq!(of(Some("tokens")).unwrap(), [Layout::Tokens]);
-        assert_eq!(of(Some("tokens, experts,tokens")).unwrap(), [Layout::Experts, Layout::Tokens]);
-        assert_eq!(of(Some("token")).unwrap_err(), "--layout = token: no such name");
     }
 }

@@ -5,6 +5,7 @@
 //! and other libraries timed beside. Families that make sense only together, or that have options of their own, are a
 //! [`Suite`]. Simulator and GPUs run the same [`Problem`].
 
+use std::any::Any;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Range;
@@ -191,7 +192,7 @@ pub struct Baseline {
 }
 
 /// One thing to run: launches, what goes in, and what must come out. Both backends drive it.
-pub trait Problem: fmt::Debug + Send + Sync {
+pub trait Problem: Any + fmt::Debug + Send + Sync {
     /// World size.
     fn ranks(&self) -> u32;
     /// How many rounds.
@@ -304,6 +305,19 @@ pub trait Suite: fmt::Debug + Send + Sync {
     /// # Errors
     /// The variants do not go together, or the inputs are not for them.
     fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError>;
+    /// The problem of other variants for the same key and inputs as `like`, which this suite has made: what that has computed
+    /// may be shared.
+    ///
+    /// # Errors
+    /// As of [`Suite::problem`].
+    fn problem_like(
+        &self,
+        _like: &dyn Problem,
+        variants: &[Variant],
+        inputs: &Inputs,
+    ) -> Result<Box<dyn Problem>, WorkloadError> {
+        self.problem(variants, inputs)
+    }
     /// Options of its own.
     fn options(&self) -> Vec<OptionSpec> {
         vec![]

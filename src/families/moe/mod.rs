@@ -2,6 +2,7 @@
 //! experts' outputs back.
 
 pub mod baselines;
+pub mod cost;
 pub mod gpumode;
 pub mod kernels;
 pub mod npy;
@@ -13,6 +14,7 @@ pub mod routing;
 pub mod run;
 pub mod select;
 pub mod slices;
+mod tuned;
 pub mod work;
 pub mod workload;
 

@@ -9,7 +9,7 @@ use crate::build::pack::Pack;
 use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Phase};
 use crate::families::moe::run::MoeTuning;
-use crate::harness::tune::{Key, Tuned};
+use crate::harness::tune::Tuned;
 use crate::runtime::{RuntimeError, World};
 
 /// What a problem asks of its kernels.
@@ -147,14 +147,11 @@ impl Registry {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
             Selected::Jit => {
                 let whole = key.hook == Hook::None && !key.split;
-                let of = Key { shape: key.shape, layout: key.layout };
-                let tuning = match whole {
-                    true => Tuned::choose(self.tuned.as_ref(), &of).map(|chosen| chosen.tuning),
-                    false => MoeTuning::defaults_with(&key.shape, key.hook, key.layout),
-                };
                 let allowed = "one that kernels can be emitted for";
-                let tuning = tuning.map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
-                Ok(tuning.with_split(key.split))
+                let default = MoeTuning::defaults_with(&key.shape, key.hook, key.layout);
+                let default = default.map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
+                let tuned = whole.then(|| super::tuned::find(self.tuned.as_ref(), &default)).flatten();
+                Ok(tuned.map_or(default, |(tuning, _)| tuning).with_split(key.split))
             }
         }
     }

@@ -1,5 +1,7 @@
 use super::*;
 use crate::families::moe::RowDtype;
+use crate::harness::tune::{Candidate, Record, Task, example};
+use crate::harness::workload::Given;
 
 fn shape(tokens: u32) -> MoeShape {
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens, ranks: 2, dtype: RowDtype::Bf16 }
@@ -97,10 +99,18 @@ fn variants_are_paired_with_those_that_go_with_them() {
     assert_eq!(pairs(&split.dispatch_launches(), &split.combine_launches()[1..]), []);
 }
 
+/// A record of the small variants of a pair of defaults.
+fn record(default: &MoeTuning) -> Record {
+    let variants =
+        |tuning: &MoeTuning| [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
+    let task = Task::new(&super::super::tuned::MoePair, variants(default), Given::new());
+    example::record_of(&task, &Candidate::new(variants(&default.clone().small())))
+}
+
 #[test]
 fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let mut table = crate::harness::tune::Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
-    table.insert(crate::harness::tune::record_for_tests(Key::by_expert(shape(8))));
+    table.insert(record(&tuning(8)));
     let plain = Registry::new([], true);
     let tuned = plain.clone().with_tuned(Tuned::new(table));
     let key = MoeKey::new(shape(8));
@@ -111,10 +121,10 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     assert_eq!(tuned.tuning(&split).unwrap(), tuning(8).with_split(true));
     // And of one layout: the other has its own defaults until it has a record.
     let token = MoeKey { layout: Layout::Tokens, ..key };
-    let defaults = Key::by_token(shape(8)).defaults().unwrap();
+    let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::Tokens).unwrap();
     assert_eq!(tuned.tuning(&token).unwrap(), defaults);
     let mut both = tuned.tuned.clone().unwrap().table().clone();
-    both.insert(crate::harness::tune::record_for_tests(Key::by_token(shape(8))));
+    both.insert(record(&defaults));
     let both = plain.clone().with_tuned(Tuned::new(both));
     assert_eq!(both.tuning(&token).unwrap(), defaults.small());
     assert_eq!(both.tuning(&key).unwrap(), tuning(8).small());

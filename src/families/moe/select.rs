@@ -4,18 +4,17 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use peerwarp_codegen::family::{
-    Allowed, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value, Variant,
+    Allowed, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
 };
 use serde::Deserialize;
 
 use super::RowDtype;
 use super::gpumode::gpumode;
-use super::kernels::{Combine, Dispatch, Hook, Phase, RoundTrip};
+use super::kernels::RoundTrip;
 use super::routing::{self, Source};
 use super::workload::MoeSuite;
 use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
 use crate::harness::request::Request;
-use crate::harness::tune::{Choice, Key, Tuned};
 use crate::harness::workload::{Given, On, OptionSpec, Suite};
 use crate::input::InputError;
 use crate::models::{self, Model, Shape};
@@ -329,20 +328,6 @@ fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -
         }
     }
     Request { key, tuning, defaults, ..Request::family(label, family.name()) }
-}
-
-/// The variants that were tuned in place of defaults, in their order, and why these: for whole launches without a hook, which
-/// is what tables are about.
-pub(crate) fn tuned(tuned: &Tuned, defaults: &[Variant]) -> Option<(Vec<Variant>, Choice)> {
-    let dispatch = defaults.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?;
-    let whole = dispatch.phase == Phase::Both && dispatch.hook == Hook::None;
-    let found = tuned.find(&whole.then(|| Key::of(dispatch))?)?;
-    let of = |default: &Variant| match default.family().name() {
-        Dispatch::NAME => found.tuning.dispatch.clone().into_variant(),
-        Combine::NAME => found.tuning.combine.clone().into_variant(),
-        _ => default.clone(),
-    };
-    Some((defaults.iter().map(of).collect(), found.by))
 }
 
 /// The built-in catalogue: every built-in model, with token buckets from decoding to prefill.

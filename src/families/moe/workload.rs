@@ -1,5 +1,7 @@
 //! MoE as a suite: which variants go together, and what they are run on.
 
+use std::any::Any;
+
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Variant};
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
@@ -7,9 +9,9 @@ use rand_chacha::ChaCha8Rng;
 use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use super::routing::{self, Source};
 use super::run::{MoeRounds, MoeTuning};
-use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, select};
+use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, cost, select};
 use crate::harness::request::Request;
-use crate::harness::tune::Components;
+use crate::harness::tune::{Components, CostModel};
 use crate::harness::workload::{Baseline, Given, Inputs, OptionSpec, Problem, Suite, WorkloadError};
 use crate::input::InputError;
 
@@ -27,21 +29,20 @@ impl Suite for MoeSuite {
     }
 
     fn problem(&self, variants: &[Variant], inputs: &Inputs) -> Result<Box<dyn Problem>, WorkloadError> {
-        let one_launch: Vec<&RoundTrip> = own(variants);
-        if let [config] = one_launch[..]
-            && variants.len() == 1
-        {
-            let problem = problem(config.dispatch().shape(), inputs)?;
-            return Ok(Box::new(MoeRounds::in_one_launch(&problem, config, inputs.rounds)?));
-        }
-        if let Some(other) = one_launch.first() {
-            let allowed = "one variant with a whole round in a launch, or a dispatch and a combine";
-            return Err(InputError::not_allowed("VARIANT", other.variant_name(), allowed).into());
-        }
-        let tuning = tuning(variants)?;
-        tuning.check(&tuning.dispatch.shape())?;
-        let problem = problem(tuning.dispatch.shape(), inputs)?;
-        Ok(Box::new(MoeRounds::new(&problem, &tuning, inputs.rounds)?))
+        Ok(Box::new(rounds(variants, inputs)?))
+    }
+
+    fn problem_like(
+        &self,
+        like: &dyn Problem,
+        variants: &[Variant],
+        inputs: &Inputs,
+    ) -> Result<Box<dyn Problem>, WorkloadError> {
+        let rounds = rounds(variants, inputs)?;
+        Ok(match (like as &dyn Any).downcast_ref::<MoeRounds>() {
+            Some(like) => Box::new(rounds.like(like)),
+            None => Box::new(rounds),
+        })
     }
 
     fn options(&self) -> Vec<OptionSpec> {
@@ -71,7 +72,11 @@ impl Suite for MoeSuite {
     }
 
     fn components(&self) -> Components {
-        Components { together: Some(together) }
+        cost::components()
+    }
+
+    fn cost_model(&self, variants: &[Variant]) -> Option<Box<dyn CostModel>> {
+        cost::model(variants)
     }
 
     fn baselines(&self) -> Option<Baseline> {
@@ -91,13 +96,23 @@ impl From<MoeError> for WorkloadError {
     }
 }
 
-/// Whether a dispatch and a combine go together.
-fn together(variants: &[Variant]) -> Result<(), String> {
-    if !own::<RoundTrip>(variants).is_empty() {
-        return Ok(());
+/// Rounds of what these variants are.
+fn rounds(variants: &[Variant], inputs: &Inputs) -> Result<MoeRounds, WorkloadError> {
+    let one_launch: Vec<&RoundTrip> = own(variants);
+    if let [config] = one_launch[..]
+        && variants.len() == 1
+    {
+        let problem = problem(config.dispatch().shape(), inputs)?;
+        return Ok(MoeRounds::in_one_launch(&problem, config, inputs.rounds)?);
     }
-    let tuning = tuning(variants).map_err(|e| e.to_string())?;
-    tuning.check(&tuning.dispatch.shape()).map_err(|e| e.to_string())
+    if let Some(other) = one_launch.first() {
+        let allowed = "one variant with a whole round in a launch, or a dispatch and a combine";
+        return Err(InputError::not_allowed("VARIANT", other.variant_name(), allowed).into());
+    }
+    let tuning = tuning(variants)?;
+    tuning.check(&tuning.dispatch.shape())?;
+    let problem = problem(tuning.dispatch.shape(), inputs)?;
+    Ok(MoeRounds::new(&problem, &tuning, inputs.rounds)?)
 }
 
 /// The configurations of one family.

@@ -1,20 +1,17 @@
 //! What tells kernels that were measured from those that came after.
 
-use peerwarp_codegen::family::{Family, Target};
+use peerwarp_codegen::family::{Target, Variant};
 use peerwarp_codegen::ir::{Kernel, Loc};
 
 use crate::build::digest::sha256;
 use crate::build::emit::{self, EmitError};
-use crate::families::moe::run::MoeTuning;
 
-/// A digest of the emitted source of a pair: of what is compiled, and not of where in our files it stands or of what
+/// A digest of the emitted source of variants: of what is compiled, and not of where in our files it stands or of what
 /// comments say.
-pub fn digest(tuning: &MoeTuning, target: Target) -> Result<String, EmitError> {
-    let dispatch = tuning.dispatch_launches().into_iter().map(Family::into_variant);
-    let combine = tuning.combine_launches().into_iter().map(Family::into_variant);
+pub fn digest(variants: &[Variant], target: Target) -> Result<String, EmitError> {
     let mut all = String::new();
-    for variant in dispatch.chain(combine) {
-        all += &code(emit::trace(&*variant, target.warp_size())?.into_kernel(), target)?;
+    for variant in variants {
+        all += &code(emit::trace(&**variant, target.warp_size())?.into_kernel(), target)?;
     }
     Ok(sha256(all.as_bytes()))
 }
@@ -41,34 +38,25 @@ fn forget_lines(kernel: &mut Kernel) {
 
 #[cfg(test)]
 mod tests {
-    use peerwarp_codegen::family::CudaArch;
-
+    use super::super::example::{KEY, TARGET, pair, small};
     use super::*;
-    use crate::families::moe::{MoeShape, RowDtype};
-
-    const SHAPE: MoeShape =
-        MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
-    const TARGET: Target = Target::Cuda(CudaArch::Sm90a);
 
     #[test]
     fn depends_on_the_kernels_and_on_nothing_else() {
-        let tuning = MoeTuning::defaults(&SHAPE).unwrap();
-        let of = |tuning: &MoeTuning| digest(tuning, TARGET).unwrap();
-        assert_eq!(of(&tuning), of(&tuning.clone()));
-        assert_ne!(of(&tuning), of(&tuning.clone().small()));
-        assert_ne!(of(&tuning), digest(&tuning, "hip:gfx942".parse().unwrap()).unwrap());
+        let of = |candidate: &super::super::Candidate| digest(candidate.variants(), TARGET).unwrap();
+        let default = pair(KEY);
+        assert_eq!(of(&default), of(&default.clone()));
+        assert_ne!(of(&default), of(&small(&default)));
+        assert_ne!(of(&default), digest(default.variants(), "hip:gfx942".parse().unwrap()).unwrap());
     }
 
     #[test]
     fn has_code_and_neither_comments_nor_lines() {
-        let variant = MoeTuning::defaults(&SHAPE).unwrap().dispatch.into_variant();
-        let kernel = emit::trace(&*variant, 32).unwrap().into_kernel();
+        let variant = &pair(KEY).variants()[0].clone();
+        let kernel = emit::trace(&**variant, 32).unwrap();
         let mut moved = kernel.clone();
         moved.ops.iter_mut().for_each(|op| op.loc.line += 1000);
-        let text = |kernel: &Kernel| {
-            let kernel = emit::verified(kernel.clone()).unwrap();
-            emit::printed("peerwarp", &kernel, TARGET).unwrap().text
-        };
+        let text = |kernel| emit::printed("peerwarp", kernel, TARGET).unwrap().text;
         assert_ne!(text(&kernel), text(&moved));
         let code = |kernel| code(kernel, TARGET).unwrap();
         assert_eq!(code(kernel.clone()), code(moved));

@@ -1,23 +1,25 @@
-//! From a shape to what was tuned for it.
+//! From a key to what was tuned for it.
 
 use std::path::Path;
 
-use peerwarp_codegen::family::Target;
+use peerwarp_codegen::family::{Target, Variant};
 use rayon::prelude::*;
 
-use super::key::Key;
-use super::space::for_shape;
-use super::table::{Record, Table, TableError};
-use crate::families::moe::MoeError;
-use crate::families::moe::run::MoeTuning;
+use super::components::Candidate;
+use super::key::{Key, KeyFields, KeyValue, covering};
+use super::measure::Task;
+use super::record::Record;
+use super::space::onto;
+use super::table::{Table, TableError};
+use crate::harness::workload::Suite;
 use crate::input::InputError;
 use crate::models::slug;
 
 /// The tables that come with this program, by [`device_slug`]: all of generated/tuned.
 const BUILTIN: [(&str, &str); 1] = [("h200", include_str!("../../../generated/tuned/h200.toml"))];
 
-/// A shape without a record may take that of as many tokens times or divided by this.
-const ALIKE: u32 = 2;
+/// A key without a record may take that of a covering field's value times or divided by this.
+const ALIKE: i64 = 2;
 
 /// The tables' name of a device: `h200` for `NVIDIA H200`.
 pub fn device_slug(device: &str) -> String {
@@ -25,33 +27,33 @@ pub fn device_slug(device: &str) -> String {
     name.strip_prefix("nvidia-").or(name.strip_prefix("amd-")).unwrap_or(&name).to_owned()
 }
 
-/// The tuned variants of one device, to look shapes up in.
+/// The tuned variants of one device, to look keys up in.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Tuned {
     table: Table,
 }
 
-/// What a shape gets.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Chosen {
-    /// The pair.
-    pub tuning: MoeTuning,
-    /// Why this one.
+/// What a table has for a key.
+#[derive(Clone, Debug)]
+pub struct Found {
+    /// The variants, one for each component.
+    pub variants: Vec<Variant>,
+    /// Why these.
     pub by: Choice,
 }
 
-/// Where a pair comes from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, serde::Serialize)]
+/// Where variants come from.
+#[derive(Clone, Debug, PartialEq, Eq, serde::Serialize)]
 #[serde(tag = "from", rename_all = "snake_case")]
 pub enum Choice {
-    /// It was measured to be the best for just this shape and layout.
+    /// They were measured to be the best for just this key.
     Tuned,
-    /// It was for another number of tokens, and everything else the same.
+    /// They were for other values of the fields that variants for more cover, and everything else the same.
     Alike {
-        /// The tokens that it was measured with.
-        tokens: u32,
+        /// The values that they were measured with.
+        key: KeyFields,
     },
-    /// It is the default.
+    /// They are the defaults.
     Default,
 }
 
@@ -59,7 +61,10 @@ impl std::fmt::Display for Choice {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
             Choice::Tuned => f.write_str("tuned"),
-            Choice::Alike { tokens } => write!(f, "as tuned for {tokens} tokens"),
+            Choice::Alike { key } => {
+                let fields: Vec<String> = key.iter().map(|(name, value)| format!("{name} {value}")).collect();
+                write!(f, "as tuned for {}", fields.join(", "))
+            }
             Choice::Default => f.write_str("default"),
         }
     }
@@ -77,13 +82,16 @@ impl Tuned {
         tuned.table.check_device(device, target).ok().map(|()| tuned)
     }
 
-    /// From what a user says: the name of a table that comes with this program, or else a file. All of its records have to
-    /// be of kernels as they are now: who names a table is not to get defaults in silence.
-    pub fn named(name: &str) -> Result<Tuned, InputError> {
-        Tuned::named_in(&BUILTIN, name)
+    /// From what a user says: the name of a table that comes with this program, or else a file. All of its records that are of
+    /// these suites have to be of kernels as they are now: who names a table is not to get defaults in silence.
+    ///
+    /// # Errors
+    /// There is no such table, or it cannot be used.
+    pub fn named(name: &str, suites: &[&dyn Suite]) -> Result<Tuned, InputError> {
+        Tuned::named_in(&BUILTIN, name, suites)
     }
 
-    fn named_in(builtin: &[(&str, &str)], name: &str) -> Result<Tuned, InputError> {
+    fn named_in(builtin: &[(&str, &str)], name: &str, suites: &[&dyn Suite]) -> Result<Tuned, InputError> {
         let path = Path::new(name);
         let own = Tuned::of_slug(builtin, &name.to_lowercase());
         if own.is_none() && path.extension().is_none_or(|end| end != "toml") {
@@ -93,7 +101,7 @@ impl Tuned {
             return Err(error);
         }
         let tuned = own.map_or_else(|| Table::read(path).map(Tuned::new), Ok);
-        let tuned = tuned.and_then(|tuned| tuned.check().map(|()| tuned));
+        let tuned = tuned.and_then(|tuned| tuned.check(suites).map(|_| tuned));
         tuned.map_err(|e| InputError::malformed("--tuned", name, e, "a table that `tune` wrote"))
     }
 
@@ -102,10 +110,22 @@ impl Tuned {
         Some(Tuned::new(Table::parse(text, name).expect("embedded tables are well-formed")))
     }
 
-    /// Whether every record is of kernels as they are emitted now; else the first that is not.
-    pub fn check(&self) -> Result<(), TableError> {
-        let checked = self.table.records.par_iter().map(|record| self.table.tuning(record).map(drop));
-        checked.collect::<Vec<_>>().into_iter().collect()
+    /// Names of the suites of records that are of none of these, once every other record is known to be of kernels as they are
+    /// emitted now.
+    ///
+    /// # Errors
+    /// The first record that is not.
+    pub fn check(&self, suites: &[&dyn Suite]) -> Result<Vec<String>, TableError> {
+        let suite = |record: &Record| suites.iter().find(|suite| suite.name() == record.suite);
+        let checked = self.table.records.par_iter().map(|record| match suite(record) {
+            Some(suite) => self.table.winner(record, *suite).map(drop),
+            None => Ok(()),
+        });
+        checked.collect::<Vec<_>>().into_iter().collect::<Result<(), _>>()?;
+        let unknown = self.table.records.iter().filter(|record| suite(record).is_none());
+        let mut unknown: Vec<String> = unknown.map(|record| record.suite.clone()).collect();
+        unknown.dedup();
+        Ok(unknown)
     }
 
     /// The table.
@@ -113,56 +133,85 @@ impl Tuned {
         &self.table
     }
 
-    /// The pair for a shape with a layout: its own record, else that of the nearest number of tokens within a factor of two,
-    /// with the same layout, that is legal for it. None if there is neither, or the kernels have changed since.
-    pub fn find(&self, key: &Key) -> Option<Chosen> {
-        let own = self.table.record(key).and_then(|record| self.table.tuning(record).ok());
-        if let Some(tuning) = own {
-            return Some(Chosen { tuning, by: Choice::Tuned });
+    /// The winners of a suite's records, one variant for each component, but for those whose kernels have changed since.
+    pub fn winners(&self, suite: &dyn Suite) -> impl Iterator<Item = Vec<Variant>> {
+        let records = self.table.records.iter().filter(move |record| record.suite == suite.name());
+        records.filter_map(move |record| Some(self.table.winner(record, suite).ok()?.variants().to_vec()))
+    }
+
+    /// The variants for the key of these defaults, one for each component: those of its own record, else those of the nearest
+    /// key that differs in covering fields only, each by a factor of two at most, as far as their values are legal here. None
+    /// if there is neither, or the kernels have changed since.
+    pub fn find(&self, suite: &dyn Suite, defaults: &[Variant]) -> Option<Found> {
+        let key = Key::of(suite.name(), defaults);
+        let own = self.table.record(&key).and_then(|record| self.table.winner(record, suite).ok());
+        if let Some(winner) = own {
+            return Some(Found { variants: in_order(winner, defaults)?, by: Choice::Tuned });
         }
-        let asked = key.shape.tokens;
-        let near =
-            |tokens: u32| tokens <= asked.saturating_mul(ALIKE) && asked <= tokens.saturating_mul(ALIKE);
-        let mut tokens = others(&self.table, key);
-        tokens.retain(|&n| near(n));
-        tokens.into_iter().find_map(|n| {
-            let record = self.table.record(&key.with_tokens(n))?;
-            let tuning = for_shape(&self.table.tuning(record).ok()?, &key.shape)?;
-            Some(Chosen { tuning, by: Choice::Alike { tokens: n } })
+        let (covering, defaults) = (covering(defaults), Candidate::new(defaults));
+        let near = |record: &&Record| {
+            let off = |name: &String| match (number(&record.key, name), number(&key.fields, name)) {
+                (Some(a), Some(b)) => a <= b.saturating_mul(ALIKE) && b <= a.saturating_mul(ALIKE),
+                _ => false,
+            };
+            covering.iter().all(off)
+        };
+        others(&self.table, &key, &covering).into_iter().filter(near).find_map(|record| {
+            let winner = in_order(self.table.winner(record, suite).ok()?, defaults.variants())?;
+            let moved = onto(&suite.components(), &Candidate::new(winner), &defaults)?;
+            let values = record.key.iter().filter(|(name, _)| covering.contains(name));
+            let key = values.map(|(name, value)| (name.clone(), value.clone())).collect();
+            Some(Found { variants: moved.variants().to_vec(), by: Choice::Alike { key } })
         })
     }
-
-    /// The pair for a shape with a layout: [`Tuned::find`], else the defaults.
-    pub fn choose(tuned: Option<&Tuned>, key: &Key) -> Result<Chosen, MoeError> {
-        match tuned.and_then(|tuned| tuned.find(key)) {
-            Some(chosen) => Ok(chosen),
-            None => Ok(Chosen { tuning: key.defaults()?, by: Choice::Default }),
-        }
-    }
 }
 
-/// What won for the next fewer and the next more tokens, with the same layout, where it is legal for a shape: good starts
-/// for its search.
-pub(super) fn alike(table: &Table, key: &Key) -> Vec<MoeTuning> {
-    let (tokens, asked) = (others(table, key), key.shape.tokens);
-    let fewer = tokens.iter().copied().filter(|&n| n < asked).max();
-    let more = tokens.iter().copied().filter(|&n| n > asked).min();
-    let of = |tokens: u32| {
-        let record = table.record(&key.with_tokens(tokens))?;
-        for_shape(&record.tuning().ok()?, &key.shape)
+/// A candidate's variants in the order of the families of others.
+fn in_order(candidate: Candidate, others: &[Variant]) -> Option<Vec<Variant>> {
+    let of = |other: &Variant| {
+        let same = |v: &&Variant| v.family().name() == other.family().name();
+        candidate.variants().iter().find(same).cloned()
     };
-    fewer.into_iter().chain(more).filter_map(of).collect()
+    others.iter().map(of).collect()
 }
 
-/// The tokens of all records that have everything else as this key, nearest first by ratio; of two as near, the more.
-fn others(table: &Table, key: &Key) -> Vec<u32> {
-    let asked = key.shape.tokens;
-    let like = |k: &Key| k.with_tokens(asked) == *key && k.shape.tokens != asked;
-    let of = |k: Key| k.shape.tokens;
-    let mut tokens: Vec<u32> = table.records.iter().map(Record::key).filter(like).map(of).collect();
-    let off = |n: u32| (f64::from(n) / f64::from(asked)).ln().abs();
-    tokens.sort_by(|a, b| off(*a).total_cmp(&off(*b)).then(b.cmp(a)));
-    tokens
+/// What won for the nearest keys below and above in the covering fields, where it is legal here: good starts for a search.
+pub(super) fn alike(table: &Table, task: &Task) -> Vec<Candidate> {
+    let (key, suite) = (task.key(), task.suite);
+    let covering = covering(task.defaults.variants());
+    let all = others(table, &key, &covering);
+    let nearest = |side: fn(i64, i64) -> bool| {
+        let on_side = |record: &&&Record| {
+            covering.iter().all(|name| {
+                number(&record.key, name).zip(number(&key.fields, name)).is_some_and(|(a, b)| side(a, b))
+            })
+        };
+        let record = all.iter().find(on_side)?;
+        let winner = in_order(record.winner(suite).ok()?, task.defaults.variants())?;
+        onto(&suite.components(), &Candidate::new(winner), &task.defaults)
+    };
+    [nearest(|a, b| a <= b), nearest(|a, b| a >= b)].into_iter().flatten().collect()
+}
+
+/// The records that differ from a key in covering fields and nothing else, nearest first by ratio; of two as near, the larger.
+fn others<'a>(table: &'a Table, key: &Key, covering: &[String]) -> Vec<&'a Record> {
+    let common = key.without(covering);
+    let like = |record: &&Record| record.of() != *key && record.of().without(covering) == common;
+    let value = |fields: &KeyFields, name| number(fields, name).unwrap_or(1).max(1) as f64;
+    let off = |record: &Record| -> f64 {
+        covering.iter().map(|name| (value(&record.key, name) / value(&key.fields, name)).ln().abs()).sum()
+    };
+    let sum = |record: &Record| -> f64 { covering.iter().map(|name| value(&record.key, name)).sum() };
+    let mut all: Vec<&Record> = table.records.iter().filter(like).collect();
+    all.sort_by(|a, b| off(a).total_cmp(&off(b)).then(sum(b).total_cmp(&sum(a))));
+    all
+}
+
+fn number(fields: &KeyFields, name: &str) -> Option<i64> {
+    match fields.get(name)? {
+        KeyValue::Number(n) => Some(*n),
+        KeyValue::Bool(_) | KeyValue::Name(_) => None,
+    }
 }
 
 #[cfg(test)]

@@ -1,19 +1,13 @@
-use peerwarp_codegen::family::CudaArch;
-
-use super::super::table::tests::record;
+use super::super::example::{
+    KEY, Pair, PairKey, TARGET, defaults, pair, record, small, stranger_task, value,
+};
 use super::*;
-use crate::families::moe::kernels::Layout;
-use crate::families::moe::{MoeShape, RowDtype};
-use crate::harness::tune::Pair;
+use crate::harness::tune::TableError;
 
-const SHAPE: MoeShape =
-    MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
-const TARGET: Target = Target::Cuda(CudaArch::Sm90a);
+const WIDE: PairKey = PairKey { tokens: 32, ..KEY };
 
-const KEY: Key = Key { shape: SHAPE, layout: Layout::Experts };
-
-fn with(tokens: u32) -> Key {
-    KEY.with_tokens(tokens)
+fn with(tokens: u32) -> PairKey {
+    KEY.tokens(tokens)
 }
 
 fn tuned(tokens: &[u32]) -> Tuned {
@@ -22,76 +16,86 @@ fn tuned(tokens: &[u32]) -> Tuned {
     Tuned::new(table)
 }
 
-#[test]
-fn a_shape_gets_its_own_record_or_that_of_nearly_as_many_tokens() {
-    let tuned = tuned(&[8, 32, 64]);
-    let by = |key: Key| tuned.find(&key).map(|chosen| chosen.by);
-    assert_eq!(by(KEY), Some(Choice::Tuned));
-    assert_eq!(by(with(48)), Some(Choice::Alike { tokens: 64 }));
-    assert_eq!(by(with(40)), Some(Choice::Alike { tokens: 32 }));
-    assert_eq!(by(with(128)), Some(Choice::Alike { tokens: 64 }));
-    assert_eq!(by(with(16)), Some(Choice::Alike { tokens: 32 }));
-    // Too many or too few, or another shape.
-    assert_eq!(by(with(129)), None);
-    assert_eq!(by(with(3)), None);
-    assert_eq!(by(Key::by_expert(MoeShape { topk: 3, ..SHAPE })), None);
-    assert_eq!(by(Key::by_expert(MoeShape { dtype: RowDtype::Fp16, ..SHAPE })), None);
-    let chosen = tuned.find(&with(48)).unwrap().tuning;
-    chosen.check(&with(48).shape).unwrap();
-    assert_eq!(chosen.dispatch.warps, MoeTuning::defaults(&SHAPE).unwrap().small().dispatch.warps);
+fn by(tuned: &Tuned, key: PairKey) -> Option<Choice> {
+    tuned.find(&Pair, pair(key).variants()).map(|found| found.by)
+}
+
+fn alike_to(tokens: i64) -> Option<Choice> {
+    Some(Choice::Alike { key: [("tokens".to_owned(), KeyValue::Number(tokens))].into() })
 }
 
 #[test]
-fn a_layout_never_gets_what_was_tuned_for_the_other() {
-    let token = |tokens| Key::by_token(with(tokens).shape);
+fn a_key_gets_its_own_record_or_that_of_nearly_as_many_tokens() {
+    let tuned = tuned(&[8, 32, 64]);
+    let by = |key| by(&tuned, key);
+    assert_eq!(by(WIDE), Some(Choice::Tuned));
+    assert_eq!(by(with(48)), alike_to(64));
+    assert_eq!(by(with(40)), alike_to(32));
+    assert_eq!(by(with(128)), alike_to(64));
+    assert_eq!(by(with(16)), alike_to(32));
+    assert_eq!(by(with(48)).unwrap().to_string(), "as tuned for tokens 64");
+    // Too many or too few, or another key.
+    assert_eq!(by(with(129)), None);
+    assert_eq!(by(with(3)), None);
+    assert_eq!(by(PairKey { hidden: 128, ..WIDE }), None);
+    assert!(tuned.find(&Pair, defaults(WIDE, "bf16").variants()).is_none());
+    let found = tuned.find(&Pair, pair(with(48)).variants()).unwrap().variants;
+    Pair.components().check(&found).unwrap();
+    assert_eq!(Key::of("pair", &found), with(48).of());
+    assert_eq!(value(&found[0], "warps"), value(&small(&pair(WIDE)).variants()[0], "warps"));
+    // One component alone is not what was tuned, nor is the same in another order another.
+    let variants = pair(WIDE).variants().to_vec();
+    assert!(tuned.find(&Pair, &variants[..1]).is_none());
+    let turned = tuned.find(&Pair, &[variants[1].clone(), variants[0].clone()]).unwrap();
+    assert_eq!(turned.variants[0].family().name(), "get");
+}
+
+#[test]
+fn a_key_never_gets_what_was_tuned_for_another_layout() {
+    let slots = |tokens| with(tokens).slots();
     let mut table = tuned(&[32]).table;
-    table.insert(record(token(8)));
+    table.insert(record(slots(8)));
     let tuned = Tuned::new(table);
-    let by = |key: Key| tuned.find(&key).map(|chosen| chosen.by);
-    // Neither its own shape's, nor that of nearly as many tokens.
-    assert_eq!((by(with(32)), by(token(32))), (Some(Choice::Tuned), None));
-    assert_eq!((by(with(64)), by(token(64))), (Some(Choice::Alike { tokens: 32 }), None));
-    assert_eq!((by(with(8)), by(token(8))), (None, Some(Choice::Tuned)));
-    assert_eq!(
-        (by(with(16)), by(token(16))),
-        (Some(Choice::Alike { tokens: 32 }), Some(Choice::Alike { tokens: 8 }))
-    );
-    for key in [with(16), token(16), with(64), token(64)] {
-        let chosen = Tuned::choose(Some(&tuned), &key).unwrap();
-        assert_eq!(Key::of(&chosen.tuning.dispatch), key);
-        assert_eq!(chosen.tuning.combine.layout, key.layout);
-        chosen.tuning.check(&key.shape).unwrap();
+    let by = |key| by(&tuned, key);
+    // Neither its own key's, nor that of nearly as many tokens.
+    assert_eq!((by(with(32)), by(slots(32))), (Some(Choice::Tuned), None));
+    assert_eq!((by(with(64)), by(slots(64))), (alike_to(32), None));
+    assert_eq!((by(with(8)), by(slots(8))), (None, Some(Choice::Tuned)));
+    assert_eq!((by(with(16)), by(slots(16))), (alike_to(32), alike_to(8)));
+    for key in [with(16), slots(16), with(64)] {
+        let found = tuned.find(&Pair, pair(key).variants()).unwrap();
+        assert_eq!(Key::of("pair", &found.variants), key.of());
+        Pair.components().check(&found.variants).unwrap();
     }
-    // Without a record a layout has its own defaults.
-    let chosen = Tuned::choose(Some(&tuned), &token(64)).unwrap();
-    assert_eq!((chosen.by, chosen.tuning), (Choice::Default, token(64).defaults().unwrap()));
     // Nor does a search begin there.
-    assert_eq!((alike(&tuned.table, &with(16)).len(), alike(&tuned.table, &token(16)).len()), (1, 1));
-    assert_eq!(alike(&tuned.table, &token(16))[0].dispatch.layout, Layout::Tokens);
+    let start = alike(&tuned.table, &slots(16).task());
+    assert_eq!((alike(&tuned.table, &with(16).task()).len(), start.len()), (1, 1));
+    assert_eq!(Key::of("pair", start[0].variants()), slots(16).of());
 }
 
 #[test]
 fn what_has_drifted_is_not_taken() {
     let mut table = tuned(&[32]).table;
-    table.records[0].kernels = "0123".into();
+    table.records[0].digest = "0".repeat(64);
     let tuned = Tuned::new(table);
-    assert_eq!(tuned.find(&KEY), None);
-    assert_eq!(tuned.find(&with(40)), None);
-    assert!(matches!(tuned.check(), Err(TableError::Drifted { .. })));
-    let chosen = Tuned::choose(Some(&tuned), &KEY).unwrap();
-    assert_eq!((chosen.by, chosen.tuning), (Choice::Default, MoeTuning::defaults(&SHAPE).unwrap()));
+    assert_eq!((by(&tuned, WIDE), by(&tuned, with(40))), (None, None));
+    assert_eq!(tuned.winners(&Pair).count(), 0);
+    assert!(matches!(tuned.check(&[&Pair]), Err(TableError::Drifted { .. })));
+    // Of a suite that is not known nothing can be said.
+    assert_eq!(tuned.check(&[stranger_task(64).suite]).unwrap(), ["pair"]);
 }
 
 #[test]
 fn starts_of_a_search_are_the_next_fewer_and_the_next_more_tokens() {
     let table = tuned(&[8, 32, 128]).table;
-    let names = |key| {
-        let of = |t: &MoeTuning| Pair::of(t);
-        alike(&table, &key).iter().map(of).collect::<Vec<_>>()
+    let starts = |key: PairKey| {
+        let all = alike(&table, &key.task());
+        all.iter().for_each(|c| assert_eq!(Key::of("pair", c.variants()), key.of()));
+        all.len()
     };
-    assert_eq!(names(with(64)).len(), 2);
-    assert_eq!(names(with(4)).len(), 1);
-    assert_eq!(names(Key::by_expert(MoeShape { topk: 3, ..SHAPE })), []);
+    assert_eq!(starts(with(64)), 2);
+    assert_eq!(starts(with(4)), 1);
+    assert_eq!(starts(PairKey { hidden: 128, ..KEY }), 0);
 }
 
 #[test]
@@ -112,41 +116,33 @@ fn embedded_tables_are_those_of_the_folder() {
     assert_eq!(files, BUILTIN.map(|(name, _)| format!("{name}.toml")));
     for (name, text) in BUILTIN {
         let table = Table::parse(text, name).unwrap();
+        assert_eq!(table.text(), text, "{name} is not as `tune` writes it");
         assert_eq!(device_slug(&table.device), name);
         assert!(Tuned::builtin(&table.device, table.target).is_some());
         assert!(Tuned::builtin(&table.device, "hip:gfx942".parse().unwrap()).is_none());
     }
 }
 
-/// A change of kernels makes what was measured of no use: the table is to be made anew, or to lose those records.
-#[test]
-fn embedded_tables_have_not_drifted() {
-    for (name, text) in BUILTIN {
-        let tuned = Tuned::new(Table::parse(text, name).unwrap());
-        tuned.check().unwrap_or_else(|e| panic!("generated/tuned/{name}.toml: {e}"));
-        assert_eq!(Tuned::named(name).unwrap(), tuned);
-    }
-}
-
 #[test]
 fn names_and_files_are_told_apart() {
-    let said = |name: &str| Tuned::named(name).unwrap_err().to_string();
-    let error = said("h20");
-    assert!(error.contains("--tuned = h20") && error.contains("FILE.toml"), "{error}");
-    let error = said("no/such.toml");
-    assert!(error.contains("--tuned = no/such.toml") && error.contains("a table that"), "{error}");
+    let suites: [&dyn Suite; 1] = [&Pair];
+    let error = |name: &str| Tuned::named(name, &suites).unwrap_err().to_string();
+    let text = error("h20");
+    assert!(text.contains("--tuned = h20") && text.contains("FILE.toml"), "{text}");
+    let text = error("no/such.toml");
+    assert!(text.contains("--tuned = no/such.toml") && text.contains("a table that"), "{text}");
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("mine.toml");
     let table = tuned(&[8]).table;
     table.write(&path).unwrap();
-    assert_eq!(Tuned::named(path.to_str().unwrap()).unwrap().table(), &table);
+    assert_eq!(Tuned::named(path.to_str().unwrap(), &suites).unwrap().table(), &table);
     let mut drifted = table;
-    drifted.records[0].kernels = "0123".into();
+    drifted.records[0].digest = "0123".repeat(16);
     drifted.write(&path).unwrap();
-    assert!(said(path.to_str().unwrap()).contains("kernels = 0123"));
+    assert!(error(path.to_str().unwrap()).contains("digest = 0123"));
     // So is one that comes with the program, though it is passed over in silence where nobody names it.
     let text = drifted.text();
-    let error = Tuned::named_in(&[("h200", &text)], "H200").unwrap_err().to_string();
-    assert!(error.contains("--tuned = H200") && error.contains("kernels = 0123"), "{error}");
-    assert_eq!(Tuned::of_slug(&[("h200", &text)], "h200").unwrap().find(&with(8)), None);
+    let error = Tuned::named_in(&[("h200", &text)], "H200", &suites).unwrap_err().to_string();
+    assert!(error.contains("--tuned = H200") && error.contains("digest = 0123"), "{error}");
+    assert_eq!(by(&Tuned::of_slug(&[("h200", &text)], "h200").unwrap(), with(8)), None);
 }

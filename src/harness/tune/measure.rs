@@ -1,26 +1,43 @@
 //! What tuning asks of a machine.
 
-use crate::families::moe::MoeShape;
-use crate::families::moe::run::MoeTuning;
+use peerwarp_codegen::family::Variant;
+
+use super::components::Candidate;
+use super::key::Key;
+use crate::harness::workload::{Given, Suite};
 use crate::runtime::RuntimeError;
 
-/// Times of a pair, each operation alone: medians of the slowest rank, in microseconds.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Alone {
-    /// Dispatch.
-    pub dispatch: f64,
-    /// The combine that belongs to it.
-    pub combine: f64,
+/// What is to be tuned: the variants that are taken without tuning say for which key.
+#[derive(Clone, Debug)]
+pub struct Task {
+    /// The suite.
+    pub suite: &'static dyn Suite,
+    /// The defaults, one for each component in the order of the suite's families.
+    pub defaults: Candidate,
+    /// What was given of the suite's own options.
+    pub given: Given,
+}
+
+impl Task {
+    /// For the key of these variants.
+    pub fn new(suite: &'static dyn Suite, defaults: impl Into<Vec<Variant>>, given: Given) -> Task {
+        Task { suite, defaults: Candidate::new(defaults), given }
+    }
+
+    /// What its record is of.
+    pub fn key(&self) -> Key {
+        Key::of(self.suite.name(), self.defaults.variants())
+    }
 }
 
 /// Why there are no times.
 #[derive(Debug, thiserror::Error)]
 pub enum MeasureError {
-    /// The pair cannot be used: it does not compile, is not resident, does not end or computes something else. The
+    /// The candidate cannot be used: it does not compile, is not resident, does not end or computes something else. The
     /// machine is as before, and others can be measured.
     #[error("{reason}")]
     Refused {
-        /// Which of the two it is, if that can be told.
+        /// Which of its variants it is, if that can be told.
         variant: Option<String>,
         /// Why.
         reason: String,
@@ -30,23 +47,29 @@ pub enum MeasureError {
     Machine(#[from] RuntimeError),
 }
 
-/// A machine that pairs of kernels are measured on: GPUs, or a test's stand-in.
+/// A machine that candidates are measured on: GPUs, or a test's stand-in.
 pub trait Measure {
-    /// Tells which pairs will be measured next, so that they can be compiled meanwhile.
-    fn prepare(&mut self, tunings: &[MoeTuning]);
+    /// Says what all candidates from now on are for, until the next call.
+    fn start(&mut self, task: &Task);
 
-    /// Tells which pairs may be measured later, the likeliest first: to be compiled where nothing else is to be done.
-    fn foresee(&mut self, tunings: &[MoeTuning]);
+    /// Says which candidates will be measured next, so that they can be compiled meanwhile; they may be of the next task.
+    fn prepare(&mut self, candidates: &[Candidate]);
 
-    /// Times dispatch and combine, each alone.
-    fn alone(&mut self, tuning: &MoeTuning) -> Result<Alone, MeasureError>;
+    /// Says which candidates may be measured later, the likeliest first: to be compiled where nothing else is to be done.
+    fn precompile(&mut self, candidates: &[Candidate]);
 
-    /// Whether a pair computes what it should.
-    fn check(&mut self, tuning: &MoeTuning) -> Result<(), MeasureError>;
+    /// Times each component by itself: medians of the slowest rank, in microseconds.
+    fn components(&mut self, candidate: &Candidate) -> Result<Vec<f64>, MeasureError>;
 
-    /// Times round trips of all pairs in turn, over and over: microseconds, `[pair][iteration]`, the slowest rank's.
-    fn round_trips(&mut self, tunings: &[MoeTuning]) -> Result<Vec<Vec<f64>>, MeasureError>;
+    /// Whether a candidate computes what it should.
+    fn check(&mut self, candidate: &Candidate) -> Result<(), MeasureError>;
 
-    /// The least that a round trip can take on this machine; none if that is not known.
-    fn limit_us(&self, shape: &MoeShape) -> Option<f64>;
+    /// Times rounds of all candidates in turn, over and over: microseconds, `[candidate][iteration]`, the slowest rank's.
+    fn rounds(&mut self, candidates: &[Candidate]) -> Result<Vec<Vec<f64>>, MeasureError>;
+
+    /// Names of the components' times, in their order. After a candidate was measured.
+    fn metrics(&self) -> Vec<String>;
+
+    /// The least that a round can take on this machine; none if that is not known.
+    fn limit_us(&self) -> Option<f64>;
 }

@@ -1,20 +1,21 @@
-//! Which variants of dispatch and combine are fastest on a machine, found by measuring, and kept in tables.
+//! Which variants of a suite's families are fastest on a machine, found by measuring, and kept in tables.
 //!
-//! A search for one [`Key`], a shape and a layout, starts from the defaults, from what a cost model ([`Model`]) would take and from what won for
-//! shapes like it, and goes from the best pair so far to its neighbours ([`search()`]); a run-off decides ([`winner`]). What
-//! wins is a [`Record`] of a device's [`Table`], and [`Tuned`] finds it there. docs/tuning.md has the method and the format.
+//! A search for one [`Key`] starts from the defaults, from what a cost model would take and from what won for keys like it, and
+//! goes from the best candidate so far to its neighbours ([`search()`]); a run-off decides ([`winner`]). What wins is a
+//! [`Record`] of a device's [`Table`], and [`Tuned`] finds it there. docs/tuning.md has the method and the format.
 
+mod compile;
 mod components;
 mod digest;
 pub mod gpu;
 mod key;
 mod lookup;
 mod measure;
-mod model;
-mod pairs;
+mod ranking;
+mod record;
 mod runoff;
 mod search;
-mod space;
+pub(crate) mod space;
 mod table;
 
 use std::time::{Duration, Instant, SystemTime};
@@ -22,18 +23,16 @@ use std::time::{Duration, Instant, SystemTime};
 use rayon::prelude::*;
 use serde::Serialize;
 
-pub use components::{Components, CostModel};
+pub use components::{Candidate, Components, CostModel};
 pub use digest::digest;
-pub use key::Key;
-pub use lookup::{Choice, Chosen, Tuned, device_slug};
-pub use measure::{Alone, Measure, MeasureError};
-pub use model::{COSTS, Costs, Model};
+pub use key::{Key, KeyFields, KeyValue};
+pub use lookup::{Choice, Found, Tuned, device_slug};
+pub use measure::{Measure, MeasureError, Task};
+pub use record::{Made, Names, Record, Refusal, Timed};
 pub use runoff::{MARGIN, winner};
-pub use search::{Budget, Found, SearchError, Trial, search, seeds};
-pub use table::{Made, Pair, Record, Refusal, SCHEMA, Table, TableError, Timed, Times};
+pub use search::{Budget, SearchError, Searched, Trial, search, seeds};
+pub use table::{SCHEMA, Table, TableError};
 
-use crate::families::moe::MoeError;
-use crate::families::moe::run::MoeTuning;
 use crate::runtime::RuntimeError;
 
 /// How to tune.
@@ -49,10 +48,10 @@ pub struct Options {
     pub made: Made,
 }
 
-/// What became of a shape with a layout.
+/// What became of a task.
 #[derive(Clone, Debug, Serialize)]
 pub struct Outcome {
-    /// Which.
+    /// What was to be tuned.
     #[serde(flatten)]
     pub key: Key,
     /// How it went.
@@ -68,7 +67,7 @@ pub enum End {
     Tuned {
         /// The record.
         record: Box<Record>,
-        /// Round trips of the run-off: pairs with their medians.
+        /// The run-off: candidates with the medians of their rounds.
         run_off: Vec<Timed>,
         /// All measurements, in their order.
         trials: Vec<Trial>,
@@ -79,7 +78,7 @@ pub enum End {
     Skipped,
     /// The budget was spent before its turn.
     OutOfTime,
-    /// None of the pairs can be used.
+    /// None of the candidates can be used.
     Failed {
         /// Why.
         reason: String,
@@ -97,7 +96,7 @@ pub enum TuneError {
     Machine(#[from] RuntimeError),
 }
 
-/// What tuning tells while it is at it.
+/// What tuning reports while it is at it.
 pub trait Watch {
     /// So much is done, of 1.
     fn progress(&mut self, part: f64, key: &Key);
@@ -106,29 +105,33 @@ pub trait Watch {
 }
 
 /// Tunes these, one after the other, and puts what it finds into the table.
+///
+/// # Errors
+/// The machine fails, or the table cannot be kept. What was found before is in the table.
 pub fn tune(
-    keys: &[Key],
+    tasks: &[Task],
     table: &mut Table,
     measure: &mut dyn Measure,
     options: &Options,
     watch: &mut dyn Watch,
 ) -> Result<Vec<Outcome>, TuneError> {
-    let there = |key: &Key| table.record(key).is_some_and(|record| table.tuning(record).is_ok());
-    let skipped: Vec<bool> = keys.par_iter().map(|key| !options.force && there(key)).collect();
-    let todo: Vec<Key> = keys.iter().zip(&skipped).filter(|(_, skip)| !**skip).map(|(key, _)| *key).collect();
+    let there = |task: &Task| table.record(&task.key()).is_some_and(|r| table.winner(r, task.suite).is_ok());
+    let skipped: Vec<bool> = tasks.par_iter().map(|task| !options.force && there(task)).collect();
+    let todo: Vec<&Task> =
+        tasks.iter().zip(&skipped).filter(|(_, skip)| !**skip).map(|(task, _)| task).collect();
     let mut run = Run { todo, table, measure, options, watch, overhead: Duration::ZERO };
     let end = options.budget.map(|budget| Instant::now() + budget);
     let mut number = 0;
     let mut outcomes = vec![];
-    for (key, skip) in keys.iter().zip(skipped) {
+    for (task, skip) in tasks.iter().zip(skipped) {
         let end = match skip {
             true => End::Skipped,
             false => {
                 number += 1;
-                run.key(number - 1, end)?
+                run.task(number - 1, end)?
             }
         };
-        outcomes.push(Outcome { key: *key, end });
+        outcomes.push(Outcome { key: task.key(), end });
     }
     Ok(outcomes)
 }
@@ -136,30 +139,32 @@ pub fn tune(
 /// A run under way.
 struct Run<'a> {
     /// What it has to tune.
-    todo: Vec<Key>,
+    todo: Vec<&'a Task>,
     table: &'a mut Table,
     measure: &'a mut dyn Measure,
     options: &'a Options,
     watch: &'a mut dyn Watch,
-    /// How long the key before took for checks and its run-off, which come when its search has ended.
+    /// How long the task before took for checks and its run-off, which come when its search has ended.
     overhead: Duration,
 }
 
 impl Run<'_> {
-    /// Tunes the key with this number.
-    fn key(&mut self, number: usize, end: Option<Instant>) -> Result<End, TuneError> {
-        let (key, all, started) = (self.todo[number], self.todo.len(), Instant::now());
+    /// Tunes the task with this number.
+    fn task(&mut self, number: usize, end: Option<Instant>) -> Result<End, TuneError> {
+        let (task, all, started) = (self.todo[number], self.todo.len(), Instant::now());
+        let key = task.key();
         self.watch.progress(number as f64 / all as f64, &key);
         if end.is_some_and(|end| started >= end) {
             return Ok(End::OutOfTime);
         }
-        let seeds = match seeds_of(&key, self.table) {
-            Ok(seeds) => seeds,
-            Err(e) => return Ok(End::Failed { reason: e.to_string() }),
-        };
+        if let Err(reason) = task.suite.components().check(task.defaults.variants()) {
+            return Ok(End::Failed { reason });
+        }
+        self.measure.start(task);
+        let seeds = seeds(task, &lookup::alike(self.table, task));
         self.measure.prepare(&seeds);
-        if let Some(next) = self.todo.get(number + 1).and_then(|next| seeds_of(next, self.table).ok()) {
-            self.measure.prepare(&next);
+        if let Some(next) = self.todo.get(number + 1) {
+            self.measure.prepare(&search::seeds(next, &lookup::alike(self.table, next)));
         }
         let until = end.map(|end| started + share(end - started, all - number, self.overhead));
         let budget = Budget { trials: self.options.trials, until };
@@ -169,7 +174,7 @@ impl Run<'_> {
             let here = part(tried, self.options.trials, started, until);
             self.watch.progress((number as f64 + here) / all as f64, &key);
         };
-        let found = search(self.measure, &seeds, &budget, &mut each);
+        let found = search(task, self.measure, &seeds, &budget, &mut each);
         self.overhead = last.elapsed();
         let found = match found {
             Err(SearchError::Machine(e)) => return Err(e.into()),
@@ -178,21 +183,21 @@ impl Run<'_> {
             }
             Ok(found) => found,
         };
-        let record = record(&key, &seeds[0], &found, self.table, self.measure, &self.options.made)?;
+        let record = record(task, &found, self.table, self.measure, &self.options.made)?;
         self.table.insert(record.clone());
         self.watch.keep(self.table)?;
-        let run_off = found.round_trips.iter().map(|(t, us)| Timed::of(t, Some(*us))).collect();
+        let run_off = found.rounds.iter().map(|(c, us)| Timed::of(c, Some(*us))).collect();
         let (record, seconds) = (Box::new(record), started.elapsed().as_secs_f64());
         Ok(End::Tuned { record, run_off, trials: found.trials, seconds })
     }
 }
 
-/// How long the search of one of `keys` keys may take, so that each has as much of the time that is left.
-fn share(left: Duration, keys: usize, overhead: Duration) -> Duration {
-    (left / keys as u32).saturating_sub(overhead)
+/// How long the search of one of `tasks` tasks may take, so that each has as much of the time that is left.
+fn share(left: Duration, tasks: usize, overhead: Duration) -> Duration {
+    (left / tasks as u32).saturating_sub(overhead)
 }
 
-/// How much of a key's budget is spent, of 1.
+/// How much of a task's budget is spent, of 1.
 fn part(tried: u32, trials: u32, started: Instant, until: Option<Instant>) -> f64 {
     let of_trials = f64::from(tried) / f64::from(trials.max(1));
     let of_time = until.map_or(0.0, |until| {
@@ -202,38 +207,30 @@ fn part(tried: u32, trials: u32, started: Instant, until: Option<Instant>) -> f6
     of_trials.max(of_time).min(1.0)
 }
 
-fn seeds_of(key: &Key, table: &Table) -> Result<Vec<MoeTuning>, MoeError> {
-    let default = key.defaults()?;
-    Ok(seeds(&default, &Model::new(key.shape), &lookup::alike(table, key)))
-}
-
 fn record(
-    key: &Key,
-    default: &MoeTuning,
-    found: &Found,
+    task: &Task,
+    found: &Searched,
     table: &Table,
     measure: &dyn Measure,
     made: &Made,
 ) -> Result<Record, TableError> {
-    let winner = &found.winner;
+    let (winner, key) = (&found.winner, task.key());
+    let timed = |candidate: &Candidate| Timed::of(candidate, found.round_us(candidate));
     Ok(Record {
-        winner: Pair::of(winner),
-        kernels: digest(winner, table.target)?,
+        digest: digest(winner.variants(), table.target)?,
         measured: today(),
         tried: found.trials.len() as u32,
-        layout: key.layout,
-        limit_us: measure.limit_us(&key.shape).map(|us| (us * 1e3).round() / 1e3),
-        shape: key.shape,
-        us: Times {
-            round_trip: found.round_trip_us(winner).unwrap_or(f64::NAN),
-            dispatch: found.alone.dispatch,
-            combine: found.alone.combine,
-        },
-        default: Timed::of(default, found.round_trip_us(default)),
-        model: Timed::of(&found.model, found.round_trip_us(&found.model)),
+        limit_us: measure.limit_us().map(|us| (us * 1e3).round() / 1e3),
+        us: found.round_us(winner).unwrap_or(f64::NAN),
+        variants: record::names(winner),
+        metrics: measure.metrics().into_iter().zip(found.components.iter().copied()).collect(),
+        default: timed(&task.defaults),
+        model: found.model.as_ref().map(timed),
         made: made.clone(),
         pruned: found.pruned.clone(),
         refused: found.refused.clone(),
+        suite: key.suite,
+        key: key.fields,
     })
 }
 
@@ -245,8 +242,7 @@ fn today() -> String {
 }
 
 #[cfg(test)]
-pub(crate) use table::tests::record as record_for_tests;
-
+pub(crate) mod example;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]

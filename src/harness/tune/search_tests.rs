@@ -1,48 +1,52 @@
+use super::super::example::{KEY, PairKey, pair, set, stranger_task, value};
+use super::super::fake::Fake;
+use super::super::space;
 use super::*;
-use crate::families::moe::kernels::Protocol;
-use crate::families::moe::{MoeShape, RowDtype};
-use crate::harness::tune::fake::Fake;
-use crate::harness::tune::{Pair, space};
-
-const SHAPE: MoeShape =
-    MoeShape { hidden: 1024, experts: 32, topk: 4, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
 
 const BUDGET: Budget = Budget { trials: 120, until: None };
 
-/// A pair some steps from the defaults, in both kernels.
-fn far() -> MoeTuning {
-    let mut far = MoeTuning::defaults(&SHAPE).unwrap();
+/// A candidate some steps from the defaults, in both components.
+fn far() -> Candidate {
+    let components = KEY.task().suite.components();
+    let mut far = pair(KEY);
     for number in [3, 7, 5, 9, 2] {
-        let (steps, _) = space::steps(&far);
+        let (steps, _) = space::steps(&components, &far);
         far = steps[number * 5 % steps.len()].to.clone();
     }
+    assert_eq!(far.changed(&pair(KEY)), [0, 1]);
     far
 }
 
-fn run(fake: &mut Fake, budget: &Budget) -> Result<Found, SearchError> {
-    let default = MoeTuning::defaults(&SHAPE).unwrap();
+fn flags() -> Candidate {
+    let flags = [("protocol", "flags")];
+    set(&set(&pair(KEY), 0, &flags), 1, &flags)
+}
+
+fn run(fake: &mut Fake, budget: &Budget) -> Result<Searched, SearchError> {
+    let task = KEY.task();
     let mut ticks = 0;
-    let seeds = seeds(&default, &Model::new(SHAPE), &[]);
-    let found = search(fake, &seeds, budget, &mut || ticks += 1)?;
+    let seeds = seeds(&task, &[]);
+    fake.start(&task);
+    let found = search(&task, fake, &seeds, budget, &mut || ticks += 1)?;
     assert!(ticks >= found.trials.len());
     Ok(found)
 }
 
 #[test]
-fn finds_the_best_pair_wherever_it_is() {
-    for best in [far(), MoeTuning::defaults(&SHAPE).unwrap().with_protocol(Protocol::Flags)] {
+fn finds_the_best_candidate_wherever_it_is() {
+    for best in [far(), flags()] {
         let mut fake = Fake::new(best.clone());
         let found = run(&mut fake, &BUDGET).unwrap();
         assert_eq!(found.winner, best);
         assert!(found.trials.len() <= 120, "{}", found.trials.len());
-        assert_eq!((found.alone.dispatch, found.alone.combine), (10.0, 10.0));
+        assert_eq!(found.components, [10.0, 10.0]);
         assert_eq!(found.refused, []);
         // The default was in the run-off, and was slower.
-        let default = MoeTuning::defaults(&SHAPE).unwrap();
-        assert!(found.round_trip_us(&default).unwrap() > found.round_trip_us(&best).unwrap());
-        assert!(found.round_trip_us(&found.model).is_some());
+        let default = pair(KEY);
+        assert!(found.round_us(&default).unwrap() > found.round_us(&best).unwrap());
+        assert!(found.round_us(found.model.as_ref().unwrap()).is_some());
         // Nothing was timed twice.
-        let asked: BTreeSet<_> = fake.asked.iter().cloned().collect();
+        let asked: BTreeSet<_> = fake.asked.iter().map(|c| c.names().to_vec()).collect();
         assert_eq!(asked.len(), fake.asked.len());
     }
 }
@@ -51,14 +55,11 @@ fn finds_the_best_pair_wherever_it_is() {
 fn what_is_measured_is_prepared_before_and_most_of_it_long_before() {
     let mut fake = Fake::new(far());
     run(&mut fake, &BUDGET).unwrap();
-    let asked = |pair: &Pair| (pair.dispatch.clone(), pair.combine.clone());
-    let prepared: BTreeSet<_> = fake.prepared.iter().map(asked).collect();
-    assert!(fake.asked.iter().all(|pair| prepared.contains(pair)));
-    let kernels = |all: &[Pair]| -> BTreeSet<String> {
-        all.iter().flat_map(|pair| [pair.dispatch.clone(), pair.combine.clone()]).collect()
-    };
-    let (measured, foreseen) = (kernels(&fake.prepared), kernels(&fake.foreseen));
-    assert!(2 * measured.intersection(&foreseen).count() > measured.len());
+    assert!(fake.asked.iter().all(|candidate| fake.prepared.contains(candidate)));
+    let kernels =
+        |all: &[Candidate]| -> BTreeSet<String> { all.iter().flat_map(|c| c.names().to_vec()).collect() };
+    let (measured, early) = (kernels(&fake.prepared), kernels(&fake.precompiled));
+    assert!(2 * measured.intersection(&early).count() > measured.len());
 }
 
 #[test]
@@ -67,11 +68,11 @@ fn a_budget_holds_and_the_default_is_always_measured() {
     let budget = Budget { trials: 10, until: None };
     let found = run(&mut fake, &budget).unwrap();
     assert_eq!(fake.asked.len(), 10);
-    assert!(found.round_trips.len() >= 2);
+    assert!(found.rounds.len() >= 2);
     let mut fake = Fake::new(far());
     let late = Budget { trials: 10, until: Some(Instant::now()) };
     let found = run(&mut fake, &late).unwrap();
-    let default = MoeTuning::defaults(&SHAPE).unwrap();
+    let default = pair(KEY);
     assert_eq!((fake.asked.len(), &found.winner), (1, &default));
 }
 
@@ -79,34 +80,33 @@ fn a_budget_holds_and_the_default_is_always_measured() {
 fn the_default_wins_unless_another_is_clearly_faster() {
     let mut fake = Fake::new(far());
     fake.step = 1e-4;
-    let default = MoeTuning::defaults(&SHAPE).unwrap();
+    let default = pair(KEY);
     assert_eq!(run(&mut fake, &BUDGET).unwrap().winner, default);
 }
 
 #[test]
-fn what_cannot_be_used_is_told_and_does_not_win() {
+fn what_cannot_be_used_is_reported_and_does_not_win() {
     let best = far();
     let mut fake = Fake::new(best.clone());
-    let bad = best.dispatch.variant_name();
+    let bad = best.names()[0].clone();
     let named = bad.clone();
-    fake.refuses = Box::new(move |t| {
-        (t.dispatch.variant_name() == named).then(|| (Some(named.clone()), "too many registers".into()))
-    });
+    fake.refuses =
+        Box::new(move |c| c.has(&named).then(|| (Some(named.clone()), "too many registers".into())));
     let found = run(&mut fake, &BUDGET).unwrap();
-    assert_ne!(found.winner.dispatch, best.dispatch);
-    assert_eq!(found.winner.combine, best.combine);
+    assert_ne!(found.winner.names()[0], best.names()[0]);
+    assert_eq!(found.winner.names()[1], best.names()[1]);
     let refusal = Refusal { variant: bad, reason: "too many registers".into() };
     assert_eq!(found.refused, [refusal]);
 }
 
 #[test]
-fn pairs_that_are_wrong_together_are_told_by_both_names() {
+fn variants_that_are_wrong_together_are_reported_by_both_names() {
     let best = far();
     let mut fake = Fake::new(best.clone());
-    let pair = best.clone();
-    fake.refuses = Box::new(move |t| (*t == pair).then(|| (None, "did not end".into())));
+    let bad = best.clone();
+    fake.refuses = Box::new(move |c| (*c == bad).then(|| (None, "did not end".into())));
     let found = run(&mut fake, &BUDGET).unwrap();
-    let name = format!("{} with {}", best.dispatch.variant_name(), best.combine.variant_name());
+    let name = format!("{} with {}", best.names()[0], best.names()[1]);
     assert_ne!(found.winner, best);
     assert!(found.refused.iter().any(|r| r.variant == name && r.reason == "did not end"), "{found:?}");
 }
@@ -115,18 +115,18 @@ fn pairs_that_are_wrong_together_are_told_by_both_names() {
 fn a_wrong_result_does_not_win() {
     let best = far();
     let mut fake = Fake::new(best.clone());
-    let wrong = best.dispatch.clone();
-    fake.wrong = Box::new(move |t| t.dispatch == wrong);
+    let wrong = best.names()[0].clone();
+    fake.wrong = Box::new(move |c| c.has(&wrong));
     let found = run(&mut fake, &BUDGET).unwrap();
-    assert_ne!(found.winner.dispatch, best.dispatch);
+    assert_ne!(found.winner.names()[0], best.names()[0]);
     assert!(found.refused.iter().any(|r| r.reason == "wrong result"));
     // The default may be wrong, too.
     let mut fake = Fake::new(best.clone());
-    let default = MoeTuning::defaults(&SHAPE).unwrap();
-    let wrong = default.dispatch.clone();
-    fake.wrong = Box::new(move |t| t.dispatch == wrong);
+    let default = pair(KEY);
+    let wrong = default.names()[0].clone();
+    fake.wrong = Box::new(move |c| c.has(&wrong));
     let found = run(&mut fake, &BUDGET).unwrap();
-    assert_eq!((&found.winner, found.round_trip_us(&default)), (&best, None));
+    assert_eq!((&found.winner, found.round_us(&default)), (&best, None));
 }
 
 #[test]
@@ -134,18 +134,37 @@ fn where_nothing_can_be_used_it_says_so() {
     let mut fake = Fake::new(far());
     fake.refuses = Box::new(|_| Some((None, "no such instruction".into())));
     let error = run(&mut fake, &BUDGET).unwrap_err().to_string();
-    assert!(error.contains("none of 2 pairs") && error.contains("no such instruction"), "{error}");
+    assert!(error.contains("none of 2 candidates") && error.contains("no such instruction"), "{error}");
 }
 
 #[test]
 fn what_no_link_is_fast_enough_for_is_counted_and_not_tried() {
-    let shape =
-        MoeShape { hidden: 7168, experts: 256, topk: 8, tokens: 128, ranks: 8, dtype: RowDtype::Bf16 };
-    let default = MoeTuning::defaults(&shape).unwrap();
     // Ten microseconds, which is less than its bytes take.
-    let mut fake = Fake::new(default.clone());
-    let seeds = seeds(&default, &Model::new(shape), &[]);
-    let found = search(&mut fake, &seeds, &BUDGET, &mut || ()).unwrap();
-    assert_eq!((found.trials.len(), &found.winner), (seeds.len(), &default));
+    let task = PairKey { hidden: 8192, ..KEY }.task();
+    let mut fake = Fake::new(task.defaults.clone());
+    let seeds = seeds(&task, &[]);
+    fake.start(&task);
+    let found = search(&task, &mut fake, &seeds, &BUDGET, &mut || ()).unwrap();
+    assert_eq!((found.trials.len(), &found.winner), (seeds.len(), &task.defaults));
     assert!(found.pruned["limit"] > 10 && found.pruned["illegal"] > 0, "{:?}", found.pruned);
+}
+
+#[test]
+fn without_a_model_every_neighbour_is_tried() {
+    let task = stranger_task(64);
+    let best =
+        [("warps", "2"), ("blocks", "32")].iter().fold(task.defaults.clone(), |c, f| set(&c, 0, &[*f]));
+    let mut fake = Fake::new(best.clone());
+    assert_eq!(seeds(&task, &[]), [task.defaults.clone()]);
+    fake.start(&task);
+    let found = search(&task, &mut fake, &[task.defaults.clone()], &BUDGET, &mut || ()).unwrap();
+    assert_eq!((&found.winner, found.model, found.pruned.len()), (&best, None, 0));
+    // One component: what is wrong with a candidate is wrong with its variant.
+    let mut fake = Fake::new(best.clone());
+    let bad = best.clone();
+    fake.refuses = Box::new(move |c| (*c == bad).then(|| (None, "did not end".into())));
+    fake.start(&task);
+    let found = search(&task, &mut fake, &[task.defaults.clone()], &BUDGET, &mut || ()).unwrap();
+    assert_eq!(found.refused, [Refusal { variant: best.names()[0].clone(), reason: "did not end".into() }]);
+    assert_ne!(value(&found.winner.variants()[0], "blocks"), value(&task.defaults.variants()[0], "blocks"));
 }

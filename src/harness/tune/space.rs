@@ -1,77 +1,66 @@
-//! The points around a pair of kernels.
+//! The points around a candidate.
 
-use peerwarp_codegen::family::{Allowed, Family, FamilyError, Value};
+use peerwarp_codegen::family::{Allowed, FamilyError, FieldInfo, FieldRole, Value, Variant};
 
-use super::key::Key;
-use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{Combine, Dispatch};
-use crate::families::moe::run::MoeTuning;
+use super::components::{Candidate, Components, CostModel};
 
 /// How far along the list of a field's values a step goes.
 const REACH: u128 = 2;
 
-/// A pair in which a field of one kernel has another value; of both, where one alone would not go with the other.
+/// A candidate in which a field of one component has another value; of several, where one would not go with the others.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Step {
+pub(crate) struct Step {
     /// Where it leads.
-    pub to: MoeTuning,
-    /// Whether dispatch is another one.
-    pub dispatch: bool,
-    /// Whether combine is another one.
-    pub combine: bool,
+    pub to: Candidate,
+    /// The components that are others.
+    pub changed: Vec<usize>,
 }
 
-/// Every legal pair that is one step away, with the same key, and how many of the steps lead nowhere legal.
-pub(super) fn steps(from: &MoeTuning) -> (Vec<Step>, u32) {
-    let shape = from.dispatch.shape();
+/// Every legal candidate that is one step away, with the same key, and how many of the steps lead nowhere legal.
+pub(crate) fn steps(components: &Components, from: &Candidate) -> (Vec<Step>, u32) {
     let mut all: Vec<Step> = vec![];
     let mut illegal = 0;
-    let mut add = |step: Option<Step>| match step {
-        Some(step) if !all.contains(&step) => all.push(step),
-        Some(_) => {}
-        None => illegal += 1,
-    };
-    for (field, value) in changes(&from.dispatch) {
-        let dispatch = with(&from.dispatch, field, value);
-        add(dispatch.and_then(|d| completed(from, &shape, (Some(d), None), (field, value))));
-    }
-    for (field, value) in changes(&from.combine) {
-        let combine = with(&from.combine, field, value);
-        add(combine.and_then(|c| completed(from, &shape, (None, Some(c)), (field, value))));
+    for (at, variant) in from.variants().iter().enumerate() {
+        for (field, value) in changes(variant) {
+            match step(components, from, at, (field, value)) {
+                Some(step) if !all.contains(&step) => all.push(step),
+                Some(_) => {}
+                None => illegal += 1,
+            }
+        }
     }
     (all, illegal)
 }
 
-/// The step to one changed kernel or, where that does not go with the other, with the same change of the other.
-fn completed(
-    from: &MoeTuning,
-    shape: &MoeShape,
-    (dispatch, combine): (Option<Dispatch>, Option<Combine>),
-    (field, value): (&str, Value),
-) -> Option<Step> {
-    let to = MoeTuning {
-        dispatch: dispatch.unwrap_or_else(|| from.dispatch.clone()),
-        combine: combine.unwrap_or_else(|| from.combine.clone()),
-        split: from.split,
-        round_trip: None,
+/// The step to one changed component or, where that does not go with the others, with the same change of all that have the
+/// field.
+fn step(components: &Components, from: &Candidate, at: usize, change: (&str, Value)) -> Option<Step> {
+    let legal = |to: Candidate| {
+        components.check(to.variants()).ok()?;
+        Some(Step { changed: to.changed(from), to })
     };
-    let step = |to: MoeTuning| {
-        to.check(shape).ok()?;
-        let (dispatch, combine) = (to.dispatch != from.dispatch, to.combine != from.combine);
-        Some(Step { to, dispatch, combine })
-    };
-    step(to.clone()).or_else(|| {
-        let dispatch = with(&to.dispatch, field, value)?;
-        let combine = with(&to.combine, field, value)?;
-        step(MoeTuning { dispatch, combine, ..to.clone() })
+    let (field, value) = change;
+    let one = from.with(at, with(&from.variants()[at], field, value)?);
+    legal(one.clone()).or_else(|| {
+        let mut all = one;
+        for (other, variant) in from.variants().iter().enumerate() {
+            if other != at && tune_fields(variant).any(|(f, _)| f.name == field) {
+                all = all.with(other, with(variant, field, value)?);
+            }
+        }
+        legal(all)
     })
 }
 
-/// The values near its own that each tuning field of a configuration may have; of those without an order, all.
-fn changes<F: Family>(config: &F) -> Vec<(&'static str, Value)> {
+fn tune_fields(variant: &Variant) -> impl Iterator<Item = (&'static FieldInfo, Value)> {
+    let fields = variant.family().fields().iter().zip(variant.values());
+    fields.filter(|(field, _)| field.role == FieldRole::Tune)
+}
+
+/// The values near its own that each tuning field of a variant may have; of those without an order, all.
+fn changes(variant: &Variant) -> Vec<(&'static str, Value)> {
     let mut all = vec![];
-    for field in F::tune_fields() {
-        let Some(own) = config.value(field.name) else { continue };
+    for (field, own) in tune_fields(variant) {
         let at = field.allowed.position(own);
         let reach = match own {
             Value::Int(_) => REACH,
@@ -88,95 +77,70 @@ fn nth(allowed: &Allowed, n: u128) -> Option<Value> {
     if n < allowed.count() { allowed.nth(n) } else { None }
 }
 
-/// A configuration with another value of a field; none if it has no such field, or is not legal.
-fn with<F: Family>(config: &F, field: &str, value: Value) -> Option<F> {
-    let at = F::fields().iter().position(|f| f.name == field)?;
-    let mut values = config.values();
+/// A variant with another value of a field; none if that is not legal.
+fn with(variant: &Variant, field: &str, value: Value) -> Option<Variant> {
+    let fields = variant.family().fields();
+    let at = fields.iter().position(|f| f.name == field)?;
+    let mut values = variant.values();
     values[at] = value;
-    F::from_values(&values).ok().filter(|changed| changed.check().is_ok())
+    of_values(variant, &values).ok()
 }
 
-/// The tuning values of a pair for another shape, with its layout. Those that are not legal there are its defaults.
-pub(super) fn for_shape(tuning: &MoeTuning, shape: &MoeShape) -> Option<MoeTuning> {
-    let defaults = Key { shape: *shape, layout: tuning.dispatch.layout }.defaults().ok()?;
-    let moved = MoeTuning {
-        dispatch: onto(&tuning.dispatch, &defaults.dispatch)?,
-        combine: onto(&tuning.combine, &defaults.combine)?,
-        split: tuning.split,
-        round_trip: None,
+/// The variant of the same family with these values.
+fn of_values(variant: &Variant, values: &[Value]) -> Result<Variant, FamilyError> {
+    let family = variant.family();
+    let setting = |(field, value): (&FieldInfo, &Value)| (field.name.to_owned(), value.to_string());
+    family.build(&family.fields().iter().zip(values).map(setting).collect::<Vec<_>>())
+}
+
+/// The tuning values of a candidate with the key of another one, `defaults`. Those that are not legal there are its defaults.
+/// None if they do not go together, or the two are not of the same families.
+pub(super) fn onto(components: &Components, tuned: &Candidate, defaults: &Candidate) -> Option<Candidate> {
+    let pairs = tuned.variants().iter().zip(defaults.variants());
+    let moved = pairs.map(|(tuned, default)| onto_one(tuned, default)).collect::<Option<Vec<_>>>()?;
+    let same = tuned.len() == defaults.len() && components.check(&moved).is_ok();
+    same.then(|| Candidate::new(moved))
+}
+
+fn onto_one(tuned: &Variant, default: &Variant) -> Option<Variant> {
+    let fields = default.family().fields();
+    if tuned.family().name() != default.family().name() {
+        return None;
+    }
+    let (own, defaults) = (tuned.values(), default.values());
+    let of = |(field, (own, default)): (&FieldInfo, (&Value, &Value))| match field.role {
+        FieldRole::Key => *default,
+        FieldRole::Tune => *own,
     };
-    moved.check(shape).ok().map(|()| moved)
-}
-
-/// The tuning values of one configuration with the key of another, and its values for fields that may not have them.
-fn onto<F: Family>(tuned: &F, default: &F) -> Option<F> {
-    let keys = F::key_fields().len();
-    let defaults = default.values();
-    let mut values: Vec<Value> =
-        defaults.iter().take(keys).chain(tuned.values().iter().skip(keys)).copied().collect();
-    for _ in F::fields() {
-        let moved = F::from_values(&values).ok()?;
-        let Err(why) = moved.check() else { return Some(moved) };
-        let FamilyError::Illegal { source, .. } = why else { return None };
-        let at = F::fields().iter().position(|f| f.name == source.field)?;
+    let mut values: Vec<Value> = fields.iter().zip(own.iter().zip(&defaults)).map(of).collect();
+    for _ in fields {
+        let source = match of_values(default, &values) {
+            Ok(moved) => return Some(moved),
+            Err(FamilyError::Illegal { source, .. }) => source,
+            Err(_) => return None,
+        };
+        let at = fields.iter().position(|f| f.name == source.field)?;
         values[at] = defaults[at];
     }
     None
 }
 
-#[cfg(test)]
-mod tests {
-    use peerwarp_codegen::family::Fields;
-
-    use super::*;
-    use crate::families::moe::RowDtype;
-    use crate::families::moe::kernels::Layout;
-
-    const SHAPE: MoeShape =
-        MoeShape { hidden: 1024, experts: 32, topk: 4, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
-
-    #[test]
-    fn steps_are_legal_pairs_one_value_away() {
-        let from = MoeTuning::defaults(&SHAPE).unwrap();
-        let (steps, illegal) = steps(&from);
-        assert!(steps.len() >= 20, "{}", steps.len());
-        assert!(illegal > 0);
-        let changed = |a: &[Value], b: &[Value]| a.iter().zip(b).filter(|(a, b)| a != b).count();
-        for step in &steps {
-            step.to.check(&SHAPE).unwrap();
-            let d = changed(&step.to.dispatch.values(), &from.dispatch.values());
-            let c = changed(&step.to.combine.values(), &from.combine.values());
-            assert_eq!((d, c), (usize::from(step.dispatch), usize::from(step.combine)), "{step:?}");
-            assert!(d + c > 0);
+/// The best candidate by a model that single steps lead to from this one.
+pub(crate) fn best(model: &dyn CostModel, components: &Components, from: &Candidate) -> Candidate {
+    let cost = |c: &Candidate| model.times(c.variants()).iter().sum::<f64>();
+    let (mut best, mut least) = (from.clone(), cost(from));
+    loop {
+        let (steps, _) = steps(components, &best);
+        let fitting =
+            steps.into_iter().map(|s| s.to).filter(|c| model.fits(c.variants()).iter().all(|fits| *fits));
+        let costs = fitting.map(|c| (cost(&c), c));
+        match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
+            Some((us, candidate)) if us < least => (best, least) = (candidate, us),
+            _ => return best,
         }
-        // What must be the same in both is changed in both, once.
-        let dedup: Vec<_> = steps.iter().filter(|s| !s.to.dispatch.dedup).collect();
-        assert!(dedup.len() == 1 && dedup[0].dispatch && dedup[0].combine && !dedup[0].to.combine.dedup);
-    }
-
-    #[test]
-    fn no_step_and_no_other_shape_changes_the_layout() {
-        for layout in [Layout::Experts, Layout::Tokens] {
-            let from = Key { shape: SHAPE, layout }.defaults().unwrap();
-            let (steps, _) = steps(&from);
-            assert!(steps.len() >= 20, "{}", steps.len());
-            let moved = for_shape(&from, &MoeShape { tokens: 64, ..SHAPE });
-            for to in steps.iter().map(|s| &s.to).chain(&moved) {
-                assert_eq!((to.dispatch.layout, to.combine.layout), (layout, layout));
-            }
-            assert_eq!(moved.unwrap().dispatch.tokens, 64);
-        }
-    }
-
-    #[test]
-    fn values_move_to_shapes_in_which_they_are_legal() {
-        let mut from = MoeTuning::defaults(&SHAPE).unwrap().small();
-        from.dispatch.chunk = 32;
-        from.check(&SHAPE).unwrap();
-        let to = |tokens| for_shape(&from, &MoeShape { tokens, ..SHAPE }).unwrap().dispatch;
-        assert_eq!((to(64).tokens, to(64).warps, to(64).chunk), (64, from.dispatch.warps, 32));
-        // A record is not longer than all of the tokens there: that field has its default, and no other.
-        let default = MoeTuning::defaults(&MoeShape { tokens: 4, ..SHAPE }).unwrap().dispatch;
-        assert_eq!((to(4).tokens, to(4).warps, to(4).chunk), (4, from.dispatch.warps, default.chunk));
     }
 }
+
+#[cfg(test)]
+#[path = "space_tests.rs"]
+mod tests;

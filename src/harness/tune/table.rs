@@ -1,23 +1,23 @@
 //! The table of what was tuned for one device, as it is kept on disk.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::Write;
 use std::path::Path;
 
-use peerwarp_codegen::family::{Choice as _, Family, NameError, Target};
+use peerwarp_codegen::family::{NameError, Target};
 use serde::{Deserialize, Serialize};
 
+use super::components::Candidate;
 use super::digest::digest;
 use super::key::Key;
+use super::record::Record;
 use crate::build::emit::EmitError;
 use crate::build::replace::Replacement;
-use crate::families::moe::kernels::{Combine, Dispatch, Layout};
-use crate::families::moe::run::MoeTuning;
-use crate::families::moe::{MoeError, MoeShape};
+use crate::harness::workload::Suite;
 
 /// Version of the format. Tables of another one are refused.
-pub const SCHEMA: u32 = 2;
+pub const SCHEMA: u32 = 3;
 
 /// What was tuned for one device: a TOML file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -29,101 +29,9 @@ pub struct Table {
     pub device: String,
     /// What kernels were compiled for.
     pub target: Target,
-    /// One for each key, in the order of [`Table::insert`].
+    /// One for each key, in the order of [`Table::insert`]. They may be of several suites.
     #[serde(default, rename = "record", skip_serializing_if = "Vec::is_empty")]
     pub records: Vec<Record>,
-}
-
-/// What tuning found for one [`Key`].
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Record {
-    /// The winner.
-    pub winner: Pair,
-    /// Digest of the winner's emitted source: kernels that have changed since are others, and their times unknown.
-    pub kernels: String,
-    /// The day it was measured, `2026-11-22`.
-    pub measured: String,
-    /// How many pairs were timed.
-    pub tried: u32,
-    /// How rows stand between dispatch and combine: with the shape, the key.
-    pub layout: Layout,
-    /// The least that a round trip can take there; none if the machine is not known.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub limit_us: Option<f64>,
-    /// The shape.
-    pub shape: MoeShape,
-    /// The winner's times.
-    pub us: Times,
-    /// What is taken without tuning.
-    pub default: Timed,
-    /// What the cost model would take.
-    pub model: Timed,
-    /// What it was made with.
-    pub made: Made,
-    /// How many kernels were not tried, by the reason.
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    pub pruned: BTreeMap<String, u32>,
-    /// Kernels that were tried and cannot be used.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    pub refused: Vec<Refusal>,
-}
-
-/// A dispatch and a combine that go together, by their variants' names.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Pair {
-    /// Dispatch.
-    pub dispatch: String,
-    /// Combine.
-    pub combine: String,
-}
-
-/// Median times of the slowest rank, in microseconds. Each contains the floor of a graph launch.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Times {
-    /// Dispatch and combine in one graph, from the run-off.
-    pub round_trip: f64,
-    /// Dispatch alone.
-    pub dispatch: f64,
-    /// Combine alone.
-    pub combine: f64,
-}
-
-/// A pair and its times.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Timed {
-    /// Dispatch.
-    pub dispatch: String,
-    /// Combine.
-    pub combine: String,
-    /// Median of a round trip in one graph, in the same run-off as the winner's; none if it cannot be used.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round_trip_us: Option<f64>,
-}
-
-/// What a record was made with. Told, not compared: none of it changes which kernels run.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Made {
-    /// Version of this program.
-    pub peerwarp: String,
-    /// Version of the driver.
-    pub driver: String,
-    /// The compiler and its version.
-    pub compiler: String,
-}
-
-/// A kernel that cannot be used.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub struct Refusal {
-    /// Its name.
-    pub variant: String,
-    /// Why.
-    pub reason: String,
 }
 
 /// Why a table, or a record of it, cannot be used.
@@ -169,18 +77,35 @@ pub enum TableError {
         /// What is wrong with the name.
         source: Box<NameError>,
     },
-    /// A record's variants are not for its shape and layout, or do not go together.
-    #[error("record of {key}: {source}")]
-    Pair {
+    /// A record's variants are legal, each by itself, and do not go together.
+    #[error("record of {key}: its variants do not go together: {reason}")]
+    Together {
         /// What the record is of.
         key: Box<Key>,
-        /// What is wrong.
-        source: Box<MoeError>,
+        /// Why not.
+        reason: String,
+    },
+    /// A value that a record cannot have.
+    #[error("record of {key}: {field} = {value}: must be {allowed}")]
+    Value {
+        /// What the record is of.
+        key: Box<Key>,
+        /// The field.
+        field: String,
+        /// What it has.
+        value: String,
+        /// What it may have.
+        allowed: String,
+    },
+    /// Two records are of the same.
+    #[error("record of {key}: there are two of them, and may be one")]
+    Double {
+        /// What they are of.
+        key: Box<Key>,
     },
     /// The kernels are not those that were measured.
     #[error(
-        "record of {key}: kernels = {found}: must be {allowed}, as they are emitted now; the kernels have changed, \
-         tune anew"
+        "record of {key}: digest = {found}: must be {allowed}, as the kernels are emitted now; they have changed, tune anew"
     )]
     Drifted {
         /// What the record is of.
@@ -201,7 +126,11 @@ impl Table {
         Table { schema: SCHEMA, device: device.into(), target, records: vec![] }
     }
 
-    /// Parses a table; `path` is its file's name for errors.
+    /// Parses a table; `path` is its file's name for errors. Records of suites that the program does not know are kept.
+    ///
+    /// # Errors
+    /// It is no table, of another version, or has values that make no sense: times that are not finite or not greater than 0, a
+    /// device without a name, days that do not exist, two records of one key.
     pub fn parse(text: &str, path: &str) -> Result<Table, TableError> {
         let malformed =
             |e: toml::de::Error| TableError::Malformed { path: path.into(), reason: e.to_string() };
@@ -215,7 +144,25 @@ impl Table {
                 return Err(TableError::Malformed { path: path.into(), reason });
             }
         }
-        toml::from_str(text).map_err(malformed)
+        let table: Table = toml::from_str(text).map_err(malformed)?;
+        table.check(path)?;
+        Ok(table)
+    }
+
+    /// Whether all values make sense, whichever suites the records are of.
+    fn check(&self, path: &str) -> Result<(), TableError> {
+        if self.device.trim().is_empty() || self.device.chars().any(char::is_control) {
+            let reason = format!("device = {:?}: must be the name of GPUs", self.device);
+            return Err(TableError::Malformed { path: path.into(), reason });
+        }
+        let mut keys = BTreeSet::new();
+        for record in &self.records {
+            record.check()?;
+            if !keys.insert(record.of()) {
+                return Err(TableError::Double { key: Box::new(record.of()) });
+            }
+        }
+        Ok(())
     }
 
     /// Reads a table.
@@ -255,74 +202,34 @@ impl Table {
         }
     }
 
-    /// The record of a shape with a layout.
+    /// The record of a key.
     pub fn record(&self, key: &Key) -> Option<&Record> {
-        self.records.iter().find(|r| r.key() == *key)
+        self.records.iter().find(|r| r.of() == *key)
     }
 
-    /// The pair of a record, if it is what was measured.
-    pub fn tuning(&self, record: &Record) -> Result<MoeTuning, TableError> {
-        let tuning = record.tuning()?;
-        let now = digest(&tuning, self.target)?;
-        match now == record.kernels {
-            true => Ok(tuning),
+    /// The winner of a record of this suite, if it is what was measured.
+    ///
+    /// # Errors
+    /// Its variants do not exist, are not for its key, do not go together, or their emitted source has changed.
+    pub fn winner(&self, record: &Record, suite: &dyn Suite) -> Result<Candidate, TableError> {
+        let winner = record.winner(suite)?;
+        let now = digest(winner.variants(), self.target)?;
+        match now == record.digest {
+            true => Ok(winner),
             false => Err(TableError::Drifted {
-                key: Box::new(record.key()),
-                found: record.kernels.clone(),
+                key: Box::new(record.of()),
+                found: record.digest.clone(),
                 allowed: now,
             }),
         }
     }
 
-    /// Adds a record, or replaces that of the same key. Records are kept in the order of their shapes, those of a layout
-    /// together, in the order of tokens.
+    /// Adds a record, or replaces that of the same key. Records are kept in the order of their keys.
     pub fn insert(&mut self, record: Record) {
-        let key = |r: &Record| {
-            let s = r.shape;
-            (s.hidden, s.experts, s.topk, s.ranks, s.dtype.to_string(), r.layout.name(), s.tokens)
-        };
-        match self.records.binary_search_by_key(&key(&record), key) {
+        match self.records.binary_search_by_key(&record.of(), Record::of) {
             Ok(at) => self.records[at] = record,
             Err(at) => self.records.insert(at, record),
         }
-    }
-}
-
-impl Record {
-    /// What it is of.
-    pub fn key(&self) -> Key {
-        Key { shape: self.shape, layout: self.layout }
-    }
-
-    /// The winner, whether or not its kernels are still what was measured.
-    pub(super) fn tuning(&self) -> Result<MoeTuning, TableError> {
-        let key = || Box::new(self.key());
-        let variant = |e: NameError| TableError::Variant { key: key(), source: Box::new(e) };
-        let pair = |e: MoeError| TableError::Pair { key: key(), source: Box::new(e) };
-        let dispatch = Dispatch::parse_variant(&self.winner.dispatch).map_err(variant)?;
-        let combine = Combine::parse_variant(&self.winner.combine).map_err(variant)?;
-        if dispatch.layout != self.layout {
-            let allowed = format!("must be {}, as dispatch has it", dispatch.layout.name());
-            return Err(pair(MoeError::invalid("layout", self.layout.name(), allowed)));
-        }
-        let tuning = MoeTuning { dispatch, combine, split: false, round_trip: None };
-        tuning.check(&self.shape).map_err(pair)?;
-        Ok(tuning)
-    }
-}
-
-impl Pair {
-    /// The names of a pair.
-    pub fn of(tuning: &MoeTuning) -> Pair {
-        Pair { dispatch: tuning.dispatch.variant_name(), combine: tuning.combine.variant_name() }
-    }
-}
-
-impl Timed {
-    /// The names of a pair, with its time.
-    pub fn of(tuning: &MoeTuning, round_trip_us: Option<f64>) -> Timed {
-        let Pair { dispatch, combine } = Pair::of(tuning);
-        Timed { dispatch, combine, round_trip_us }
     }
 }
 

@@ -1,33 +1,9 @@
-use peerwarp_codegen::family::CudaArch;
+use std::path::Path;
 
+use super::super::example::{KEY, Pair, TARGET, pair, record, record_of, small, stranger_task};
+use super::super::record::Timed;
 use super::*;
-use crate::families::moe::RowDtype;
-
-const SHAPE: MoeShape =
-    MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
-const TARGET: Target = Target::Cuda(CudaArch::Sm90a);
-
-const KEY: Key = Key { shape: SHAPE, layout: Layout::Experts };
-
-pub(crate) fn record(key: Key) -> Record {
-    let default = key.defaults().unwrap();
-    let tuning = default.clone().small();
-    Record {
-        winner: Pair::of(&tuning),
-        kernels: digest(&tuning, TARGET).unwrap(),
-        measured: "2026-11-22".into(),
-        tried: 31,
-        layout: key.layout,
-        limit_us: Some(7.1),
-        shape: key.shape,
-        us: Times { round_trip: 18.25, dispatch: 12.5, combine: 9.75 },
-        default: Timed::of(&default, Some(20.5)),
-        model: Timed::of(&default, None),
-        made: Made { peerwarp: "0.1.0".into(), driver: "CUDA 13.0".into(), compiler: "nvrtc 13.0".into() },
-        pruned: [("illegal".into(), 12), ("registers".into(), 2)].into(),
-        refused: vec![Refusal { variant: "moe_dispatch_x".into(), reason: "does not end".into() }],
-    }
-}
+use crate::harness::tune::KeyValue;
 
 fn table() -> Table {
     let mut table = Table::new("NVIDIA H200", TARGET);
@@ -40,20 +16,14 @@ fn a_table_reads_as_it_was_written() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tuned").join("h200.toml");
     let mut table = table();
-    table.insert(record(Key::by_token(MoeShape { tokens: 8, ..SHAPE })));
+    let task = stranger_task(64);
+    table.insert(record(KEY.slots().tokens(8)));
+    table.insert(Record { model: None, limit_us: None, ..record_of(&task, &small(&task.defaults)) });
     table.write(&path).unwrap();
     assert_eq!(Table::read(&path).unwrap(), table);
     let mut text = table.text();
     // Kernels change; the form should not.
-    for record in &table.records {
-        text = text.replace(&record.kernels, "DIGEST");
-        for name in [&record.winner.dispatch, &record.default.dispatch] {
-            text = text.replace(name, "DISPATCH");
-        }
-        for name in [&record.winner.combine, &record.default.combine] {
-            text = text.replace(name, "COMBINE");
-        }
-    }
+    table.records.iter().for_each(|record| text = text.replace(&record.digest, "DIGEST"));
     insta::assert_snapshot!("table", text);
     // Nothing else is left there.
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1);
@@ -62,82 +32,130 @@ fn a_table_reads_as_it_was_written() {
 #[test]
 fn records_are_kept_in_order_and_once() {
     let mut table = table();
-    for tokens in [64, 8, 4] {
-        table.insert(Record { tried: tokens, ..record(KEY.with_tokens(tokens)) });
+    for tokens in [64, 8, 16] {
+        table.insert(Record { tried: tokens, ..record(KEY.tokens(tokens)) });
     }
-    let tokens: Vec<u32> = table.records.iter().map(|r| r.shape.tokens).collect();
-    assert_eq!(tokens, [4, 8, 64]);
-    assert_eq!(table.record(&KEY).unwrap().tried, 4);
+    let tokens: Vec<_> = table.records.iter().map(|r| r.key["tokens"].clone()).collect();
+    assert_eq!(tokens, [8, 16, 64].map(KeyValue::Number));
+    assert_eq!(table.record(&KEY.of()).unwrap().tried, 16);
 }
 
 #[test]
-fn a_shape_has_a_record_for_each_layout() {
+fn every_key_of_every_suite_has_a_record() {
     let mut table = table();
-    let token = Key::by_token(SHAPE);
-    assert_eq!(table.record(&token), None);
-    table.insert(Record { tried: 7, ..record(token) });
-    table.insert(record(KEY.with_tokens(8)));
-    let keys: Vec<Key> = table.records.iter().map(Record::key).collect();
-    assert_eq!(keys, [KEY, KEY.with_tokens(8), token]);
-    assert_eq!((table.record(&KEY).unwrap().tried, table.record(&token).unwrap().tried), (31, 7));
-    for key in [KEY, token] {
-        let tuning = table.tuning(table.record(&key).unwrap()).unwrap();
-        assert_eq!(Key::of(&tuning.dispatch), key);
+    let (slots, task) = (KEY.slots(), stranger_task(64));
+    assert_eq!(table.record(&slots.of()), None);
+    table.insert(record_of(&task, &small(&task.defaults)));
+    table.insert(Record { tried: 7, ..record(slots) });
+    table.insert(record(KEY.tokens(64)));
+    let keys: Vec<Key> = table.records.iter().map(Record::of).collect();
+    assert_eq!(keys, [KEY.of(), KEY.tokens(64).of(), slots.of(), task.key()]);
+    assert_eq!([KEY, slots].map(|key| table.record(&key.of()).unwrap().tried), [31, 7]);
+    for key in [KEY, slots] {
+        let winner = table.winner(table.record(&key.of()).unwrap(), &Pair).unwrap();
+        assert_eq!(Key::of("pair", winner.variants()), key.of());
     }
-    // Again: instead of the one of its layout.
-    table.insert(Record { tried: 9, ..record(token) });
-    assert_eq!(table.records.len(), 3);
-    assert_eq!((table.record(&KEY).unwrap().tried, table.record(&token).unwrap().tried), (31, 9));
+    table.winner(table.record(&task.key()).unwrap(), task.suite).unwrap();
+    // Again: instead of the one of its key.
+    table.insert(Record { tried: 9, ..record(slots) });
+    assert_eq!(table.records.len(), 4);
+    assert_eq!([KEY, slots].map(|key| table.record(&key.of()).unwrap().tried), [31, 9]);
 }
 
 #[test]
 fn other_versions_and_what_is_no_table_are_refused() {
-    let said = |text: &str| Table::parse(text, "t.toml").unwrap_err().to_string();
+    let error = |text: &str| Table::parse(text, "t.toml").unwrap_err().to_string();
     let text = table().text();
     assert_eq!(
-        said(&text.replace("schema = 2", "schema = 1\nnew = 3")),
-        "schema = 1: must be 2, the version that this program reads; tune anew"
+        error(&text.replace("schema = 3", "schema = 2\nnew = 3")),
+        "schema = 2: must be 3, the version that this program reads; tune anew"
     );
-    assert!(said("device = \"x\"").contains("t.toml: not a table of tuned kernels: `schema`"));
-    assert!(said("schema = [").contains("t.toml: not a table"));
-    let unknown = said(&text.replace("tried = 31", "tried = 31\nspeed = 9"));
+    assert!(error("device = \"x\"").contains("t.toml: not a table of tuned kernels: `schema`"));
+    assert!(error("schema = [").contains("t.toml: not a table"));
+    let unknown = error(&text.replace("tried = 31", "tried = 31\nspeed = 9"));
     assert!(unknown.contains("unknown field `speed`"), "{unknown}");
-    let target = said(&text.replace("cuda:sm_90a", "cuda:sm_91"));
+    let target = error(&text.replace("cuda:sm_90a", "cuda:sm_91"));
     assert!(target.contains("cuda:sm_91") && target.contains("cuda:{sm_80|"), "{target}");
     let missing = Table::read(Path::new("no/such/table.toml")).unwrap_err().to_string();
     assert!(missing.starts_with("no/such/table.toml: "), "{missing}");
 }
 
 #[test]
+fn values_that_make_no_sense_are_refused() {
+    let text = table().text();
+    let digest = &table().records[0].digest;
+    for (from, to, expected) in [
+        ("us = 18.25", "us = nan", "us = NaN: must be a number of microseconds greater than 0"),
+        ("us = 18.25", "us = inf", "us = inf: must be"),
+        ("us = 20.5", "us = -1.0", "default.us = -1: must be"),
+        ("limit_us = 7.1", "limit_us = 0.0", "limit_us = 0: must be"),
+        ("put = 12.5", "put = -inf", "metrics.put = -inf: must be"),
+        ("device = \"NVIDIA H200\"", "device = \" \"", "device = \" \": must be the name of GPUs"),
+        ("2026-11-22", "../x", "measured = ../x: must be a day"),
+        ("2026-11-22", "2026-02-30", "measured = 2026-02-30: must be a day"),
+        (digest, "0123", "digest = 0123: must be 64 hexadecimal digits"),
+        ("suite = \"pair\"", "suite = \"\"", "suite = : must be something"),
+        ("tokens = 16", "tokens = 1.5", "t.toml: not a table"),
+    ] {
+        assert!(text.contains(from), "{from}");
+        let error = Table::parse(&text.replace(from, to), "t.toml").unwrap_err().to_string();
+        assert!(error.contains(expected), "{from} as {to}: {error}");
+    }
+    let double = format!("{text}\n{}", &text[text.find("[[record]]").unwrap()..]);
+    let error = Table::parse(&double, "t.toml").unwrap_err();
+    assert!(matches!(error, TableError::Double { .. }), "{error}");
+    let mut one = table();
+    one.records[0].default.variants.remove("get");
+    let error = Table::parse(&one.text(), "t.toml").unwrap_err().to_string();
+    assert!(error.contains("families of default = put: must be get, put"), "{error}");
+}
+
+#[test]
 fn tables_of_other_devices_are_foreign() {
     let table = table();
     table.check_device("NVIDIA H200", TARGET).unwrap();
-    let said = |device, target| table.check_device(device, target).unwrap_err().to_string();
+    let error = |device, target| table.check_device(device, target).unwrap_err().to_string();
     assert_eq!(
-        said("NVIDIA H100", TARGET),
+        error("NVIDIA H100", TARGET),
         "device = NVIDIA H200: the table is of another device, it must be NVIDIA H100"
     );
-    let other = Target::Cuda(CudaArch::Sm90);
-    assert!(said("NVIDIA H200", other).starts_with("target = cuda:sm_90a: "));
+    let other: Target = "cuda:sm_90".parse().unwrap();
+    assert!(error("NVIDIA H200", other).starts_with("target = cuda:sm_90a: "));
 }
 
 #[test]
 fn records_of_other_kernels_have_drifted() {
     let table = table();
     let record = &table.records[0];
-    assert_eq!(Pair::of(&table.tuning(record).unwrap()), record.winner);
-    let said = |record: Record| table.tuning(&record).unwrap_err();
-    let drifted = said(Record { kernels: "0123".into(), ..record.clone() });
-    assert!(matches!(&drifted, TableError::Drifted { found, .. } if found == "0123"));
+    assert_eq!(table.winner(record, &Pair).unwrap(), small(&pair(KEY)));
+    let error = |record: Record| table.winner(&record, &Pair).unwrap_err();
+    let zeros = "0".repeat(64);
+    let drifted = error(Record { digest: zeros.clone(), ..record.clone() });
+    assert!(matches!(&drifted, TableError::Drifted { found, .. } if *found == zeros));
     let text = drifted.to_string();
-    assert!(text.contains("kernels = 0123") && text.contains(&record.kernels), "{text}");
-    // A variant that does not exist any more, and one that is of another shape.
+    assert!(text.contains(&format!("digest = {zeros}")) && text.contains(&record.digest), "{text}");
+    // A variant that does not exist any more, of the winner and of what it was compared with.
     let mut gone = record.clone();
-    gone.winner.combine += "_tma";
-    assert!(matches!(said(gone), TableError::Variant { .. }));
-    let other = Record { shape: MoeShape { tokens: 8, ..SHAPE }, ..record.clone() };
-    assert!(matches!(said(other), TableError::Pair { .. }));
-    let other = said(Record { layout: Layout::Tokens, ..record.clone() });
-    assert!(matches!(other, TableError::Pair { .. }));
-    assert!(other.to_string().contains("layout tokens: layout = tokens: must be experts"), "{other}");
+    *gone.variants.get_mut("get").unwrap() += "_tma";
+    assert!(matches!(error(gone), TableError::Variant { .. }));
+    let mut gone = record.clone();
+    *gone.default.variants.get_mut("get").unwrap() += "_tma";
+    assert!(matches!(error(gone), TableError::Variant { .. }));
+    // One of another key, of another family, and two that do not go together.
+    let mut other = record.clone();
+    other.key.insert("tokens".into(), KeyValue::Number(8));
+    let text = error(other).to_string();
+    assert!(text.contains("key.tokens = 8: must be 16, as its variants have it"), "{text}");
+    let mut other = record.clone();
+    other.key.insert("hook".into(), KeyValue::Name("none".into()));
+    assert!(error(other).to_string().contains("key.hook = none: must be no field"));
+    let put = [("put".to_owned(), "put_h64".to_owned()), ("stranger".to_owned(), "x".to_owned())];
+    let stranger = Timed { variants: put.into(), us: None };
+    let text = error(Record { default: stranger, ..record.clone() }).to_string();
+    assert!(text.contains("family = stranger: must be one of put, get"), "{text}");
+    let mut apart = record.clone();
+    let get = apart.variants.get_mut("get").unwrap();
+    *get = get.replace("_dedup_", "_nodedup_");
+    let text = error(apart).to_string();
+    assert!(text.contains("dedup"), "{text}");
 }

@@ -1,13 +1,7 @@
-use peerwarp_codegen::family::{Choice as _, CudaArch, Target};
-
+use super::example::{KEY, Pair, PairKey, TARGET, pair, small, stranger_task, value};
 use super::fake::Fake;
 use super::*;
-use crate::families::moe::kernels::Layout;
-use crate::families::moe::{MoeShape, RowDtype};
-
-const SHAPE: MoeShape =
-    MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 16, ranks: 2, dtype: RowDtype::Bf16 };
-const TARGET: Target = Target::Cuda(CudaArch::Sm90a);
+use crate::harness::workload::Given;
 
 #[derive(Default)]
 struct Seen {
@@ -31,42 +25,40 @@ fn options() -> Options {
     Options { trials: 20, budget: None, force: false, made }
 }
 
-const KEY: Key = Key { shape: SHAPE, layout: Layout::Experts };
-
-fn keys() -> Vec<Key> {
-    [8, 16].map(|tokens| KEY.with_tokens(tokens)).into()
+fn tasks() -> Vec<Task> {
+    [8, 16].map(|tokens| KEY.tokens(tokens).task()).into()
 }
 
 fn run(table: &mut Table, fake: &mut Fake, options: &Options, seen: &mut Seen) -> Vec<Outcome> {
-    tune(&keys(), table, fake, options, seen).unwrap()
+    tune(&tasks(), table, fake, options, seen).unwrap()
 }
 
 fn fake() -> Fake {
-    Fake::new(MoeTuning::defaults(&SHAPE).unwrap().small())
+    Fake::new(small(&pair(KEY)))
 }
 
 #[test]
-fn every_shape_gets_a_record_that_is_kept_at_once() {
+fn every_task_gets_a_record_that_is_kept_at_once() {
     let (mut table, mut fake, mut seen) = (Table::new("A", TARGET), fake(), Seen::default());
     let outcomes = run(&mut table, &mut fake, &options(), &mut seen);
     assert_eq!(seen.kept.iter().map(|t| t.records.len()).collect::<Vec<_>>(), [1, 2]);
     assert_eq!(seen.kept[1], table);
     assert!(seen.progress.windows(2).all(|w| w[0] <= w[1]), "{:?}", seen.progress);
     assert!(seen.progress.iter().all(|part| (0.0..=1.0).contains(part)));
-    let record = table.record(&KEY).unwrap();
-    table.tuning(record).unwrap();
+    let record = table.record(&KEY.of()).unwrap();
+    table.winner(record, &Pair).unwrap();
     assert_eq!((record.tried, record.limit_us), (20, Some(7.5)));
-    assert!(record.us.round_trip < record.default.round_trip_us.unwrap());
+    assert!(record.us < record.default.us.unwrap());
     assert!(record.measured.starts_with("20") && record.measured.len() == 10, "{}", record.measured);
     let End::Tuned { trials, run_off, .. } = &outcomes[1].end else { panic!("{outcomes:?}") };
     assert_eq!(trials.len(), 20);
-    assert!(run_off.len() >= 2 && run_off[0].dispatch == record.default.dispatch);
+    assert!(run_off.len() >= 2 && run_off[0].variants == record.default.variants);
     // What won for 8 tokens is where the search for 16 begins: right after the default.
-    let first = table.record(&KEY.with_tokens(8)).unwrap().tuning().unwrap();
-    let (d, c) = &fake.asked[21];
-    let moved = &lookup::alike(&table, &KEY)[0];
-    assert_eq!((d, c), (&Pair::of(moved).dispatch, &Pair::of(moved).combine));
-    assert_eq!(moved.dispatch.warps, first.dispatch.warps);
+    let first = table.record(&KEY.tokens(8).of()).unwrap().winner(&Pair).unwrap();
+    let moved = &lookup::alike(&table, &KEY.task())[0];
+    assert_eq!(&fake.asked[21], moved);
+    assert_eq!(value(&moved.variants()[0], "warps"), value(&first.variants()[0], "warps"));
+    assert_eq!(record.metrics.keys().collect::<Vec<_>>(), ["get", "put"]);
 }
 
 #[test]
@@ -82,18 +74,21 @@ fn what_is_there_is_skipped_unless_forced_or_drifted() {
     table.records.pop();
     let outcomes = run(&mut table, &mut fake(), &options(), &mut seen);
     assert_eq!(skipped(&outcomes), [true, false]);
-    table.records[0].kernels = "0123".into();
+    table.records[0].digest = "0".repeat(64);
     let outcomes = run(&mut table, &mut fake(), &options(), &mut seen);
     assert_eq!(skipped(&outcomes), [false, true]);
-    table.tuning(&table.records[0]).unwrap();
+    table.winner(&table.records[0], &Pair).unwrap();
     let forced = Options { force: true, ..options() };
     assert_eq!(skipped(&run(&mut table, &mut fake(), &forced, &mut seen)), [false, false]);
 }
 
 #[test]
-fn a_shape_that_fails_does_not_end_the_run() {
+fn a_task_that_fails_does_not_end_the_run() {
     let (mut table, mut fake, mut seen) = (Table::new("A", TARGET), fake(), Seen::default());
-    fake.refuses = Box::new(|t| (t.dispatch.tokens == 8).then(|| (None, "does not compile".into())));
+    fake.refuses = Box::new(|c| {
+        let few = c.names()[0].contains("_t8_");
+        few.then(|| (None, "does not compile".into()))
+    });
     let outcomes = run(&mut table, &mut fake, &options(), &mut seen);
     assert!(matches!(&outcomes[0].end, End::Failed { reason } if reason.contains("does not compile")));
     assert!(matches!(&outcomes[1].end, End::Tuned { .. }));
@@ -101,21 +96,22 @@ fn a_shape_that_fails_does_not_end_the_run() {
 }
 
 #[test]
-fn layouts_of_a_shape_are_tuned_apart() {
+fn keys_that_differ_in_more_than_covering_fields_are_tuned_apart() {
     let (mut table, mut fake, mut seen) = (Table::new("A", TARGET), fake(), Seen::default());
-    let token = Key::by_token(SHAPE);
-    let outcomes = tune(&[KEY, token], &mut table, &mut fake, &options(), &mut seen).unwrap();
-    assert_eq!(outcomes.iter().map(|o| o.key).collect::<Vec<_>>(), [KEY, token]);
-    for (half, key) in fake.asked.chunks(20).zip([KEY, token]) {
-        let layout = format!("_{}_", key.layout.name());
-        assert!(half.iter().all(|(d, c)| d.contains(&layout) && c.contains(&layout)), "{half:?}");
-        let record = table.record(&key).unwrap();
-        assert_eq!(Key::of(&table.tuning(record).unwrap().dispatch), key);
-        assert_eq!(record.default.dispatch, Pair::of(&key.defaults().unwrap()).dispatch);
+    let (keys, tasks) = ([KEY, KEY.slots()], [KEY.task(), KEY.slots().task()]);
+    let outcomes = tune(&tasks, &mut table, &mut fake, &options(), &mut seen).unwrap();
+    assert_eq!(outcomes.iter().map(|o| o.key.clone()).collect::<Vec<_>>(), keys.map(PairKey::of));
+    assert_eq!(fake.started, keys.map(PairKey::of));
+    for (half, key) in fake.asked.chunks(20).zip(keys) {
+        let layout = format!("_{}_", key.layout);
+        assert!(half.iter().all(|c| c.names().iter().all(|name| name.contains(&layout))), "{half:?}");
+        let record = table.record(&key.of()).unwrap();
+        assert_eq!(Key::of("pair", table.winner(record, &Pair).unwrap().variants()), key.of());
+        assert_eq!(record.default.variants, record::names(&pair(key)));
     }
     // One that is there says nothing of the other.
-    table.records.retain(|r| r.layout == Layout::Experts);
-    let outcomes = tune(&[KEY, token], &mut table, &mut fake, &options(), &mut seen).unwrap();
+    table.records.retain(|r| r.of() == KEY.of());
+    let outcomes = tune(&tasks, &mut table, &mut fake, &options(), &mut seen).unwrap();
     assert!(matches!(outcomes[0].end, End::Skipped) && matches!(outcomes[1].end, End::Tuned { .. }));
 }
 
@@ -154,10 +150,34 @@ fn time_that_a_run_off_takes_is_kept_for_it() {
 }
 
 #[test]
-fn a_key_without_legal_defaults_fails_alone() {
+fn a_task_whose_defaults_do_not_go_together_fails_alone() {
     let (mut table, mut seen) = (Table::new("A", TARGET), Seen::default());
-    let bad = Key::by_token(MoeShape { hidden: 12, ..SHAPE });
-    let outcomes = tune(&[bad, KEY], &mut table, &mut fake(), &options(), &mut seen).unwrap();
-    assert!(matches!(&outcomes[0].end, End::Failed { reason } if reason.contains("hidden = 12")));
+    let [put, get] = [pair(KEY), pair(KEY.tokens(8))].map(|c| c.variants().to_vec());
+    let bad = Task::new(&Pair, [put[0].clone(), get[1].clone()], Given::new());
+    let outcomes = tune(&[bad, KEY.task()], &mut table, &mut fake(), &options(), &mut seen).unwrap();
+    assert!(matches!(&outcomes[0].end, End::Failed { reason } if reason.contains("tokens must be the same")));
     assert!(matches!(outcomes[1].end, End::Tuned { .. }));
+}
+
+#[test]
+fn a_strangers_family_is_tuned_and_found_again_beside_other_suites() {
+    let (mut table, mut seen) = (Table::new("A", TARGET), Seen::default());
+    run(&mut table, &mut fake(), &options(), &mut seen);
+    let task = stranger_task(640);
+    let best = small(&task.defaults);
+    let mut fake = Fake::new(best.clone());
+    let outcomes = tune(&[task.clone()], &mut table, &mut fake, &options(), &mut seen).unwrap();
+    let End::Tuned { record, .. } = &outcomes[0].end else { panic!("{outcomes:?}") };
+    assert_eq!((record.suite.as_str(), &record.model), ("stranger", &None));
+    assert_eq!(Key::to_string(&record.of()), "stranger: elements 640, ranks 2");
+    assert_eq!(table.records.len(), 3);
+    let table = Table::parse(&table.text(), "t.toml").unwrap();
+    let tuned = Tuned::new(table);
+    let found = tuned.find(task.suite, task.defaults.variants()).unwrap();
+    assert_eq!((Candidate::new(found.variants), found.by), (best, Choice::Tuned));
+    // None of its fields covers: another key has nothing.
+    assert!(tuned.find(task.suite, stranger_task(641).defaults.variants()).is_none());
+    assert_eq!(tuned.winners(&Pair).count(), 2);
+    assert_eq!(tuned.check(&[&Pair]).unwrap(), ["stranger"]);
+    assert_eq!(tuned.check(&[&Pair, task.suite]).unwrap(), [""; 0]);
 }

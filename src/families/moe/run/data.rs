@@ -5,7 +5,6 @@ use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
-use super::Errors;
 use crate::families::moe::SCALE_BLOCK;
 use crate::families::moe::kernels::{Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
@@ -151,17 +150,6 @@ impl Round {
     /// What the expert makes of a row of a rank.
     pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
         expert_output(&self.shape, &self.tokens, rank, entry)
-    }
-
-    /// How the combined rows of a rank compare; `got` may have more bytes than that.
-    pub fn errors(&self, number: usize, rank: u32, got: &[u8]) -> Errors {
-        let (want, in_order) = (&self.out[rank as usize], &self.in_order[rank as usize]);
-        let (dtype, hidden) = (self.shape.dtype.combined(), self.shape.hidden as usize);
-        let values = |bytes: &[u8]| elements::decode(dtype, bytes);
-        let (got, want, in_order) = (values(&got[..want.len()]), values(want), values(in_order));
-        let place =
-            |i: usize| format!("round {number}, rank {rank}, token {}, element {}", i / hidden, i % hidden);
-        Errors::of(&got, &want, &in_order, hidden, place)
     }
 
     /// The scales of a row after dispatch.

@@ -3,7 +3,6 @@
 use bytemuck::cast_slice;
 
 use super::data::Round;
-use super::io::combined_row_bytes;
 use crate::families::moe::kernels::{Hook, Layout};
 use crate::families::moe::reference::{self, Entry};
 use crate::harness::elements;
@@ -157,7 +156,9 @@ impl Round {
     pub(super) fn dispatched_row_bytes(&self) -> (usize, usize) {
         match self.way.hook {
             Hook::None => (self.shape.row_bytes() as usize, 4 * self.shape.scales() as usize),
-            Hook::Expert | Hook::Custom => (combined_row_bytes(&self.shape) as usize, 0),
+            Hook::Expert | Hook::Custom => {
+                ((self.shape.hidden * self.shape.dtype.combined().bytes()) as usize, 0)
+            }
         }
     }
 }

@@ -30,7 +30,7 @@ pub struct MoeRounds {
     one_launch: bool,
     rounds: u32,
     /// What the reference says, once it is asked.
-    reference: OnceLock<Arc<[Round]>>,
+    reference: Arc<OnceLock<Arc<[Round]>>>,
 }
 
 impl MoeRounds {
@@ -71,7 +71,7 @@ impl MoeRounds {
         if rounds == 0 {
             return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
         }
-        let (problem, reference) = (problem.clone(), OnceLock::new());
+        let (problem, reference) = (problem.clone(), Arc::default());
         Ok(MoeRounds { problem, way, launches, dispatches, one_launch, rounds, reference })
     }
 
@@ -79,6 +79,15 @@ impl MoeRounds {
     pub fn reference(&self) -> &Arc<[Round]> {
         let round = |i| Round::new(&self.problem, self.way, i);
         self.reference.get_or_init(|| (0..self.rounds).map(round).collect())
+    }
+
+    /// The same, with what the reference says shared with rounds of the same problem, whoever computes it first.
+    #[must_use]
+    pub fn like(mut self, other: &MoeRounds) -> MoeRounds {
+        if (&self.problem, self.way, self.rounds) == (&other.problem, other.way, other.rounds) {
+            self.reference = Arc::clone(&other.reference);
+        }
+        self
     }
 
     /// What the routing demands.

@@ -1,10 +1,36 @@
+use super::super::kernels::{Hook, Protocol};
+use super::super::tuned::MoePair;
 use super::*;
 use crate::families::moe::RowDtype;
-use crate::families::moe::kernels::{Hook, Protocol};
-use crate::harness::tune::Key;
+use crate::harness::tune::{Candidate, Key, KeyValue, space};
+use crate::harness::workload::Suite as _;
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 7168, experts: 256, topk: 8, tokens: 128, ranks: 8, dtype: RowDtype::Bf16 };
+
+/// What a pair takes, or can take at least: dispatch, and combine.
+struct Pair {
+    dispatch: f64,
+    combine: f64,
+}
+
+fn variants(tuning: &MoeTuning) -> [Variant; 2] {
+    [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()]
+}
+
+fn times(model: &Model, tuning: &MoeTuning) -> Pair {
+    let times = model.times(&variants(tuning));
+    Pair { dispatch: times[0], combine: times[1] }
+}
+
+fn least(model: &Model, tuning: &MoeTuning) -> Pair {
+    let least = model.least(&variants(tuning));
+    Pair { dispatch: least[0], combine: least[1] }
+}
+
+fn best(model: &Model, from: &Candidate) -> Candidate {
+    space::best(model, &components(), from)
+}
 
 fn defaults(shape: MoeShape) -> MoeTuning {
     MoeTuning::defaults(&shape).unwrap()
@@ -29,12 +55,12 @@ fn more_to_send_takes_longer_and_nothing_is_faster_than_its_limit() {
     for tokens in [1, 8, 64, 128, 4096] {
         let shape = MoeShape { tokens, ..SHAPE };
         let (model, tuning) = (Model::new(shape), defaults(shape));
-        let (times, least) = (model.times(&tuning), model.least(&tuning));
-        assert!(times.dispatch > last, "{tokens} tokens: {times:?}");
-        assert!(times.dispatch > least.dispatch && times.combine > least.combine);
+        let (times, least_us) = (times(&model, &tuning), least(&model, &tuning));
+        assert!(times.dispatch > last, "{tokens} tokens: {} us", times.dispatch);
+        assert!(times.dispatch > least_us.dispatch && times.combine > least_us.combine);
         last = times.dispatch;
         let plain = tuning.with_dedup(false);
-        assert!(model.least(&plain).dispatch >= least.dispatch);
+        assert!(least(&model, &plain).dispatch >= least_us.dispatch);
     }
 }
 
@@ -42,13 +68,13 @@ fn more_to_send_takes_longer_and_nothing_is_faster_than_its_limit() {
 fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
     for tokens in [1, 128] {
         let shape = MoeShape { tokens, ..SHAPE };
-        let (model, from) = (Model::new(shape), defaults(shape));
-        let best = model.best(&from);
-        best.check(&shape).unwrap();
-        let sum = |t: &MoeTuning| model.times(t).dispatch + model.times(t).combine;
-        assert!(sum(&best) <= sum(&from));
+        let (model, from) = (Model::new(shape), Candidate::new(variants(&defaults(shape))));
+        let found = best(&model, &from);
+        components().check(found.variants()).unwrap();
+        let sum = |c: &Candidate| model.times(c.variants()).iter().sum::<f64>();
+        assert!(sum(&found) <= sum(&from));
         // And nothing around it is better.
-        assert_eq!(model.best(&best), best);
+        assert_eq!(best(&model, &found), found);
     }
 }
 
@@ -57,14 +83,14 @@ fn registers_limit_what_is_in_flight() {
     let model = Model::new(SHAPE);
     let mut tuning = defaults(SHAPE);
     (tuning.combine.warps, tuning.combine.vectors) = (16, 8);
-    assert!(!model.fits(&tuning).1);
+    assert!(!model.fits(&variants(&tuning))[1]);
     tuning.combine.warps = 8;
-    assert!(model.fits(&tuning).1);
+    assert!(model.fits(&variants(&tuning))[1]);
 }
 
 /// A pair by token, with values for the fields that model terms are about.
 fn by_token(shape: MoeShape, protocol: Protocol) -> MoeTuning {
-    Key::by_token(shape).defaults().unwrap().with_protocol(protocol)
+    MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap().with_protocol(protocol)
 }
 
 #[test]
@@ -103,15 +129,15 @@ fn the_index_is_beside_the_rows_and_waits_for_all_records() {
     // Of one token it is what takes longest: the rows may take as long as they like until they take longer.
     let mut slower = packets.clone();
     slower.dispatch.vectors = if packets.dispatch.vectors == 1 { 2 } else { 1 };
-    assert_close(model.dispatch(&packets), model.dispatch(&slower));
+    assert_close(model.dispatch(&packets.dispatch), model.dispatch(&slower.dispatch));
     let index = model.index(&packets.dispatch);
     assert_close(index, COSTS.bases_us + 3.0 * COSTS.look_us);
     // Of many it is what ends first.
     let model = Model::new(SHAPE);
     let mut tuning = by_token(SHAPE, Protocol::Packets);
-    let before = model.dispatch(&tuning);
+    let before = model.dispatch(&tuning.dispatch);
     tuning.dispatch.recv_blocks = 2;
-    assert!(model.dispatch(&tuning) > before + 1.0);
+    assert!(model.dispatch(&tuning.dispatch) > before + 1.0);
     // More entries than the warps of its block look at in one turn take another one.
     let mut many = tuning.dispatch.clone();
     (many.tokens, many.chunk, many.warps) = (4096, 32, 2);
@@ -129,7 +155,7 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
     let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
     // Two rows are in flight at once, of eight entries.
     let loads = 4.0 * Fields(&expert.combine).local_us(&COSTS);
-    assert_close(model.combine(&expert) - model.combine(&token), turns * loads);
+    assert_close(model.combine(&expert.combine) - model.combine(&token.combine), turns * loads);
 }
 
 #[test]
@@ -140,7 +166,7 @@ fn blocks_send_no_more_than_a_multiprocessor_stores() {
     let sending = |blocks: u32| {
         let mut dispatch = tuning.clone();
         dispatch.dispatch.send_blocks = blocks;
-        model.dispatch(&dispatch)
+        model.dispatch(&dispatch.dispatch)
     };
     // 676 rows of 14 KiB at 40 GB/s, by one block or by two.
     let stored = model.rows(true) * 14336.0 / 40e3;
@@ -152,11 +178,58 @@ fn blocks_send_no_more_than_a_multiprocessor_stores() {
 #[test]
 fn what_it_would_take_has_the_layout_that_was_asked_for() {
     for tokens in [1, 128] {
-        let key = Key::by_token(MoeShape { tokens, ..SHAPE });
-        let best = Model::new(key.shape).best(&key.defaults().unwrap());
-        best.check(&key.shape).unwrap();
-        assert_eq!(Key::of(&best.dispatch), key);
+        let shape = MoeShape { tokens, ..SHAPE };
+        let from =
+            Candidate::new(variants(&MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap()));
+        let found = best(&Model::new(shape), &from);
+        components().check(found.variants()).unwrap();
+        assert_eq!(Key::of("moe", found.variants()), Key::of("moe", from.variants()));
     }
+}
+
+#[test]
+fn steps_change_what_both_have_to_agree_on_in_both() {
+    let shape = MoeShape { hidden: 1024, experts: 32, topk: 4, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
+    for layout in [Layout::Experts, Layout::Tokens] {
+        let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
+        let from = Candidate::new(variants(&tuning));
+        let (steps, illegal) = space::steps(&components(), &from);
+        assert!(steps.len() >= 20 && illegal > 0, "{}", steps.len());
+        for step in &steps {
+            components().check(step.to.variants()).unwrap();
+            assert_eq!(Key::of("moe", step.to.variants()), Key::of("moe", from.variants()));
+        }
+        // Rows by token go once to each rank.
+        let dedup = steps.iter().filter(|s| s.to.variants().iter().any(|v| !is_dedup(v)));
+        let dedup: Vec<_> = dedup.map(|s| s.changed.clone()).collect();
+        assert_eq!(dedup, if layout == Layout::Experts { vec![vec![0, 1]] } else { vec![] });
+    }
+}
+
+fn is_dedup(variant: &Variant) -> bool {
+    dispatch(variant).map_or(true, |d| d.dedup) && combine(variant).map_or(true, |c| c.dedup)
+}
+
+#[test]
+fn keys_have_what_only_one_of_the_two_is_for_by_its_name() {
+    let key = |dtype| Key::of("moe", &variants(&defaults(MoeShape { dtype, ..SHAPE })));
+    let name = |name: &str| Some(KeyValue::Name(name.to_owned()));
+    let bf16 = key(RowDtype::Bf16).fields;
+    assert_eq!((bf16.get("dtype").cloned(), bf16.get("hook").cloned()), (name("bf16"), name("none")));
+    let fp8 = key(RowDtype::Fp8).fields;
+    assert_eq!(fp8.get("dtype"), None);
+    let dtypes = ["moe_dispatch.dtype", "moe_combine.dtype"].map(|field| fp8.get(field).cloned());
+    assert_eq!(dtypes, [name("fp8"), name("bf16")]);
+}
+
+/// A change of kernels makes what was measured of no use: the table is to be made anew, or to lose those records.
+#[test]
+fn embedded_tables_have_not_drifted() {
+    let target = "cuda:sm_90a".parse().unwrap();
+    let tuned = crate::harness::tune::Tuned::builtin("NVIDIA H200", target).unwrap();
+    assert!(tuned.table().records.iter().any(|record| record.suite == MoePair.name()));
+    tuned.check(&[&MoePair]).unwrap_or_else(|e| panic!("generated/tuned/h200.toml: {e}"));
+    assert_eq!(crate::harness::tune::Tuned::named("h200", &[&MoePair]).unwrap(), tuned);
 }
 
 fn assert_close(a: f64, b: f64) {

@@ -1,4 +1,4 @@
-//! What a pair of kernels should take, without running it: good enough to rank candidates and to leave out hopeless ones.
+//! What dispatch and combine should take, without running it: good enough to rank candidates and to leave out hopeless ones.
 //!
 //! Times in microseconds, each a sum of what has to happen one after the other:
 //!
@@ -30,16 +30,42 @@
 //! fields are asked for by their names: a field that is not known here makes no difference, so that what differs in it is
 //! always measured. [`Costs`] says where the numbers come from.
 
-use peerwarp_codegen::device::Device;
-use peerwarp_codegen::family::{Family, Value};
+use peerwarp_codegen::family::{Family, Value, Variant};
 
-use crate::families::moe::MoeShape;
-use crate::families::moe::kernels::{Dispatch, Layout};
-use crate::families::moe::run::MoeTuning;
-use crate::families::moe::work::ROUTING_US;
+use super::MoeShape;
+use super::kernels::{Combine, Dispatch, Layout};
+use super::run::MoeTuning;
+use super::work::ROUTING_US;
 use crate::harness::bench::{H200, Limits};
+use crate::harness::tune::{Components, CostModel};
 
-use super::measure::Alone;
+/// How dispatch and combine are tuned: fields that have to agree, in both.
+pub fn components() -> Components {
+    Components { together: Some(together) }
+}
+
+/// The model for the shape of these variants; none if there is no dispatch among them, which says the shape.
+pub fn model(variants: &[Variant]) -> Option<Box<dyn CostModel>> {
+    let dispatch = variants.iter().find_map(dispatch)?;
+    Some(Box::new(Model::new(dispatch.shape())))
+}
+
+/// Whether a dispatch and a combine go together.
+fn together(variants: &[Variant]) -> Result<(), String> {
+    let (d, c) = (variants.iter().find_map(dispatch), variants.iter().find_map(combine));
+    let Some((dispatch, combine)) = d.zip(c) else { return Ok(()) };
+    let tuning =
+        MoeTuning { dispatch: dispatch.clone(), combine: combine.clone(), split: false, round_trip: None };
+    tuning.check(&dispatch.shape()).map_err(|e| e.to_string())
+}
+
+fn dispatch(variant: &Variant) -> Option<&Dispatch> {
+    variant.as_any().downcast_ref()
+}
+
+fn combine(variant: &Variant) -> Option<&Combine> {
+    variant.as_any().downcast_ref()
+}
 
 /// What the parts of a kernel take, in microseconds.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -94,10 +120,7 @@ pub const COSTS: Costs = Costs {
     entry_us: 0.07,
     record_us: 0.33,
     bases_us: 1.5,
-    sent_gbps: match H200_SM.sm_store_gbps {
-        Some(gbps) => gbps,
-        None => panic!("it was measured"),
-    },
+    sent_gbps: 40.0,
     block_us: 0.003,
     registers: 40,
     moved_registers: 8,
@@ -108,8 +131,9 @@ pub const COSTS: Costs = Costs {
 const INDEXED: u32 = 128;
 const INDEX_LOADS: f64 = 3.0;
 
-/// What the costs were measured on.
-const H200_SM: Device = Device::measured();
+/// Registers of a multiprocessor, and of a thread at most.
+const REGISTERS: u32 = 65536;
+const MOST_REGISTERS: u32 = 255;
 
 /// The model for one shape.
 #[derive(Clone, Copy, Debug)]
@@ -161,8 +185,7 @@ impl<F: Family> Fields<'_, F> {
     /// Registers of a thread that holds its vectors, and how many there are for it.
     fn registers(&self, costs: &Costs, a_vector: u32) -> (f64, f64) {
         let needed = f64::from(costs.registers) + f64::from(a_vector) * self.number("vectors", 1);
-        let there = (f64::from(H200_SM.sm_registers()) / (32.0 * self.number("warps", 1)))
-            .min(f64::from(H200_SM.thread_registers));
+        let there = (f64::from(REGISTERS) / (32.0 * self.number("warps", 1))).min(f64::from(MOST_REGISTERS));
         (needed, there)
     }
 
@@ -185,13 +208,8 @@ impl Model {
         Model { shape, costs: COSTS }
     }
 
-    /// What a pair takes.
-    pub fn times(&self, tuning: &MoeTuning) -> Alone {
-        Alone { dispatch: self.dispatch(tuning), combine: self.combine(tuning) }
-    }
-
-    fn dispatch(&self, tuning: &MoeTuning) -> f64 {
-        let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.dispatch));
+    fn dispatch(&self, dispatch: &Dispatch) -> f64 {
+        let (c, s, f) = (&self.costs, &self.shape, Fields(dispatch));
         let tokens = f64::from(s.tokens);
         let record = f.number("chunk", s.tokens).min(tokens);
         let made = record * f64::from(s.topk) * c.entry_us;
@@ -202,11 +220,11 @@ impl Model {
         let stored = self.rows(f.is("dedup")) * f64::from(s.row_bytes());
         let send = send.max(stored / (f.number("send_blocks", 1) * c.sent_gbps * 1e3));
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
-        let moved = wire.max(send) + self.take(&tuning.dispatch, slots);
-        let arrived = match (tuning.dispatch.layout, f.is_packets()) {
+        let moved = wire.max(send) + self.take(dispatch, slots);
+        let arrived = match (dispatch.layout, f.is_packets()) {
             (Layout::Experts, _) => records + moved,
-            (Layout::Tokens, true) => moved.max(records + self.index(&tuning.dispatch)),
-            (Layout::Tokens, false) => records + moved.max(self.index(&tuning.dispatch)),
+            (Layout::Tokens, true) => moved.max(records + self.index(dispatch)),
+            (Layout::Tokens, false) => records + moved.max(self.index(dispatch)),
         };
         let publish = if f.is_packets() { 0.0 } else { c.release_us };
         self.fixed_us() + ROUTING_US + made + publish + arrived + f.blocks() * c.block_us
@@ -236,13 +254,13 @@ impl Model {
         self.costs.bases_us + (parts / warps).ceil() * INDEX_LOADS * self.costs.look_us
     }
 
-    fn combine(&self, tuning: &MoeTuning) -> f64 {
-        let (c, s, f) = (&self.costs, &self.shape, Fields(&tuning.combine));
+    fn combine(&self, combine: &Combine) -> f64 {
+        let (c, s, f) = (&self.costs, &self.shape, Fields(combine));
         let (tokens, bytes) = (f64::from(s.tokens), self.combined_bytes());
         let rows = self.rows(f.is("dedup"));
         // An owner that sums loads an entry's row after the other, as many at once as are in flight together.
-        let loads = match tuning.combine.sums_at_owner() {
-            true => f64::from(s.topk.div_ceil(tuning.combine.tiles_in_flight())),
+        let loads = match combine.sums_at_owner() {
+            true => f64::from(s.topk.div_ceil(combine.tiles_in_flight())),
             false => 0.0,
         };
         let send = f.turns(rows, bytes, "send_blocks") * (f.step_us(c) + loads * f.local_us(c));
@@ -254,40 +272,9 @@ impl Model {
         self.fixed_us() + publish + moved + f.blocks() * c.block_us
     }
 
-    /// The limit formula for the bytes that a pair sends: no kernel with its fields can be faster.
-    pub fn least(&self, tuning: &MoeTuning) -> Alone {
-        let s = &self.shape;
-        let (d, c) = (Fields(&tuning.dispatch).is("dedup"), Fields(&tuning.combine).is("dedup"));
-        Alone {
-            dispatch: self.fixed_us() + self.wire_us(d, s.row_bytes() + 4 * s.scales()),
-            combine: self.fixed_us() + self.wire_us(c, self.combined_bytes()),
-        }
-    }
-
-    /// Whether the registers of each kernel hold what its lanes have in flight.
-    pub fn fits(&self, tuning: &MoeTuning) -> (bool, bool) {
-        let fits = |(needed, there): (f64, f64)| needed <= there;
-        let dispatch = Fields(&tuning.dispatch).registers(&self.costs, self.costs.moved_registers);
-        let combine = Fields(&tuning.combine).registers(&self.costs, self.costs.summed_registers);
-        (fits(dispatch), fits(combine))
-    }
-
-    /// The best pair that single steps lead to from this one.
-    pub fn best(&self, from: &MoeTuning) -> MoeTuning {
-        let cost = |t: &MoeTuning| {
-            let Alone { dispatch, combine } = self.times(t);
-            dispatch + combine
-        };
-        let (mut best, mut least) = (from.clone(), cost(from));
-        loop {
-            let (steps, _) = super::space::steps(&best);
-            let fitting = steps.into_iter().map(|s| s.to).filter(|t| self.fits(t) == (true, true));
-            let costs = fitting.map(|t| (cost(&t), t));
-            match costs.min_by(|a, b| a.0.total_cmp(&b.0)) {
-                Some((us, tuning)) if us < least => (best, least) = (tuning, us),
-                _ => return best,
-            }
-        }
+    /// The limit formula for rows of so many bytes: no kernel that sends them can be faster.
+    fn least_of(&self, dedup: bool, row_bytes: u32) -> f64 {
+        self.fixed_us() + self.wire_us(dedup, row_bytes)
     }
 
     /// What is there whatever is sent.
@@ -321,6 +308,39 @@ impl Model {
     }
 }
 
+impl CostModel for Model {
+    fn times(&self, components: &[Variant]) -> Vec<f64> {
+        let of = |v: &Variant| match (dispatch(v), combine(v)) {
+            (Some(d), _) => self.dispatch(d),
+            (_, Some(c)) => self.combine(c),
+            (None, None) => 1.0,
+        };
+        components.iter().map(of).collect()
+    }
+
+    fn least(&self, components: &[Variant]) -> Vec<f64> {
+        let s = &self.shape;
+        let of = |v: &Variant| match (dispatch(v), combine(v)) {
+            (Some(d), _) => self.least_of(d.dedup, s.row_bytes() + 4 * s.scales()),
+            (_, Some(c)) => self.least_of(c.dedup, self.combined_bytes()),
+            (None, None) => 0.0,
+        };
+        components.iter().map(of).collect()
+    }
+
+    fn fits(&self, components: &[Variant]) -> Vec<bool> {
+        let of = |v: &Variant| {
+            let (needed, there) = match (dispatch(v), combine(v)) {
+                (Some(d), _) => Fields(d).registers(&self.costs, self.costs.moved_registers),
+                (_, Some(c)) => Fields(c).registers(&self.costs, self.costs.summed_registers),
+                (None, None) => return true,
+            };
+            needed <= there
+        };
+        components.iter().map(of).collect()
+    }
+}
+
 #[cfg(test)]
-#[path = "model_tests.rs"]
+#[path = "cost_tests.rs"]
 mod tests;
