@@ -162,5 +162,7 @@ pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
         | Part::Var(_)
         | Part::Receipt(_) => {}
     });
-    target.map(|Target::Rank(v)| Target::Mask(v) | v)
+    match target? {
+        Target::Rank(v) | Target::Mask(v) => Some(v),
+    }
 }
