@@ -149,18 +149,20 @@ impl DefUse {
 
 /// The value that says where an operation of a parcel, packets or LL elements go.
 pub fn target(kernel: &Kernel, kind: &OpKind) -> Option<ValueId> {
-    let target = match kind {
-        OpKind::Comm(
-            CommOp::Put(Put { parcel, .. })
-            | CommOp::BulkCopy(BulkCopy { parcel, .. })
-            | CommOp::Signal(Signal { parcel, .. }),
-        ) => kernel.parcels[parcel.index()].target,
-        OpKind::Comm(
-            CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }),
-        ) => *target,
-        _ => return None,
-    };
-    match target {
+    let mut target = None;
+    kind.parts(&mut |part| match part {
+        Part::Target(t) => target = Some(t),
+        Part::Parcel(p) => target = Some(kernel.parcels[p.index()].target),
+        Part::Out(_)
+        | Part::Counter(_)
+        | Part::In(_)
+        | Part::Region(_)
+        | Part::Param(_)
+        | Part::Shared(_)
+        | Part::Var(_)
+        | Part::Receipt(_) => {}
+    });
+    match target? {
         Target::Rank(v) | Target::Mask(v) => Some(v),
     }
 }

@@ -8,11 +8,10 @@ impl Emitter<'_, '_> {
     /// A tile as packets to one rank or to each of a set.
     pub fn send_packets(&mut self, id: OpId, op: &SendPackets) -> Result<(), PrintError> {
         self.flush()?;
-        let loc = self.f.p.kernel.op(id).loc;
         let SendPackets { packets, target, index, value } = *op;
         let several = self.packets_of(value) > 1;
         self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
-        let loc = loc;
+        let loc = self.f.p.kernel.op(id).loc;
         match target {
             Target::Mask(set) => {
                 self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))

@@ -144,7 +144,7 @@ mod tests {
         Reach { digits: digits.iter().map(|&(step, most)| Digit { step, most }).collect(), constant }
     }
 
-    /// Whether the claim holds for every pair of starts, element by element; lanes hold two elements each.
+    /// Whether what is derived holds for every pair of starts, element by element; lanes hold two elements each.
     fn holds(a: &Reach, b: &Reach, len_a: u128, len_b: u128, agree: bool) -> bool {
         fn starts(r: &Reach) -> Vec<u128> {
             r.digits.iter().fold(vec![r.constant], |all, d| {

@@ -51,7 +51,7 @@ impl Flattener<'_> {
             CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
                 CommInsn::SendPackets(insns::SendPackets {
                     target: self.target(target),
-                    packets: packets,
+                    packets,
                     dtype: self.kernel.ty(value).dtype,
                     index: self.reg(index),
                     value: self.tile(value),
@@ -60,7 +60,7 @@ impl Flattener<'_> {
             CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
                 CommInsn::SendLl(insns::SendLl {
                     target: self.target(target),
-                    ll: ll,
+                    ll,
                     index: self.reg(index),
                     value: self.tile(value),
                     epoch: self.reg(epoch),
@@ -68,7 +68,7 @@ impl Flattener<'_> {
             }
             CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {
                 CommInsn::ReadLl(insns::ReadLl {
-                    ll: ll,
+                    ll,
                     out: self.tile(out),
                     index: self.tile(index),
                     from: self.tile(from),

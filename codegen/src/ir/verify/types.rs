@@ -34,24 +34,22 @@ impl Check<'_, '_> {
                 self.result(*out, U32);
             }
             OpKind::Value(
-                ValueOp::Binary { .. }
+                op @ (ValueOp::Binary { .. }
                 | ValueOp::Unary { .. }
                 | ValueOp::Compare { .. }
                 | ValueOp::Select { .. }
                 | ValueOp::Cast { .. }
                 | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. },
-            ) => self.elementwise(kind),
+                | ValueOp::Bitcast { .. }),
+            ) => self.elementwise(op),
             OpKind::Value(
-                ValueOp::Splat { .. }
+                op @ (ValueOp::Splat { .. }
                 | ValueOp::Arange { .. }
                 | ValueOp::Reduce { .. }
-                | ValueOp::Scan { .. },
-            ) => {
-                self.tiles(kind);
-            }
-            OpKind::Memory(_) => self.access(kind),
-            OpKind::Comm(_) => self.protocol(kind),
+                | ValueOp::Scan { .. }),
+            ) => self.tiles(op),
+            OpKind::Memory(op) => self.access(op),
+            OpKind::Comm(op) => self.protocol(op),
             OpKind::Control(ControlOp::If { cond, results, .. }) => {
                 self.operand("condition", *cond, BOOL);
                 for &(out, then, otherwise) in results {
@@ -87,40 +85,40 @@ impl Check<'_, '_> {
         }
     }
 
-    fn elementwise(&mut self, kind: &OpKind) {
-        match kind {
-            OpKind::Value(ValueOp::Binary { out, op, a, b }) => {
+    fn elementwise(&mut self, op: &ValueOp) {
+        match op {
+            ValueOp::Binary { out, op, a, b } => {
                 let ty = self.ty(*out);
                 self.operand("left operand", *a, ty);
                 self.operand("right operand", *b, ty);
                 self.arithmetic(ty.dtype, binary_allows(*op, ty.dtype));
             }
-            OpKind::Value(ValueOp::Unary { out, op, a }) => {
+            ValueOp::Unary { out, op, a } => {
                 let ty = self.ty(*a);
                 self.arithmetic(ty.dtype, unary_allows(*op, ty.dtype));
                 let counts = matches!(op, UnaryOp::PopCount | UnaryOp::TrailingZeros);
                 self.result(*out, if counts { ty.with_dtype(Dtype::U32) } else { ty });
             }
-            OpKind::Value(ValueOp::Compare { out, op, a, b }) => {
+            ValueOp::Compare { out, op, a, b } => {
                 let ty = self.ty(*a);
                 self.operand("right operand", *b, ty);
                 self.result(*out, ty.with_dtype(Dtype::Bool));
                 let same = matches!(op, CompareOp::Eq | CompareOp::Ne) && ty.dtype == Dtype::Bool;
                 self.arithmetic(ty.dtype, ty.dtype.is_arithmetic() || same);
             }
-            OpKind::Value(ValueOp::Select { out, cond, a, b }) => {
+            ValueOp::Select { out, cond, a, b } => {
                 let ty = self.ty(*out);
                 self.operand("condition", *cond, ty.with_dtype(Dtype::Bool));
                 self.operand("first choice", *a, ty);
                 self.operand("second choice", *b, ty);
             }
-            OpKind::Value(ValueOp::Cast { out, a }) => self.cast(*out, *a),
-            OpKind::Value(ValueOp::Fma { out, a, b, c }) => {
+            ValueOp::Cast { out, a } => self.cast(*out, *a),
+            ValueOp::Fma { out, a, b, c } => {
                 let ty = self.ty(*out);
                 self.arithmetic(ty.dtype, ty.dtype == Dtype::F32);
                 [a, b, c].into_iter().for_each(|v| self.operand("operand", *v, ty));
             }
-            OpKind::Value(ValueOp::Bitcast { out, a }) => {
+            ValueOp::Bitcast { out, a } => {
                 let (to, from) = (self.ty(*out), self.ty(*a));
                 let word = |d: Dtype| matches!(d, Dtype::F32 | Dtype::U32 | Dtype::I32);
                 if to.len != from.len || !word(to.dtype) || !word(from.dtype) {
@@ -131,7 +129,15 @@ impl Check<'_, '_> {
                     });
                 }
             }
-            _ => {}
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => {}
         }
     }
 
@@ -150,37 +156,48 @@ impl Check<'_, '_> {
         self.add(Problem::BadCast { from, to, advice });
     }
 
-    fn tiles(&mut self, kind: &OpKind) {
-        match kind {
-            OpKind::Value(ValueOp::Splat { out, a }) => {
+    fn tiles(&mut self, op: &ValueOp) {
+        match op {
+            ValueOp::Splat { out, a } => {
                 self.tile_result(*out, self.ty(*out).dtype);
                 self.operand("operand", *a, Type::scalar(self.ty(*out).dtype));
             }
-            OpKind::Value(ValueOp::Arange { out }) => self.tile_result(*out, Dtype::U32),
-            OpKind::Value(ValueOp::Reduce { out, op, a }) => {
+            ValueOp::Arange { out } => self.tile_result(*out, Dtype::U32),
+            ValueOp::Reduce { out, op, a } => {
                 let ty = self.ty(*a);
                 self.tile("operand", *a);
                 self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
                 self.result(*out, Type::scalar(ty.dtype));
             }
-            OpKind::Value(ValueOp::Scan { out, op, a, .. }) => {
+            ValueOp::Scan { out, op, a, .. } => {
                 let ty = self.ty(*a);
                 self.tile("operand", *a);
                 self.arithmetic(ty.dtype, reduce_allows(*op, ty.dtype));
                 self.result(*out, ty);
             }
-            _ => {}
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. } => {}
         }
     }
 
-    fn access(&mut self, kind: &OpKind) {
-        match kind {
-            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
+    fn access(&mut self, op: &MemoryOp) {
+        match op {
+            MemoryOp::Load { out, place, index, .. } => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.scalar_index(*index);
             }
-            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, other, .. }) => {
+            MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.scalar_index(*index);
@@ -188,7 +205,7 @@ impl Check<'_, '_> {
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
                 self.operand("replacement", *other, self.ty(*out));
             }
-            OpKind::Memory(MemoryOp::Gather { out, place, index, mask, other, .. }) => {
+            MemoryOp::Gather { out, place, index, mask, other, .. } => {
                 self.readable(*place);
                 self.element(*place, *out);
                 self.tile("result", *out);
@@ -196,20 +213,20 @@ impl Check<'_, '_> {
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
                 self.operand("replacement", *other, self.ty(*out));
             }
-            OpKind::Memory(MemoryOp::Store { place, index, value, mask }) => {
+            MemoryOp::Store { place, index, value, mask } => {
                 self.writable(*place);
                 self.element(*place, *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
-            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
+            MemoryOp::Scatter { place, index, value, mask } => {
                 self.writable(*place);
                 self.element(*place, *value);
                 self.tile("value", *value);
                 self.operand("index", *index, self.ty(*value).with_dtype(Dtype::U32));
                 self.mask(*value, *mask);
             }
-            OpKind::Memory(MemoryOp::Atomic { out, op, place, index, value }) => {
+            MemoryOp::Atomic { out, op, place, index, value } => {
                 self.writable(*place);
                 let dtype = self.dtype(*place);
                 self.scalar_index(*index);
@@ -218,27 +235,26 @@ impl Check<'_, '_> {
                 let float_sum = *op == ReduceOp::Sum && dtype == Dtype::F32;
                 self.arithmetic(dtype, dtype.is_int() || float_sum);
             }
-            OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
+            MemoryOp::Tally { out, place, index, mask } => {
                 self.writable(*place);
                 self.tile_result(*out, Dtype::U32);
                 self.element(*place, *out);
                 self.operand("index", *index, self.ty(*out));
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
             }
-            _ => {}
         }
     }
 
-    fn protocol(&mut self, kind: &OpKind) {
-        match kind {
-            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
+    fn protocol(&mut self, op: &CommOp) {
+        match op {
+            CommOp::Put(Put { parcel, buffer, index, value, mask }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 self.element(Place::Param(*buffer), *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
             }
-            OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) => {
+            CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
                 self.param(*source, ParamKind::Local, "a buffer of this rank");
@@ -246,15 +262,15 @@ impl Check<'_, '_> {
                 self.scalar_index(*from);
                 self.copied(*buffer, *source, *len, *room);
             }
-            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, .. })) => {
+            CommOp::Signal(Signal { parcel, flag, index, value, .. }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.flag(*flag, *index, *value);
             }
-            OpKind::Comm(CommOp::Wait(Wait { flag, index, from, value, .. })) => {
+            CommOp::Wait(Wait { flag, index, from, value, .. }) => {
                 self.flag(*flag, *index, *value);
                 self.operand("source rank", *from, U32);
             }
-            OpKind::Comm(CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. })) => {
+            CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. }) => {
                 self.flag(*flag, *index, *value);
                 self.operand("count", *count, U32);
                 if let Some(only) = only {
@@ -264,23 +280,23 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
+            CommOp::SendPackets(SendPackets { packets, target, index, value }) => {
                 self.target(*target);
                 self.packets(*packets, *index, *value);
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
+            CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
             }
-            OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch })) => {
+            CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }) => {
                 self.ll(*ll, *out, *epoch);
                 let ty = self.ty(*out).with_dtype(Dtype::U32);
                 self.operand("index", *index, ty);
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
+            CommOp::TakePackets(TakePackets { packets, tiles, mask }) => {
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);
@@ -291,7 +307,6 @@ impl Check<'_, '_> {
                     self.add(Problem::TakenTiles { count: tiles.len() });
                 }
             }
-            _ => {}
         }
     }
 

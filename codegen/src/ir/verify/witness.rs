@@ -7,6 +7,13 @@ use super::{Kernel, VerifyError, check, verify_structure};
 
 /// A kernel that keeps every rule of [`verify`]. Only [`verify`] makes one, and it cannot be changed: what prints or
 /// simulates a kernel relies on it. To change it, take it out with [`Verified::into_kernel`] and verify again.
+///
+/// ```compile_fail,E0423
+/// use peerwarp_codegen::ir::{Builder, Loc, Verified};
+///
+/// let kernel = Builder::new("empty", 2, 32, 1, Loc::caller()).finish();
+/// let unchecked = Verified(kernel);
+/// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Verified(Kernel);
 

@@ -447,3 +447,24 @@ fn a_peeked_epoch_stays() {
     assert_eq!(last([true, false, true]), [2, 2]);
     assert_eq!(last([true, true, true]), [3, 3]);
 }
+
+#[test]
+fn an_epoch_advances_as_the_last_block_begins() {
+    let (mut s, out) = sample();
+    let _ = s.epoch(true);
+    let word = s.b.param("look", ParamKind::EpochWord, Dtype::U32, 1);
+    let next = s.value("next", U, |out| ValueOp::Epoch { out, word, advance: false });
+    s.role("all", 2, |s| {
+        let group = s.group();
+        s.set(out, group, next);
+    });
+    let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap()));
+    let mut machine = Machine::new(2);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    machine.zero("out").unwrap();
+    machine.launch_all(&kernel, &Bindings::new().buffer("look", "epoch")).unwrap();
+    // One block after the other: the second one, which is the last, has advanced the word when it looks.
+    let one_by_one = Options { resident_blocks: Some(1), ..Options::default() };
+    let memory = machine.run(&one_by_one).unwrap().memory;
+    assert_eq!(memory.read::<u32>(0, "out").unwrap()[..2], [1, 2]);
+}
