@@ -1,7 +1,7 @@
 //! A GPU for tests: its memory is the process's own, or for shared blocks a file in memory, so that other processes
 //! really reach it. It counts what is alive, and refuses addresses that are not.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -58,7 +58,13 @@ pub(crate) struct Machine {
     /// First byte and size of every allocation and mapping.
     memory: Mutex<BTreeMap<u64, Region>>,
     /// Streams, events, modules and graphs that are alive.
-    handles: Mutex<u64>,
+    handles: Mutex<BTreeSet<u64>>,
+    /// How many there have been.
+    made: AtomicU64,
+    /// What was freed or destroyed a second time, or used after it was destroyed.
+    doubles: AtomicU64,
+    /// Calls by name, of those that can fail.
+    calls: Mutex<BTreeMap<&'static str, u32>>,
     pub launches: Mutex<Vec<Launched>>,
     /// Time between two events, in nanoseconds; 1 us if it is 0.
     pub gap: AtomicU64,
@@ -83,7 +89,17 @@ struct Region {
 impl Machine {
     /// Everything that has not been freed.
     pub fn alive(&self) -> u64 {
-        self.memory.lock().unwrap().len() as u64 + *self.handles.lock().unwrap()
+        self.memory.lock().unwrap().len() as u64 + self.handles.lock().unwrap().len() as u64
+    }
+
+    /// What was freed or destroyed a second time, or used after that.
+    pub fn doubles(&self) -> u64 {
+        self.doubles.load(Ordering::Relaxed)
+    }
+
+    /// How often something was called.
+    pub fn calls(&self, call: &'static str) -> u32 {
+        self.calls.lock().unwrap().get(call).copied().unwrap_or_default()
     }
 
     /// Lets a call fail after it went well `good` times.
@@ -92,6 +108,7 @@ impl Machine {
     }
 
     fn attempt(&self, call: &'static str) -> Result<()> {
+        *self.calls.lock().unwrap().entry(call).or_default() += 1;
         let mut failing = self.failing.lock().unwrap();
         match failing.get_mut(call) {
             Some(0) => Err(RuntimeError::Driver { call, gpu: None, reason: "told to".into() }),
@@ -119,14 +136,24 @@ impl Machine {
     }
 
     fn handle(&self) -> u64 {
-        let mut handles = self.handles.lock().unwrap();
-        *handles += 1;
-        *handles
+        let handle = 1 + self.made.fetch_add(1, Ordering::Relaxed);
+        self.handles.lock().unwrap().insert(handle);
+        handle
     }
 
-    fn drop_handle(&self) -> Result<()> {
-        *self.handles.lock().unwrap() -= 1;
+    fn drop_handle(&self, handle: u64) -> Result<()> {
+        if !self.handles.lock().unwrap().remove(&handle) {
+            self.doubles.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
+    }
+
+    /// Notes the use of a handle, which has to be alive if it is one of these; tests make up others.
+    fn touch(&self, handle: u64) {
+        let made = self.made.load(Ordering::Relaxed);
+        if (1..=made).contains(&handle) && !self.handles.lock().unwrap().contains(&handle) {
+            self.doubles.fetch_add(1, Ordering::Relaxed);
+        }
     }
 }
 
@@ -204,7 +231,9 @@ unsafe impl Gpu for MockGpu {
     }
 
     unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
-        self.machine.memory.lock().unwrap().remove(&ptr).expect("is freed once");
+        if self.machine.memory.lock().unwrap().remove(&ptr).is_none() {
+            self.machine.doubles.fetch_add(1, Ordering::Relaxed);
+        }
         Ok(())
     }
 
@@ -280,8 +309,8 @@ unsafe impl Gpu for MockGpu {
         Ok(unsafe { RawModule::from_raw(self.machine.handle()) })
     }
 
-    unsafe fn unload(&self, _: RawModule) -> Result<()> {
-        self.machine.drop_handle()
+    unsafe fn unload(&self, it: RawModule) -> Result<()> {
+        self.machine.drop_handle(it.raw())
     }
 
     fn function(&self, module: RawModule, _: &str, _: u32) -> Result<RawFunction> {
@@ -306,15 +335,16 @@ unsafe impl Gpu for MockGpu {
         Ok(unsafe { RawStream::from_raw(self.machine.handle()) })
     }
 
-    unsafe fn destroy_stream(&self, _: RawStream) -> Result<()> {
-        self.machine.drop_handle()
+    unsafe fn destroy_stream(&self, it: RawStream) -> Result<()> {
+        self.machine.drop_handle(it.raw())
     }
 
     fn stream_done(&self, _: RawStream) -> Result<bool> {
         Ok(true)
     }
 
-    fn synchronize_stream(&self, _: RawStream) -> Result<()> {
+    fn synchronize_stream(&self, stream: RawStream) -> Result<()> {
+        self.machine.touch(stream.raw());
         self.machine.attempt("synchronize_stream")
     }
 
@@ -323,11 +353,12 @@ unsafe impl Gpu for MockGpu {
         Ok(unsafe { RawEvent::from_raw(self.machine.handle()) })
     }
 
-    unsafe fn destroy_event(&self, _: RawEvent) -> Result<()> {
-        self.machine.drop_handle()
+    unsafe fn destroy_event(&self, it: RawEvent) -> Result<()> {
+        self.machine.drop_handle(it.raw())
     }
 
-    fn record(&self, _: RawEvent, _: RawStream) -> Result<()> {
+    fn record(&self, event: RawEvent, stream: RawStream) -> Result<()> {
+        [event.raw(), stream.raw()].into_iter().for_each(|handle| self.machine.touch(handle));
         Ok(())
     }
 
@@ -347,12 +378,13 @@ unsafe impl Gpu for MockGpu {
         Ok(unsafe { RawGraph::from_raw(self.machine.handle()) })
     }
 
-    unsafe fn launch_graph(&self, _: RawGraph, _: RawStream) -> Result<()> {
+    unsafe fn launch_graph(&self, graph: RawGraph, stream: RawStream) -> Result<()> {
+        [graph.raw(), stream.raw()].into_iter().for_each(|handle| self.machine.touch(handle));
         self.machine.graphs.fetch_add(1, Ordering::Relaxed);
         Ok(())
     }
 
-    unsafe fn destroy_graph(&self, _: RawGraph) -> Result<()> {
-        self.machine.drop_handle()
+    unsafe fn destroy_graph(&self, it: RawGraph) -> Result<()> {
+        self.machine.drop_handle(it.raw())
     }
 }

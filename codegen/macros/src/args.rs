@@ -8,11 +8,16 @@ use syn::{
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
+use crate::launch;
 
 const EXAMPLE: &str = "#[args(config = Scale)]";
 
-/// What the derive emits.
-pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenStream> {
+/// What the derive emits; with a struct for launches where the crate sees the runtime.
+pub fn expand(
+    input: &DeriveInput,
+    codegen: &TokenStream,
+    runtime: Option<&TokenStream>,
+) -> syn::Result<TokenStream> {
     let mut errors = Errors::default();
     let shape = "kernel parameters are a struct with named fields";
     let fields = match &input.data {
@@ -25,6 +30,10 @@ pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenSt
     let config = config(input, &mut errors);
     let specs: Vec<TokenStream> =
         fields.iter().filter_map(|f| declared(f, config.as_ref()?, codegen, &mut errors)).collect();
+    let launch = match (&config, runtime) {
+        (Some(config), Some(runtime)) => Some(launch::expand(input, fields, config, runtime, &mut errors)),
+        _ => None,
+    };
     errors.finish()?;
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
@@ -55,6 +64,7 @@ pub fn expand(input: &DeriveInput, codegen: &TokenStream) -> syn::Result<TokenSt
                 #ident { #(#names: #next,)* }
             }
         }
+        #launch
     })
 }
 
@@ -83,7 +93,7 @@ fn declared(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Er
 }
 
 /// `#[group]` or `#[group(|c| ..)]` of a field that is parameters of several kernels.
-fn group_attr(field: &Field) -> Option<&Attribute> {
+pub(crate) fn group_attr(field: &Field) -> Option<&Attribute> {
     field.attrs.iter().find(|a| a.path().is_ident("group"))
 }
 
@@ -97,6 +107,12 @@ fn group(
 ) -> Option<TokenStream> {
     if let Some(other) = field.attrs.iter().find(|a| a.path().is_ident("len") || a.path().is_ident("dtype")) {
         errors.at(other.span(), "the parameters of a group say their lengths and element types themselves");
+    }
+    if let Some(output) = marked(field, "output") {
+        errors.at(
+            output.span(),
+            "the parameters of a group say themselves which are outputs: mark it `#[input]`",
+        );
     }
     let ty = &field.ty;
     let group = quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>);
@@ -170,8 +186,7 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
 
 /// What says that a field's memory is the caller's, `#[input]` or `#[output]`: nothing if it is the operation's own.
 fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    let named = |name: &str| field.attrs.iter().find(|a| a.path().is_ident(name));
-    let (attr, binding) = match (named("input"), named("output")) {
+    let (attr, binding) = match (marked(field, "input"), marked(field, "output")) {
         (None, None) => return None,
         (Some(attr), None) => (attr, quote!(Input)),
         (None, Some(attr)) => (attr, quote!(Output)),
@@ -191,10 +206,20 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
 }
 
+/// The attribute of a field with this name.
+pub(crate) fn marked<'a>(field: &'a Field, name: &str) -> Option<&'a Attribute> {
+    field.attrs.iter().find(|a| a.path().is_ident(name))
+}
+
 /// `T` of `Option<T>`.
-fn optional(ty: &Type) -> Option<&Type> {
+pub(crate) fn optional(ty: &Type) -> Option<&Type> {
+    inner(ty, "Option")
+}
+
+/// `T` of `name<T>`.
+pub(crate) fn inner<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     let Type::Path(path) = ty else { return None };
-    let last = path.path.segments.last().filter(|s| s.ident == "Option")?;
+    let last = path.path.segments.last().filter(|s| s.ident == name)?;
     let PathArguments::AngleBracketed(generics) = &last.arguments else { return None };
     match generics.args.first()? {
         GenericArgument::Type(ty) => Some(ty),

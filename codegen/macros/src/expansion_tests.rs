@@ -46,7 +46,65 @@ fn kernel_args() {
             pub by: Val<f32>,
         }
     };
-    insta::assert_snapshot!(pretty(crate::args::expand(&input, &quote!(::peerwarp_codegen)).unwrap()));
+    insta::assert_snapshot!(pretty(crate::args::expand(&input, &quote!(::peerwarp_codegen), None).unwrap()));
+}
+
+#[test]
+fn launches_take_what_is_the_caller_s() {
+    let input = parse_quote! {
+        #[args(config = Scale)]
+        pub(crate) struct ScaleArgs {
+            /// Rows to scale.
+            ///
+            /// One for each rank.
+            #[input]
+            #[len(|c| u64::from(c.hidden) * (64 + c.rows(2)[0]))]
+            #[dtype(|c| c.dtype)]
+            pub rows: AnyPtr,
+            #[input]
+            #[len(|c| c.scales.into())]
+            scale: Option<Ptr<f32>>,
+            /// How many there are.
+            #[input]
+            pub n: Ptr<u32>,
+            #[output]
+            #[len(8)]
+            pub out: Ptr<f32>,
+            #[output]
+            #[len(|c| c.sums.into())]
+            pub sums: Option<Ptr<f32>>,
+            /// What is routed.
+            #[group(|c| c.route())]
+            #[input]
+            pub route: route::RouteArgs,
+            #[group]
+            pub inbox: InboxArgs,
+            #[len(64)]
+            pub done: Flags,
+            /// The factor.
+            pub by: Val<f32>,
+        }
+    };
+    let expanded =
+        crate::args::expand(&input, &quote!(::peerwarp::codegen), Some(&quote!(::peerwarp))).unwrap();
+    let text = pretty(expanded);
+    insta::assert_snapshot!(text.split_once("What a caller passes").unwrap().1);
+}
+
+#[test]
+fn launches_without_tensors_borrow_nothing() {
+    let input = parse_quote! {
+        #[args(config = Mail)]
+        struct Params {
+            #[len(64)]
+            done: Flags,
+            by: Val<u32>,
+        }
+    };
+    let expanded =
+        crate::args::expand(&input, &quote!(::peerwarp::codegen), Some(&quote!(::peerwarp))).unwrap();
+    let text = pretty(expanded);
+    insta::assert_snapshot!(text.split_once("What a caller passes").unwrap().1);
 }
 
 #[test]

@@ -10,6 +10,7 @@ mod choice;
 mod expansion_tests;
 mod family;
 mod kernel;
+mod launch;
 mod pack;
 mod paths;
 mod serial;
@@ -50,9 +51,14 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// `AnyPtr`, `AnySym` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
 /// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
 /// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
+///
+/// `#[input]` and `#[output]` mark the `Ptr` and `AnyPtr` that whoever launches the kernel passes; all else but `Val` is the
+/// operation's own, made with it. In a crate that depends on `peerwarp`, the derive makes a second struct for launches,
+/// `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter and each `Val`, and for each group that is marked `#[input]`.
 #[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
-    derive(item, args::expand)
+    let runtime = paths::runtime();
+    derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))
 }
 
 /// Puts a pack, a folder that `peerwarp pack` wrote, into the program: `include_pack!("kernels")` is a
@@ -68,7 +74,7 @@ pub fn include_pack(input: TokenStream) -> TokenStream {
 
 fn derive(
     item: TokenStream,
-    expand: fn(&syn::DeriveInput, &proc_macro2::TokenStream) -> syn::Result<proc_macro2::TokenStream>,
+    expand: impl Fn(&syn::DeriveInput, &proc_macro2::TokenStream) -> syn::Result<proc_macro2::TokenStream>,
 ) -> TokenStream {
     let input = syn::parse_macro_input!(item as syn::DeriveInput);
     attrs::or_errors(expand(&input, &paths::codegen())).into()

@@ -25,6 +25,11 @@ pub fn peerwarp() -> TokenStream {
     quote!(::#name)
 }
 
+/// The same if the user's crate depends on `peerwarp`, and not on `peerwarp-codegen` alone.
+pub fn runtime() -> Option<TokenStream> {
+    crate_name("peerwarp").is_ok().then(peerwarp)
+}
+
 fn ident(found: FoundCrate, own: &str) -> Ident {
     let name = match found {
         // Examples, tests and doctests of a crate see it as an extern crate of its own name.

@@ -1,7 +1,7 @@
 use std::time::Duration;
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::family::{CudaArch, Target};
+use peerwarp_codegen::family::{CudaArch, DynConfig, Target};
 use peerwarp_codegen::ir::ParamKind;
 
 use super::*;
@@ -9,6 +9,7 @@ use crate::families::moe::kernels::{Hook, Protocol};
 use crate::families::moe::{MoeShape, RowDtype};
 use crate::runtime::WorldOptions;
 use crate::runtime::gpu::LaunchConfig;
+use crate::runtime::handles::LoadedKernel;
 use crate::runtime::mock::{Launched, Machine, MockGpu, Uncompiled};
 use crate::runtime::op::buffers;
 
@@ -173,6 +174,38 @@ fn combine_takes_its_own_dispatch_only() {
         let said = rank.dispatch_send_raw(&TOKENS, RawStream::DEFAULT).unwrap_err().to_string();
         assert!(said.starts_with("split = false: true in the tuning"), "{said}");
     }
+}
+
+#[test]
+fn dispatches_of_other_operations_and_ranks_are_refused() {
+    let machine = Arc::new(Machine::default());
+    let world = world(&machine);
+    let split = tuning().with_split(true);
+    let [mut op, mut other] = [(); 2].map(|()| MoeAllToAll::new(&world, &split, &Uncompiled).unwrap());
+    let on = RawStream::DEFAULT;
+    // SAFETY: nothing runs on mocks.
+    unsafe {
+        let _last = op.ranks_mut()[0].dispatch_raw(&TOKENS, on).unwrap();
+        let refused = |said: RuntimeError, field: &str, value: &str| {
+            let allowed = "that of the last dispatch of rank 0, 1";
+            assert_eq!(said.to_string(), format!("{field} = {value}: {allowed}"));
+        };
+        let stranger = other.ranks_mut()[0].dispatch_raw(&TOKENS, on).unwrap();
+        let said = op.ranks_mut()[0].combine_raw(stranger, 1, 2, on).unwrap_err();
+        refused(said, "routed", "1 of rank 0 of another operation");
+        let neighbour = op.ranks_mut()[1].dispatch_raw(&TOKENS, on).unwrap();
+        let said = op.ranks_mut()[0].combine_send_raw(neighbour, 1, on).unwrap_err();
+        refused(said, "routed", "1 of rank 1");
+        let sending = other.ranks_mut()[0].dispatch_send_raw(&TOKENS, on).unwrap();
+        let said = op.ranks_mut()[0].dispatch_receive_raw(sending, on).unwrap_err();
+        refused(said, "sending", "2 of rank 0 of another operation");
+        let routed = other.ranks_mut()[0].dispatch_raw(&TOKENS, on).unwrap();
+        let returning = other.ranks_mut()[0].combine_send_raw(routed, 1, on).unwrap();
+        let said = op.ranks_mut()[0].combine_receive_raw(returning, 2, on).unwrap_err();
+        refused(said, "returning", "3 of rank 0 of another operation");
+    }
+    let launched = machine.launches.lock().unwrap().len();
+    assert_eq!(launched, 2 * 4 + 2, "nothing that is refused is launched");
 }
 
 #[test]

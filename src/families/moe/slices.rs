@@ -70,7 +70,8 @@ struct Sent<'a> {
     route: Route<'a>,
 }
 
-impl LaunchArgs for Sent<'_> {
+// SAFETY: every hold is returned.
+unsafe impl LaunchArgs for Sent<'_> {
     type Args = ();
     type Held<'h>
         = ([Held<'h>; 2], [Held<'h>; 3])
@@ -90,7 +91,8 @@ struct Summed<'a> {
     route: Route<'a>,
 }
 
-impl LaunchArgs for Summed<'_> {
+// SAFETY: every hold is returned.
+unsafe impl LaunchArgs for Summed<'_> {
     type Args = ();
     type Held<'h>
         = ([Held<'h>; 2], [Held<'h>; 3])

@@ -11,7 +11,10 @@ use crate::runtime::gpu::DevicePtr;
 
 /// What the caller of a kernel passes to it: the struct that `#[derive(KernelArgs)]` makes of the inputs, outputs and scalars
 /// among a kernel's parameters.
-pub trait LaunchArgs {
+///
+/// # Safety
+/// [`LaunchArgs::pass`] returns every hold that it gets.
+pub unsafe trait LaunchArgs {
     /// The parameters that it is made from.
     type Args;
     /// A hold on each tensor.

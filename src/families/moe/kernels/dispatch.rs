@@ -49,6 +49,7 @@ pub struct TokenArgs {
 pub struct DispatchArgs {
     /// What is sent.
     #[group]
+    #[input]
     pub tokens: TokenArgs,
 
     /// Out, unless rows arrive in their places: rows received, by expert, source, token and k; or `[source][token][row]`.

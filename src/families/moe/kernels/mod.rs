@@ -91,13 +91,13 @@ mod records;
 mod round_trip;
 mod send_back;
 
-pub use combine::{CombineArgs, ReturnArgs, combine};
+pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};
 pub use combine_config::{Combine, CombineDtype, CombineKey};
 pub use config::{Dispatch, DispatchKey};
-pub use dispatch::{DispatchArgs, TokenArgs, dispatch, dispatch_with};
+pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
 pub use inbox::InboxArgs;
 pub use layout::Layout;
 pub use protocol::{Phase, Protocol};
 pub use records::ReadyArgs;
-pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, round_trip, round_trip_with};
+pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripLaunch, RoundTripKey, round_trip, round_trip_with};

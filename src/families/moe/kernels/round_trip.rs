@@ -8,7 +8,7 @@ use super::combine::{ReturnArgs, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::{Dispatch, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
-use super::dispatch::{NOWHERE, TokenArgs, hooked, scales_at_hand, send, tokens};
+use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
@@ -175,6 +175,7 @@ impl RoundTrip {
 pub struct RoundTripArgs {
     /// What is sent.
     #[group(|c| c.dispatch())]
+    #[input]
     pub tokens: TokenArgs,
 
     /// Out: the combined rows, `[token][hidden]`.
