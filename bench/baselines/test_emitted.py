@@ -1,4 +1,4 @@
-"""Tests of `emitted.py`, against C: `tests/python_peers.rs` runs them on a folder that it generates."""
+"""Tests of `emitted.py`, against C: `tests/python_baselines.rs` runs them on a folder that it generates."""
 
 import ctypes
 import json
