@@ -215,7 +215,7 @@ fn keys_have_what_only_one_of_the_two_is_for_by_its_name() {
     let key = |dtype| Key::of("moe", &variants(&defaults(MoeShape { dtype, ..SHAPE })));
     let name = |name: &str| Some(KeyValue::Name(name.to_owned()));
     let bf16 = key(RowDtype::Bf16).fields;
-    assert_eq!((bf16.get("dtype").cloned(), bf16.get("hook").cloned()), (name("bf16"), name("none")));
+    assert_eq!((bf16.get("dtype").cloned(), bf16.get("hook").cloned()), (name("bf16"), name("raw")));
     let fp8 = key(RowDtype::Fp8).fields;
     assert_eq!(fp8.get("dtype"), None);
     let dtypes = ["moe_dispatch.dtype", "moe_combine.dtype"].map(|field| fp8.get(field).cloned());

@@ -29,7 +29,7 @@ pub(super) struct Fake {
     pub precompiled: Vec<Candidate>,
     /// Those that were timed.
     pub asked: Vec<Candidate>,
-    task: Option<Task>,
+    pub task: Option<Task>,
 }
 
 impl Fake {
