@@ -54,7 +54,7 @@ impl From<SimError> for WorkloadError {
 pub type Given = BTreeMap<String, String>;
 
 /// What kernels are run on.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Inputs {
     /// Decides everything that is random about the inputs.
     pub seed: u64,
@@ -64,6 +64,12 @@ pub struct Inputs {
     pub ragged: bool,
     /// What was given of the suite's own options.
     pub given: Given,
+}
+
+impl Default for Inputs {
+    fn default() -> Inputs {
+        Inputs { seed: 0, rounds: 1, ragged: false, given: Given::new() }
+    }
 }
 
 /// A rank in one round of a run.
@@ -194,9 +200,13 @@ pub trait Problem: fmt::Debug + Send + Sync {
     fn launches(&self) -> &[LaunchSpec];
     /// What is written before the first launch of a round.
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents>;
-    /// Whether the host has work between launches: what it does not do, graphs do not either.
+    /// Whether the host has something to do after launches: [`Problem::after_launch`].
     fn has_host_steps(&self) -> bool {
         false
+    }
+    /// Whether it writes there what a later launch reads: a graph of all launches computes something else then.
+    fn host_writes(&self) -> bool {
+        self.has_host_steps()
     }
     /// The host's work right after a launch, by its number: checks what is there so far, writes what the next one takes.
     ///

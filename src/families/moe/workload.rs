@@ -269,6 +269,10 @@ impl Problem for Rounds {
         self.sending > 0
     }
 
+    fn host_writes(&self) -> bool {
+        self.sending > 0 && !self.rounds[0].way.y_is_rows()
+    }
+
     fn after_launch(&self, launch: usize, round: u32, memory: &mut dyn RankMemory) -> Result<(), String> {
         if launch + 1 != self.sending {
             return Ok(());

@@ -167,8 +167,8 @@ impl GpuSession {
         &self.op
     }
 
-    /// Runs every round once, with the host looking at every step; then, if `replays` is not 0 and the host has no steps of its
-    /// own, all of them as a graph that often.
+    /// Runs every round once, with the host looking at every step; then, if `replays` is not 0 and the host writes nothing in
+    /// between, all of them as a graph that often.
     ///
     /// # Errors
     /// A wait expired, or a driver's call failed, on any rank.
@@ -184,7 +184,7 @@ impl GpuSession {
             self.round(round, &mut verdict)?;
         }
         let launches = self.times()?;
-        let alone = replays > 0 && !self.problem.has_host_steps();
+        let alone = replays > 0 && !self.problem.host_writes();
         let replayed = alone.then(|| self.replay(replays)).transpose()?;
         let name = |rank: &RankOp| format!("{} ({})", rank.gpu().info().name, rank.gpu().info().bus_id);
         Ok(GpuRun {
