@@ -2,30 +2,17 @@
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
-use std::sync::Arc;
 use std::time::Instant;
 
-use peerwarp_codegen::family::Variant;
-use peerwarp_codegen::sim::{Findings, Options, Strategy};
-use rayon::prelude::*;
 use serde_json::json;
 
-use crate::harness::session::SimSession;
-use crate::harness::verdict::Verdict;
-use crate::harness::workload::{Given, Inputs, Suite, WorkloadError};
+use crate::harness::check::{Exploration, Wrong, explore};
+use crate::harness::workload::{Given, Inputs};
 
 use super::App;
 use super::args::CheckArgs;
 use super::output::{Done, Failure, Progress, Style};
 use super::select::Chosen;
-
-/// What a schedule showed.
-enum Wrong {
-    /// The protocol is.
-    Protocol(Box<Findings>),
-    /// The result is.
-    Result(Verdict),
-}
 
 /// The command line, without what decides the seeds.
 pub(super) struct Replay(String);
@@ -67,29 +54,26 @@ pub(super) fn check(
 ) -> Result<Done, Failure> {
     let tuned = args.selection.tuned(app, || None)?;
     let Chosen { suite, variants, given, .. } = app.choose(&args.selection, given, true, tuned.as_ref())?;
-    let inputs = Inputs { seed: args.inputs.seed, rounds: args.epochs, ragged: true, given };
-    // Now, not under the progress bar, and once instead of for every seed.
-    SimSession::new(Arc::from(suite.problem(&variants, &inputs)?))?;
+    let first = args.inputs.seed;
+    let inputs = Inputs { seed: first, rounds: args.epochs, ragged: true, given };
+    let exploration = Exploration { inputs, seeds: args.seeds, resident_blocks: args.resident_blocks };
     let progress = Progress::new("exploring", args.seeds);
     let start = Instant::now();
-    let first = inputs.seed;
-    let failed = (first..first.saturating_add(args.seeds)).into_par_iter().find_map_first(|seed| {
-        let found = explore(suite, &variants, &Inputs { seed, ..inputs.clone() });
-        progress.tick();
-        found.transpose().map(|found| (seed, found))
-    });
+    let found = explore(suite, &variants, &exploration, || progress.tick());
     progress.finish();
+    let found = found?;
     let names: Vec<String> = variants.iter().map(|v| v.variant_name()).collect();
     let seconds = start.elapsed().as_secs_f64();
     let mut json = json!({
-        "ok": failed.is_none(),
+        "ok": found.is_none(),
         "variants": names,
         "first_seed": first,
         "seeds": args.seeds,
         "epochs": args.epochs,
+        "resident_blocks": args.resident_blocks,
         "seconds": seconds,
     });
-    let Some((seed, wrong)) = failed else {
+    let Some((seed, wrong)) = found else {
         let text = format!(
             "{}\n\n{}: explored {} schedules of {} epochs (seeds {first} to {}), found nothing wrong, in {seconds:.1} s\n",
             names.join("\n"),
@@ -104,7 +88,7 @@ pub(super) fn check(
     json["seed"] = seed.into();
     json["replay"] = replay.clone().into();
     let mut text = format!("{}\n\n{}: seed {seed}\n", names.join("\n"), style.bad("found something wrong"));
-    match wrong? {
+    match wrong {
         Wrong::Protocol(findings) => {
             writeln!(text, "{findings}").expect("string");
             json["findings"] = json!(findings);
@@ -121,21 +105,6 @@ pub(super) fn check(
     Ok(Done { text, json, ok: false })
 }
 
-/// Odd seeds seek bad schedules; even ones are random. So the seed alone says what to replay.
-fn options(seed: u64) -> Options {
-    let strategy = if seed % 2 == 1 { Strategy::Adversarial } else { Strategy::Random };
-    Options { seed, strategy, ..Options::default() }
-}
-
-fn explore(suite: &dyn Suite, variants: &[Variant], inputs: &Inputs) -> Result<Option<Wrong>, WorkloadError> {
-    let prepared = SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
-    Ok(match prepared.run(&options(inputs.seed)) {
-        Err(findings) => Some(Wrong::Protocol(findings)),
-        Ok(ran) if !ran.verdict.ok() => Some(Wrong::Result(ran.verdict)),
-        Ok(_) => None,
-    })
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -145,12 +114,5 @@ mod tests {
         let args = ["/bin/x", "check", "--model", "m", "--seeds", "9", "--seed=3", "--set", "a b", "it's"];
         let replay = Replay::new("peerwarp", &args.map(OsString::from));
         assert_eq!(replay.with(17), r"peerwarp check --model m --set 'a b' 'it'\''s' --seed 17 --seeds 1");
-    }
-
-    #[test]
-    fn both_strategies_get_their_turn() {
-        let strategies = [0, 1, 2].map(|seed| options(seed).strategy);
-        assert_eq!(strategies, [Strategy::Random, Strategy::Adversarial, Strategy::Random]);
-        assert_eq!(options(5).seed, 5);
     }
 }

@@ -21,6 +21,7 @@ mod output;
 mod pack;
 mod run;
 mod run_gpu;
+mod run_report;
 mod select;
 mod show;
 mod toolchain;

@@ -1,4 +1,4 @@
-//! `peerwarp run --backend gpu`.
+//! What commands that run kernels on GPUs have in common.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -14,10 +14,9 @@ use super::args::GpuArgs;
 use super::output::Failure;
 
 impl GpuArgs {
-    /// Refuses options that mean nothing to the simulator.
-    pub fn refuse(&self) -> Result<(), InputError> {
+    /// Refuses options that mean nothing to the simulator, which `why` says runs it.
+    pub fn refuse(&self, why: &str) -> Result<(), InputError> {
         let given = [
-            ("--rounds", self.rounds.map(|n| n.to_string())),
             ("--replays", self.replays.map(|n| n.to_string())),
             ("--pack", self.pack.as_ref().map(|p| p.display().to_string())),
             ("--wait-budget", self.wait_budget.map(|n| n.to_string())),
@@ -25,7 +24,7 @@ impl GpuArgs {
         match given.into_iter().find_map(|(field, value)| Some((field, value?))) {
             None => Ok(()),
             Some((field, value)) => {
-                let with = "--backend, which is the simulator";
+                let with = format!("the simulator, which runs it, {why}");
                 Err(InputError::conflict(field, value, with, "this option with --backend gpu"))
             }
         }
@@ -71,13 +70,44 @@ pub(super) fn world(
         let of = if number == 1 { String::new() } else { format!(" of problem {number}") };
         options.facts.insert(format!("variants{of}"), variants.join(", "));
     }
-    Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
+    Ok(World::of_process(&gpus()?, &launched, &options)?)
+}
+
+/// The GPUs of this machine.
+pub(super) fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
+    cuda::gpus()
 }
 
 /// All ranks in this process.
 pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
-    let gpus = cuda::gpus()?;
+    let gpus = gpus()?;
     let found = gpus.len() as u32;
     let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
     Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_only_gpus_have_is_refused_without_them() {
+        let none = GpuArgs { rounds: None, replays: None, pack: None, wait_budget: None };
+        none.refuse("as --backend says").unwrap();
+        let args = GpuArgs { replays: Some(2), ..none.clone() };
+        let error = args.refuse("as --backend says").unwrap_err().to_string();
+        assert!(error.starts_with("--replays = 2: contradicts the simulator, which runs it, as"), "{error}");
+        let error = GpuArgs { wait_budget: Some(1.5), ..none }.refuse("as there are 0").unwrap_err();
+        assert!(error.to_string().starts_with("--wait-budget = 1.5: contradicts the simulator"), "{error}");
+    }
+
+    #[test]
+    fn budgets_are_seconds() {
+        assert_eq!(wait_budget(Some(0.25)).unwrap(), Duration::from_millis(250));
+        assert_eq!(wait_budget(None).unwrap(), Duration::from_secs(5));
+        for bad in [0.0, -1.0, f64::NAN, 1e9] {
+            let error = wait_budget(Some(bad)).unwrap_err().to_string();
+            assert!(error.contains("0.001 to 3600 seconds"), "{error}");
+        }
+    }
 }

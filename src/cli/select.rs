@@ -30,6 +30,8 @@ pub(super) struct Chosen {
     pub from: tune::Choice,
     /// What was given of the suite's options for them.
     pub given: Given,
+    /// What asked for them, one for each.
+    requests: Vec<Request>,
 }
 
 /// What a selection asks for.
@@ -155,9 +157,14 @@ impl App {
         let (mut variants, from) = self.resolve(&asked.requests, tuned)?;
         let suite = asked.suite.or_else(|| self.suite_of(variants.first()?));
         let suite = suite.ok_or_else(|| InputError::missing("selection", self.ways()))?;
+        let mut requests = asked.requests.clone();
         match asked.suite {
             // Options may ask for variants of others, too.
-            Some(_) => variants.retain(|variant| owns(suite, variant)),
+            Some(_) => {
+                let mut own = variants.iter().map(|variant| owns(suite, variant));
+                requests.retain(|_| own.next().unwrap_or_default());
+                variants.retain(|variant| owns(suite, variant));
+            }
             None => {
                 if let Some(other) = variants.iter().find(|variant| !owns(suite, variant)) {
                     let (other, with) = (other.variant_name(), variants[0].variant_name());
@@ -182,7 +189,18 @@ impl App {
                 .into());
             }
         }
-        Ok(Chosen { suite, variants, from, given: given.clone() })
+        if let Some(Err(why)) = suite.components().together.map(|together| together(&variants)) {
+            return Err(InputError::malformed("variants", "", why, "variants that go together").into());
+        }
+        Ok(Chosen { suite, variants, from, given: given.clone(), requests })
+    }
+
+    /// The same with what was tuned in place of defaults.
+    pub(super) fn with_tuned(&self, chosen: Chosen, tuned: &Tuned) -> Chosen {
+        match self.tuned(&chosen.requests, &chosen.variants, tuned) {
+            Some((variants, from)) => Chosen { variants, from, ..chosen },
+            None => chosen,
+        }
     }
 
     /// Whether nothing at all is selected.

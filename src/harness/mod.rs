@@ -2,9 +2,11 @@
 
 pub mod bench;
 pub mod catalogue;
+pub mod check;
 pub mod elements;
 pub mod fp8;
 pub mod request;
+pub mod run;
 pub mod session;
 pub mod suite;
 pub mod trace;

@@ -1,0 +1,87 @@
+//! Checks of the communication protocol: many schedules of simulated ranks, each with inputs of its own.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::sim::{Findings, Options, Strategy};
+use rayon::prelude::*;
+
+use super::session::SimSession;
+use super::verdict::Verdict;
+use super::workload::{Inputs, Suite, WorkloadError};
+
+/// What to explore.
+#[derive(Clone, Debug)]
+pub struct Exploration {
+    /// What kernels are run on; its seed is the first one.
+    pub inputs: Inputs,
+    /// How many seeds.
+    pub seeds: u64,
+    /// How many blocks a rank can run at once; as many as a launch has if none.
+    pub resident_blocks: Option<u32>,
+}
+
+/// What is wrong under a schedule.
+#[derive(Debug)]
+pub enum Wrong {
+    /// The protocol.
+    Protocol(Box<Findings>),
+    /// The result.
+    Result(Verdict),
+}
+
+/// What the lowest seed that shows something wrong showed, and the seed; none if all is well. Seeds are explored on all cores;
+/// `tick` is called for each.
+///
+/// # Errors
+/// The variants do not go together, the inputs are not for them, or a kernel is wrong.
+pub fn explore(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    tick: impl Fn() + Sync,
+) -> Result<Option<(u64, Wrong)>, WorkloadError> {
+    let Exploration { inputs, seeds, resident_blocks } = exploration;
+    // What is wrong with the input is told once, not for every seed.
+    SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
+    let last = inputs.seed.saturating_add(*seeds);
+    let found = (inputs.seed..last).into_par_iter().find_map_first(|seed| {
+        let options = Options { resident_blocks: *resident_blocks, ..schedule(seed) };
+        let found = one(suite, variants, &Inputs { seed, ..inputs.clone() }, &options);
+        tick();
+        found.transpose().map(|found| found.map(|wrong| (seed, wrong)))
+    });
+    found.transpose()
+}
+
+/// Odd seeds seek bad schedules; even ones are random. So the seed alone says what to replay.
+fn schedule(seed: u64) -> Options {
+    let strategy = if seed % 2 == 1 { Strategy::Adversarial } else { Strategy::Random };
+    Options { seed, strategy, ..Options::default() }
+}
+
+fn one(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    inputs: &Inputs,
+    options: &Options,
+) -> Result<Option<Wrong>, WorkloadError> {
+    let session = SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
+    Ok(match session.run(options) {
+        Err(findings) => Some(Wrong::Protocol(findings)),
+        Ok(ran) if !ran.verdict.ok() => Some(Wrong::Result(ran.verdict)),
+        Ok(_) => None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn both_strategies_get_their_turn() {
+        let strategies = [0, 1, 2].map(|seed| schedule(seed).strategy);
+        assert_eq!(strategies, [Strategy::Random, Strategy::Adversarial, Strategy::Random]);
+        assert_eq!(schedule(5).seed, 5);
+    }
+}
