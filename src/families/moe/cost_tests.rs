@@ -1,5 +1,5 @@
 use super::super::kernels::{Hook, Protocol};
-use super::super::tuned::MoePair;
+use super::super::workload::MoeSuite;
 use super::*;
 use crate::families::moe::RowDtype;
 use crate::harness::tune::{Candidate, Key, KeyValue, space};
@@ -227,9 +227,9 @@ fn keys_have_what_only_one_of_the_two_is_for_by_its_name() {
 fn embedded_tables_have_not_drifted() {
     let target = "cuda:sm_90a".parse().unwrap();
     let tuned = crate::harness::tune::Tuned::builtin("NVIDIA H200", target).unwrap();
-    assert!(tuned.table().records.iter().any(|record| record.suite == MoePair.name()));
-    tuned.check(&[&MoePair]).unwrap_or_else(|e| panic!("generated/tuned/h200.toml: {e}"));
-    assert_eq!(crate::harness::tune::Tuned::named("h200", &[&MoePair]).unwrap(), tuned);
+    assert!(tuned.table().records.iter().any(|record| record.suite == MoeSuite.name()));
+    tuned.check(&[&MoeSuite]).unwrap_or_else(|e| panic!("generated/tuned/h200.toml: {e}"));
+    assert_eq!(crate::harness::tune::Tuned::named("h200", &[&MoeSuite]).unwrap(), tuned);
 }
 
 fn assert_close(a: f64, b: f64) {

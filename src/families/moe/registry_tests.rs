@@ -103,7 +103,7 @@ fn variants_are_paired_with_those_that_go_with_them() {
 fn record(default: &MoeTuning) -> Record {
     let variants =
         |tuning: &MoeTuning| [tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant()];
-    let task = Task::new(&super::super::tuned::MoePair, variants(default), Given::new());
+    let task = Task::new(&super::super::workload::MoeSuite, variants(default), Given::new());
     example::record_of(&task, &Candidate::new(variants(&default.clone().small())))
 }
 

@@ -53,10 +53,12 @@ mod tests {
     #[test]
     fn has_code_and_neither_comments_nor_lines() {
         let variant = &pair(KEY).variants()[0].clone();
-        let kernel = emit::trace(&**variant, 32).unwrap();
+        let kernel = emit::trace(&**variant, 32).unwrap().into_kernel();
         let mut moved = kernel.clone();
         moved.ops.iter_mut().for_each(|op| op.loc.line += 1000);
-        let text = |kernel| emit::printed("peerwarp", kernel, TARGET).unwrap().text;
+        let text = |kernel: &Kernel| {
+            emit::printed("peerwarp", &emit::verified(kernel.clone()).unwrap(), TARGET).unwrap().text
+        };
         assert_ne!(text(&kernel), text(&moved));
         let code = |kernel| code(kernel, TARGET).unwrap();
         assert_eq!(code(kernel.clone()), code(moved));

@@ -57,7 +57,8 @@ struct Refusing {
     asked: Mutex<Vec<String>>,
 }
 
-impl Images for Refusing {
+// SAFETY: images are the mock's, or none.
+unsafe impl Images for Refusing {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         self.asked.lock().unwrap().push(name.clone());
