@@ -14,4 +14,4 @@ pub mod slices;
 
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
-pub use registry::{MoeKey, NoVariant, Registry, Selected};
+pub use registry::{MoeKey, MoeRegistry};

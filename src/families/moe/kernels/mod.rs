@@ -100,4 +100,4 @@ pub use inbox::InboxArgs;
 pub use layout::Layout;
 pub use protocol::{Phase, Protocol};
 pub use records::BegunArgs;
-pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripLaunch, RoundTripKey, round_trip, round_trip_with};
+pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, RoundTripLaunch, round_trip, round_trip_with};
