@@ -4,7 +4,7 @@
 
 use criterion::{Criterion, criterion_group, criterion_main};
 use peerwarp::families::moe::run::MoeTuning;
-use peerwarp::families::moe::{MoeKey, Registry};
+use peerwarp::families::moe::{MoeKey, MoeRegistry};
 use peerwarp::families::moe::{MoeShape, RowDtype};
 
 fn select(c: &mut Criterion) {
@@ -13,7 +13,7 @@ fn select(c: &mut Criterion) {
     let hidden = (1..=20).map(|i| i * 128);
     let all = hidden.flat_map(|h| [1, 8, 16, 32, 64, 128, 256, 512].map(|t| shape(h, t)));
     let all = all.map(|s| MoeTuning::defaults(&s).expect("legal"));
-    let registry = Registry::new(all, true);
+    let registry = MoeRegistry::new(all, true);
     let mut group = c.benchmark_group("select of 160 variants");
     for (name, tokens) in [("exact", 64), ("covering", 100), ("none", 1000)] {
         let key = MoeKey::new(shape(1280, tokens));

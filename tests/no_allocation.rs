@@ -4,8 +4,9 @@ use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
 use peerwarp::families::moe::run::MoeTuning;
-use peerwarp::families::moe::{MoeKey, Registry, Selected};
+use peerwarp::families::moe::{MoeKey, MoeRegistry};
 use peerwarp::families::moe::{MoeShape, RowDtype};
+use peerwarp::runtime::registry::Selected;
 
 struct Counting;
 
@@ -40,7 +41,7 @@ fn count(act: impl FnOnce()) -> u64 {
 fn of_selection() {
     let shape =
         |tokens| MoeShape { hidden: 64, experts: 8, topk: 2, tokens, ranks: 2, dtype: RowDtype::Bf16 };
-    let registry = Registry::new([8, 64].map(|t| MoeTuning::defaults(&shape(t)).unwrap()), true);
+    let registry = MoeRegistry::new([8, 64].map(|t| MoeTuning::defaults(&shape(t)).unwrap()), true);
     let keys = [8, 9, 65].map(|t| MoeKey::new(shape(t)));
     let selected = |i: usize| registry.select(&keys[i]).unwrap();
     assert_eq!(count(|| assert!(matches!(selected(0), Selected::Exact(_)))), 0);

@@ -17,6 +17,7 @@ pub mod net;
 pub mod op;
 mod packs;
 mod recording;
+pub mod registry;
 pub mod status;
 mod symmetric;
 mod timeline;

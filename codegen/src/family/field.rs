@@ -192,6 +192,9 @@ pub struct FieldInfo {
     pub default: FieldDefault,
     /// Whether it is the world size.
     pub ranks: bool,
+    /// Whether a variant with more of it does as well for a problem with less.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub covers: bool,
 }
 
 impl FieldInfo {
@@ -205,6 +208,7 @@ impl FieldInfo {
             allowed: T::domain(),
             default: FieldDefault::None,
             ranks: false,
+            covers: false,
         }
     }
 
@@ -260,6 +264,11 @@ impl FieldInfo {
     /// Marked as the world size.
     pub fn ranks(self) -> FieldInfo {
         FieldInfo { ranks: true, ..self }
+    }
+
+    /// Marked as one of which a variant with more does as well.
+    pub fn covers(self) -> FieldInfo {
+        FieldInfo { covers: true, ..self }
     }
 
     /// Whether a user who writes `name` means this field: its name (with `-` or `_`) or its short name.

@@ -98,6 +98,7 @@
 //! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size |
+//! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |
 
 mod candidates;
 #[cfg(feature = "clap")]
@@ -123,5 +124,5 @@ pub use error::{FamilyError, NameError};
 pub use field::{Allowed, FieldDefault, FieldInfo, FieldRole};
 pub use legal::{Illegal, Legal};
 pub use target::{CudaArch, HipArch, Target, TargetError};
-pub use traits::{Family, Fields};
+pub use traits::{Family, FamilyKey, Fields};
 pub use value::{Choice, FieldType, Value};

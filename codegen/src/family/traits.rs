@@ -29,13 +29,23 @@ pub trait Fields: Clone + Debug + PartialEq + Send + Sync + Sized + 'static {
     }
 }
 
+/// The part of a configuration that comes from the problem.
+///
+/// Of fields that are marked `covers`, a variant with more does as well: one for 128 tokens serves 100.
+pub trait FamilyKey: Fields + Eq + Hash {
+    /// The same with all fields that are marked `covers` at 0. Variants serve keys of their own class only.
+    fn class(&self) -> Self;
+    /// The values of those fields.
+    fn covered(&self) -> impl Iterator<Item = u64>;
+}
+
 /// A family of kernels: one kernel function, and a space of configurations that it is specialised for.
 ///
 /// A family's configuration has *key* fields, which come from the problem and have ranges, and *tuning* fields, which
 /// have a few values each and defaults. Every legal configuration is a *variant* and has a name that can be parsed back.
 pub trait Family: Fields + Legal {
     /// The part of the configuration that comes from the problem.
-    type Key: Fields + Eq + Hash;
+    type Key: FamilyKey;
     /// The parameters of the kernel.
     type Args: KernelArgs<Config = Self>;
 

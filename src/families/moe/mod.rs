@@ -20,5 +20,5 @@ pub mod workload;
 
 pub use op::{MoeAllToAll, MoeRank, Returning, Routed, Sending, Tokens};
 pub use problem::{ExpertMap, MoeError, MoeProblem, MoeShape, Routing, RowDtype, SCALE_BLOCK};
-pub use registry::{MoeKey, NoVariant, Registry, Selected};
+pub use registry::{MoeKey, MoeRegistry};
 pub use workload::MoeSuite;

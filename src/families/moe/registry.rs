@@ -1,15 +1,13 @@
 //! Which variants run a problem: chosen at launch from those that are compiled.
 
-use std::collections::{BTreeMap, HashMap};
-
 use peerwarp_codegen::family::{Family, Target};
-use sha2::{Digest, Sha256};
 
 use crate::build::pack::Pack;
-use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{Combine, Dispatch, Hook, Layout, Phase};
 use crate::families::moe::run::MoeTuning;
+use crate::families::moe::{MoeError, MoeShape};
 use crate::harness::tune::Tuned;
+use crate::runtime::registry::{CoverKey, Covering, Lookup, NoVariant, Selected, digest, of_pack};
 use crate::runtime::{RuntimeError, World};
 
 /// What a problem asks of its kernels.
@@ -35,32 +33,36 @@ impl MoeKey {
         let Dispatch { hook, layout, .. } = tuning.dispatch;
         MoeKey { shape: tuning.dispatch.shape(), hook, layout, split: tuning.split }
     }
+}
 
-    /// What has to be equal: all but the number of tokens.
-    fn without_tokens(self) -> MoeKey {
-        MoeKey { shape: MoeShape { tokens: 0, ..self.shape }, ..self }
+impl CoverKey for MoeKey {
+    fn class(&self) -> MoeKey {
+        MoeKey { shape: MoeShape { tokens: 0, ..self.shape }, ..*self }
     }
-}
 
-/// The outcome of a selection.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Selected<'a> {
-    /// Variants for just this key.
-    Exact(&'a MoeTuning),
-    /// Variants for more tokens than asked for, as few more as there are.
-    Covering(&'a MoeTuning),
-    /// Nothing that is compiled will do; it can be compiled now, from [`MoeTuning::defaults_with`].
-    Jit,
-}
+    fn covers(&self, asked: &MoeKey) -> bool {
+        self.shape.tokens >= asked.shape.tokens
+    }
 
-/// There is nothing for a problem, and nothing can be compiled.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no compiled variant is for {key:?}; the nearest are {}", if .nearest.is_empty() { "none".to_owned() } else { .nearest.join(", ") })]
-pub struct NoVariant {
-    /// What was asked for.
-    pub key: MoeKey,
-    /// Dispatch variants that differ least, the best first.
-    pub nearest: Vec<String>,
+    fn volume(&self) -> u128 {
+        self.shape.tokens.into()
+    }
+
+    fn distance(&self, asked: &MoeKey) -> (usize, u128) {
+        let (s, t) = (&asked.shape, &self.shape);
+        let differ = [
+            s.hidden != t.hidden,
+            s.experts != t.experts,
+            s.topk != t.topk,
+            s.ranks != t.ranks,
+            s.dtype != t.dtype,
+            asked.hook != self.hook,
+            asked.layout != self.layout,
+            asked.split != self.split,
+            t.tokens < s.tokens,
+        ];
+        (differ.into_iter().filter(|&d| d).count(), s.tokens.abs_diff(t.tokens).into())
+    }
 }
 
 /// The compiled variants of dispatch and combine, in pairs that go together.
@@ -68,138 +70,117 @@ pub struct NoVariant {
 /// ```
 /// use peerwarp::families::moe::{MoeShape, RowDtype};
 /// use peerwarp::families::moe::run::MoeTuning;
-/// use peerwarp::families::moe::{MoeKey, Registry, Selected};
+/// use peerwarp::families::moe::{MoeKey, MoeRegistry};
+/// use peerwarp::runtime::registry::Selected;
 ///
 /// let shape = |tokens| MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 8, dtype: RowDtype::Bf16 };
 /// let compiled = [MoeTuning::defaults(&shape(64))?, MoeTuning::defaults(&shape(128))?];
-/// let registry = Registry::new(compiled, false);
+/// let registry = MoeRegistry::new(compiled, false);
 /// let selected = registry.select(&MoeKey::new(shape(50)))?;
 /// assert!(matches!(selected, Selected::Covering(t) if t.dispatch.tokens == 64));
 /// assert!(registry.select(&MoeKey::new(shape(129))).is_err());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, Default)]
-pub struct Registry {
-    /// By ascending tokens.
-    compiled: HashMap<MoeKey, Vec<MoeTuning>>,
+pub struct MoeRegistry {
+    compiled: Covering<MoeKey, MoeTuning>,
     jit: bool,
     /// For what is compiled when it is needed.
-    tuned: Option<Tuned>,
+    tuned: Option<Lookup<MoeKey, MoeTuning>>,
 }
 
-/// How many variants an error names.
-const NEAREST: usize = 3;
-
-impl Registry {
+impl MoeRegistry {
     /// With these pairs; of several for one key the first counts. `jit` says whether others can be compiled when they are
     /// needed.
-    pub fn new(compiled: impl IntoIterator<Item = MoeTuning>, jit: bool) -> Registry {
-        let mut registry = Registry { compiled: HashMap::new(), jit, tuned: None };
-        for tuning in compiled {
-            let all = registry.compiled.entry(MoeKey::of(&tuning).without_tokens()).or_default();
-            let at = all.partition_point(|t| t.dispatch.tokens < tuning.dispatch.tokens);
-            if all.get(at).is_none_or(|t| t.dispatch.tokens != tuning.dispatch.tokens) {
-                all.insert(at, tuning);
-            }
-        }
-        registry
+    pub fn new(compiled: impl IntoIterator<Item = MoeTuning>, jit: bool) -> MoeRegistry {
+        let mut all = Covering::default();
+        compiled.into_iter().for_each(|tuning| all.add(MoeKey::of(&tuning), tuning));
+        MoeRegistry { compiled: all, jit, tuned: None }
     }
 
     /// With nothing compiled: everything is when it is needed, as it was tuned for the GPUs of a world if a table of them
     /// comes with this program.
-    pub fn of_world(world: &World) -> Registry {
+    pub fn of_world(world: &World) -> MoeRegistry {
         let gpu = world.members()[0].gpu.info();
-        Registry { tuned: Tuned::builtin(&gpu.name, gpu.target), ..Registry::new([], true) }
+        let registry = MoeRegistry::new([], true);
+        match Tuned::builtin(&gpu.name, gpu.target) {
+            Some(tuned) => registry.with_tuned(tuned),
+            None => registry,
+        }
     }
 
-    /// With a table of what was tuned, for what is compiled when it is needed.
+    /// With a table of what was tuned, for what is compiled when it is needed. Tables are of whole launches without a hook.
     #[must_use]
-    pub fn with_tuned(self, tuned: Tuned) -> Registry {
-        Registry { tuned: Some(tuned), ..self }
+    pub fn with_tuned(self, tuned: Tuned) -> MoeRegistry {
+        let digest = tuned.table().text();
+        let find = move |key: &MoeKey| {
+            let whole = key.hook == Hook::None && !key.split;
+            let default = whole.then(|| defaults(key).ok()).flatten()?;
+            super::tuned::find(Some(&tuned), &default).map(|(tuning, _)| tuning)
+        };
+        MoeRegistry { tuned: Some(Lookup::new(digest, find)), ..self }
     }
 
     /// The pairs that a pack has for a target.
-    pub fn of_pack(pack: &Pack, target: Target, jit: bool) -> Registry {
-        let names = pack.kernels().filter(|k| k.entry.target == target).map(|k| k.entry.variant.as_str());
-        let names: Vec<&str> = names.collect();
-        let dispatch: Vec<Dispatch> = names.iter().filter_map(|n| Dispatch::parse_variant(n).ok()).collect();
-        let combine: Vec<Combine> = names.iter().filter_map(|n| Combine::parse_variant(n).ok()).collect();
-        Registry::new(pairs(&dispatch, &combine), jit)
+    pub fn of_pack(pack: &Pack, target: Target, jit: bool) -> MoeRegistry {
+        MoeRegistry::new(pairs(&of_pack(pack, target), &of_pack(pack, target)), jit)
     }
 
     /// The variants for a problem: those for just its key, else those for the fewest tokens that are enough, else none
     /// that is compiled. A pure function; it does not allocate unless it fails.
-    pub fn select(&self, key: &MoeKey) -> Result<Selected<'_>, NoVariant> {
-        let tokens = key.shape.tokens;
-        let all = self.compiled.get(&key.without_tokens()).map_or(&[][..], Vec::as_slice);
-        match all.get(all.partition_point(|t| t.dispatch.tokens < tokens)) {
-            Some(tuning) if tuning.dispatch.tokens == tokens => Ok(Selected::Exact(tuning)),
-            Some(tuning) => Ok(Selected::Covering(tuning)),
+    ///
+    /// # Errors
+    /// There are none, and none can be compiled.
+    pub fn select(&self, key: &MoeKey) -> Result<Selected<'_, MoeTuning>, NoVariant<MoeKey>> {
+        match self.compiled.find(key) {
+            Some(found) => Ok(found),
             None if self.jit => Ok(Selected::Jit),
-            None => Err(NoVariant { key: *key, nearest: self.nearest(key) }),
+            None => {
+                let nearest = self.compiled.nearest(key, |tuning| names(tuning).0);
+                Err(NoVariant { key: *key, nearest })
+            }
         }
     }
 
-    /// The variants for a problem, compiled or not: [`Registry::select`], and where that says `Jit` what was tuned, or else the
-    /// defaults. Tables are of whole launches without a hook.
+    /// The variants for a problem, compiled or not: [`MoeRegistry::select`], and where that says `Jit` what was tuned, or else the
+    /// defaults.
+    ///
+    /// # Errors
+    /// There are none, and none can be compiled; or none are legal for the shape.
     pub fn tuning(&self, key: &MoeKey) -> Result<MoeTuning, RuntimeError> {
         match self.select(key).map_err(|e| RuntimeError::invalid("shape", e, "that of a compiled variant"))? {
             Selected::Exact(tuning) | Selected::Covering(tuning) => Ok(tuning.clone()),
-            Selected::Jit => {
-                let whole = key.hook == Hook::None && !key.split;
-                let allowed = "one that kernels can be emitted for";
-                let default = MoeTuning::defaults_with(&key.shape, key.hook, key.layout);
-                let default = default.map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
-                let tuned = whole.then(|| super::tuned::find(self.tuned.as_ref(), &default)).flatten();
-                Ok(tuned.map_or(default, |(tuning, _)| tuning).with_split(key.split))
-            }
+            Selected::Jit => match self.tuned.as_ref().and_then(|tuned| tuned.find(key)) {
+                Some(tuning) => Ok(tuning),
+                None => {
+                    let allowed = "one that kernels can be emitted for";
+                    let tuning = defaults(key).map_err(|e| RuntimeError::invalid("shape", e, allowed))?;
+                    Ok(tuning.with_split(key.split))
+                }
+            },
         }
     }
 
     /// A digest of the table, for [`crate::runtime::WorldOptions::facts`]: ranks that select from different tables may
     /// select different variants.
     pub fn digest(&self) -> String {
-        let all: BTreeMap<String, String> = self.all().map(names).collect();
-        let mut hash = Sha256::new();
-        for (dispatch, combine) in &all {
-            hash.update(format!("{dispatch} {combine}\n"));
-        }
-        hash.update([u8::from(self.jit)]);
-        hash.update(self.tuned.as_ref().map(|tuned| tuned.table().text()).unwrap_or_default());
-        hash.finalize().iter().map(|byte| format!("{byte:02x}")).collect()
+        let pairs = self.compiled.iter().map(|(_, tuning)| names(tuning));
+        let pairs = pairs.map(|(dispatch, combine)| format!("{dispatch} {combine}"));
+        digest(pairs, self.jit, self.tuned.as_ref().map(Lookup::digest))
     }
+}
 
-    fn all(&self) -> impl Iterator<Item = &MoeTuning> {
-        self.compiled.values().flatten()
-    }
-
-    fn nearest(&self, key: &MoeKey) -> Vec<String> {
-        let mut all: Vec<_> = self.all().map(|t| (distance(key, &MoeKey::of(t)), names(t).0)).collect();
-        all.sort();
-        all.into_iter().take(NEAREST).map(|(_, name)| name).collect()
+/// What is compiled for a key that nothing is known of.
+fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
+    match key.hook == Hook::None && !key.split {
+        true => Key { shape: key.shape, layout: key.layout }.defaults(),
+        false => MoeTuning::defaults_with(&key.shape, key.hook, key.layout),
     }
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {
     let (dispatch, combine) = (tuning.dispatch_launches(), tuning.combine_launches());
     (dispatch[0].variant_name(), combine[0].variant_name())
-}
-
-/// How many fields differ, then how far the tokens are off.
-fn distance(a: &MoeKey, b: &MoeKey) -> (usize, u32) {
-    let (s, t) = (&a.shape, &b.shape);
-    let differ = [
-        s.hidden != t.hidden,
-        s.experts != t.experts,
-        s.topk != t.topk,
-        s.ranks != t.ranks,
-        s.dtype != t.dtype,
-        a.hook != b.hook,
-        a.layout != b.layout,
-        a.split != b.split,
-        t.tokens < s.tokens,
-    ];
-    (differ.into_iter().filter(|&d| d).count(), s.tokens.abs_diff(t.tokens))
 }
 
 /// Dispatch and combine variants that go together, all halves of split ones there.

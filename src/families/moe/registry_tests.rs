@@ -11,7 +11,7 @@ fn tuning(tokens: u32) -> MoeTuning {
     MoeTuning::defaults(&shape(tokens)).unwrap()
 }
 
-fn tokens_of(selected: Selected<'_>) -> Option<u32> {
+fn tokens_of(selected: Selected<'_, MoeTuning>) -> Option<u32> {
     match selected {
         Selected::Exact(t) | Selected::Covering(t) => Some(t.dispatch.tokens),
         Selected::Jit => None,
@@ -20,7 +20,7 @@ fn tokens_of(selected: Selected<'_>) -> Option<u32> {
 
 #[test]
 fn exact_then_the_smallest_that_covers() {
-    let registry = Registry::new([128, 8, 32].map(tuning), false);
+    let registry = MoeRegistry::new([128, 8, 32].map(tuning), false);
     let select = |tokens| registry.select(&MoeKey::new(shape(tokens))).unwrap();
     assert!(matches!(select(32), Selected::Exact(t) if *t == tuning(32)));
     assert!(matches!(select(33), Selected::Covering(t) if *t == tuning(128)));
@@ -31,13 +31,13 @@ fn exact_then_the_smallest_that_covers() {
 #[test]
 fn of_two_for_one_key_the_first_counts() {
     let other = MoeTuning { dispatch: Dispatch { vectors: 1, ..tuning(8).dispatch }, ..tuning(8) };
-    let registry = Registry::new([other.clone(), tuning(8)], false);
+    let registry = MoeRegistry::new([other.clone(), tuning(8)], false);
     assert_eq!(registry.select(&MoeKey::new(shape(8))).unwrap(), Selected::Exact(&other));
 }
 
 #[test]
 fn all_but_the_tokens_has_to_be_equal() {
-    let registry = Registry::new([tuning(128)], false);
+    let registry = MoeRegistry::new([tuning(128)], false);
     let key = MoeKey::new(shape(8));
     registry.select(&key).unwrap();
     let others = [
@@ -59,7 +59,7 @@ fn all_but_the_tokens_has_to_be_equal() {
 #[test]
 fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
     let key = MoeKey { split: true, hook: Hook::Expert, layout: Layout::Tokens, ..MoeKey::new(shape(100)) };
-    let with = Registry::new([tuning(8)], true);
+    let with = MoeRegistry::new([tuning(8)], true);
     assert_eq!(with.select(&key).unwrap(), Selected::Jit);
     let made = with.tuning(&key).unwrap();
     let defaults = MoeTuning::defaults_with(&shape(100), Hook::Expert, Layout::Tokens).unwrap();
@@ -67,7 +67,7 @@ fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
     assert_eq!(with.tuning(&MoeKey::new(shape(3))).unwrap(), tuning(8));
 
     let wide = MoeTuning::defaults(&MoeShape { hidden: 128, ..shape(200) }).unwrap();
-    let without = Registry::new([tuning(8), tuning(64), tuning(200), wide.clone(), tuning(90)], false);
+    let without = MoeRegistry::new([tuning(8), tuning(64), tuning(200), wide.clone(), tuning(90)], false);
     let error = without.select(&key).unwrap_err();
     let name = |t: &MoeTuning| t.dispatch.variant_name();
     assert_eq!(error.nearest, [name(&tuning(200)), name(&tuning(90)), name(&tuning(64))]);
@@ -78,7 +78,7 @@ fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
 
 #[test]
 fn digests_tell_tables_apart() {
-    let digest = |all: &[u32], jit| Registry::new(all.iter().map(|&t| tuning(t)), jit).digest();
+    let digest = |all: &[u32], jit| MoeRegistry::new(all.iter().map(|&t| tuning(t)), jit).digest();
     assert_eq!(digest(&[8, 16], false), digest(&[16, 8], false));
     let others = [digest(&[8], false), digest(&[8, 16], true), digest(&[8, 32], false), digest(&[], false)];
     assert!(others.iter().all(|other| *other != digest(&[8, 16], false)));
@@ -111,8 +111,8 @@ fn record(default: &MoeTuning) -> Record {
 fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let mut table = crate::harness::tune::Table::new("NVIDIA H200", "cuda:sm_90a".parse().unwrap());
     table.insert(record(&tuning(8)));
-    let plain = Registry::new([], true);
-    let tuned = plain.clone().with_tuned(Tuned::new(table));
+    let plain = MoeRegistry::new([], true);
+    let tuned = plain.clone().with_tuned(Tuned::new(table.clone()));
     let key = MoeKey::new(shape(8));
     assert_eq!(plain.tuning(&key).unwrap(), tuning(8));
     assert_eq!(tuned.tuning(&key).unwrap(), tuning(8).small());
@@ -123,7 +123,7 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let token = MoeKey { layout: Layout::Tokens, ..key };
     let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::Tokens).unwrap();
     assert_eq!(tuned.tuning(&token).unwrap(), defaults);
-    let mut both = tuned.tuned.clone().unwrap().table().clone();
+    let mut both = table.clone();
     both.insert(record(&defaults));
     let both = plain.clone().with_tuned(Tuned::new(both));
     assert_eq!(both.tuning(&token).unwrap(), defaults.small());
@@ -131,6 +131,6 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     // Ranks that do not agree on the table would not agree on kernels.
     assert_ne!(plain.digest(), tuned.digest());
     // What is compiled comes first.
-    let pack = Registry { compiled: Registry::new([tuning(8)], true).compiled, ..tuned };
+    let pack = MoeRegistry { compiled: MoeRegistry::new([tuning(8)], true).compiled, ..tuned };
     assert_eq!(pack.tuning(&key).unwrap(), tuning(8));
 }

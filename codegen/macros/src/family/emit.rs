@@ -32,6 +32,8 @@ fn key_type(model: &Model, codegen: &TokenStream) -> TokenStream {
     let fields =
         fields_impl(key, &keys, &quote!(<#ident as #codegen::family::Family>::key_fields()), codegen);
     let serde = serial::key(key, codegen);
+    let covered: Vec<_> = keys.iter().filter(|f| f.covers).map(|f| &f.ident).collect();
+    let count = covered.len();
     quote! {
         #[doc = #doc]
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,6 +41,15 @@ fn key_type(model: &Model, codegen: &TokenStream) -> TokenStream {
             #(#members,)*
         }
         #fields
+        #[automatically_derived]
+        impl #codegen::family::FamilyKey for #key {
+            fn class(&self) -> Self {
+                #key { #(#covered: 0,)* ..*self }
+            }
+            fn covered(&self) -> impl ::core::iter::Iterator<Item = u64> {
+                ::core::iter::IntoIterator::into_iter([#(self.#covered as u64),*] as [u64; #count])
+            }
+        }
         #serde
     }
 }

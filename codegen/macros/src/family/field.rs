@@ -21,6 +21,8 @@ pub struct Field {
     pub default: Option<Expr>,
     /// Where it says that it is the world size.
     pub ranks: Option<Span>,
+    /// Whether a variant with more of it does as well.
+    pub covers: bool,
 }
 
 /// The restriction of a field's values.
@@ -45,7 +47,7 @@ impl Field {
         let known: &[&str] = if tune {
             &["short", "range", "multiple_of", "values", "default", "help"]
         } else {
-            &["short", "range", "multiple_of", "values", "help", "ranks"]
+            &["short", "range", "multiple_of", "values", "help", "ranks", "covers"]
         };
         let mut set = Settings::of(attr, known, errors);
         let short = set.text("short", "h", errors);
@@ -59,6 +61,14 @@ impl Field {
         if let (Some(span), false) = (ranks, field.ty.to_token_stream().to_string() == "u32") {
             errors.at(span, "the world size is a `u32`");
         }
+        let covers = set.flag("covers", errors);
+        if let (Some(span), false) = (covers, is_unsigned(&field.ty)) {
+            errors.at(span, "a larger variant covers a number without a sign: `u32`, say");
+        }
+        if let (Some(_), Some(span)) = (covers, ranks) {
+            errors.at(span, "a variant for more ranks does not cover fewer");
+        }
+        let covers = covers.is_some();
         let values = values(&mut set, &field.ty, tune, errors);
         let default = set.value("default", "16", errors);
         if let (Values::Menu(menu), Some(default)) = (&values, &default) {
@@ -66,7 +76,7 @@ impl Field {
         }
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());
-        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks })
+        Some(Field { ident, vis, ty, tune, short, help, values, default, ranks, covers })
     }
 
     /// The expression that makes its `FieldInfo`.
@@ -100,8 +110,15 @@ impl Field {
         if self.ranks.is_some() {
             info.extend(quote!(.ranks()));
         }
+        if self.covers {
+            info.extend(quote!(.covers()));
+        }
         info
     }
+}
+
+fn is_unsigned(ty: &Type) -> bool {
+    ["u8", "u16", "u32", "u64", "usize"].contains(&ty.to_token_stream().to_string().as_str())
 }
 
 /// The one attribute that says where the field's value comes from.

@@ -95,7 +95,7 @@ pub struct Combine {
     #[key(short = "k", range = 1..=32)]
     pub topk: u32,
     /// Tokens of a rank at most.
-    #[key(short = "t", range = 1..=65536)]
+    #[key(short = "t", range = 1..=65536, covers)]
     pub tokens: u32,
     /// World size.
     #[key(short = "r", range = 2..=64, ranks)]
