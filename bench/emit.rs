@@ -6,23 +6,23 @@ use criterion::{Criterion, criterion_group, criterion_main};
 use peerwarp::build::emit::{self, Job};
 use peerwarp::cli::builtin;
 use peerwarp::codegen::family::{Registry, Target, Variant};
-use peerwarp::harness::catalogue;
-use peerwarp::harness::request::Request;
+use peerwarp::families::moe::select;
+use peerwarp::harness::request::{self, Request};
 
 fn registry() -> Registry {
     Registry::new(builtin().iter().map(|e| e.family()))
 }
 
-fn deepseek() -> Request {
-    let all = catalogue::builtin().requests;
+fn deepseek() -> Vec<Request> {
+    let all = select::builtin().problems;
     let tokens = ("tokens".to_owned(), "128".to_owned());
-    let wanted = |r: &Request| r.label == "deepseek-v3" && r.key.contains(&tokens);
+    let wanted = |r: &Vec<Request>| r[0].label == "deepseek-v3" && r[0].key.contains(&tokens);
     all.into_iter().find(wanted).expect("in the built-in catalogue")
 }
 
 fn one_variant(c: &mut Criterion) {
     let target: Target = "cuda:sm_90a".parse().expect("a target");
-    let variants: Vec<Variant> = deepseek().resolve(&registry()).expect("legal");
+    let variants: Vec<Variant> = request::resolve(&deepseek(), &registry()).expect("legal");
     for variant in &variants {
         let mut group = c.benchmark_group(variant.family().name());
         group.bench_function("trace", |b| b.iter(|| variant.trace(32).expect("traces")));
@@ -37,12 +37,12 @@ fn one_variant(c: &mut Criterion) {
 
 fn whole_catalogue(c: &mut Criterion) {
     let registry = registry();
-    let catalogue = catalogue::builtin();
+    let catalogue = select::builtin();
     let mut jobs = vec![];
-    for request in &catalogue.requests {
+    for requests in &catalogue.problems {
         for &target in &catalogue.targets {
-            let variants = request.resolve(&registry).expect("legal");
-            let job = |variant| Job { label: request.label.clone(), variant, target };
+            let variants = request::resolve(requests, &registry).expect("legal");
+            let job = |variant| Job { label: requests[0].label.clone(), variant, target };
             jobs.extend(variants.into_iter().map(job));
         }
     }

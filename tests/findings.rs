@@ -1,12 +1,8 @@
 //! What the command says when kernels are wrong: of families of one's own, with a mistake planted in each.
 
-use std::sync::Arc;
-
-use peerwarp::cli::{App, Said, checked};
-use peerwarp::codegen::ir::{ParamKind, verify};
-use peerwarp::codegen::sim::{Bindings, Compiled, Machine};
-use peerwarp::harness::scenario::{Inputs, Prepared, Scenario, ScenarioError};
-use peerwarp::harness::verdict::Verdict;
+use peerwarp::cli::{App, Said, workload};
+use peerwarp::harness::verdict::Expected;
+use peerwarp::harness::workload::{Contents, Turn, Workload};
 use peerwarp::prelude::*;
 
 /// What is wrong.
@@ -46,6 +42,7 @@ struct NumbersArgs {
     inbox: Sym<u32>,
     #[len(|c| 2 * u64::from(c.ranks))]
     arrived: Flags,
+    #[output]
     #[len(|c| u64::from(c.ranks))]
     out: Ptr<u32>,
     epoch: EpochWord,
@@ -71,31 +68,20 @@ fn numbers(c: &Numbers, a: &NumbersArgs) {
     });
 }
 
-impl Scenario for Numbers {
-    fn prepare(&self, inputs: &Inputs) -> Result<Prepared, ScenarioError> {
-        let kernel = Arc::new(Compiled::new(verify(self.trace(32)?)?));
-        let mut machine = Machine::new(self.ranks);
-        machine.buffers_of(kernel.kernel())?;
-        machine.buffer("out", ParamKind::Local, Dtype::U32, self.ranks.into())?;
-        for _ in 0..inputs.rounds {
-            machine.launch_all(&kernel, &Bindings::new())?;
-        }
-        let (ranks, off) = (self.ranks, f64::from(u8::from(self.wrong == Wrong::Result)));
-        Ok(Prepared::new(machine, move |memory| {
-            let mut verdict = Verdict::default();
-            for rank in 0..ranks {
-                let found = memory.read::<u32>(rank, "out").unwrap_or(&[]);
-                let expected = (0..ranks).map(|src| f64::from(src) + off);
-                let place = |src| format!("rank {rank}, number of {src}");
-                verdict.compare(found.iter().map(|n| f64::from(*n)), expected, (0.0, 0.0), place);
-            }
-            verdict
-        }))
+impl Workload for Numbers {
+    fn inputs(&self, _: Turn) -> Vec<Contents> {
+        vec![]
+    }
+
+    fn expected(&self, _: Turn) -> Vec<Expected> {
+        let off = u32::from(self.wrong == Wrong::Result);
+        let numbers = (0..self.ranks).flat_map(|src| (src + off).to_le_bytes()).collect();
+        vec![Expected::exactly("out", Dtype::U32, numbers).called("number of")]
     }
 }
 
 fn say(command: &str) -> Said {
-    let app = App::new(&[checked::<Numbers>()]).name("numbers");
+    let app = App::new(&[workload::<Numbers>()]).name("numbers");
     app.run(["/bin/numbers"].into_iter().chain(command.split_whitespace()))
 }
 
@@ -108,7 +94,7 @@ fn nothing_wrong_is_told_in_words() {
     let said = say("check --family numbers ranks=3 wrong=nothing --seeds 20 --epochs 4");
     assert_eq!((said.code, said.err.as_str()), (0, ""), "{}", said.out);
     assert!(said.out.contains("explored 20 schedules of 4 epochs (seeds 0 to 19)"), "{}", said.out);
-    assert_eq!(say("run --family numbers ranks=3 wrong=nothing").code, 0);
+    assert_eq!(say("run --backend sim --family numbers ranks=3 wrong=nothing").code, 0);
 }
 
 #[test]
@@ -130,25 +116,25 @@ fn a_protocol_error_is_told_with_the_seed_that_replays_it() {
 #[test]
 fn run_tells_findings_too() {
     // One launch alone is right: there is nothing that could be overwritten.
-    assert_eq!(say("run --family numbers ranks=3 wrong=flags").code, 0);
-    let said = say("run --family numbers ranks=3 wrong=result --json");
+    assert_eq!(say("run --backend sim --family numbers ranks=3 wrong=flags").code, 0);
+    let said = say("run --backend sim --family numbers ranks=3 wrong=result --json");
     assert_eq!((said.code, &json(&said)["ok"]), (1, &false.into()));
     assert_eq!((&json(&said)["wrong"], &json(&said)["max_abs_err"]), (&9.into(), &1.0.into()));
 }
 
 #[test]
 fn a_wrong_result_is_told_with_its_place() {
-    for command in ["run", "check"] {
+    for command in ["run --backend sim", "check"] {
         let said = say(&format!("{command} --family numbers ranks=3 wrong=result"));
         assert_eq!(said.code, 1);
-        let place = "the first at rank 0, number of 0: 0 where 1 is right";
+        let place = "the first at round 0, rank 0, number of 0: 0 where 1 is right";
         assert!(said.out.contains(place), "{}", said.out);
     }
 }
 
 #[test]
 fn a_kernel_that_cannot_be_traced_is_told_with_the_authors_line() {
-    for command in ["run", "check", "show"] {
+    for command in ["run --backend sim", "check", "show"] {
         let said = say(&format!("{command} --family numbers ranks=3 wrong=kernel"));
         assert_eq!((said.code, said.out.as_str()), (1, ""));
         assert!(said.err.contains("tests/findings.rs:"), "{}", said.err);
@@ -164,4 +150,28 @@ fn generating_a_wrong_kernel_writes_nothing() {
     assert_eq!((said.code, out.exists()), (1, false));
     let said = say(&format!("generate --family numbers ranks=3 wrong=nothing --out {}", out.display()));
     assert_eq!((said.code, out.exists()), (0, true), "{}", said.err);
+}
+
+#[test]
+fn a_program_of_one_family_needs_no_name_of_it() {
+    assert_eq!(say("run --backend sim ranks=3 wrong=nothing").code, 0);
+    let said = say("run");
+    assert_eq!(said.code, 2);
+    assert!(said.err.contains("ranks, wrong is missing"), "{}", said.err);
+}
+
+#[test]
+fn world_sizes_have_an_option_of_their_own() {
+    let said = json(&say("run --backend sim --ranks 4 wrong=nothing --json"));
+    assert_eq!(said["variant"], "numbers_r4_nothing__w1");
+    assert_eq!((&said["backend"], &said["because"]), (&"sim".into(), &"as --backend says".into()));
+}
+
+#[test]
+fn fewer_blocks_than_a_launch_has_may_run_at_once() {
+    // One block at a time never ends where blocks wait for each other.
+    let said = json(&say("check ranks=3 wrong=nothing --seeds 2 --resident-blocks 1 --json"));
+    assert_eq!(said["resident_blocks"], 1);
+    let all = json(&say("check ranks=3 wrong=nothing --seeds 2 --json"));
+    assert_eq!((&all["ok"], &all["epochs"]), (&true.into(), &4.into()));
 }

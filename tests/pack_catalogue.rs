@@ -9,7 +9,8 @@ use peerwarp::build::emit::Job;
 use peerwarp::build::pack::{self, BuildError, Options, Pack};
 use peerwarp::cli;
 use peerwarp::codegen::family::{Registry, Target};
-use peerwarp::harness::catalogue;
+use peerwarp::families::moe::select;
+use peerwarp::harness::request;
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
 const THIRD: [&str; 2] = ["cuda:sm_100a", "hip:gfx950"];
@@ -23,13 +24,14 @@ fn jobs(targets: &[&str], step: usize, tuning: &[(&str, &str)]) -> Vec<Job> {
     let mut jobs = vec![];
     for target in targets {
         let target: Target = target.parse().unwrap();
-        let mut requests = catalogue::builtin().requests;
-        for request in &mut requests {
+        let mut problems = select::builtin().problems;
+        for request in problems.iter_mut().flatten() {
             request.tuning.extend(tuning.iter().map(|(f, v)| ((*f).to_owned(), (*v).to_owned())));
         }
-        let variants = requests.iter().flat_map(|r| {
-            let resolved = r.resolve(&registry).unwrap_or_else(|e| panic!("{e}"));
-            resolved.into_iter().map(|variant| Job { label: r.label.clone(), variant, target })
+        let variants = problems.iter().flat_map(|requests| {
+            let resolved = request::resolve(requests, &registry).unwrap_or_else(|e| panic!("{e}"));
+            let job = |variant| Job { label: requests[0].label.clone(), variant, target };
+            resolved.into_iter().map(job).collect::<Vec<_>>()
         });
         jobs.extend(variants.step_by(step));
     }
@@ -76,7 +78,7 @@ fn all_of_it_for_one_architecture_of_each_kind() {
 fn a_third_of_it_for_the_others() {
     let jobs = [jobs(&THIRD, 3, &[]), jobs(&SMALL, 3, &FOR_SMALL)].into_iter().flatten().collect::<Vec<_>>();
     let labels: BTreeSet<&str> = jobs.iter().map(|j| j.label.as_str()).collect();
-    let all: BTreeSet<String> = catalogue::builtin().requests.into_iter().map(|r| r.label).collect();
+    let all: BTreeSet<String> = select::builtin().problems.into_iter().flatten().map(|r| r.label).collect();
     assert_eq!(labels.len(), all.len(), "every model is among them");
     packs(&jobs);
 }

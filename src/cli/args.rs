@@ -110,9 +110,9 @@ pub(crate) struct RunArgs {
 
 /// What only a run on GPUs has.
 #[derive(Clone, Debug, Args)]
-#[command(next_help_heading = "On GPUs (--backend gpu)")]
+#[command(next_help_heading = "On GPUs")]
 pub(crate) struct GpuArgs {
-    /// Rounds, each with inputs of its own [default: 3]
+    /// Rounds, each with inputs of its own [default: 3, on the simulator 1]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
     pub rounds: Option<u32>,
     /// Then launch all rounds as a graph this many times, without the host in between

@@ -69,11 +69,7 @@ fn fields(family: &dyn DynFamily) -> String {
 
 fn models() -> Done {
     let all = models::builtin();
-    let row = |m: &models::Model| {
-        let s = m.shape;
-        vec![m.name.clone(), s.hidden.to_string(), s.experts.to_string(), s.topk.to_string()]
-    };
-    let text = table(&["model", "hidden", "experts", "topk"], all.iter().map(row));
+    let text = table(&models::Model::COLUMNS, all.iter().map(|m| m.row().into()));
     Done { text, json: json!(all), ok: true }
 }
 

@@ -9,7 +9,7 @@
 //! ranks = 8
 //! ```
 //!
-//! A suite reads tables of its own name, `[[moe]]` say, and what they have in common from `[defaults]`:
+//! A suite reads tables that have its name, and what they have in common from `[defaults]`:
 //! [`Suite::catalogue_entry`].
 
 use std::collections::BTreeMap;

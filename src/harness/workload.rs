@@ -175,7 +175,7 @@ impl Work {
 /// A part of a round that is timed by itself.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Metric {
-    /// What it is called, in reports and in JSON: `dispatch`.
+    /// What it is called, in reports and in JSON: `all_gather`.
     pub name: String,
     /// Which launches.
     pub launches: Range<usize>,
@@ -296,7 +296,7 @@ pub enum On {
 
 /// Families that make sense together: their inputs, results and options. One family is a suite too.
 pub trait Suite: fmt::Debug + Send + Sync {
-    /// What it is called: `moe`. Tables in catalogues have that name.
+    /// What it is called, in lower case. Tables in catalogues have that name.
     fn name(&self) -> &'static str;
     /// Its families, those that are run together first to last.
     fn families(&self) -> Vec<FamilyEntry>;

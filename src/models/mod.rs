@@ -38,6 +38,17 @@ pub struct Model {
     pub shape: Shape,
 }
 
+impl Model {
+    /// What [`Model::row`] has.
+    pub const COLUMNS: [&str; 4] = ["model", "hidden", "experts", "topk"];
+
+    /// Name and numbers, for a table of models.
+    pub fn row(&self) -> [String; 4] {
+        let Shape { hidden, experts, topk } = self.shape;
+        [self.name.clone(), hidden.to_string(), experts.to_string(), topk.to_string()]
+    }
+}
+
 /// The built-in table, in the order of its file. A catalogue of published shapes, not a limit: any shape works.
 pub fn builtin() -> &'static [Model] {
     #[derive(Deserialize)]

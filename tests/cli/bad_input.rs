@@ -35,12 +35,12 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     (
         "round trips in one launch without dedup",
         "bench --model glm-4.5 --ranks 2 --fused --dedup false",
-        &["--fused = true", "contradicts moe_dispatch_", "dispatch with dedup"],
+        &["--fused = true", "contradicts --dedup = false", "--fused with dedup"],
     ),
     (
         "a trace of round trips in one launch without dedup",
         "trace --model glm-4.5 --ranks 2 --fused --dedup false",
-        &["--fused = true", "contradicts moe_dispatch_", "dispatch with dedup"],
+        &["--fused = true", "contradicts --dedup = false", "--fused with dedup"],
     ),
     (
         "round trips of rows that are not whole packets",
@@ -48,9 +48,24 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         &["hidden = 136", "whole packets of 16 bytes"],
     ),
     (
-        "round trips on GPUs by their family",
-        "run --backend gpu --family moe_round_trip hidden=64 experts=8 topk=2 tokens=4 ranks=2 dtype=bf16 hook=expert",
-        &["family = moe_round_trip", "moe_dispatch and moe_combine"],
+        "graphs of kernels between which the host has work",
+        "run --backend sim --model glm-4.5 --ranks 2 --tokens 1 --replays 3",
+        &["--replays = 3", "contradicts the simulator, which runs it, as --backend says"],
+    ),
+    (
+        "an option that is no field of the family",
+        "show --family moe_dispatch hidden=64 --model glm-4.5",
+        &["--model = glm-4.5", "it is no field of moe_dispatch"],
+    ),
+    (
+        "two ways to give a shape",
+        "show --model glm-4.5 --hidden 64",
+        &["--model = glm-4.5", "contradicts --hidden"],
+    ),
+    (
+        "a table that no catalogue has",
+        "generate --catalogue Cargo.toml --out o",
+        &["--catalogue = Cargo.toml", "No such file"],
     ),
     (
         "dispatch and combine that do not go together",

@@ -188,14 +188,14 @@ fn kernels_that_spill_or_are_not_resident_are_refused_all_at_once() {
     let grid = |k: &serde_json::Value| k["launch"]["grid"].as_u64().unwrap();
     let most = grids.iter().map(grid).max().unwrap();
     let few = most.div_ceil(2) - 1;
-    let ran = p.pack(&format!("--multiprocessors {few}"), &[("REGISTERS", "128")]);
+    let ran = p.pack(&format!("--sms {few}"), &[("REGISTERS", "128")]);
     let told = format!(
         "{most} blocks wait for each other and must be resident at once, and {} are: 128 registers for each of 256 \
          threads leave room for 2 on each of {few} multiprocessors (as given); tune it with --set, now",
         2 * few
     );
     assert_eq!((ran.code, ran.stdout.contains(&told)), (1, true), "{}", ran.stdout);
-    assert_eq!(p.pack(&format!("--multiprocessors {}", few + 1), &[("REGISTERS", "128")]).code, 0);
+    assert_eq!(p.pack(&format!("--sms {}", few + 1), &[("REGISTERS", "128")]).code, 0);
 }
 
 #[test]

@@ -8,7 +8,8 @@ const SMALL: &str = "--family moe_round_trip hidden=64 experts=8 topk=3 tokens=4
 fn run_agrees_with_the_reference() {
     let place = Place::new();
     for dtype in ["bf16", "fp16", "fp8"] {
-        let ran = place.say(&format!("run {SMALL} dtype={dtype} --tokens-per-rank 4,0,1,3 --json"));
+        let ran =
+            place.say(&format!("run --backend sim {SMALL} dtype={dtype} --tokens-per-rank 4,0,1,3 --json"));
         let json = ran.json();
         assert_eq!((ran.code, &json["ok"]), (0, &true.into()), "{}", ran.report());
         let [variant] = json["variants"].as_array().unwrap().as_slice() else { panic!("{json}") };
@@ -23,7 +24,8 @@ fn run_agrees_with_the_reference() {
 /// Rows of 1040 bytes, which are whole packets, though no power of two of them.
 #[test]
 fn rows_of_any_number_of_packets_will_do() {
-    let ran = Place::new().say(&format!("run {SMALL} dtype=bf16 --json").replace("hidden=64", "hidden=520"));
+    let ran = Place::new()
+        .say(&format!("run --backend sim {SMALL} dtype=bf16 --json").replace("hidden=64", "hidden=520"));
     assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
 }
 

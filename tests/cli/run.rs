@@ -16,10 +16,11 @@ fn stable(text: &str) -> String {
 #[test]
 fn agrees_with_the_reference_and_says_what_moved() {
     let place = Place::new();
-    let ran = place.say(&format!("run {SMALL} --tokens-per-rank 4,0,1,3 --seed 7"));
+    let ran = place.say(&format!("run --backend sim {SMALL} --tokens-per-rank 4,0,1,3 --seed 7"));
     assert_eq!(ran.code, 0, "{}", ran.report());
     insta::assert_snapshot!(stable(&ran.report()));
-    let json = place.say(&format!("run {SMALL} --tokens-per-rank 4,0,1,3 --seed 7 --json")).json();
+    let json =
+        place.say(&format!("run --backend sim {SMALL} --tokens-per-rank 4,0,1,3 --seed 7 --json")).json();
     assert_eq!((&json["ok"], &json["backend"]), (&true.into(), &"sim".into()));
     assert!(json["max_abs_err"].is_number() && json["max_rel_err"].is_number(), "{json}");
     assert!(
@@ -41,14 +42,14 @@ fn agrees_with_the_reference_and_says_what_moved() {
 fn every_dtype_and_way_of_routing_works() {
     let place = Place::new();
     for (dtype, routing) in [("bf16", "zipf:1.2"), ("fp16", "uniform"), ("fp8", "zipf:3")] {
-        let ran = place.say(&format!("run {SMALL} --dtype {dtype} --routing {routing} --json"));
+        let ran = place.say(&format!("run --backend sim {SMALL} --dtype {dtype} --routing {routing} --json"));
         assert_eq!((ran.code, &ran.json()["ok"]), (0, &true.into()), "{}", ran.report());
     }
     let ids: Vec<i32> = (0..2 * 3 * 3).map(|i| if i % 5 == 0 { -1 } else { i % 6 }).collect();
     let array = peerwarp::families::moe::npy::Array { shape: vec![2, 3, 3], data: ids };
     place.write("r.npy", peerwarp::families::moe::npy::write(&array));
     for (sizes, tokens) in [("--tokens 4 --ranks 2", 4), ("", 3)] {
-        for command in ["run", "check --seeds 2"] {
+        for command in ["run --backend sim", "check --seeds 2"] {
             let command =
                 format!("{command} --hidden 64 --experts 6 --topk 3 {sizes} --routing r.npy --json");
             let ran = place.say(&command);
@@ -61,7 +62,7 @@ fn every_dtype_and_way_of_routing_works() {
 
 #[test]
 fn many_ranks_fit_the_screen() {
-    let ran = Place::new().say("run --hidden 8 --experts 24 --topk 2 --tokens 1 --ranks 24");
+    let ran = Place::new().say("run --backend sim --hidden 8 --experts 24 --topk 2 --tokens 1 --ranks 24");
     assert_eq!(ran.code, 0, "{}", ran.report());
     assert!(ran.stdout.contains("bytes on a link: ") && ran.stdout.contains("median"), "{}", ran.stdout);
     assert!(ran.stdout.lines().all(|l| l.len() < 120), "{}", ran.stdout);
@@ -71,7 +72,7 @@ fn many_ranks_fit_the_screen() {
 fn split_launches_do_the_same() {
     let place = Place::new();
     let run = |phase: &str| {
-        let ran = place.say(&format!("run {SMALL} --phase {phase} --json"));
+        let ran = place.say(&format!("run --backend sim {SMALL} --phase {phase} --json"));
         assert_eq!(ran.code, 0, "{}", ran.report());
         ran.json()
     };
@@ -81,7 +82,7 @@ fn split_launches_do_the_same() {
         (both["variants"].as_array().unwrap().len(), split["variants"].as_array().unwrap().len()),
         (2, 4)
     );
-    let ran = place.say(&format!("run {SMALL} --phase send"));
+    let ran = place.say(&format!("run --backend sim {SMALL} --phase send"));
     assert_eq!(ran.code, 2);
     assert!(ran.stderr.contains("both, or split"), "{}", ran.stderr);
 }
@@ -90,8 +91,10 @@ fn split_launches_do_the_same() {
 fn dedup_saves_bytes() {
     let place = Place::new();
     let run = |dedup: bool| {
-        let ran =
-            place.say(&format!("run {SMALL} --experts 8 --dedup {dedup} --json").replace("--experts 6 ", ""));
+        let ran = place.say(
+            &format!("run --backend sim {SMALL} --experts 8 --dedup {dedup} --json")
+                .replace("--experts 6 ", ""),
+        );
         assert_eq!(ran.code, 0, "{}", ran.report());
         ran.json()["bytes_on_wire"].as_u64().unwrap()
     };
@@ -102,7 +105,7 @@ fn dedup_saves_bytes() {
 fn the_seed_decides_the_run() {
     let place = Place::new();
     let run = |seed: u32| {
-        let mut json = place.say(&format!("run {SMALL} --seed {seed} --json")).json();
+        let mut json = place.say(&format!("run --backend sim {SMALL} --seed {seed} --json")).json();
         json["seconds"] = 0.into();
         json
     };
@@ -118,4 +121,45 @@ fn checks_the_protocol_over_seeds() {
     insta::assert_snapshot!(stable(&ran.report()));
     let json = place.say(&format!("check {SMALL} --seeds 2 --seed 5 --json")).json();
     assert_eq!((&json["ok"], &json["seeds"], &json["first_seed"]), (&true.into(), &2.into(), &5.into()));
+}
+
+/// Fields have options of their own where a family is selected by its name, too.
+#[test]
+fn options_set_the_fields_of_a_family_and_of_a_variant() {
+    let place = Place::new();
+    let ran = place.say(
+        "run --backend sim --family moe_dispatch hidden=64 experts=6 topk=3 hook=raw layout=experts phase=both \
+         --tokens 4 --ranks 4 --dtype bf16 --dedup false --json",
+    );
+    let json = ran.json();
+    assert_eq!((ran.code, &json["ok"]), (0, &true.into()), "{}", ran.report());
+    let name = json["variant"].as_str().unwrap();
+    assert!(name.starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_") && name.contains("_nodedup_"), "{name}");
+    let other = place.say(&format!("run --backend sim {name} --tokens 2 --dedup true --json")).json();
+    let other = other["variant"].as_str().unwrap();
+    assert!(other.contains("_t2_") && other.contains("_dedup_"), "{other}");
+}
+
+#[test]
+fn says_where_it_ran_and_why() {
+    let place = Place::new();
+    let json = place.say(&format!("run {SMALL} --json")).json();
+    // On a machine with enough GPUs it runs on them.
+    let (backend, why) = (json["backend"].as_str().unwrap(), json["because"].as_str().unwrap());
+    match peerwarp::runtime::cuda::gpus() {
+        Ok(gpus) if gpus.len() >= 4 => assert_eq!((backend, why), ("gpu", "as there is one for each rank")),
+        Ok(gpus) => assert_eq!(
+            (backend, why),
+            ("sim", &*format!("as 4 ranks need as many GPUs, and there are {}", gpus.len()))
+        ),
+        Err(_) => assert!(backend == "sim" && why.starts_with("as ") && why.contains("not found"), "{json}"),
+    }
+}
+
+#[test]
+fn fused_is_the_round_trip_in_one_launch() {
+    let json = Place::new().say(&format!("run --backend sim {SMALL} --fused --json")).json();
+    let [variant] = json["variants"].as_array().unwrap().as_slice() else { panic!("{json}") };
+    assert!(variant.as_str().unwrap().starts_with("moe_round_trip_h64_e6_k3_t4_r4_bf16_expert__"), "{json}");
+    assert_eq!(json["ok"], true);
 }

@@ -58,7 +58,7 @@ fn lists_models_families_and_variants() {
     assert_eq!(place.say("list models --json").json().as_array().unwrap().len(), 13);
     let families = place.say("list families --json").json();
     assert_eq!(families[0]["name"], "moe_dispatch");
-    assert_eq!(families[0]["scenario"], true);
+    assert_eq!(families[0]["suite"], "moe");
     let all = place.say("list variants --json").json();
     assert_eq!(all.as_array().unwrap().len(), 13 * 4 * 2);
     let space = place.say("list variants --model glm-4.5 --json").json();

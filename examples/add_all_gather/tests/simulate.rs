@@ -1,14 +1,20 @@
 //! The kernel on simulated ranks, against plain Rust.
 
+use std::sync::Arc;
+
 use add_all_gather::AddAllGather;
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::harness::scenario::{Inputs, Scenario};
+use peerwarp::harness::session::SimSession;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 use proptest::prelude::*;
 
 fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {
     let inputs = Inputs { seed, rounds: 3, ..Inputs::default() };
-    let prepared = config.prepare(&inputs).unwrap();
+    let suite = suite::of::<AddAllGather>();
+    let problem = suite.problem(&[config.clone().into_variant()], &inputs).unwrap();
+    let prepared = SimSession::new(Arc::from(problem)).unwrap();
     let options = Options { seed, strategy, ..Options::default() };
     let ran = prepared.run(&options).unwrap_or_else(|findings| panic!("{config:?}: {findings}"));
     assert!(ran.verdict.ok(), "{config:?}: {:?}", ran.verdict);
@@ -43,5 +49,5 @@ fn inputs_vary_and_sums_are_plain() {
     let config = AddAllGather::from_settings(&settings).unwrap();
     let [x, y] = config.vectors(1, 0, 0);
     assert!(x != y && x != config.vectors(2, 0, 0)[0] && x != config.vectors(1, 1, 0)[0]);
-    assert_eq!(config.expected(1, 0)[..300], x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>());
+    assert_eq!(config.sums(1, 0)[..300], x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>());
 }

@@ -172,10 +172,7 @@ impl MoeRegistry {
 
 /// What is compiled for a key that nothing is known of.
 fn defaults(key: &MoeKey) -> Result<MoeTuning, MoeError> {
-    match key.hook == Hook::None && !key.split {
-        true => Key { shape: key.shape, layout: key.layout }.defaults(),
-        false => MoeTuning::defaults_with(&key.shape, key.hook, key.layout),
-    }
+    MoeTuning::defaults_with(&key.shape, key.hook, key.layout)
 }
 
 fn names(tuning: &MoeTuning) -> (String, String) {

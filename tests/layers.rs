@@ -1,0 +1,150 @@
+//! Which module may use which, and which words it may say: read from the sources.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+/// Files that may still say what only a family knows, or use what stands above them, until they are ported.
+const BEING_PORTED: &[&str] = &[
+    "src/cli/bench.rs",
+    "src/cli/select.rs",
+    "src/cli/run_gpu.rs",
+    "src/cli/trace.rs",
+    "src/cli/tune.rs",
+    "src/harness/bench/",
+    "src/harness/trace/",
+    "src/harness/tune/",
+    "src/runtime/",
+    "src/build/",
+];
+
+/// What a module of `src` may use, beside itself and what is at the bottom: `input` and `models`.
+const MAY_USE: &[(&str, &[&str])] = &[
+    ("build", &[]),
+    ("runtime", &["build"]),
+    ("harness", &["build", "runtime"]),
+    ("families", &["build", "runtime", "harness"]),
+    ("cli", &["build", "runtime", "harness", "families"]),
+    ("models", &[]),
+    ("input", &[]),
+];
+
+/// Words of one family, which nobody else says.
+const WORDS: [&str; 5] = ["expert", "experts", "dispatch", "combine", "moe"];
+
+fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
+    let mut entries: Vec<_> = std::fs::read_dir(folder).unwrap().map(|e| e.unwrap().path()).collect();
+    entries.sort();
+    for path in entries {
+        match path.is_dir() {
+            true => sources(&path, found),
+            false if path.extension().is_some_and(|end| end == "rs") => found.push(path),
+            false => {}
+        }
+    }
+}
+
+/// Path from the root of the crate, and text, of all sources.
+fn all() -> BTreeMap<String, String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let mut found = vec![];
+    sources(&root.join("src"), &mut found);
+    let text = |path: &PathBuf| {
+        let name = path.strip_prefix(root).unwrap().to_str().unwrap().replace('\\', "/");
+        (name, std::fs::read_to_string(path).unwrap())
+    };
+    found.iter().map(text).collect()
+}
+
+fn module(file: &str) -> &str {
+    let rest = file.strip_prefix("src/").unwrap();
+    rest.split(['/', '.']).next().unwrap()
+}
+
+fn being_ported(file: &str) -> bool {
+    BEING_PORTED.iter().any(|start| file.starts_with(start))
+}
+
+/// The modules at the root of the crate that a line names: `crate::runtime::..`, `crate::{build, runtime}`.
+fn named(line: &str) -> Vec<&str> {
+    let code = line.split("//").next().unwrap();
+    let mut found = vec![];
+    for start in ["crate::", "peerwarp::"] {
+        for (at, _) in code.match_indices(start) {
+            let before = code[..at].chars().next_back();
+            if before.is_some_and(|c| c.is_alphanumeric() || c == '_') {
+                continue;
+            }
+            let rest = &code[at + start.len()..];
+            match rest.strip_prefix('{') {
+                None => found.extend(rest.split(|c: char| !c.is_alphanumeric() && c != '_').next()),
+                Some(list) => {
+                    let parts = list.split([',', '}']).map(str::trim);
+                    found.extend(parts.filter_map(|part| part.split("::").next()));
+                }
+            }
+        }
+    }
+    found
+}
+
+/// What a file uses that stands above it.
+fn upward(file: &str, text: &str) -> Vec<String> {
+    let own = module(file);
+    let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == own) else { return vec![] };
+    let above = |name: &str| {
+        let known = MAY_USE.iter().any(|(module, _)| *module == name);
+        known && name != own && !allowed.contains(&name) && !["input", "models"].contains(&name)
+    };
+    let of_line = |(number, line): (usize, &str)| {
+        let names = named(line).into_iter().filter(|name| above(name));
+        names.map(|name| format!("{file}:{}: {own} uses {name}", number + 1)).collect::<Vec<_>>()
+    };
+    text.lines().enumerate().flat_map(of_line).collect()
+}
+
+#[test]
+fn nothing_points_up() {
+    let files = all();
+    let found =
+        files.iter().filter(|(file, _)| !being_ported(file)).flat_map(|(file, text)| upward(file, text));
+    assert_eq!(found.collect::<Vec<_>>(), [""; 0]);
+}
+
+/// The words of one family in a text, by line, in any case.
+fn said(text: &str) -> Vec<(usize, String)> {
+    let of_line = |(number, line): (usize, &str)| {
+        let lower = line.to_lowercase();
+        let words = lower.split(|c: char| !c.is_alphanumeric()).map(str::to_owned);
+        words.filter(|w| WORDS.contains(&w.as_str())).map(|w| (number + 1, w)).collect::<Vec<_>>()
+    };
+    text.lines().enumerate().flat_map(of_line).collect()
+}
+
+#[test]
+fn nobody_says_what_only_a_family_knows() {
+    let mut found = vec![];
+    for (file, text) in all() {
+        let generic = ["build", "runtime", "harness", "cli"].contains(&module(&file));
+        // Where the families that come with the program are registered.
+        if generic && !being_ported(&file) && file != "src/cli/mod.rs" {
+            found.extend(said(&text).into_iter().map(|(line, word)| format!("{file}:{line}: {word}")));
+        }
+    }
+    assert_eq!(found, [""; 0]);
+}
+
+#[test]
+fn both_are_seen_where_they_are() {
+    let text = "use crate::harness::suite;\nuse crate::{input, cli};\n// crate::cli is fine in a comment\n";
+    assert_eq!(
+        upward("src/runtime/x.rs", text),
+        ["src/runtime/x.rs:1: runtime uses harness", "src/runtime/x.rs:2: runtime uses cli",]
+    );
+    assert_eq!(upward("src/cli/x.rs", text), [""; 0]);
+    assert_eq!(
+        upward("src/harness/x.rs", "let x = crate::families::moe::MoeShape::of();"),
+        ["src/harness/x.rs:1: harness uses families"]
+    );
+    let words = "/// Runs the experts.\nfn dispatcher() {}\nfn moe_only() { DISPATCH }";
+    assert_eq!(said(words), [(1, "experts".into()), (3, "moe".into()), (3, "dispatch".into())]);
+}
