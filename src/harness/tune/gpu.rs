@@ -104,7 +104,7 @@ impl OnGpus {
 
     fn timed(&mut self, candidate: &Candidate) -> Result<Timed, MeasureError> {
         let problem = self.problem(candidate)?;
-        let timed = Timed::new(&problem, 1, &self.world, &self.places, &self.images);
+        let timed = Timed::new(&*problem, 1, &self.world, &self.places, &self.images);
         timed.map_err(|e| self.refused(e, candidate))
     }
 

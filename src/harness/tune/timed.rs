@@ -31,7 +31,7 @@ pub(crate) struct Timed {
 impl Timed {
     /// Loads a problem; the graph of rounds has so many.
     pub fn new(
-        problem: &Arc<dyn Problem>,
+        problem: &dyn Problem,
         rounds: u32,
         world: &Arc<World>,
         places: &[Place],
@@ -43,7 +43,7 @@ impl Timed {
             return Err(RuntimeError::invalid("metrics", metrics.len(), allowed));
         }
         let mut op = Operation::new(world, problem.launches(), images)?;
-        let buffers = world.agree(inputs(&op, &**problem))?;
+        let buffers = world.agree(inputs(&op, problem))?;
         let mut of_metrics: Vec<Vec<Graph>> = metrics.iter().map(|_| vec![]).collect();
         let mut round = vec![];
         let all = 0..problem.launches().len();
