@@ -4,22 +4,35 @@ use super::support::Place;
 
 /// What a table of the smallest shape looks like whose kernels are not those of today.
 const DRIFTED: &str = r#"
-schema = 2
+schema = 3
 device = "NVIDIA H200"
 target = "cuda:sm_90a"
 
 [[record]]
-kernels = "0123"
+suite = "moe"
+digest = "0123012301230123012301230123012301230123012301230123012301230123"
 measured = "2026-11-22"
 tried = 1
-layout = "experts"
-winner = { dispatch = "DISPATCH", combine = "COMBINE" }
-shape = { hidden = 64, experts = 8, topk = 2, tokens = 4, ranks = 2, dtype = "bf16" }
-us = { round_trip = 20.0, dispatch = 12.0, combine = 12.0 }
-default = { dispatch = "DISPATCH", combine = "COMBINE" }
-model = { dispatch = "DISPATCH", combine = "COMBINE" }
+us = 20.0
+metrics = { dispatch = 12.0, combine = 12.0 }
+variants = { moe_dispatch = "DISPATCH", moe_combine = "COMBINE" }
+default.variants = { moe_dispatch = "DISPATCH", moe_combine = "COMBINE" }
 made = { peerwarp = "0.1.0", driver = "CUDA 13.0", compiler = "nvrtc 13.0" }
+
+[record.key]
+hidden = 64
+experts = 8
+topk = 2
+tokens = 4
+ranks = 2
+dtype = "bf16"
+hook = "raw"
+layout = "experts"
+phase = "both"
 "#;
+
+/// The digest in it.
+const DIGEST: &str = "0123012301230123012301230123012301230123012301230123012301230123";
 
 const SHAPE: &str = "--hidden 64 --experts 8 --topk 2 --tokens 4 --ranks 2";
 
@@ -54,14 +67,16 @@ fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
     let place = Place::new();
     let names = listed(&place, "");
     let drifted = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-    place.write("schema.toml", drifted.replace("schema = 2", "schema = 1"));
+    place.write("schema.toml", drifted.replace("schema = 3", "schema = 2"));
     place.write("drifted.toml", &drifted);
+    place.write("nan.toml", drifted.replace("us = 20.0", "us = nan"));
     place.write("gone.toml", DRIFTED.replace("DISPATCH", "moe_dispatch_h64").replace("COMBINE", &names[1]));
     let cases = [
-        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 1", "must be 2"]),
-        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 1", "must be 2"]),
-        (format!("show {SHAPE} --tuned drifted.toml"), ["kernels = 0123", "tune anew"]),
+        (format!("tune {SHAPE} --out schema.toml"), ["--out = schema.toml: schema = 2", "must be 3"]),
+        (format!("show {SHAPE} --tuned schema.toml"), ["--tuned = schema.toml: schema = 2", "must be 3"]),
+        (format!("show {SHAPE} --tuned drifted.toml"), ["digest = 0123", "tune anew"]),
         (format!("bench {SHAPE} --tuned gone.toml"), ["moe_dispatch_h64", "the kernels have changed"]),
+        (format!("show {SHAPE} --tuned nan.toml"), ["us = NaN", "a number of microseconds greater than 0"]),
         (format!("check {SHAPE} --tuned nowhere"), ["--tuned = nowhere: no such name", "a FILE.toml"]),
     ];
     for (args, expected) in cases {
@@ -87,12 +102,12 @@ fn layouts_that_do_not_exist_are_refused() {
     }
 }
 
-/// The table with the digest that the refusal of a wrong one tells.
+/// The table with the digest that the refusal of a wrong one names.
 fn mended(place: &Place, table: &str) -> String {
     place.write("refused.toml", table);
     let refused = place.say(&format!("show {SHAPE} --tuned refused.toml")).stderr;
     let digest = refused.split("must be ").nth(1).and_then(|rest| rest.split(',').next()).expect("a digest");
-    table.replace("0123", digest)
+    table.replace(DIGEST, digest)
 }
 
 #[test]

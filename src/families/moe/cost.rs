@@ -34,29 +34,14 @@ use peerwarp_codegen::family::{Family, Value, Variant};
 
 use super::MoeShape;
 use super::kernels::{Combine, Dispatch, Layout};
-use super::run::MoeTuning;
 use super::work::ROUTING_US;
 use crate::harness::bench::{H200, Limits};
-use crate::harness::tune::{Components, CostModel};
-
-/// How dispatch and combine are tuned: fields that have to agree, in both.
-pub fn components() -> Components {
-    Components { together: Some(together) }
-}
+use crate::harness::tune::CostModel;
 
 /// The model for the shape of these variants; none if there is no dispatch among them, which says the shape.
 pub fn model(variants: &[Variant]) -> Option<Box<dyn CostModel>> {
     let dispatch = variants.iter().find_map(dispatch)?;
     Some(Box::new(Model::new(dispatch.shape())))
-}
-
-/// Whether a dispatch and a combine go together.
-fn together(variants: &[Variant]) -> Result<(), String> {
-    let (d, c) = (variants.iter().find_map(dispatch), variants.iter().find_map(combine));
-    let Some((dispatch, combine)) = d.zip(c) else { return Ok(()) };
-    let tuning =
-        MoeTuning { dispatch: dispatch.clone(), combine: combine.clone(), split: false, round_trip: None };
-    tuning.check(&dispatch.shape()).map_err(|e| e.to_string())
 }
 
 fn dispatch(variant: &Variant) -> Option<&Dispatch> {

@@ -1,4 +1,5 @@
 use super::super::kernels::{Hook, Protocol};
+use super::super::run::MoeTuning;
 use super::super::workload::MoeSuite;
 use super::*;
 use crate::families::moe::RowDtype;
@@ -29,7 +30,7 @@ fn least(model: &Model, tuning: &MoeTuning) -> Pair {
 }
 
 fn best(model: &Model, from: &Candidate) -> Candidate {
-    space::best(model, &components(), from)
+    space::best(model, &MoeSuite.components(), from)
 }
 
 fn defaults(shape: MoeShape) -> MoeTuning {
@@ -70,7 +71,7 @@ fn what_it_would_take_is_at_least_as_good_by_its_own_measure() {
         let shape = MoeShape { tokens, ..SHAPE };
         let (model, from) = (Model::new(shape), Candidate::new(variants(&defaults(shape))));
         let found = best(&model, &from);
-        components().check(found.variants()).unwrap();
+        MoeSuite.components().check(found.variants()).unwrap();
         let sum = |c: &Candidate| model.times(c.variants()).iter().sum::<f64>();
         assert!(sum(&found) <= sum(&from));
         // And nothing around it is better.
@@ -182,7 +183,7 @@ fn what_it_would_take_has_the_layout_that_was_asked_for() {
         let from =
             Candidate::new(variants(&MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap()));
         let found = best(&Model::new(shape), &from);
-        components().check(found.variants()).unwrap();
+        MoeSuite.components().check(found.variants()).unwrap();
         assert_eq!(Key::of("moe", found.variants()), Key::of("moe", from.variants()));
     }
 }
@@ -193,10 +194,10 @@ fn steps_change_what_both_have_to_agree_on_in_both() {
     for layout in [Layout::Experts, Layout::Tokens] {
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
         let from = Candidate::new(variants(&tuning));
-        let (steps, illegal) = space::steps(&components(), &from);
+        let (steps, illegal) = space::steps(&MoeSuite.components(), &from);
         assert!(steps.len() >= 20 && illegal > 0, "{}", steps.len());
         for step in &steps {
-            components().check(step.to.variants()).unwrap();
+            MoeSuite.components().check(step.to.variants()).unwrap();
             assert_eq!(Key::of("moe", step.to.variants()), Key::of("moe", from.variants()));
         }
         // Rows by token go once to each rank.

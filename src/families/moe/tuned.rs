@@ -1,17 +1,28 @@
-//! What tables of tuned variants have for dispatch and combine.
+//! Dispatch and combine as tuning and its tables know them.
 
-use peerwarp_codegen::family::Family;
+use peerwarp_codegen::family::{Family, Variant};
 
 use super::kernels::{Combine, Dispatch};
 use super::run::MoeTuning;
 use super::workload::MoeSuite;
 use crate::harness::tune::{Choice, Tuned};
 
+/// Whether a dispatch and a combine go together.
+pub(super) fn together(variants: &[Variant]) -> Result<(), String> {
+    let Some(tuning) = pair(variants) else { return Ok(()) };
+    tuning.check(&tuning.dispatch.shape()).map_err(|e| e.to_string())
+}
+
+/// The dispatch and the combine among variants.
+fn pair(variants: &[Variant]) -> Option<MoeTuning> {
+    let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?.clone();
+    let combine = variants.iter().find_map(|v| v.as_any().downcast_ref::<Combine>())?.clone();
+    Some(MoeTuning { dispatch, combine, split: false, round_trip: None })
+}
+
 /// What a table has for the shape and layout of a pair, which is what is taken without it; none if it has nothing.
 pub(crate) fn find(tuned: Option<&Tuned>, default: &MoeTuning) -> Option<(MoeTuning, Choice)> {
     let variants = [default.dispatch.clone().into_variant(), default.combine.clone().into_variant()];
     let found = tuned?.find(&MoeSuite, &variants)?;
-    let dispatch = found.variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?.clone();
-    let combine = found.variants.iter().find_map(|v| v.as_any().downcast_ref::<Combine>())?.clone();
-    Some((MoeTuning { dispatch, combine, split: false, round_trip: None }, found.by))
+    Some((pair(&found.variants)?, found.by))
 }

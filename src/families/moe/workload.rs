@@ -9,7 +9,7 @@ use rand_chacha::ChaCha8Rng;
 use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Phase, RoundTrip};
 use super::routing::{self, Source};
 use super::run::{MoeRounds, MoeTuning};
-use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, cost, select};
+use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, cost, select, tuned};
 use crate::harness::request::Request;
 use crate::harness::tune::{Components, CostModel};
 use crate::harness::workload::{Baseline, Given, Inputs, OptionSpec, Problem, Suite, WorkloadError};
@@ -72,7 +72,7 @@ impl Suite for MoeSuite {
     }
 
     fn components(&self) -> Components {
-        cost::components()
+        Components { together: Some(tuned::together) }
     }
 
     fn cost_model(&self, variants: &[Variant]) -> Option<Box<dyn CostModel>> {
