@@ -6,6 +6,7 @@
 //! [`kernel`] is what runs on the GPUs, [`config`] what it is specialised for, [`scenario`] lets `peerwarp`'s
 //! commands run and check it on simulated ranks.
 
+pub mod baselines;
 pub mod config;
 pub mod kernel;
 pub mod scenario;
