@@ -6,6 +6,7 @@
 //! [`kernel`] is what runs on the GPUs, [`config`] what it is specialised for, [`workload`] lets `peerwarp`'s
 //! commands run and check it.
 
+pub mod baselines;
 pub mod config;
 pub mod kernel;
 pub mod workload;
