@@ -208,7 +208,7 @@ fn steps_change_what_both_have_to_agree_on_in_both() {
 }
 
 fn is_dedup(variant: &Variant) -> bool {
-    dispatch(variant).map_or(true, |d| d.dedup) && combine(variant).map_or(true, |c| c.dedup)
+    dispatch(variant).is_none_or(|d| d.dedup) && combine(variant).is_none_or(|c| c.dedup)
 }
 
 #[test]

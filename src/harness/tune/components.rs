@@ -4,11 +4,14 @@ use std::fmt;
 
 use peerwarp_codegen::family::Variant;
 
+/// Whether variants, one for each component, go together: an error says why not.
+pub type Together = fn(&[Variant]) -> Result<(), String>;
+
 /// Which variants of a suite's families are tuned together, each by fields of its own.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Components {
-    /// Whether variants of several components go together: an error says why not. Without, each is legal by itself.
-    pub together: Option<fn(&[Variant]) -> Result<(), String>>,
+    /// Which go together; without, all that are legal by themselves.
+    pub together: Option<Together>,
 }
 
 impl Components {

@@ -23,7 +23,7 @@ use std::time::{Duration, Instant, SystemTime};
 use rayon::prelude::*;
 use serde::Serialize;
 
-pub use components::{Candidate, Components, CostModel};
+pub use components::{Candidate, Components, CostModel, Together};
 pub use digest::digest;
 pub use key::{Key, KeyFields, KeyValue};
 pub use lookup::{Choice, Found, Tuned, device_slug};

@@ -155,16 +155,17 @@ fn without_a_model_every_neighbour_is_tried() {
     let best =
         [("warps", "2"), ("blocks", "32")].iter().fold(task.defaults.clone(), |c, f| set(&c, 0, &[*f]));
     let mut fake = Fake::new(best.clone());
-    assert_eq!(seeds(&task, &[]), [task.defaults.clone()]);
+    let seeds = seeds(&task, &[]);
+    assert_eq!(seeds, std::slice::from_ref(&task.defaults));
     fake.start(&task);
-    let found = search(&task, &mut fake, &[task.defaults.clone()], &BUDGET, &mut || ()).unwrap();
+    let found = search(&task, &mut fake, &seeds, &BUDGET, &mut || ()).unwrap();
     assert_eq!((&found.winner, found.model, found.pruned.len()), (&best, None, 0));
     // One component: what is wrong with a candidate is wrong with its variant.
     let mut fake = Fake::new(best.clone());
     let bad = best.clone();
     fake.refuses = Box::new(move |c| (*c == bad).then(|| (None, "did not end".into())));
     fake.start(&task);
-    let found = search(&task, &mut fake, &[task.defaults.clone()], &BUDGET, &mut || ()).unwrap();
+    let found = search(&task, &mut fake, &seeds, &BUDGET, &mut || ()).unwrap();
     assert_eq!(found.refused, [Refusal { variant: best.names()[0].clone(), reason: "did not end".into() }]);
     assert_ne!(value(&found.winner.variants()[0], "blocks"), value(&task.defaults.variants()[0], "blocks"));
 }

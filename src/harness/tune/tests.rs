@@ -166,7 +166,7 @@ fn a_strangers_family_is_tuned_and_found_again_beside_other_suites() {
     let task = stranger_task(640);
     let best = small(&task.defaults);
     let mut fake = Fake::new(best.clone());
-    let outcomes = tune(&[task.clone()], &mut table, &mut fake, &options(), &mut seen).unwrap();
+    let outcomes = tune(std::slice::from_ref(&task), &mut table, &mut fake, &options(), &mut seen).unwrap();
     let End::Tuned { record, .. } = &outcomes[0].end else { panic!("{outcomes:?}") };
     assert_eq!((record.suite.as_str(), &record.model), ("stranger", &None));
     assert_eq!(Key::to_string(&record.of()), "stranger: elements 640, ranks 2");
