@@ -260,7 +260,7 @@ impl App {
                 Some((first, _)) => {
                     let with = format!("options of {}", first.name());
                     return Err(InputError::conflict(
-                        "options of",
+                        "selection",
                         suite.name(),
                         with,
                         "options of one of them",
