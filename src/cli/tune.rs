@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use peerwarp_codegen::family::{Choice, Family, Target};
+use peerwarp_codegen::family::{Choice, Target};
 use serde_json::json;
 
 use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::{Dispatch, Layout};
-use crate::harness::request::{Request, Scope};
 use crate::harness::tune::gpu::{Effort, OnGpus};
 use crate::harness::tune::{
     End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
@@ -127,14 +126,7 @@ fn shapes(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<MoeShape>, Fa
         }
     }
     if let Some(name) = &args.catalogue {
-        let mut requests = app.catalogue(name)?.problems.concat();
-        for field in ["tokens", "ranks", "dtype"] {
-            if let Some(list) = given.get(field) {
-                requests = requests.iter().flat_map(|r| each(r, field, list)).collect();
-            }
-        }
-        requests.retain(|request| request.scope == Scope::Family(Dispatch::NAME.into()));
-        variants.extend(requests.iter().map(|r| r.resolve(app.registry())).collect::<Result<Vec<_>, _>>()?);
+        variants.extend(app.choose_catalogue(name, &given)?.into_iter().flat_map(|c| c.variants));
     }
     let mut shapes = vec![];
     for variant in &variants {
@@ -150,17 +142,6 @@ fn shapes(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<MoeShape>, Fa
             Err(InputError::missing("selection", "--model, --hidden or --catalogue with MoE shapes").into())
         }
     }
-}
-
-/// A request for each value of a list.
-fn each(request: &Request, field: &str, list: &str) -> Vec<Request> {
-    let with = |value: &str| {
-        let mut request = request.clone();
-        request.key.retain(|(name, _)| name != field);
-        request.key.push((field.to_owned(), value.to_owned()));
-        request
-    };
-    input::list(list).map(with).collect()
 }
 
 /// What selects other things than shapes, or says what tuning is to find out.
