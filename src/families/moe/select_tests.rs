@@ -4,6 +4,7 @@ use peerwarp_codegen::ir::Dtype;
 use peerwarp_codegen::kernel;
 
 use super::*;
+use crate::families::moe::kernels::Phase;
 use crate::harness::catalogue::parse;
 use crate::harness::request::resolve;
 
