@@ -264,7 +264,7 @@ impl App {
                 Some((first, _)) => {
                     let with = format!("options of {}", first.name());
                     return Err(InputError::conflict(
-                        "options of",
+                        "selection",
                         suite.name(),
                         with,
                         "options of one of them",
@@ -330,12 +330,36 @@ impl App {
 
     /// A catalogue that comes with the program, or a file.
     pub(super) fn catalogue(&self, name: &str) -> Result<Catalogue, InputError> {
+        self.catalogue_with(name, &Given::new())
+    }
+
+    /// The same with other values of some fields.
+    fn catalogue_with(&self, name: &str, instead: &Given) -> Result<Catalogue, InputError> {
         let suites: Vec<&'static dyn Suite> = self.suites().collect();
         let own = suites.iter().flat_map(|s| s.catalogues()).find(|(known, _)| *known == name);
-        match own {
-            Some((_, text)) => catalogue::parse(text, name, &suites, self.registry()),
-            None => catalogue::read(Path::new(name), &suites, self.registry()),
+        let text = match own {
+            Some((_, text)) => (*text).to_owned(),
+            None => catalogue::read(Path::new(name))?,
+        };
+        catalogue::parse_with(&text, name, &suites, self.registry(), instead)
+    }
+
+    /// The problems of a catalogue. Options that may be lists stand for what its entries say.
+    pub(super) fn choose_catalogue(&self, name: &str, given: &Given) -> Result<Vec<Chosen>, Failure> {
+        let lists: Vec<&str> =
+            self.suites().flat_map(|s| s.options()).filter(|o| o.list).map(|o| o.name).collect();
+        let instead = given.iter().filter(|(name, _)| *name == RANKS || lists.contains(&name.as_str()));
+        let instead: Given = instead.map(|(name, value)| (name.clone(), value.clone())).collect();
+        let mut chosen = vec![];
+        for set in self.lists(&instead) {
+            for requests in self.catalogue_with(name, &set)?.problems {
+                let family = requests[0].family_in(self.registry())?;
+                let own = |s: &&'static dyn Suite| s.families().iter().any(|f| f.name() == family.name());
+                let asked = Asked { suite: self.suites().find(own), requests };
+                chosen.push(self.chosen(&asked, &Given::new(), None)?);
+            }
         }
+        Ok(chosen)
     }
 
     /// What the selection and the catalogue ask for, once for each target.
@@ -364,30 +388,6 @@ impl App {
             }
         }
         Ok(jobs)
-    }
-
-    /// The problems of a catalogue; options that its entries leave open go for all, and may be lists.
-    pub(super) fn choose_catalogue(&self, name: &str, given: &Given) -> Result<Vec<Chosen>, Failure> {
-        let catalogue = self.catalogue(name)?;
-        let fields = |set: &Given| -> Vec<(String, String)> {
-            set.iter().map(|(name, value)| (name.clone(), value.clone())).collect()
-        };
-        let mut chosen = vec![];
-        for set in self.lists(given) {
-            for requests in &catalogue.problems {
-                let with = |request: &Request| {
-                    let mut request = request.clone();
-                    for (name, value) in fields(&set) {
-                        request.key.retain(|(field, _)| *field != name);
-                        request.key.push((name, value));
-                    }
-                    request
-                };
-                let requests = requests.iter().map(with).collect();
-                chosen.push(self.chosen(&Asked { suite: None, requests }, &Given::new(), None)?);
-            }
-        }
-        Ok(chosen)
     }
 
     /// What a catalogue asks for, with the settings that go for everything: of fields that it says nothing about.

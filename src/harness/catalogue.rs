@@ -20,7 +20,7 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 
 use crate::harness::request::Request;
-use crate::harness::workload::Suite;
+use crate::harness::workload::{Given, Suite};
 use crate::input::InputError;
 use crate::models;
 
@@ -33,18 +33,12 @@ pub struct Catalogue {
     pub problems: Vec<Vec<Request>>,
 }
 
-/// Reads a catalogue from a file.
+/// The text of a catalogue in a file.
 ///
 /// # Errors
-/// The file cannot be read, or what it asks for makes no sense.
-pub fn read(
-    path: &Path,
-    suites: &[&'static dyn Suite],
-    registry: &Registry,
-) -> Result<Catalogue, InputError> {
-    let shown = path.display().to_string();
-    let text = std::fs::read_to_string(path).map_err(|e| InputError::io("--catalogue", &shown, &e))?;
-    parse(&text, &shown, suites, registry)
+/// The file cannot be read.
+pub fn read(path: &Path) -> Result<String, InputError> {
+    std::fs::read_to_string(path).map_err(|e| InputError::io("--catalogue", path.display(), &e))
 }
 
 /// Parses a catalogue; `origin` is the file's name for messages.
@@ -56,6 +50,20 @@ pub fn parse(
     origin: &str,
     suites: &[&'static dyn Suite],
     registry: &Registry,
+) -> Result<Catalogue, InputError> {
+    parse_with(text, origin, suites, registry, &Given::new())
+}
+
+/// As [`parse`], with values of these fields in place of what entries say.
+///
+/// # Errors
+/// What it asks for makes no sense.
+pub fn parse_with(
+    text: &str,
+    origin: &str,
+    suites: &[&'static dyn Suite],
+    registry: &Registry,
+    instead: &Given,
 ) -> Result<Catalogue, InputError> {
     let tables: Vec<String> = suites.iter().map(|s| format!("[[{}]]", s.name())).collect();
     let allowed = format!("targets, [defaults], {} and [[family]]", tables.join(", "));
@@ -73,11 +81,20 @@ pub fn parse(
     let mut problems = vec![];
     for suite in suites {
         let Some(entries) = file.entries.get(suite.name()) else { continue };
-        for table in entries.clone().try_into::<Vec<toml::Table>>().map_err(wrong)? {
+        for mut table in entries.clone().try_into::<Vec<toml::Table>>().map_err(wrong)? {
+            let own = |name: &str| name == "ranks" || suite.options().iter().any(|o| o.name == name);
+            let instead = instead.iter().filter(|(name, _)| own(name));
+            table.extend(instead.map(|(name, value)| (name.clone(), value.clone().into())));
             problems.extend(suite.catalogue_entry(&table, &file.defaults, origin, registry)?);
         }
     }
     for entry in &file.family {
+        let mut entry = entry.clone();
+        for (name, value) in &mut entry.fields {
+            if let Some(instead) = instead.get(name) {
+                *value = OneOrMore::One(Scalar::Text(instead.clone()));
+            }
+        }
         problems.extend(entry.requests(origin)?.into_iter().map(|request| vec![request]));
     }
     if problems.is_empty() {
@@ -177,7 +194,7 @@ impl OneOrMore {
     }
 }
 
-#[derive(Deserialize)]
+#[derive(Clone, Deserialize)]
 struct FamilyEntry {
     family: String,
     name: Option<String>,

@@ -373,6 +373,7 @@ struct Defaults {
 /// experts = 64
 /// topk = 6
 /// tokens = 64
+/// layout = "rank-major"
 /// set = { send_blocks = 16 }
 /// ```
 #[derive(Deserialize)]
@@ -386,6 +387,7 @@ struct MoeEntry {
     tokens: Option<OneOrMore>,
     ranks: Option<OneOrMore>,
     dtype: Option<OneOrMore>,
+    layout: Option<Scalar>,
     #[serde(default)]
     set: BTreeMap<String, Scalar>,
 }
@@ -426,6 +428,7 @@ impl MoeEntry {
         ];
         let mut set = defaults.set.clone();
         set.extend(self.set.clone());
+        set.extend(self.layout.clone().map(|layout| ("layout".to_owned(), layout)));
         let tuning: Settings = set.iter().map(|(f, v)| (f.clone(), v.text())).collect();
         let families = families(registry, &label)?;
         let of_shape = |rest: Settings| {

@@ -212,3 +212,17 @@ fn gpumode_is_five_shapes_and_fused_is_another_problem_of_each() {
     let error = select(&wrong, false, &registry()).unwrap_err().to_string();
     assert!(error.starts_with("--fused = true: contradicts --dedup = false"), "{error}");
 }
+
+#[test]
+fn values_stand_for_what_entries_of_catalogues_say() {
+    let text = "[[moe]]\nmodel = \"glm-4.5\"\ntokens = [8, 128]\n";
+    let instead = given(&[("dtype", "fp8"), ("tokens", "4"), ("ranks", "2"), ("layout", "experts")]);
+    let parsed = catalogue::parse_with(text, "c.toml", &[&MoeSuite], &registry(), &instead).unwrap();
+    let [pair] = &parsed.problems[..] else { panic!("{parsed:?}") };
+    let names: Vec<String> = resolve(pair, &registry()).unwrap().iter().map(|v| v.variant_name()).collect();
+    let starts = [
+        "moe_dispatch_h5120_e160_k8_t4_r2_fp8_raw_experts_",
+        "moe_combine_h5120_e160_k8_t4_r2_bf16_experts_",
+    ];
+    assert!(names.iter().zip(starts).all(|(name, start)| name.starts_with(start)), "{names:?}");
+}

@@ -41,7 +41,7 @@ pub(crate) struct Put {
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
     pub hidden: u32,
     /// Rows at most.
-    #[key(short = "t", range = 1..=65536)]
+    #[key(short = "t", range = 1..=65536, covers)]
     pub tokens: u32,
     /// World size.
     #[key(short = "r", range = 2..=64, ranks)]
@@ -118,7 +118,7 @@ pub(crate) struct Get {
     #[key(short = "h", range = 8..=65536, multiple_of = 8)]
     pub hidden: u32,
     /// Rows at most.
-    #[key(short = "t", range = 1..=65536)]
+    #[key(short = "t", range = 1..=65536, covers)]
     pub tokens: u32,
     /// World size.
     #[key(short = "r", range = 2..=64, ranks)]

@@ -91,15 +91,10 @@ impl fmt::Display for Key {
 
 /// Names, as a [`Key`] has them, of those fields in which a variant for a larger value does for a smaller one.
 pub(super) fn covering(variants: &[Variant]) -> Vec<String> {
-    let mut names: Vec<String> = fields(variants).filter(|f| covers(f.info)).map(|f| f.name).collect();
+    let mut names: Vec<String> = fields(variants).filter(|f| f.info.covers).map(|f| f.name).collect();
     names.sort();
     names.dedup();
     names
-}
-
-/// Whether a variant for a larger value of a key field does for a smaller one.
-fn covers(field: &FieldInfo) -> bool {
-    field.name == "tokens"
 }
 
 /// A key field of a component.
