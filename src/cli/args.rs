@@ -351,7 +351,7 @@ pub(crate) struct TraceArgs {
     /// File to write: Chrome's trace-event JSON, to be opened at <https://ui.perfetto.dev>
     #[arg(long, value_name = "FILE")]
     pub out: Option<PathBuf>,
-    /// Rounds of dispatch and combine to record, each the last of --warmup that are launched at once
+    /// Rounds to record, each the last of --warmup that are launched at once
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub rounds: u32,
     /// Rounds that are launched at once, the last of which is recorded
@@ -360,9 +360,6 @@ pub(crate) struct TraceArgs {
     /// How many of the recorded rounds the file has
     #[arg(long, value_name = "N", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub keep: u32,
-    /// Record a round trip in one launch too, with the stand-in expert in it
-    #[arg(long)]
-    pub fused: bool,
     /// Records that a warp has room for
     #[arg(long, value_name = "N", default_value_t = 256, value_parser = clap::value_parser!(u32).range(1..=65536))]
     pub slots: u32,

@@ -12,16 +12,14 @@ use crate::harness::bench::{
 use crate::harness::scenario::{Inputs, ScenarioError};
 use crate::harness::tune::{Choice, Tuned};
 use crate::input::{self, InputError};
-use crate::runtime::cache::ModuleCache;
-use crate::runtime::image::Jit;
-use crate::runtime::{Launched, World, WorldOptions, cuda};
+use crate::runtime::{self, Launched, World, WorldOptions};
 
 use super::App;
 use super::args::{BenchArgs, Selection};
 use super::fused;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
 use super::run::{inputs, resolved};
-use super::run_gpu::{moe_only, tuned_for, wait_budget, with_round_trip};
+use super::run_gpu::{jit, moe_only, tuned_for, wait_budget, with_round_trip};
 
 pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, Failure> {
     let inputs = inputs(&args.inputs, 1)?;
@@ -33,12 +31,12 @@ pub(super) fn bench(app: &App, args: &BenchArgs, style: Style) -> Result<Done, F
     let html = args.html.as_deref().filter(|_| first);
     let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     // Kept until the world has them: to open them twice takes seconds.
-    let gpus = cuda::gpus().unwrap_or_default();
+    let gpus = runtime::gpus().unwrap_or_default();
     let tuned = args.selection.tuned(|| gpus.first().and_then(tuned_for))?;
     let (cases, from) = cases(app, args, &inputs, tuned.as_ref())?;
     let world = world(args, &inputs, &cases)?;
     drop(gpus);
-    let images = Jit::new(ModuleCache::of_user())?;
+    let images = jit(&world)?;
     let options = BenchOptions {
         iterations: args.iterations,
         rounds: args.rounds,

@@ -32,11 +32,13 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, FromArgMatches};
-use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
+use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target, Variant};
 
 use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
 use crate::families::moe::scenario::MoeScenario;
 use crate::harness::scenario::{self, DynScenario, Scenario};
+use crate::harness::suite;
+use crate::harness::workload::{Suite, Workload};
 use crate::input::InputError;
 
 use args::{Cli, Command, When};
@@ -47,16 +49,23 @@ use output::{Done, Failure, Style};
 pub struct Entry {
     family: FamilyEntry,
     scenario: Option<&'static dyn DynScenario>,
+    suite: &'static dyn Suite,
 }
 
 /// A family that can be listed, shown and generated.
 pub fn entry<F: Family>() -> Entry {
-    Entry { family: F::entry(), scenario: None }
+    Entry { family: F::entry(), scenario: None, suite: suite::plain::<F>() }
 }
 
 /// A family that can be run and checked too.
 pub fn checked<F: Scenario>() -> Entry {
-    Entry { family: F::entry(), scenario: Some(scenario::of::<F>()) }
+    Entry { scenario: Some(scenario::of::<F>()), ..entry::<F>() }
+}
+
+/// A family that can be run, checked, benched and traced, on inputs of its own.
+pub fn workload<F: Workload>() -> Entry {
+    let suite = suite::of::<F>();
+    Entry { family: F::entry(), scenario: Some(scenario::of_workload::<F>()), suite }
 }
 
 impl Entry {
@@ -88,6 +97,7 @@ pub struct App {
     name: String,
     registry: Registry,
     scenarios: Vec<&'static dyn DynScenario>,
+    suites: Vec<&'static dyn Suite>,
 }
 
 /// What a command says.
@@ -129,6 +139,7 @@ impl App {
             name: name.unwrap_or_else(|| "peerwarp".into()),
             registry: Registry::new(entries.iter().map(|e| e.family)),
             scenarios,
+            suites: entries.iter().map(|e| e.suite).collect(),
         }
     }
 
@@ -190,6 +201,16 @@ impl App {
 
     fn scenarios(&self) -> impl Iterator<Item = &'static dyn DynScenario> {
         self.scenarios.iter().copied()
+    }
+
+    /// The variants that a selection means, and the suite that says what they are run on.
+    fn suite_of(&self, selection: &args::Selection) -> Result<(Vec<Variant>, &'static dyn Suite), Failure> {
+        let (variants, _) = run::resolved(self, selection, selection.tuned(|| None)?.as_ref())?;
+        let named = |suite: &&&'static dyn Suite| {
+            suite.families().iter().any(|f| f.name() == variants[0].family().name())
+        };
+        let suite = self.suites.iter().find(named).expect("every family has one");
+        Ok((variants, *suite))
     }
 
     fn completions(&self, shell: clap_complete::Shell) -> Done {

@@ -12,6 +12,7 @@ use crate::build::pack::BuildError;
 use crate::build::replace::Replacement;
 use crate::build::toolchain::{InstallError, ToolError};
 use crate::harness::scenario::ScenarioError;
+use crate::harness::workload::WorkloadError;
 use crate::input::InputError;
 use crate::runtime::RuntimeError;
 
@@ -83,6 +84,16 @@ impl From<ScenarioError> for Failure {
         match error {
             ScenarioError::Input(e) => Failure::Input(e),
             ScenarioError::Kernel(message) => Failure::Kernel(message),
+        }
+    }
+}
+
+impl From<WorkloadError> for Failure {
+    fn from(error: WorkloadError) -> Failure {
+        match error {
+            WorkloadError::Input(e) => Failure::Input(e),
+            WorkloadError::Kernel(message) => Failure::Kernel(message),
+            WorkloadError::Runtime(e) => e.into(),
         }
     }
 }

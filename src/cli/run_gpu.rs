@@ -18,7 +18,7 @@ use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::image::{Images, Jit};
-use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
+use crate::runtime::{self, Launched, RuntimeError, World, WorldOptions};
 
 use super::App;
 use super::args::{GpuArgs, Selection};
@@ -78,7 +78,7 @@ pub(super) fn run(
     let pack = args.pack.as_deref().map(open_pack).transpose()?;
     let replays = args.replays.unwrap_or(0);
     // Kept until the world has them: to open them twice takes seconds.
-    let gpus = cuda::gpus().unwrap_or_default();
+    let gpus = runtime::gpus().unwrap_or_default();
     // A pack has what it has, and tables are of kernels without an expert.
     let own = || gpus.first().filter(|_| args.pack.is_none() && replays == 0).and_then(tuned_for);
     let (variants, from) = resolved(app, selection, selection.tuned(own)?.as_ref())?;
@@ -90,13 +90,23 @@ pub(super) fn run(
     let world = Arc::new(world(problem.shape.ranks, options, [&tuning])?);
     let images: Box<dyn Images> = match pack {
         Some(pack) => Box::new(pack),
-        None => Box::new(Jit::new(ModuleCache::of_user())?),
+        None => Box::new(jit(&world)?),
     };
     let ran = MoeGpu::new(&problem, &tuning, inputs.rounds, &world, &*images)?.run(replays);
     progress.finish();
     let mut done = done(&ran?, &inputs, style);
     done.json["tuned"] = json!(from);
     Ok(done)
+}
+
+/// The compiler for the GPUs of a world.
+pub(super) fn jit(world: &World) -> Result<Jit, RuntimeError> {
+    Jit::for_target(world.members()[0].gpu.info().target, ModuleCache::of_user())
+}
+
+/// What users must know of the GPUs of a world that have not been tested on hardware.
+pub(super) fn untested(world: &World) -> Option<&'static str> {
+    world.members().iter().find_map(|member| member.gpu.untested())
 }
 
 /// The table of tuned variants that comes with the program for a GPU.
@@ -144,14 +154,14 @@ pub(super) fn world<'a>(
             fact("round trip variant", round_trip.variant_name());
         }
     }
-    Ok(World::of_process(&cuda::gpus()?, &launched, &options)?)
+    Ok(World::of_process(&runtime::gpus()?, &launched, &options)?)
 }
 
 /// All ranks in this process.
 pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
-    let gpus = cuda::gpus()?;
+    let gpus = runtime::gpus()?;
     let found = gpus.len() as u32;
-    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+    let few = RuntimeError::TooFewGpus { backend: gpus[0].info().target.backend(), found, needed: ranks };
     Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
 }
 

@@ -17,15 +17,12 @@ use crate::harness::tune::{
     End, Key, Made, Options, Outcome, Table, TableError, TuneError, Watch, device_slug, tune as tune_keys,
 };
 use crate::input::{self, InputError};
-use crate::runtime::cache::ModuleCache;
-use crate::runtime::cuda::Nvrtc;
-use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::{Selection, TuneArgs};
 use super::output::{Done, Failure, Progress, Style, table};
-use super::run_gpu::{wait_budget, world_here};
+use super::run_gpu::{jit, wait_budget, world_here};
 use super::select::read_catalogue;
 
 /// How long a kernel that does not end may hold everything up, unless told otherwise.
@@ -58,14 +55,15 @@ pub(super) fn tune(app: &App, args: &TuneArgs, style: Style) -> Result<Done, Fai
     let mut tuned = there.unwrap_or_else(|| Table::new(&device, target));
     tuned.check_device(&device, target).map_err(|e| refused(&out, &e))?;
 
+    let jit = jit(&world)?;
     let made = Made {
         peerwarp: env!("CARGO_PKG_VERSION").into(),
         driver: world.members()[0].gpu.info().driver.clone(),
-        compiler: Nvrtc::find()?.version(),
+        compiler: jit.version(),
     };
     let options = Options { trials: args.trials, budget, force: args.force, made };
     let effort = Effort { iterations: args.iterations, run_off: RUN_OFF * args.iterations, check: true };
-    let mut on = OnGpus::new(&world, Arc::new(Jit::new(ModuleCache::of_user())?), effort, args.seed)?;
+    let mut on = OnGpus::new(&world, Arc::new(jit), effort, args.seed)?;
     let progress = Progress::new("tuning", PARTS);
     let mut keeping = Keeping { out: &out, progress: &progress };
     let outcomes = tune_keys(&keys, &mut tuned, &mut on, &options, &mut keeping);

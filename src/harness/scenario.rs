@@ -79,6 +79,39 @@ pub fn of<F: Scenario>() -> &'static dyn DynScenario {
     &const { Of::<F>(std::marker::PhantomData) }
 }
 
+/// The scenario of a family that has a workload.
+pub fn of_workload<F: super::workload::Workload>() -> &'static dyn DynScenario {
+    &const { OfWorkload::<F>(std::marker::PhantomData) }
+}
+
+struct OfWorkload<F>(std::marker::PhantomData<fn() -> F>);
+
+impl<F: Family> fmt::Debug for OfWorkload<F> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "workload of {}", F::NAME)
+    }
+}
+
+impl<F: super::workload::Workload> DynScenario for OfWorkload<F> {
+    fn families(&self) -> Vec<&'static str> {
+        vec![F::NAME]
+    }
+
+    fn prepare(&self, variants: &[Variant], inputs: &Inputs) -> Result<Prepared, ScenarioError> {
+        let own = super::workload::Inputs { seed: inputs.seed, rounds: inputs.rounds, ..Default::default() };
+        let kernel = |e: super::workload::WorkloadError| match e {
+            super::workload::WorkloadError::Input(e) => ScenarioError::Input(e),
+            other => ScenarioError::Kernel(other.to_string()),
+        };
+        let problem = super::suite::of::<F>().problem(variants, &own).map_err(kernel)?;
+        let session = super::session::SimSession::new(problem.into()).map_err(kernel)?;
+        Ok(Prepared::from_fn(move |options| {
+            let super::session::Ran { report, verdict } = session.run(options)?;
+            Ok(Ran { report, verdict })
+        }))
+    }
+}
+
 struct Of<F>(std::marker::PhantomData<fn() -> F>);
 
 impl<F: Scenario> fmt::Debug for Of<F> {
