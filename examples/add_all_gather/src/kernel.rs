@@ -9,14 +9,17 @@ use crate::config::AddAllGather;
 #[args(config = AddAllGather)]
 pub struct AddArgs {
     /// One vector.
+    #[input]
     #[len(|c| u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
     pub x: AnyPtr,
     /// The other vector.
+    #[input]
     #[len(|c| u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
     pub y: AnyPtr,
     /// Everybody's sums, `[ranks][elements]`.
+    #[output]
     #[len(|c| u64::from(c.gathered()))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,

@@ -1,0 +1,54 @@
+//! What the kernel is run on, and what must come out of it: plain Rust, nothing of the kernel in it.
+
+use peerwarp::harness::elements::{encode, round};
+use peerwarp::harness::verdict::Expected;
+use peerwarp::harness::workload::{Baseline, Contents, Turn, Work, Workload};
+
+use crate::config::AddAllGather;
+
+impl Workload for AddAllGather {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let [x, y] = self.vectors(turn).map(|vector| encode(self.dtype, &vector));
+        vec![Contents::new("x", x), Contents::new("y", y)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        vec![Expected::exactly("out", self.dtype, encode(self.dtype, &self.sums(turn))).called("sum")]
+    }
+
+    fn work(&self) -> Work {
+        let bytes = u64::from(self.elements) * u64::from(self.dtype.bytes());
+        Work { flops: u64::from(self.elements), ..Work::all_to_all(self.ranks, bytes) }
+    }
+
+    fn baselines() -> Option<Baseline> {
+        Some(Baseline { scripts: &[("nccl.py", include_str!("../baselines/nccl.py"))] })
+    }
+}
+
+impl AddAllGather {
+    /// The two vectors of a rank, representable in the element type.
+    pub fn vectors(&self, Turn { seed, rank, round: turn }: Turn) -> [Vec<f32>; 2] {
+        let number = |which: u64, i: u32| {
+            let mut z = seed ^ which << 60 ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
+            // The finaliser of splitmix64.
+            for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
+                z = (z ^ z >> shift).wrapping_mul(factor);
+            }
+            ((z ^ z >> 31) >> 40) as f32 / (1 << 22) as f32 - 2.0
+        };
+        [1, 2].map(|which| {
+            let vector: Vec<f32> = (0..self.elements).map(|i| number(which, i)).collect();
+            round(self.dtype, &vector)
+        })
+    }
+
+    /// The sums of all ranks, `[ranks][elements]`: the same on every rank.
+    pub fn sums(&self, turn: Turn) -> Vec<f32> {
+        let of_rank = |rank| {
+            let [x, y] = self.vectors(Turn { rank, ..turn });
+            x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()
+        };
+        round(self.dtype, &(0..self.ranks).flat_map(of_rank).collect::<Vec<f32>>())
+    }
+}
