@@ -11,14 +11,12 @@ use crate::harness::bench::{
 use crate::harness::tune::Choice;
 use crate::harness::workload::{Baseline, Given, Inputs};
 use crate::input::InputError;
-use crate::runtime::cache::ModuleCache;
-use crate::runtime::image::Jit;
-use crate::runtime::{Launched, World, WorldOptions, cuda};
+use crate::runtime::{Launched, World, WorldOptions, gpus};
 
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run_gpu::{tuned_for, wait_budget, world};
+use super::run_gpu::{jit, tuned_for, untested, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -33,13 +31,14 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let html = args.html.as_deref().filter(|_| first);
     let html = html.map(|path| Pending::new("--html", path)).transpose()?;
     // Kept until the world has them: to open them twice takes seconds.
-    let gpus = cuda::gpus().unwrap_or_default();
-    let tuned = args.selection.tuned(app, || gpus.first().and_then(tuned_for))?;
+    let found = gpus().unwrap_or_default();
+    let tuned = args.selection.tuned(app, || found.first().and_then(tuned_for))?;
     let chosen = app.choose_all(&args.selection, given, false, tuned.as_ref())?;
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
-    drop(gpus);
-    let images = Jit::new(ModuleCache::of_user())?;
+    drop(found);
+    let untested = untested(&world);
+    let images = jit(&world)?;
     let options = BenchOptions {
         iterations: args.iterations,
         rounds: args.rounds,
@@ -62,7 +61,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         html.write(bench::html(&timed).as_bytes())?;
     }
     let from: Vec<Choice> = chosen.iter().map(|c| c.from.clone()).collect();
-    Ok(if first { done(&timed, &from, style) } else { Done::nothing() })
+    Ok(if first { done(&timed, &from, untested, style) } else { Done::nothing() })
 }
 
 /// The scripts that time other libraries.
@@ -143,12 +142,16 @@ impl From<BenchError> for Failure {
     }
 }
 
-fn done(bench: &Bench, from: &[Choice], style: Style) -> Done {
+fn done(bench: &Bench, from: &[Choice], untested: Option<&str>, style: Style) -> Done {
     let mut json = json!({ "ok": true, "tuned": from });
+    if let Some(note) = untested {
+        json["untested"] = note.into();
+    }
     if let (Value::Object(all), Value::Object(found)) = (&mut json, json!(bench)) {
         all.extend(found);
     }
-    Done { text: text(bench, from, style), json, ok: true }
+    let note = untested.map_or_else(String::new, |note| format!("\nnote: {note}\n"));
+    Done { text: text(bench, from, style) + &note, json, ok: true }
 }
 
 fn text(bench: &Bench, from: &[Choice], style: Style) -> String {

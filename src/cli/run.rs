@@ -7,15 +7,14 @@ use peerwarp_codegen::sim::Options;
 use crate::harness::run::{self, fitting};
 use crate::harness::workload::{Given, Inputs, Problem};
 use crate::input::InputError;
-use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::image::{Images, Jit};
-use crate::runtime::{Launched, World, WorldOptions};
+use crate::runtime::image::Images;
+use crate::runtime::{Launched, World, WorldOptions, gpus};
 
 use super::App;
 use super::args::{Backend, RunArgs};
 use super::output::{Done, Failure, Progress, Style};
-use super::run_gpu::{gpus, open_pack, tuned_for, wait_budget, world};
+use super::run_gpu::{jit, open_pack, tuned_for, untested, wait_budget, world};
 use super::run_report::{Report, on_gpus, simulated};
 use super::select::Chosen;
 
@@ -67,11 +66,17 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
             drop(gpus);
             let images = match images {
                 Some(pack) => pack,
-                None => Box::new(Jit::new(ModuleCache::of_user())?),
+                None => Box::new(jit(&world)?),
             };
+            let untested = untested(&world);
             let ran = run::on_gpus(&problem, &Arc::new(world), &*images, replays);
             progress.finish();
-            Ok(on_gpus(&report(&chosen, &*problem, args, &why), &ran?, style))
+            let mut done = on_gpus(&report(&chosen, &*problem, args, &why), &ran?, style);
+            if let Some(note) = untested {
+                done.json["untested"] = note.into();
+                done.text += &format!("\nnote: {note}\n");
+            }
+            Ok(done)
         }
     }
 }

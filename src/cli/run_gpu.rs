@@ -7,8 +7,10 @@ use std::time::Duration;
 use crate::build::pack::Pack;
 use crate::harness::tune::Tuned;
 use crate::input::InputError;
+use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
-use crate::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
+use crate::runtime::image::Jit;
+use crate::runtime::{Launched, RuntimeError, World, WorldOptions, gpus};
 
 use super::args::GpuArgs;
 use super::output::Failure;
@@ -39,6 +41,16 @@ pub(super) fn wait_budget(seconds: Option<f64>) -> Result<Duration, InputError> 
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err(InputError::not_allowed("--wait-budget", seconds, "0.001 to 3600 seconds")),
     }
+}
+
+/// The compiler for the GPUs of a world.
+pub(super) fn jit(world: &World) -> Result<Jit, RuntimeError> {
+    Jit::for_target(world.members()[0].gpu.info().target, ModuleCache::of_user())
+}
+
+/// What users must know of the GPUs of a world that have not been tested on hardware.
+pub(super) fn untested(world: &World) -> Option<&'static str> {
+    world.members().iter().find_map(|member| member.gpu.untested())
 }
 
 /// The table of tuned variants that comes with the program for a GPU.
@@ -73,16 +85,11 @@ pub(super) fn world(
     Ok(World::of_process(&gpus()?, &launched, &options)?)
 }
 
-/// The GPUs of this machine.
-pub(super) fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
-    cuda::gpus()
-}
-
 /// All ranks in this process.
 pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Failure> {
     let gpus = gpus()?;
     let found = gpus.len() as u32;
-    let few = RuntimeError::TooFewGpus { backend: "cuda", found, needed: ranks };
+    let few = RuntimeError::TooFewGpus { backend: gpus[0].info().target.backend(), found, needed: ranks };
     Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
 }
 

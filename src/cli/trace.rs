@@ -7,52 +7,55 @@ use std::sync::Arc;
 use serde_json::json;
 
 use crate::build::pack::Pack;
-use crate::harness::session::GpuSession;
 use crate::harness::trace::clock::{ClockLine, ClockOffset};
 use crate::harness::trace::clocks::{Clocks, ClocksError};
-use crate::harness::trace::{FlagRow, KernelRow, SiteRow, Summary, Trace, chrome};
+use crate::harness::trace::{self, FlagRow, KernelRow, Recorded, SiteRow, Summary, chrome};
 use crate::harness::workload::{Given, Inputs, Problem};
 use crate::input::{InputError, nearest};
-use crate::runtime::cache::ModuleCache;
-use crate::runtime::image::{Images, Jit};
+use crate::runtime::image::Images;
 use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TraceArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, table};
-use super::run_gpu::{open_pack, wait_budget, world};
+use super::run_gpu::{jit, open_pack, untested, wait_budget, world_here};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
-    let tuned = args.selection.tuned(app, || None)?;
-    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
-    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: chosen.given };
+    let problem = problem(app, args, given)?;
     if args.keep > args.rounds {
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let problem: Arc<dyn Problem> = chosen.suite.problem(&chosen.variants, &inputs)?.into();
     let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
     }
-    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &problem.variants())).transpose()?;
+    let pack = args.pack.as_deref().map(|folder| traced_pack(folder, &*problem)).transpose()?;
     // Before the work, which takes long; what is there stays until there is something to put in its place.
     let out = args.out.as_deref().map(|path| Pending::new("--out", path)).transpose()?;
     let progress = Progress::spinner("tracing on GPUs");
-    let world = Arc::new(world(problem.ranks(), options, &[])?);
+    let world = Arc::new(world_here(problem.ranks(), &options)?);
     let recorded = record(problem, &world, args, pack.as_ref())?;
     progress.finish();
     if let Some(out) = out {
         out.write(&file(&recorded, args.keep as usize))?;
     }
-    Ok(done(&recorded, args, style))
+    Ok(done(&recorded, untested(&world), args, style))
+}
+
+/// What is traced: as many rounds as are launched at once.
+fn problem(app: &App, args: &TraceArgs, given: &Given) -> Result<Arc<dyn Problem>, Failure> {
+    let tuned = args.selection.tuned(app, || None)?;
+    let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
+    let inputs = Inputs { seed: args.inputs.seed, rounds: args.warmup, ragged: false, given: chosen.given };
+    Ok(chosen.suite.problem(&chosen.variants, &inputs)?.into())
 }
 
 /// A pack in which all kernels of these launches record a timeline. For which GPU they are is asked when there is one.
-fn traced_pack(folder: &Path, variants: &[String]) -> Result<Pack, InputError> {
+fn traced_pack(folder: &Path, problem: &dyn Problem) -> Result<Pack, InputError> {
     let pack = open_pack(folder)?;
-    for name in variants {
+    for name in &problem.variants() {
         let of_name = || pack.kernels().map(|kernel| kernel.entry).filter(|entry| entry.variant == *name);
         if of_name().any(|entry| entry.timeline.is_some()) {
             continue;
@@ -78,34 +81,18 @@ impl From<ClocksError> for Failure {
     }
 }
 
-/// Rounds on one clock.
-struct Recorded {
-    variants: Vec<String>,
-    /// Whether the results of the rounds that warm up are right.
-    ok: bool,
-    clocks: Vec<ClockLine>,
-    traces: Vec<Trace>,
-}
-
+/// Records on the GPUs of a world, with kernels from a pack if there is one.
 fn record(
     problem: Arc<dyn Problem>,
     world: &Arc<World>,
     args: &TraceArgs,
     pack: Option<&Pack>,
 ) -> Result<Recorded, Failure> {
-    let jit = Jit::new(ModuleCache::of_user())?;
-    let mut clocks = Clocks::new(world, &jit.clone().with_timeline(Clocks::slots(world.ranks())))?;
+    let jit = jit(world)?;
+    let clocks = jit.clone().with_timeline(Clocks::slots(world.ranks()));
     let jit = jit.with_timeline(args.slots);
-    let images: &dyn Images = pack.map_or(&jit, |pack| pack);
-    let mut session = GpuSession::new(problem, world, images)?;
-    let ran = session.run(0)?;
-    let before = clocks.measure()?;
-    let rounds = (0..args.rounds).map(|_| session.record(1)).collect::<Result<Vec<_>, _>>()?;
-    let after = clocks.measure()?;
-    let clocks: Vec<ClockLine> =
-        before.into_iter().zip(after).map(|(before, after)| ClockLine { before, after }).collect();
-    let traces = rounds.into_iter().map(|recordings| Trace::new(recordings, &clocks)).collect();
-    Ok(Recorded { variants: ran.variants, ok: ran.ok, clocks, traces })
+    let kernels: &dyn Images = pack.map_or(&jit, |pack| pack);
+    Ok(trace::record(problem, world, args.rounds, kernels, &clocks)?)
 }
 
 fn file(recorded: &Recorded, keep: usize) -> Vec<u8> {
@@ -113,18 +100,19 @@ fn file(recorded: &Recorded, keep: usize) -> Vec<u8> {
     serde_json::to_vec(&chrome::file(kept, &recorded.clocks)).expect("has strings for keys")
 }
 
-fn done(recorded: &Recorded, args: &TraceArgs, style: Style) -> Done {
+fn done(recorded: &Recorded, untested: Option<&str>, args: &TraceArgs, style: Style) -> Done {
     let summary = Summary::of(&recorded.traces);
     let json = json!({
-        "ok": recorded.ok,
-        "variants": recorded.variants,
+        "ok": recorded.ran.ok,
+        "variants": recorded.ran.variants,
         "rounds": args.rounds,
         "clocks": recorded.clocks,
         "summary": summary,
         "out": args.out,
+        "untested": untested,
     });
     let mut text = String::new();
-    for variant in &recorded.variants {
+    for variant in &recorded.ran.variants {
         writeln!(text, "{}", style.bold(variant)).expect("string");
     }
     let clocks = clocks(&recorded.clocks);
@@ -133,10 +121,13 @@ fn done(recorded: &Recorded, args: &TraceArgs, style: Style) -> Done {
     if let Some(path) = &args.out {
         writeln!(text, "\nwrote {}: open it at https://ui.perfetto.dev", path.display()).expect("string");
     }
-    if !recorded.ok {
+    if let Some(note) = untested {
+        writeln!(text, "\nnote: {note}").expect("string");
+    }
+    if !recorded.ran.ok {
         writeln!(text, "\n{}: the results are not right", style.bad("mismatch")).expect("string");
     }
-    Done { text, json, ok: recorded.ok }
+    Done { text, json, ok: recorded.ran.ok }
 }
 
 fn clocks(lines: &[ClockLine]) -> String {

@@ -16,15 +16,13 @@ use crate::harness::tune::{
 };
 use crate::harness::workload::Given;
 use crate::input::InputError;
-use crate::runtime::cache::ModuleCache;
 use crate::runtime::cuda::Nvrtc;
-use crate::runtime::image::Jit;
 use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TuneArgs;
 use super::output::{Done, Failure, Progress, Style, table};
-use super::run_gpu::{wait_budget, world_here};
+use super::run_gpu::{jit, wait_budget, world_here};
 use super::select::Chosen;
 
 /// How long a kernel that does not end may hold everything up, unless told otherwise.
@@ -64,7 +62,7 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     };
     let options = Options { trials: args.trials, budget, force: args.force, made };
     let effort = Effort { iterations: args.iterations, run_off: RUN_OFF * args.iterations, check: true };
-    let mut on = OnGpus::new(&world, Arc::new(Jit::new(ModuleCache::of_user())?), effort, args.seed)?;
+    let mut on = OnGpus::new(&world, Arc::new(jit(&world)?), effort, args.seed)?;
     let progress = Progress::new("tuning", PARTS);
     let mut keeping = Keeping { out: &out, progress: &progress };
     let outcomes = tune_tasks(&tasks, &mut tuned, &mut on, &options, &mut keeping);

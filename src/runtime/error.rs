@@ -23,6 +23,9 @@ pub enum RuntimeError {
     /// A compiler is missing or cannot be used.
     #[error(transparent)]
     Tool(#[from] crate::build::toolchain::ToolError),
+    /// There is no compiler for a target.
+    #[error(transparent)]
+    Compiler(#[from] crate::build::pack::CompilerError),
     /// The driver is there and too old.
     #[error("the driver supports {found} and {needed} is needed: install {install}")]
     DriverTooOld {
@@ -42,6 +45,14 @@ pub enum RuntimeError {
         found: u32,
         /// GPUs that are needed.
         needed: u32,
+    },
+    /// There are no GPUs of any vendor.
+    #[error("no GPU can be used\n  NVIDIA: {cuda}\n  AMD: {hip}")]
+    NoGpus {
+        /// Why there are none of NVIDIA's.
+        cuda: Box<RuntimeError>,
+        /// Why there are none of AMD's.
+        hip: Box<RuntimeError>,
     },
     /// A call of the driver failed.
     #[error("{call}{} failed: {reason}", on(.gpu))]

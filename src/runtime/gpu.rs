@@ -167,6 +167,10 @@ impl LaunchConfig {
 pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// What is known about it.
     fn info(&self) -> &GpuInfo;
+    /// What users must know where its backend has not run on hardware yet, in one sentence; none of a backend that has.
+    fn untested(&self) -> Option<&'static str> {
+        None
+    }
     /// Whether it can reach the memory of another GPU of this process.
     fn can_access(&self, peer: u32) -> Result<bool>;
     /// Waits until everything on it has ended.

@@ -1,12 +1,15 @@
 //! Compiled kernels, and how they come to be at run time.
 
+use std::sync::Arc;
+
 use peerwarp_codegen::family::{DynConfig, Target};
-use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
+use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Source, Timeline};
 
 use super::RuntimeError;
 use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
 use crate::build::emit;
+use crate::build::pack::{CompileError, Compiler};
 
 /// A compiled kernel, and what is needed to launch it.
 #[derive(Clone, Debug)]
@@ -42,15 +45,41 @@ pub unsafe trait Images {
 /// Traces, emits and compiles when a kernel is asked for, and keeps what comes out on disk.
 #[derive(Clone, Debug)]
 pub struct Jit {
-    nvrtc: Nvrtc,
+    with: With,
     cache: ModuleCache,
     timeline: Option<u32>,
 }
 
+/// What compiles.
+#[derive(Clone, Debug)]
+enum With {
+    /// In this process, for any NVIDIA GPU.
+    Nvrtc(Nvrtc),
+    /// The compiler that packs for one AMD architecture are made with: clang, zig or hipcc.
+    Hip(Arc<Compiler>),
+}
+
 impl Jit {
-    /// With NVRTC as it is found on this machine, and modules kept in `cache`.
+    /// For NVIDIA GPUs: with NVRTC as it is found on this machine, and modules kept in `cache`.
+    ///
+    /// # Errors
+    /// NVRTC is not found, or cannot be used.
     pub fn new(cache: ModuleCache) -> Result<Jit, RuntimeError> {
-        Ok(Jit { nvrtc: Nvrtc::find()?, cache, timeline: None })
+        Ok(Jit { with: With::Nvrtc(Nvrtc::find()?), cache, timeline: None })
+    }
+
+    /// For GPUs that take this target: NVRTC for NVIDIA's; for AMD's clang, zig or hipcc, whichever is found first.
+    ///
+    /// # Errors
+    /// No compiler for the target is found.
+    pub fn for_target(target: Target, cache: ModuleCache) -> Result<Jit, RuntimeError> {
+        match target {
+            Target::Cuda(_) => Jit::new(cache),
+            Target::Hip(_) => {
+                let compiler = Arc::new(Compiler::find(target, &[])?);
+                Ok(Jit { with: With::Hip(compiler), cache, timeline: None })
+            }
+        }
     }
 
     /// The same for kernels that record a timeline, with room for `slots` records of each warp.
@@ -60,29 +89,81 @@ impl Jit {
         self
     }
 
+    /// Name and version of the compiler: `nvrtc 13.0`.
+    pub fn version(&self) -> String {
+        match &self.with {
+            With::Nvrtc(nvrtc) => nvrtc.version(),
+            With::Hip(compiler) => format!("{} {}", compiler.toolchain().name, compiler.toolchain().version),
+        }
+    }
+
     /// As [`Images::image`], and what the cache did for it.
+    ///
+    /// # Errors
+    /// The kernel cannot be traced or compiled, or the target is not one of this compiler's.
     pub fn compile(
         &self,
         variant: &dyn DynConfig,
         target: Target,
     ) -> Result<(KernelImage, Cached), RuntimeError> {
-        let Target::Cuda(_) = target else {
-            let allowed = "a CUDA target: HIP kernels come from a pack";
-            return Err(RuntimeError::invalid("target", target, allowed));
-        };
+        self.with.serves(target)?;
         let kernel = emit::trace(variant, target.warp_size())?;
         // The program's name stands in the banner only, and must not make a difference to the cache.
         let source = emit::with_options("peerwarp", &kernel, target, self.timeline)?;
-        let arch = target.arch();
-        let (options, toolchain) = (self.nvrtc.options(arch), self.nvrtc.identity());
-        let of = Ingredients { source: &source.text, options: &options, toolchain: &toolchain, arch };
-        let build = || self.nvrtc.compile(&source.entry, &source.text, arch);
-        let (module, cached) = self.cache.get(&of, build)?;
+        let (options, toolchain) = (self.with.options(target), self.with.identity(&source));
+        let of = Ingredients {
+            source: &source.text,
+            options: &options,
+            toolchain: &toolchain,
+            arch: target.arch(),
+        };
+        let (module, cached) = self.cache.get(&of, || self.with.compile(&source, target))?;
         let roles = kernel.roles.iter().map(|role| role.name.clone()).collect();
         let (variant, entry, launch, args) =
             (kernel.into_kernel().variant, source.entry, source.launch, source.args);
         let timeline = source.timeline;
         Ok((KernelImage { variant, target, entry, launch, args, roles, timeline, module }, cached))
+    }
+}
+
+impl With {
+    fn serves(&self, target: Target) -> Result<(), RuntimeError> {
+        let allowed = match self {
+            With::Nvrtc(_) if matches!(target, Target::Cuda(_)) => return Ok(()),
+            With::Nvrtc(_) => "a CUDA target: NVRTC compiles for NVIDIA GPUs".into(),
+            With::Hip(compiler) if compiler.target() == target => return Ok(()),
+            With::Hip(compiler) => format!("{}, which this compiler is for", compiler.target()),
+        };
+        Err(RuntimeError::invalid("target", target, allowed))
+    }
+
+    fn options(&self, target: Target) -> Vec<String> {
+        match self {
+            With::Nvrtc(nvrtc) => nvrtc.options(target.arch()),
+            With::Hip(compiler) => compiler.toolchain().options.clone(),
+        }
+    }
+
+    /// What a module depends on beside source, options and architecture.
+    fn identity(&self, source: &Source) -> String {
+        match self {
+            With::Nvrtc(nvrtc) => nvrtc.identity(),
+            // A digest of the compiler, its includes and the source.
+            With::Hip(compiler) => compiler.inputs(source),
+        }
+    }
+
+    fn compile(&self, source: &Source, target: Target) -> Result<Vec<u8>, RuntimeError> {
+        match self {
+            With::Nvrtc(nvrtc) => nvrtc.compile(&source.entry, &source.text, target.arch()),
+            With::Hip(compiler) => compiler.object(source).map_err(|e| {
+                let log = match e {
+                    CompileError::Refused { log, .. } => log,
+                    other => other.to_string(),
+                };
+                RuntimeError::Compile { variant: source.entry.clone(), arch: target.arch().into(), log }
+            }),
+        }
     }
 }
 
@@ -98,6 +179,7 @@ mod tests {
     use super::*;
     use crate::families::moe::run::MoeTuning;
     use crate::families::moe::{MoeShape, RowDtype};
+    use crate::harness::trace::sync::ClockSync;
     use peerwarp_codegen::family::{CudaArch, Family, HipArch};
 
     #[test]
@@ -121,6 +203,31 @@ mod tests {
             assert!(image.roles.contains(&"recv".to_owned()), "{:?}", image.roles);
         }
         let hip = jit.compile(&*tuning.dispatch.into_variant(), Target::Hip(HipArch::Gfx942));
-        assert!(hip.unwrap_err().to_string().contains("HIP kernels come from a pack"));
+        assert!(hip.unwrap_err().to_string().contains("NVRTC compiles for NVIDIA GPUs"));
+    }
+
+    #[test]
+    fn amd_kernels_are_compiled_by_what_makes_packs() {
+        let folder = tempfile::tempdir().unwrap();
+        let target = Target::Hip(HipArch::Gfx942);
+        let jit = match Jit::for_target(target, ModuleCache::new(folder.path())) {
+            Ok(jit) => jit.with_timeline(8),
+            Err(why) => {
+                let why = why.to_string();
+                assert!(
+                    why.starts_with("there is no compiler for hip:gfx942") && why.contains("zig"),
+                    "{why}"
+                );
+                assert!(std::env::var_os("CI").is_none(), "{why}");
+                return eprintln!("skipped: {why}");
+            }
+        };
+        let variant = ClockSync { ranks: 2, rounds: 4 }.into_variant();
+        let (image, cached) = jit.compile(&*variant, target).unwrap();
+        assert_eq!((&image.module[..4], cached), (&b"\x7fELF"[..], Cached::Miss));
+        assert!(image.timeline.is_some() && image.args.fields.iter().any(|f| f.name == "timeline"));
+        assert_eq!(jit.compile(&*variant, target).unwrap().1, Cached::Hit);
+        let other = jit.compile(&*variant, Target::Hip(HipArch::Gfx90a)).unwrap_err().to_string();
+        assert_eq!(other, "target = hip:gfx90a: hip:gfx942, which this compiler is for");
     }
 }

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use peerwarp_codegen::family::{CudaArch, DynConfig, Target};
+use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
 use peerwarp_codegen::print::{self, EmitInfo};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
@@ -191,6 +191,16 @@ impl MockGpu {
         (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
     }
 
+    /// As [`MockGpu::all_ipc`], of AMD GPUs.
+    pub fn all_hip(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+        let gpu = |i| {
+            let mut gpu = MockGpu { sharing: vec![Sharing::Ipc], ..MockGpu::new(machine, i) };
+            (gpu.info.target, gpu.info.multiprocessors) = (Target::Hip(HipArch::Gfx942), 304);
+            gpu
+        };
+        (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
+    }
+
     /// A mapping of a file, which is another process's block if that has a start.
     fn map(&self, file: OwnedFd, bytes: u64, sharing: Sharing, of: Option<u64>) -> Result<SharedBlock> {
         // SAFETY: a new mapping of a file of this size.
@@ -208,6 +218,10 @@ impl MockGpu {
 unsafe impl Gpu for MockGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
+    }
+
+    fn untested(&self) -> Option<&'static str> {
+        matches!(self.info.target, Target::Hip(_)).then_some(super::hip::UNTESTED)
     }
 
     fn can_access(&self, peer: u32) -> Result<bool> {

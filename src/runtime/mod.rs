@@ -4,6 +4,7 @@
 //! what to install where they are not.
 
 mod args;
+mod backends;
 pub mod cache;
 pub mod cuda;
 mod error;
@@ -24,6 +25,7 @@ mod timeline;
 mod world;
 
 pub use args::{KernelArgs, Slot};
+pub use backends::gpus;
 pub use error::RuntimeError;
 pub use net::{FormError, Launched, MEET_VARIABLE};
 pub use packs::PackImages;

@@ -21,13 +21,13 @@ pub struct AddAllGather {
     #[tune(short = "w", values = [2, 4, 8, 16], default = 8)]
     pub warps: u32,
     /// Elements that go under one flag.
-    #[tune(short = "c", values = [256, 1024, 4096], default = 1024)]
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = 1024)]
     pub chunk: u32,
     /// Blocks that add and send.
-    #[tune(short = "s", values = [1, 4, 16], default = 4)]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = 4)]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 4, 16], default = 4)]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = 4)]
     pub recv_blocks: u32,
 }
 
@@ -36,7 +36,11 @@ impl Legal for AddAllGather {
         // Both halves of the inbox are indexed with 32 bits.
         let most = u32::MAX / 2 / self.ranks;
         let allowed = || format!("at most {most} with {} ranks", self.ranks);
-        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)
+        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
+        // A tile is kept in registers: 64 elements a thread.
+        let most = 64 * 32 * self.warps;
+        let allowed = || format!("at most {most} with {} warps", self.warps);
+        Illegal::unless(self.chunk <= most, "chunk", self.chunk, allowed)
     }
 }
 

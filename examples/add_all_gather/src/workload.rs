@@ -1,30 +1,34 @@
-//! What goes in and what must come out, in plain Rust.
+//! What the kernel is run on, and what must come out of it: plain Rust, nothing of the kernel in it.
 
 use peerwarp::harness::elements::{encode, round};
 use peerwarp::harness::verdict::Expected;
-use peerwarp::harness::workload::{Contents, Turn, Work, Workload};
+use peerwarp::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 
 use crate::config::AddAllGather;
 
 impl Workload for AddAllGather {
-    fn inputs(&self, Turn { seed, rank, round }: Turn) -> Vec<Contents> {
-        let [x, y] = self.vectors(seed, rank, round).map(|v| encode(self.dtype, &v));
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let [x, y] = self.vectors(turn).map(|vector| encode(self.dtype, &vector));
         vec![Contents::new("x", x), Contents::new("y", y)]
     }
 
-    fn expected(&self, Turn { seed, round, .. }: Turn) -> Vec<Expected> {
-        let sums = encode(self.dtype, &self.sums(seed, round));
-        vec![Expected::exactly("out", self.dtype, sums).called("sum")]
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        vec![Expected::exactly("out", self.dtype, encode(self.dtype, &self.sums(turn))).called("sum")]
     }
 
     fn work(&self) -> Work {
-        Work::all_to_all(self.ranks, u64::from(self.elements) * u64::from(self.dtype.bytes()))
+        let bytes = u64::from(self.elements) * u64::from(self.dtype.bytes());
+        Work { flops: u64::from(self.elements), ..Work::all_to_all(self.ranks, bytes) }
+    }
+
+    fn baselines() -> Option<Baseline> {
+        Some(Baseline { scripts: &[("nccl.py", include_str!("../baselines/nccl.py"))] })
     }
 }
 
 impl AddAllGather {
-    /// The two vectors of a rank in one turn, representable in the element type.
-    pub fn vectors(&self, seed: u64, rank: u32, turn: u32) -> [Vec<f32>; 2] {
+    /// The two vectors of a rank, representable in the element type.
+    pub fn vectors(&self, Turn { seed, rank, round: turn }: Turn) -> [Vec<f32>; 2] {
         let number = |which: u64, i: u32| {
             let mut z = seed ^ which << 60 ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
             // The finaliser of splitmix64.
@@ -39,10 +43,10 @@ impl AddAllGather {
         })
     }
 
-    /// What every rank must have after a turn: plain Rust, nothing of the kernel in it.
-    pub fn sums(&self, seed: u64, turn: u32) -> Vec<f32> {
+    /// The sums of all ranks, `[ranks][elements]`: the same on every rank.
+    pub fn sums(&self, turn: Turn) -> Vec<f32> {
         let of_rank = |rank| {
-            let [x, y] = self.vectors(seed, rank, turn);
+            let [x, y] = self.vectors(Turn { rank, ..turn });
             x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()
         };
         round(self.dtype, &(0..self.ranks).flat_map(of_rank).collect::<Vec<f32>>())

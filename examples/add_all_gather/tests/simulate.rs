@@ -6,22 +6,26 @@ use add_all_gather::AddAllGather;
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
-use peerwarp::harness::workload::Inputs;
+use peerwarp::harness::workload::{Inputs, Turn};
 use peerwarp::prelude::*;
 use proptest::prelude::*;
 
+const ROUNDS: u32 = 3;
+
 fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {
-    let inputs = Inputs { seed, rounds: 3, ..Inputs::default() };
-    let suite = suite::of::<AddAllGather>();
-    let problem = suite.problem(&[config.clone().into_variant()], &inputs).unwrap();
-    let prepared = SimSession::new(Arc::from(problem)).unwrap();
+    let inputs = Inputs { seed, rounds: ROUNDS, ..Inputs::default() };
+    let problem = suite::of::<AddAllGather>().problem(&[config.clone().into_variant()], &inputs).unwrap();
+    let session = SimSession::new(Arc::from(problem)).unwrap();
     let options = Options { seed, strategy, ..Options::default() };
-    let ran = prepared.run(&options).unwrap_or_else(|findings| panic!("{config:?}: {findings}"));
+    let ran = session.run(&options).unwrap_or_else(|findings| panic!("{config:?}: {findings}"));
     assert!(ran.verdict.ok(), "{config:?}: {:?}", ran.verdict);
-    assert_eq!(ran.verdict.compared, 3 * u64::from(config.gathered()) * u64::from(config.ranks));
-    // Everything goes once to every other rank.
-    let rows = u64::from(config.gathered()) * u64::from(config.dtype.bytes());
-    assert_eq!(ran.report.bytes_on_wire(), 3 * rows * u64::from(config.ranks - 1));
+    let (rounds, ranks) = (u64::from(ROUNDS), u64::from(config.ranks));
+    assert_eq!(ran.verdict.compared, rounds * u64::from(config.gathered()) * ranks);
+    // Everything goes once to every other rank: what the limit of `bench` is made of.
+    let [metric] = &session.problem().metrics()[..] else { panic!("one launch") };
+    let bytes: u64 = metric.work.bytes.iter().flatten().sum();
+    assert_eq!(bytes, u64::from(config.gathered()) * u64::from(config.dtype.bytes()) * (ranks - 1));
+    assert_eq!(ran.report.bytes_on_wire(), rounds * bytes);
 }
 
 proptest! {
@@ -33,10 +37,10 @@ proptest! {
         ranks in 2u32..6,
         dtype in prop::sample::select(vec![Dtype::F32, Dtype::Bf16, Dtype::Fp16]),
         chunk in prop::sample::select(vec![256u32, 1024]),
-        blocks in prop::sample::select(vec![1u32, 4]),
+        (send_blocks, recv_blocks) in prop::sample::select(vec![(1u32, 4u32), (4, 1), (2, 8)]),
         seed: u64,
     ) {
-        let config = AddAllGather { elements, ranks, dtype, warps: 2, chunk, send_blocks: blocks, recv_blocks: 5 - blocks };
+        let config = AddAllGather { elements, ranks, dtype, warps: 2, chunk, send_blocks, recv_blocks };
         for strategy in [Strategy::Random, Strategy::Adversarial] {
             agrees(&config, seed, strategy);
         }
@@ -47,7 +51,12 @@ proptest! {
 fn inputs_vary_and_sums_are_plain() {
     let settings = [("elements", "300"), ("ranks", "2"), ("dtype", "f32")];
     let config = AddAllGather::from_settings(&settings).unwrap();
-    let [x, y] = config.vectors(1, 0, 0);
-    assert!(x != y && x != config.vectors(2, 0, 0)[0] && x != config.vectors(1, 1, 0)[0]);
-    assert_eq!(config.sums(1, 0)[..300], x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>());
+    let turn = Turn { seed: 1, rank: 0, round: 0 };
+    let [x, y] = config.vectors(turn);
+    let x_of = |turn| config.vectors(turn)[0].clone();
+    assert!(x != y);
+    for other in [Turn { seed: 2, ..turn }, Turn { rank: 1, ..turn }, Turn { round: 1, ..turn }] {
+        assert_ne!(x, x_of(other), "{other:?}");
+    }
+    assert_eq!(config.sums(turn)[..300], x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<_>>());
 }

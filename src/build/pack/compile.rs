@@ -68,7 +68,7 @@ pub(super) struct Compiled {
 
 /// A compiler that is ready to compile for a target.
 #[derive(Debug)]
-pub(super) struct Compiler {
+pub(crate) struct Compiler {
     target: Target,
     toolchain: Toolchain,
     how: How,
@@ -127,6 +127,11 @@ impl Compiler {
         Ok(Compiler { target, toolchain, how, includes })
     }
 
+    /// What it compiles for.
+    pub fn target(&self) -> Target {
+        self.target
+    }
+
     /// What it is, for the manifest.
     pub fn toolchain(&self) -> &Toolchain {
         &self.toolchain
@@ -145,23 +150,32 @@ impl Compiler {
         hex(&hash.finalize())
     }
 
-    /// Compiles a source that was emitted for this compiler's target.
-    pub fn compile(&self, source: &Source) -> Result<Compiled, CompileError> {
-        let (object, log) = match &self.how {
-            How::Nvrtc(nvrtc) => {
-                let cubin = nvrtc
-                    .compile(&source.file_name, &source.text, &self.toolchain.options)
-                    .map_err(|e| self.refused(source, e.to_string()))?;
-                (cubin.bytes, cubin.log)
-            }
-            How::Program(program, paths, dir) => self.start(program, paths, dir.path(), source)?,
-        };
+    /// The object of a source that was emitted for this compiler's target.
+    pub fn object(&self, source: &Source) -> Result<Vec<u8>, CompileError> {
+        self.object_and_log(source).map(|(object, _)| object)
+    }
+
+    /// As [`Compiler::object`], with what its kernel uses.
+    pub(super) fn compile(&self, source: &Source) -> Result<Compiled, CompileError> {
+        let (object, log) = self.object_and_log(source)?;
         let resources = match self.target {
             Target::Cuda(_) => usage::from_ptxas(&log, &source.entry),
             Target::Hip(_) => usage::from_code_object(&object, &source.entry),
         };
         let usage = |why| CompileError::Usage { entry: source.entry.clone(), target: self.target, why };
         Ok(Compiled { object, resources: resources.map_err(usage)? })
+    }
+
+    fn object_and_log(&self, source: &Source) -> Result<(Vec<u8>, String), CompileError> {
+        match &self.how {
+            How::Nvrtc(nvrtc) => {
+                let cubin = nvrtc
+                    .compile(&source.file_name, &source.text, &self.toolchain.options)
+                    .map_err(|e| self.refused(source, e.to_string()))?;
+                Ok((cubin.bytes, cubin.log))
+            }
+            How::Program(program, paths, dir) => self.start(program, paths, dir.path(), source),
+        }
     }
 
     /// Compiles in a folder of its own: the names of files then are the same every time, and so is the object.

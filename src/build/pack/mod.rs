@@ -43,6 +43,7 @@ use std::path::{Path, PathBuf};
 use peerwarp_codegen::family::Target;
 
 pub use build::{BuildError, Built, Options, Refusal, build};
+pub(crate) use compile::Compiler;
 pub use compile::{CompileError, CompilerError};
 pub use embedded::Embedded;
 pub use manifest::{Entry, Manifest, PACK_MANIFEST, Residency, Resources, SCHEMA, Stored, Toolchain};

@@ -1,20 +1,22 @@
 //! Timelines of kernels: what each warp of each rank did when, on one clock.
 //!
 //! Kernels that were emitted with a timeline ([`crate::codegen::print::emit_with_timeline`]) leave a [`Recording`] on every
-//! rank. [`clock`] says how far the ranks' clocks are apart, a [`Trace`] puts recordings on one clock, [`chrome`] writes it
-//! for Perfetto, and [`Summary`] says where the time went.
+//! rank. [`record`] runs a problem of any family and returns its rounds: [`clock`] says how far the ranks' clocks are apart, a
+//! [`Trace`] puts recordings on one clock. [`chrome`] writes it for Perfetto, and [`Summary`] says where the time went.
 
 pub mod chrome;
 pub mod clock;
 pub mod clocks;
 mod matches;
+mod record;
 mod summary;
 pub mod sync;
 
 use crate::runtime::{Event, Recording, Warp};
 use clock::ClockLine;
 
-pub use matches::{Match, matches};
+pub use matches::{Buffers, Match, matches};
+pub use record::{Recorded, record};
 pub use summary::{FlagRow, KernelRow, SiteRow, Summary};
 
 /// One round of launches on all ranks, on the clock of rank 0.
@@ -24,15 +26,23 @@ pub struct Trace {
     pub recordings: Vec<Recording>,
     /// When the first warp of any rank began, on the clock of rank 0, in nanoseconds.
     pub start_ns: i64,
+    /// Which memory launches share.
+    pub buffers: Buffers,
 }
 
 impl Trace {
-    /// Puts recordings on the clock of rank 0. `clocks` is by rank.
+    /// Puts recordings on the clock of rank 0. `clocks` is by rank. Parameters are the buffers of their names.
     pub fn new(recordings: Vec<Recording>, clocks: &[ClockLine]) -> Trace {
         let recordings: Vec<Recording> = recordings.into_iter().map(|r| on_common_clock(r, clocks)).collect();
         let warps = recordings.iter().flat_map(|r| &r.warps);
         let start_ns = warps.map(|w| w.begin_ns).min().unwrap_or(0);
-        Trace { recordings, start_ns }
+        Trace { recordings, start_ns, buffers: Buffers::default() }
+    }
+
+    /// The same of launches whose parameters are these buffers.
+    #[must_use]
+    pub fn with_buffers(self, buffers: Buffers) -> Trace {
+        Trace { buffers, ..self }
     }
 
     /// World size.

@@ -1,7 +1,10 @@
 use peerwarp_codegen::print::{SiteKind, SitePeers, Timeline, TimelineSite};
 
 use super::clock::{ClockError, ClockLine, ClockOffset, offsets};
+use super::sync::ClockSync;
 use super::*;
+use crate::runtime::op::LaunchSpec;
+use peerwarp_codegen::family::Family;
 
 /// How far rank 1's clock is ahead.
 const AHEAD: u64 = 5_000;
@@ -90,22 +93,55 @@ fn waits_meet_their_signals() {
     }
 }
 
-#[test]
-fn operations_with_flags_of_the_same_names_are_told_apart() {
+/// Two launches with flags of the same name, the second of which comes later.
+fn two_launches() -> Trace {
     let mut recordings: Vec<Recording> = vec![];
-    for (label, at) in [("dispatch send", 1_000), ("round trip", 20_000)] {
+    for (label, at) in [("first", 1_000), ("second", 20_000)] {
         for rank in 0..2 {
             let start = at + AHEAD * u64::from(rank);
             recordings.push(Recording { label: label.into(), ..recording(rank, start, start + 2_000) });
         }
     }
-    let trace = Trace::new(recordings, &clocks());
-    let found = matches(&trace);
+    Trace::new(recordings, &clocks())
+}
+
+/// For each wait, the launch that waits, and those whose signals it is for.
+fn labels(trace: &Trace) -> Vec<(&str, Vec<&str>)> {
+    let of = |m: Match<'_>| {
+        let from: Vec<&str> = trace
+            .recordings
+            .iter()
+            .filter(|r| m.signals.iter().any(|s| std::ptr::eq(s.0, *r)))
+            .map(|r| r.label.as_str())
+            .collect();
+        (trace.recordings.iter().find(|r| std::ptr::eq(*r, m.waiting)).expect("its own").label.as_str(), from)
+    };
+    matches(trace).into_iter().map(of).collect()
+}
+
+#[test]
+fn launches_whose_parameters_are_other_buffers_are_told_apart() {
+    let spec = |label: &str| LaunchSpec::new(label, ClockSync { ranks: 2, rounds: 1 }.into_variant());
+    let launches = [spec("first"), spec("second").with_buffer("row_flag", "row_flag of the second")];
+    let trace = two_launches().with_buffers(Buffers::of(&launches));
+    let found = labels(&trace);
     assert_eq!(found.len(), 4);
-    for m in found {
-        let labels: Vec<&str> = m.signals.iter().map(|s| s.0.label.as_str()).collect();
-        assert_eq!(labels, [m.waiting.label.as_str(); 2]);
+    for (waiting, from) in found {
+        assert_eq!(from, [waiting; 2]);
     }
+}
+
+#[test]
+fn launches_whose_parameters_are_one_buffer_signal_each_other() {
+    let spec = |label: &str| LaunchSpec::new(label, ClockSync { ranks: 2, rounds: 1 }.into_variant());
+    let named = spec("first").with_buffer("row_flag", "flags");
+    let same = Buffers::of(&[named.clone(), spec("second").with_buffer("row_flag", "flags")]);
+    // The last signal of a flag of one buffer is the second launch's, whoever waits.
+    for trace in [two_launches(), two_launches().with_buffers(same)] {
+        assert!(labels(&trace).iter().all(|(_, from)| from == &["second"; 2]), "{:?}", labels(&trace));
+    }
+    let one = two_launches().with_buffers(Buffers::of(&[named, spec("second")]));
+    assert!(labels(&one).iter().all(|(waiting, from)| from == &[*waiting; 2]));
 }
 
 #[test]

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use peerwarp_codegen::family::{HipArch, Target};
 
+use super::UNTESTED;
 use super::api::{Api, IpcByValue, IpcHandle};
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::{
@@ -128,6 +129,10 @@ fn target(gpu: u32, name: &str, arch: &str) -> Result<Target> {
 unsafe impl Gpu for HipGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
+    }
+
+    fn untested(&self) -> Option<&'static str> {
+        Some(UNTESTED)
     }
 
     fn can_access(&self, peer: u32) -> Result<bool> {

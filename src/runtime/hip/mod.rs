@@ -13,6 +13,9 @@ use super::RuntimeError;
 use super::gpu::Gpu;
 use api::Api;
 
+/// What commands say when they use AMD GPUs.
+pub const UNTESTED: &str = "HIP has not run on hardware yet: AMD GPUs are tested against a mock only";
+
 /// `hipErrorNoDevice`.
 const NO_DEVICE: i32 = 100;
 

@@ -3,8 +3,15 @@ use std::ffi::{CStr, c_char, c_void};
 
 use super::api::{Api, IpcByValue, IpcHandle};
 use super::*;
+use crate::build::pack::Pack;
+use crate::harness::trace::sync::ClockSync;
 use crate::runtime::gpu::{LaunchConfig, RawStream, ShareHandle, Sharing};
 use crate::runtime::handles::{Event, LoadedKernel, Stream};
+use crate::runtime::image::Images;
+use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+use crate::runtime::op::{LaunchSpec, Operation};
+use crate::runtime::{World, WorldOptions};
+use peerwarp_codegen::family::{Family, HipArch, Target};
 
 thread_local! {
     static CALLED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
@@ -238,4 +245,58 @@ fn what_hip_says_is_told() {
     let broken = gpus_of(Api { hipStreamQuery: broken, ..api() }).unwrap().remove(1);
     let error = broken.stream_done(RawStream::DEFAULT).unwrap_err().to_string();
     assert_eq!(error, "hipStreamQuery on GPU 1 failed: told to (error 700)");
+}
+
+/// A world of AMD GPUs that stand in for real ones, and what they were asked for.
+fn world() -> (Arc<Machine>, Arc<World>) {
+    let machine = Arc::new(Machine::default());
+    let world = World::of_gpus(&MockGpu::all_hip(&machine, 2), &WorldOptions::default()).unwrap();
+    (machine, Arc::new(world))
+}
+
+#[test]
+fn operations_run_in_worlds_of_amd_gpus() {
+    let (machine, world) = world();
+    let variant = ClockSync { ranks: 2, rounds: 3 }.into_variant();
+    let launches = [LaunchSpec::new("clocks", variant.clone())];
+    let mut op = Operation::new(&world, &launches, &Uncompiled).unwrap();
+    let streams: Vec<Stream> = op.ranks().iter().map(|rank| Stream::new(rank.gpu()).unwrap()).collect();
+    machine.launches.lock().unwrap().clear();
+    for (rank, stream) in op.ranks_mut().iter_mut().zip(&streams) {
+        // SAFETY: nothing runs.
+        unsafe { rank.launch_raw(0, &[], stream.raw()).unwrap() };
+    }
+    world.finish_all(streams.iter().map(Stream::raw)).unwrap();
+    let image = Uncompiled.image(&*variant, Target::Hip(HipArch::Gfx942)).unwrap();
+    let launched = machine.launches.lock().unwrap().clone();
+    assert_eq!(launched.iter().map(|l| l.gpu).collect::<Vec<_>>(), [0, 1]);
+    for launch in &launched {
+        let LaunchConfig { block_threads, cluster, overlaps_previous, .. } = launch.config;
+        // Warps have 64 threads, and HIP has neither clusters nor overlapping launches.
+        assert_eq!((block_threads, cluster, overlaps_previous), (64, None, false));
+        assert_eq!(launch.args.len() as u32 * 8, image.args.bytes.next_multiple_of(8));
+    }
+    drop((streams, op));
+    drop(world);
+    assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn a_pack_for_nvidia_gpus_is_refused_with_what_it_is_for() {
+    let (_, world) = world();
+    let pack = Pack::open(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pack")).unwrap();
+    let variant = ClockSync { ranks: 2, rounds: 3 }.into_variant();
+    let error = Operation::new(&world, &[LaunchSpec::new("clocks", variant)], &pack).unwrap_err().to_string();
+    assert!(error.ends_with("the pack has nothing for hip:gfx942, only for cuda:sm_90a"), "{error}");
+}
+
+#[test]
+fn worlds_of_amd_gpus_say_that_they_are_untested() {
+    let (_, world) = world();
+    let real = gpus_of(api()).unwrap().remove(0);
+    for gpu in [&world.members()[0].gpu, &real] {
+        assert!(gpu.untested().unwrap().contains("has not run on hardware yet"));
+    }
+    let machine = Arc::new(Machine::default());
+    assert_eq!(MockGpu::all(&machine, 1)[0].untested(), None);
 }
