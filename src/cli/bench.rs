@@ -207,6 +207,6 @@ mod tests {
         let made_up = include_str!("../harness/bench/testdata/result.json");
         let bench: Bench = serde_json::from_str(made_up).unwrap();
         insta::assert_snapshot!(text(&bench, &[Choice::Tuned], Style::stdout(When::Never)));
-        assert_eq!(done(&bench, &[Choice::Default], Style::stdout(When::Never)).json["ok"], true);
+        assert_eq!(done(&bench, &[Choice::Default], None, Style::stdout(When::Never)).json["ok"], true);
     }
 }
