@@ -64,6 +64,13 @@ impl Buffer {
         unsafe { self.gpu.fill(self.ptr, self.bytes, value, stream) }
     }
 
+    /// Sets every byte, and waits until all that its GPU does has ended.
+    pub(crate) fn clear(&self, value: u8) -> Result<(), RuntimeError> {
+        // SAFETY: all of what this owns.
+        unsafe { self.gpu.fill(self.ptr, self.bytes, value, RawStream::DEFAULT)? };
+        self.gpu.synchronize()
+    }
+
     fn check(&self, at: u64, bytes: usize) -> Result<(), RuntimeError> {
         match at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes) {
             true => Ok(()),

@@ -13,6 +13,7 @@ pub mod hip;
 pub mod image;
 #[cfg(test)]
 pub(crate) mod mock;
+mod module;
 pub mod net;
 pub mod op;
 mod packs;
