@@ -25,6 +25,8 @@ mod timeline;
 mod world;
 
 pub use args::{KernelArgs, Slot};
+/// The crate whose slices and streams launches take.
+pub use cudarc;
 pub use error::RuntimeError;
 pub use net::{FormError, Launched, MEET_VARIABLE};
 pub use packs::PackImages;
@@ -32,3 +34,8 @@ pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};
 pub(crate) use timeline::Recorder;
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};
+
+/// Misuse that does not compile, tried by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("misuse.md")]
+struct Misuse;
