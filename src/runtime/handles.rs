@@ -258,7 +258,8 @@ impl LoadedKernel {
     /// Launches it.
     ///
     /// # Safety
-    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them.
+    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them. This is not dropped
+    /// before the kernel has ended.
     pub unsafe fn launch(&self, args: &[u64], stream: RawStream<'_>) -> Result<(), RuntimeError> {
         // SAFETY: as the caller says.
         unsafe { self.gpu.launch(self.function, &self.config, args, stream) }

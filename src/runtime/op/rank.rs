@@ -145,7 +145,7 @@ impl Drop for RankOp {
     fn drop(&mut self) {
         if self.launched.load(Ordering::Relaxed) && self.gpu.synchronize().is_err() {
             // Nobody knows whether they have ended.
-            std::mem::forget(Arc::clone(&self.memory));
+            std::mem::forget((Arc::clone(&self.memory), std::mem::take(&mut self.launches)));
         }
     }
 }
