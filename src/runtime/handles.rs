@@ -64,6 +64,13 @@ impl Buffer {
         unsafe { self.gpu.fill(self.ptr, self.bytes, value, stream) }
     }
 
+    /// Sets every byte, and waits until all that its GPU does has ended.
+    pub(crate) fn clear(&self, value: u8) -> Result<(), RuntimeError> {
+        // SAFETY: all of what this owns.
+        unsafe { self.gpu.fill(self.ptr, self.bytes, value, RawStream::DEFAULT)? };
+        self.gpu.synchronize()
+    }
+
     fn check(&self, at: u64, bytes: usize) -> Result<(), RuntimeError> {
         match at.checked_add(bytes as u64).is_some_and(|end| end <= self.bytes) {
             true => Ok(()),
@@ -251,7 +258,8 @@ impl LoadedKernel {
     /// Launches it.
     ///
     /// # Safety
-    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them.
+    /// `args` has to be what the kernel takes, and its pointers valid for what the kernel does with them. This is not dropped
+    /// before the kernel has ended.
     pub unsafe fn launch(&self, args: &[u64], stream: RawStream<'_>) -> Result<(), RuntimeError> {
         // SAFETY: as the caller says.
         unsafe { self.gpu.launch(self.function, &self.config, args, stream) }

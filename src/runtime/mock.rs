@@ -76,6 +76,13 @@ pub(crate) struct Machine {
     failing: Mutex<BTreeMap<&'static str, u32>>,
 }
 
+impl Drop for Machine {
+    /// Whatever a test is about: nothing is freed twice, or used after that.
+    fn drop(&mut self) {
+        assert!(std::thread::panicking() || self.doubles() == 0, "{} uses after the end", self.doubles());
+    }
+}
+
 #[derive(Debug)]
 struct Region {
     bytes: u64,

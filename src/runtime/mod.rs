@@ -14,6 +14,7 @@ pub mod hip;
 pub mod image;
 #[cfg(test)]
 pub(crate) mod mock;
+mod module;
 pub mod net;
 pub mod op;
 mod packs;
@@ -26,6 +27,8 @@ mod world;
 
 pub use args::{KernelArgs, Slot};
 pub use backends::gpus;
+/// The crate whose slices and streams launches take.
+pub use cudarc;
 pub use error::RuntimeError;
 pub use net::{FormError, Launched, MEET_VARIABLE};
 pub use packs::PackImages;
@@ -33,3 +36,8 @@ pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};
 pub(crate) use timeline::Recorder;
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};
+
+/// Misuse that does not compile, tried by `cargo test`.
+#[cfg(doctest)]
+#[doc = include_str!("misuse.md")]
+struct Misuse;

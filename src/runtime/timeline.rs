@@ -7,7 +7,7 @@ use peerwarp_codegen::print::Timeline;
 use super::Recording;
 use super::RuntimeError;
 use super::args::KernelArgs;
-use super::gpu::{Gpu, RawStream};
+use super::gpu::Gpu;
 use super::handles::Buffer;
 use super::image::KernelImage;
 
@@ -32,8 +32,7 @@ impl Recorder {
     ) -> Result<Option<Recorder>, RuntimeError> {
         let Some(timeline) = &image.timeline else { return Ok(None) };
         let buffer = Buffer::new(gpu, timeline.bytes)?;
-        buffer.fill(0, RawStream::DEFAULT)?;
-        gpu.synchronize()?;
+        buffer.clear(0)?;
         args.set_u64("timeline", buffer.ptr())?;
         let (label, kernel) = (label.to_owned(), image.variant.clone());
         Ok(Some(Recorder { label, kernel, rank, timeline: timeline.clone(), buffer }))

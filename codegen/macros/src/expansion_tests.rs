@@ -19,6 +19,8 @@ fn a_family() {
             pub warps: u32,
             #[key(short = "r", range = 2..=64, ranks)]
             ranks: u32,
+            #[key(range = 1..=64, covers)]
+            tokens: u32,
             #[tune(default = |key| if key.hidden > 4096 { Path::Bulk } else { Path::Packets })]
             pub path: Path,
         }

@@ -119,7 +119,7 @@ mod tests {
         for part in [
             r#"include_str ! ("ROOT/p/pack.json")"#,
             r#""a/k.cubin" , :: core :: include_bytes ! ("ROOT/p/a/k.cubin")"#,
-            ":: peerwarp :: pack :: SCHEMA == 1u32",
+            ":: peerwarp :: build :: pack :: SCHEMA == 1u32",
         ] {
             assert!(tokens.contains(part), "{part}: {tokens}");
         }

@@ -153,3 +153,20 @@ fn rows_of<T: Element>(field: &str, dtype: peerwarp_codegen::ir::Dtype) -> Resul
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use peerwarp_codegen::ir::Dtype;
+
+    #[test]
+    fn rows_are_of_the_shape_s_type() {
+        for dtype in [Dtype::Bf16, Dtype::Fp16] {
+            rows_of::<u16>("x", dtype).unwrap();
+        }
+        rows_of::<u8>("x", Dtype::Fp8).unwrap();
+        rows_of::<half::bf16>("x", Dtype::Bf16).unwrap();
+        let said = rows_of::<f32>("x", Dtype::Bf16).unwrap_err().to_string();
+        assert_eq!(said, "elements of x = f32: Bf16");
+    }
+}

@@ -9,11 +9,11 @@ use std::time::Duration;
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
 
 use super::{check, cuda_version, memory, target, text};
-use crate::runtime::RuntimeError;
 use crate::runtime::gpu::{
     DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
+use crate::runtime::{RuntimeError, module};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -229,6 +229,7 @@ unsafe impl Gpu for CudaGpu {
     }
 
     unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
+        module::check(image)?;
         let mut module = null_mut();
         cu!(self, cuModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()))?;
         // SAFETY: the driver just gave it.

@@ -8,11 +8,11 @@ use peerwarp_codegen::family::{HipArch, Target};
 
 use super::UNTESTED;
 use super::api::{Api, IpcByValue, IpcHandle};
-use crate::runtime::RuntimeError;
 use crate::runtime::gpu::{
     DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
+use crate::runtime::{RuntimeError, module};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
@@ -218,6 +218,7 @@ unsafe impl Gpu for HipGpu {
     }
 
     unsafe fn load(&self, image: &[u8]) -> Result<RawModule> {
+        module::check(image)?;
         let mut module = null_mut();
         hip!(self, hipModuleLoadData(&mut module, image.as_ptr().cast::<c_void>()))?;
         // SAFETY: HIP just gave it.

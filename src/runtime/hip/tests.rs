@@ -13,6 +13,9 @@ use crate::runtime::op::{LaunchSpec, Operation};
 use crate::runtime::{World, WorldOptions};
 use peerwarp_codegen::family::{Family, HipArch, Target};
 
+/// A container of no modules.
+const MODULE: &[u8] = b"__CLANG_OFFLOAD_BUNDLE__\0\0\0\0\0\0\0\0";
+
 thread_local! {
     static CALLED: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
@@ -192,7 +195,7 @@ fn kernels_are_launched_as_they_ask_for() {
     let gpu = gpus_of(api()).unwrap().remove(0);
     let config = LaunchConfig { grid: 304, block_threads: 256, cooperative: true, ..LaunchConfig::default() };
     calls();
-    let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", config).unwrap() };
+    let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", config).unwrap() };
     // SAFETY: nothing runs.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     drop(kernel);
@@ -201,18 +204,18 @@ fn kernels_are_launched_as_they_ask_for() {
         ["hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchCooperativeKernel", "hipModuleUnload"]
     );
     let plain = LaunchConfig { cooperative: false, ..config };
-    let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", plain).unwrap() };
+    let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", plain).unwrap() };
     // SAFETY: as above.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     assert_eq!(calls().last().unwrap(), "hipModuleLaunchKernel");
     for bad in [LaunchConfig { cluster: Some(2), ..plain }, LaunchConfig { overlaps_previous: true, ..plain }]
     {
-        let kernel = unsafe { LoadedKernel::new(&gpu, &[1], "k", bad).unwrap() };
+        let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", bad).unwrap() };
         // SAFETY: as above.
         assert!(unsafe { kernel.launch(&[1], RawStream::DEFAULT) }.is_err());
     }
     let many = LaunchConfig { grid: 305, ..config };
-    let many = unsafe { LoadedKernel::new(&gpu, &[1], "k", many) };
+    let many = unsafe { LoadedKernel::new(&gpu, MODULE, "k", many) };
     assert!(matches!(many, Err(RuntimeError::NotResident { .. })));
 }
 

@@ -38,7 +38,7 @@ impl Making<'_> {
         let member = &self.world.members()[self.index];
         let gpu = &member.gpu;
         let local = Buffer::new(gpu, self.plan.local_bytes)?;
-        local.fill(0, RawStream::DEFAULT)?;
+        local.clear(0)?;
         let memory = Arc::new(Memory { local, _shared: Arc::clone(self.shared) });
         let own = self.shared.bases(self.index)[member.rank as usize];
         let buffers = self.plan.placed(own, memory.local.ptr());
@@ -145,7 +145,7 @@ impl Drop for RankOp {
     fn drop(&mut self) {
         if self.launched.load(Ordering::Relaxed) && self.gpu.synchronize().is_err() {
             // Nobody knows whether they have ended.
-            std::mem::forget(Arc::clone(&self.memory));
+            std::mem::forget((Arc::clone(&self.memory), std::mem::take(&mut self.launches)));
         }
     }
 }

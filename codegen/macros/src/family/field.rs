@@ -118,7 +118,7 @@ impl Field {
 }
 
 fn is_unsigned(ty: &Type) -> bool {
-    ["u8", "u16", "u32", "u64", "usize"].contains(&ty.to_token_stream().to_string().as_str())
+    ["u8", "u16", "u32", "u64"].contains(&ty.to_token_stream().to_string().as_str())
 }
 
 /// The one attribute that says where the field's value comes from.

@@ -70,4 +70,23 @@ struct Groups {
     more: Rows,
 }
 
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Bindings {
+    #[input]
+    #[output]
+    #[len(4)]
+    both: Ptr<u32>,
+    #[input]
+    #[len(4)]
+    symmetric: Sym<u32>,
+    #[output]
+    flags: Flags,
+    #[input]
+    by_value: Val<u32>,
+    #[group]
+    #[output]
+    group: Rows,
+}
+
 fn main() {}
