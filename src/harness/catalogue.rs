@@ -81,11 +81,18 @@ pub fn parse_with(
     let mut problems = vec![];
     for suite in suites {
         let Some(entries) = file.entries.get(suite.name()) else { continue };
-        for mut table in entries.clone().try_into::<Vec<toml::Table>>().map_err(wrong)? {
+        let tables = entries.clone().try_into::<Vec<toml::Table>>().map_err(wrong)?;
+        for (number, mut table) in (1..).zip(tables) {
             let own = |name: &str| name == "ranks" || suite.options().iter().any(|o| o.name == name);
             let instead = instead.iter().filter(|(name, _)| own(name));
             table.extend(instead.map(|(name, value)| (name.clone(), value.clone().into())));
-            problems.extend(suite.catalogue_entry(&table, &file.defaults, origin, registry)?);
+            let requests = suite.catalogue_entry(&table, &file.defaults, origin, registry);
+            problems.extend(requests.map_err(|mut e| {
+                if e.field.ends_with(&format!("[[{}]]", suite.name())) {
+                    e.field += &format!(" number {number}");
+                }
+                e
+            })?);
         }
     }
     for entry in &file.family {
