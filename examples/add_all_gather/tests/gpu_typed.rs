@@ -26,8 +26,7 @@ fn sums_of_two_gpus_are_right_to_the_bit() -> Result<(), Box<dyn Error>> {
         Err(why) => return Ok(eprintln!("skipped: {why}")),
     };
     let world = Arc::new(World::of_gpus(&gpus[..2], &WorldOptions::default())?);
-    let config =
-        AddAllGather::from_settings(&[("elements", "100001"), ("ranks", "2"), ("dtype", "f32")])?;
+    let config = AddAllGather::from_settings(&[("elements", "100001"), ("ranks", "2"), ("dtype", "f32")])?;
     let images = Jit::new(ModuleCache::of_user())?;
     let mut op = Op::<AddAllGather>::new(&world, &config, &images)?;
 
