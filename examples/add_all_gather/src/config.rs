@@ -4,6 +4,15 @@ use peerwarp::prelude::*;
 
 use crate::kernel::{self, AddArgs};
 
+/// How sums travel.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Protocol {
+    /// Stores, then a flag for the chunk that is released after them: three trips until a chunk is there.
+    Flags,
+    /// Packets of 16 bytes, each of which is there after one trip: faster while vectors are short.
+    Packets,
+}
+
 /// A variant: the problem (`key`) and how to go about it (`tune`).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "add_all_gather", kernel = kernel::add_all_gather, args = AddArgs, warps = warps)]
@@ -20,7 +29,10 @@ pub struct AddAllGather {
     /// Warps of a block.
     #[tune(short = "w", values = [2, 4, 8, 16], default = 8)]
     pub warps: u32,
-    /// Elements that go under one flag.
+    /// How sums travel.
+    #[tune(default = Protocol::Flags)]
+    pub protocol: Protocol,
+    /// Elements that go under one flag, or in one tile of packets.
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = 1024)]
     pub chunk: u32,
     /// Blocks that add and send.
@@ -37,6 +49,15 @@ impl Legal for AddAllGather {
         let most = u32::MAX / 2 / self.ranks;
         let allowed = || format!("at most {most} with {} ranks", self.ranks);
         Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
+        let vector = self.elements * self.dtype.bytes();
+        let whole = self.protocol != Protocol::Packets || vector.is_multiple_of(16);
+        let allowed = || {
+            format!(
+                "flags, where {} elements of {} are not whole packets of 16 bytes",
+                self.elements, self.dtype
+            )
+        };
+        Illegal::unless(whole, "protocol", "packets", allowed)?;
         // A tile is kept in registers: 64 elements a thread.
         let most = 64 * 32 * self.warps;
         let allowed = || format!("at most {most} with {} warps", self.warps);
@@ -74,6 +95,11 @@ impl AddAllGather {
     /// Chunks of all ranks together: each has a flag.
     pub fn flags(&self) -> u32 {
         self.ranks * self.chunks()
+    }
+
+    /// What a protocol needs so many of; none with the other one.
+    pub(crate) fn only(&self, protocol: Protocol, count: u32) -> u64 {
+        if self.protocol == protocol { count.into() } else { 0 }
     }
 
     /// Elements of all ranks together.

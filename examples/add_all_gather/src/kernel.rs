@@ -2,7 +2,7 @@
 
 use peerwarp::prelude::*;
 
-use crate::config::AddAllGather;
+use crate::config::{AddAllGather, Protocol};
 
 /// Parameters of the kernel.
 #[derive(KernelArgs)]
@@ -24,12 +24,22 @@ pub struct AddArgs {
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
     /// Where peers' sums arrive, `[2][ranks][elements]`: the halves take turns.
-    #[len(|c| 2 * u64::from(c.gathered()))]
+    #[len(|c| c.only(Protocol::Flags, 2 * c.gathered()))]
     #[dtype(|c| c.dtype)]
-    pub inbox: AnySym,
+    pub inbox: Option<AnySym>,
     /// Says that a chunk of a peer has arrived, `[2][ranks][chunks]`.
-    #[len(|c| 2 * u64::from(c.flags()))]
-    pub arrived: Flags,
+    #[len(|c| c.only(Protocol::Flags, 2 * c.flags()))]
+    pub arrived: Option<Flags>,
+    /// Peers' sums as packets, `[2][ranks][elements]`.
+    #[len(|c| c.only(Protocol::Packets, 2 * c.gathered()))]
+    #[dtype(|c| c.dtype)]
+    pub packets: Option<AnyPackets>,
+    /// With packets, what comes with `ready`: nobody reads it.
+    #[len(|c| c.only(Protocol::Packets, 2 * c.ranks))]
+    pub note: Option<Sym<u32>>,
+    /// With packets, says that a peer has started this launch, so that it has taken all packets of earlier ones, `[2][ranks]`.
+    #[len(|c| c.only(Protocol::Packets, 2 * c.ranks))]
+    pub ready: Option<Flags>,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -48,10 +58,15 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
             for i in block.strided(piece.count) {
                 let chunk = i + piece.first;
                 let at = chunk * c.chunk;
+                let to = half + rank() * c.elements + at;
                 let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
-                let mut parcel = send_to(Peers::all());
-                parcel.put_f32(&a.inbox, half + rank() * c.elements + at, sum);
-                parcel.signal(&a.arrived, flags + rank() * c.chunks() + chunk, epoch);
+                if let Some(packets) = a.packets {
+                    packets.send_f32(Peers::all(), to, sum);
+                } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
+                    let mut parcel = send_to(Peers::all());
+                    parcel.put_f32(&inbox, to, sum);
+                    parcel.signal(&arrived, flags + rank() * c.chunks() + chunk, epoch);
+                }
             }
         }
     });
@@ -62,9 +77,24 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
                 let src = i / piece.count;
                 let chunk = i % piece.count + piece.first;
                 let at = src * c.elements + chunk * c.chunk;
-                let got = a.arrived.from(src).wait(flags + src * c.chunks() + chunk, epoch);
-                a.out.store(at, a.inbox.load(&got, half + at, piece.len));
+                if let Some(packets) = a.packets {
+                    a.out.store(at, packets.take(half + at, piece.len, src));
+                } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
+                    let got = arrived.from(src).wait(flags + src * c.chunks() + chunk, epoch);
+                    a.out.store(at, inbox.load(&got, half + at, piece.len));
+                }
             }
         }
     });
+
+    // Packets order nothing: a flag says that the packets of earlier launches were taken. Sends of the next launch come after it.
+    if let (Some(note), Some(ready)) = (a.note, a.ready) {
+        role("ready", 1, |_| {
+            let first = epoch.parity() * c.ranks;
+            let mut parcel = send_to(Peers::all());
+            parcel.put_value(&note, first + rank(), 1);
+            parcel.signal(&ready, first + rank(), epoch);
+            let _everybody = ready.wait_all(first, c.ranks, 1, epoch);
+        });
+    }
 }

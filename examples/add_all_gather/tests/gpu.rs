@@ -102,6 +102,28 @@ fn rounds_back_to_back_and_graphs_are_right_to_the_bit() {
     }
 }
 
+#[test]
+fn packets_are_right_to_the_bit() {
+    let Some(pair) = pair() else { return };
+    for (elements, warps, chunk, blocks) in [
+        (8, "4", "256", "1"),
+        (1000, "8", "256", "4"),
+        (65_536, "8", "1024", "32"),
+        (1 << 20, "16", "4096", "16"),
+    ] {
+        let settings = [
+            ("protocol", "packets"),
+            ("warps", warps),
+            ("chunk", chunk),
+            ("send_blocks", blocks),
+            ("recv_blocks", blocks),
+        ];
+        for dtype in [Dtype::F32, Dtype::Bf16, Dtype::Fp16] {
+            pair.every_bit(&config(elements, dtype, &settings), 5, 21, 3);
+        }
+    }
+}
+
 /// Epochs are 32 bits wide: flags are right when they start over.
 #[test]
 fn epochs_wrap() {
