@@ -1,5 +1,6 @@
 //! What the kernel is run on, and what must come out of it: plain Rust, nothing of the kernel in it.
 
+use peerwarp::harness::bench::TIMING;
 use peerwarp::harness::elements::{encode, round};
 use peerwarp::harness::verdict::Expected;
 use peerwarp::harness::workload::{Baseline, Contents, Turn, Work, Workload};
@@ -22,7 +23,8 @@ impl Workload for AddAllGather {
     }
 
     fn baselines() -> Option<Baseline> {
-        Some(Baseline { scripts: &[("nccl.py", include_str!("../baselines/nccl.py"))] })
+        // `torch.add`, then NCCL's all_gather, launched one by one and as a CUDA graph.
+        Some(Baseline { scripts: &[("nccl.py", include_str!("../baselines/nccl.py")), TIMING] })
     }
 }
 

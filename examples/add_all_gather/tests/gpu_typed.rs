@@ -1,7 +1,5 @@
 //! The first launch of a program of one's own: slices of cudarc, checked and launched. Without two GPUs the test says that it was
 //! skipped.
-// Needs typed operations.
-#![cfg(any())]
 
 use std::error::Error;
 use std::sync::Arc;
