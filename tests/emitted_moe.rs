@@ -76,7 +76,7 @@ const COMBINE: &[&[(&str, &str)]] = &[
 
 fn emitted<F: Family>(settings: &[(&str, &str)], target: Target) -> Result<Source, PrintError> {
     let mut settings = settings.to_vec();
-    for (field, usual) in [("hook", "raw"), ("layout", "experts"), ("phase", "both")] {
+    for (field, usual) in [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")] {
         let known = F::fields().iter().any(|f| f.name == field);
         if known && !settings.iter().any(|s| s.0 == field) {
             settings.push((field, usual));

@@ -146,17 +146,17 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                 [(2880, 37, [37, 0]), (64, 1, [1, 1]), (520, 9, [4, 9]), (1024, 16, [0, 0])]
             {
                 for (dedup, split, hook, protocol, layout) in [
-                    (true, false, Hook::None, Protocol::Flags, Layout::Experts),
-                    (false, false, Hook::None, Protocol::Flags, Layout::Experts),
-                    (true, true, Hook::None, Protocol::Flags, Layout::Experts),
-                    (true, false, Hook::Expert, Protocol::Flags, Layout::Experts),
-                    (true, false, Hook::None, Protocol::Packets, Layout::Experts),
-                    (false, true, Hook::None, Protocol::Packets, Layout::Experts),
-                    (true, false, Hook::Expert, Protocol::Packets, Layout::Experts),
-                    (true, true, Hook::None, Protocol::Flags, Layout::Tokens),
-                    (true, false, Hook::Expert, Protocol::Flags, Layout::Tokens),
-                    (true, false, Hook::None, Protocol::Packets, Layout::Tokens),
-                    (true, true, Hook::Expert, Protocol::Packets, Layout::Tokens),
+                    (true, false, Hook::None, Protocol::Flags, Layout::ExpertMajor),
+                    (false, false, Hook::None, Protocol::Flags, Layout::ExpertMajor),
+                    (true, true, Hook::None, Protocol::Flags, Layout::ExpertMajor),
+                    (true, false, Hook::Expert, Protocol::Flags, Layout::ExpertMajor),
+                    (true, false, Hook::None, Protocol::Packets, Layout::ExpertMajor),
+                    (false, true, Hook::None, Protocol::Packets, Layout::ExpertMajor),
+                    (true, false, Hook::Expert, Protocol::Packets, Layout::ExpertMajor),
+                    (true, true, Hook::None, Protocol::Flags, Layout::RankMajor),
+                    (true, false, Hook::Expert, Protocol::Flags, Layout::RankMajor),
+                    (true, false, Hook::None, Protocol::Packets, Layout::RankMajor),
+                    (true, true, Hook::Expert, Protocol::Packets, Layout::RankMajor),
                 ] {
                     let shape = shape(hidden, tokens, dtype);
                     let tuning = MoeTuning::defaults(&shape).unwrap();
@@ -167,7 +167,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                         continue;
                     }
                     let one_launch =
-                        (hook, protocol) == (Hook::Expert, Protocol::Packets) && tuning.way().weighs();
+                        (hook, protocol) == (Hook::Expert, Protocol::Packets) && tuning.semantics().weighs();
                     if one_launch {
                         right(in_one_launch(&world, &shape, &n, 4, 7), 51);
                     }
@@ -187,7 +187,9 @@ fn in_bulk(world: &Arc<World>) -> u32 {
     let mut cases = 0;
     for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
         for (hidden, tokens, n) in [(2880, 37, [37, 0]), (1024, 16, [9, 16])] {
-            for (dedup, split, layout) in [(true, false, Layout::Tokens), (false, true, Layout::Experts)] {
+            for (dedup, split, layout) in
+                [(true, false, Layout::RankMajor), (false, true, Layout::ExpertMajor)]
+            {
                 for batch in [1, 4] {
                     let shape = shape(hidden, tokens, dtype);
                     let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup).with_split(split);
@@ -208,9 +210,9 @@ fn in_bulk(world: &Arc<World>) -> u32 {
 fn scheduled_dynamically(world: &Arc<World>) -> u32 {
     let mut cases = 0;
     for (dtype, layout, split) in [
-        (RowDtype::Bf16, Layout::Tokens, false),
-        (RowDtype::Fp8, Layout::Tokens, true),
-        (RowDtype::Bf16, Layout::Experts, false),
+        (RowDtype::Bf16, Layout::RankMajor, false),
+        (RowDtype::Fp8, Layout::RankMajor, true),
+        (RowDtype::Bf16, Layout::ExpertMajor, false),
     ] {
         for (warps, group_warps, batch) in [(8, 1, 4), (16, 2, 1)] {
             let shape = shape(512, 2048, dtype);
@@ -243,17 +245,17 @@ fn epochs_wrap(rounds: impl Fn(u32, u64) -> GpuSession) {
 #[test]
 fn epochs_that_wrap_around_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
-    let shared = WorldOptions { share_multiprocessors: true, ..options() };
+    let shared = WorldOptions { share_sms: true, ..options() };
     let world = Arc::new(World::of_gpus(&gpus[..2], &shared).unwrap());
     let shape = MoeShape { topk: 1, ..shape(2048, 64, RowDtype::Bf16) };
     let mut cases = 0;
     for (dedup, split, protocol, layout) in [
-        (true, false, Protocol::Flags, Layout::Experts),
-        (false, true, Protocol::Flags, Layout::Experts),
-        (true, false, Protocol::Packets, Layout::Experts),
-        (false, true, Protocol::Packets, Layout::Experts),
-        (true, false, Protocol::Flags, Layout::Tokens),
-        (true, true, Protocol::Packets, Layout::Tokens),
+        (true, false, Protocol::Flags, Layout::ExpertMajor),
+        (false, true, Protocol::Flags, Layout::ExpertMajor),
+        (true, false, Protocol::Packets, Layout::ExpertMajor),
+        (false, true, Protocol::Packets, Layout::ExpertMajor),
+        (true, false, Protocol::Flags, Layout::RankMajor),
+        (true, true, Protocol::Packets, Layout::RankMajor),
     ] {
         let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
         let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol).with_layout(layout);

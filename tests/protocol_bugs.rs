@@ -39,7 +39,7 @@ fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
 
 /// The same with rows by token, and so many groups that each sends parts of rows to one rank, where they are packets.
 fn by_token(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
-    let mut tuning = tuning(problem, protocol).with_layout(Layout::Tokens);
+    let mut tuning = tuning(problem, protocol).with_layout(Layout::RankMajor);
     tuning.dispatch.send_blocks = 4;
     tuning
 }
@@ -228,7 +228,7 @@ const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
 fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
     let bug = |kernel, name, plant, kind, role, line| {
-        let layout = Layout::Experts;
+        let layout = Layout::ExpertMajor;
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
@@ -339,7 +339,7 @@ fn bugs_with_flags() -> Vec<Bug> {
 fn bugs_with_packets() -> Vec<Bug> {
     let protocol = Protocol::Packets;
     let bug = |kernel, name, plant, kind, role, line| {
-        let layout = Layout::Experts;
+        let layout = Layout::ExpertMajor;
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);
@@ -409,7 +409,7 @@ fn bugs_with_packets() -> Vec<Bug> {
 
 fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
-    let layout = Layout::Experts;
+    let layout = Layout::ExpertMajor;
     let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
     let entries_send = || Site::new("route", Access::Send, "entries");
     let entries_read = || Site::wait("expert", "entries");
@@ -452,8 +452,8 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
         "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
         _ => {
             let mut tuning = match bug.layout {
-                Layout::Experts => tuning(problem, bug.protocol),
-                Layout::Tokens => by_token(problem, bug.protocol),
+                Layout::ExpertMajor => tuning(problem, bug.protocol),
+                Layout::RankMajor => by_token(problem, bug.protocol),
             };
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);
@@ -467,7 +467,7 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
 /// Those of what is different with rows by token.
 fn bugs_by_token() -> Vec<Bug> {
     let bug = |(protocol, kernel, name), plant, kind, role, line| {
-        let layout = Layout::Tokens;
+        let layout = Layout::RankMajor;
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let flags = |name| (Protocol::Flags, "dispatch", name);
@@ -580,7 +580,7 @@ fn bugs_by_token() -> Vec<Bug> {
 /// Those of rows in bulk, with one flag for two tokens on their way back.
 fn bugs_in_bulk() -> Vec<Bug> {
     let bug = |kernel, name, plant, kind, role, line| {
-        let (protocol, layout) = (Protocol::Bulk, Layout::Tokens);
+        let (protocol, layout) = (Protocol::Bulk, Layout::RankMajor);
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
     };
     let d = |name, plant, kind, role, line| bug("dispatch", name, plant, kind, role, line);

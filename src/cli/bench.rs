@@ -99,8 +99,8 @@ fn world_of(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
     let method = method.map(|(name, value)| (name.to_owned(), value));
     let facts = method.into_iter().collect();
     let wait_budget = wait_budget(args.wait_budget)?;
-    let share_multiprocessors = args.share_sms;
-    let options = WorldOptions { wait_budget, facts, share_multiprocessors, ..WorldOptions::default() };
+    let share_sms = args.share_sms;
+    let options = WorldOptions { wait_budget, facts, share_sms, ..WorldOptions::default() };
     let problems: Vec<Vec<String>> =
         cases.iter().map(|case| [vec![case.problem.title()], case.problem.variants()].concat()).collect();
     Ok(Arc::new(world(ranks, options, &problems)?))

@@ -86,7 +86,7 @@ mod tests {
             ("ranks", "2"),
             ("dtype", "bf16"),
         ];
-        let more = [("hook", "raw"), ("layout", "experts"), ("phase", "both")];
+        let more = [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")];
         let variant = Dispatch::from_settings(&[&settings[..], &more].concat()).unwrap().into_variant();
         let said = |target: &str| pack.image(&*variant, target.parse().unwrap()).unwrap_err().to_string();
         let name = variant.variant_name();

@@ -42,7 +42,7 @@ pub struct WorldOptions {
     /// each of these asks for so much shared memory that it has a multiprocessor to itself, if the GPU has one for each: on two
     /// H200s rounds of up to 64 tokens are then about 1 us faster, and such of 256 that follow each other at once 5 us. Worth
     /// giving up where a computation is to run beside them.
-    pub share_multiprocessors: bool,
+    pub share_sms: bool,
     /// How long processes wait for each other whenever they have to come together.
     pub form_timeout: Duration,
     /// What has to be the same on all ranks, by name: digests of kernel tables and of configurations, say. Versions, the
@@ -55,7 +55,7 @@ impl Default for WorldOptions {
         WorldOptions {
             wait_budget: WAIT_BUDGET,
             sharing: None,
-            share_multiprocessors: false,
+            share_sms: false,
             form_timeout: FORM_TIMEOUT,
             facts: BTreeMap::new(),
         }
@@ -79,7 +79,7 @@ pub struct World {
     ranks: u32,
     members: Vec<Member>,
     sharing: Sharing,
-    share_multiprocessors: bool,
+    share_sms: bool,
     wait_budget: Duration,
     status: Symmetric,
     /// None if all ranks are in this one.
@@ -135,13 +135,13 @@ impl World {
         status: Symmetric,
         processes: Option<Arc<Processes>>,
     ) -> Result<World, RuntimeError> {
-        let WorldOptions { wait_budget, share_multiprocessors, .. } = *options;
+        let WorldOptions { wait_budget, share_sms, .. } = *options;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
         let world = World {
             ranks,
             members,
             sharing,
-            share_multiprocessors,
+            share_sms,
             wait_budget,
             status,
             processes,
@@ -169,14 +169,14 @@ impl World {
     }
 
     /// Whether blocks of other kernels may run on the multiprocessors of these kernels' blocks.
-    pub fn shares_multiprocessors(&self) -> bool {
-        self.share_multiprocessors
+    pub fn shares_sms(&self) -> bool {
+        self.share_sms
     }
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
     pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
-        let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_multiprocessors);
+        let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_sms);
         let config = LaunchConfig { exclusive_sm_bytes, ..shape };
         // SAFETY: as whoever implements `Images` says.
         unsafe { LoadedKernel::new(gpu, &image.module, &image.entry, config) }

@@ -24,10 +24,16 @@ fn agrees_with_the_reference_and_says_what_moved() {
     assert_eq!((&json["ok"], &json["backend"]), (&true.into(), &"sim".into()));
     assert!(json["max_abs_err"].is_number() && json["max_rel_err"].is_number(), "{json}");
     assert!(
-        json["variant"].as_str().unwrap().starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_experts_both__")
+        json["variant"]
+            .as_str()
+            .unwrap()
+            .starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_expertmajor_both__")
     );
     assert!(
-        json["variants"][1].as_str().unwrap().starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_experts_both__")
+        json["variants"][1]
+            .as_str()
+            .unwrap()
+            .starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_expertmajor_both__")
     );
     let links = json["link_bytes"].as_array().unwrap();
     let wire: u64 = (0..4)
@@ -128,7 +134,7 @@ fn checks_the_protocol_over_seeds() {
 fn options_set_the_fields_of_a_family_and_of_a_variant() {
     let place = Place::new();
     let ran = place.say(
-        "run --backend sim --family moe_dispatch hidden=64 experts=6 topk=3 hook=raw layout=experts phase=both \
+        "run --backend sim --family moe_dispatch hidden=64 experts=6 topk=3 hook=raw layout=expert-major phase=both \
          --tokens 4 --ranks 4 --dtype bf16 --dedup false --json",
     );
     let json = ran.json();

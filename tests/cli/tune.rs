@@ -27,7 +27,7 @@ tokens = 4
 ranks = 2
 dtype = "bf16"
 hook = "raw"
-layout = "experts"
+layout = "expert-major"
 phase = "both"
 "#;
 
@@ -52,8 +52,8 @@ fn without_gpus_the_error_says_what_is_missing() {
     for args in [
         "tune --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2",
         "tune --catalogue builtin --tokens 1,2,4 --ranks 2 --budget 60 --out t.toml",
-        "tune --catalogue builtin --layout tokens --ranks 2",
-        "tune --model deepseek-v3 --layout tokens,experts --ranks 2",
+        "tune --catalogue builtin --layout rank-major --ranks 2",
+        "tune --model deepseek-v3 --layout rank-major,experts --ranks 2",
     ] {
         let ran = place.say(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
@@ -113,19 +113,19 @@ fn mended(place: &Place, table: &str) -> String {
 #[test]
 fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     let place = Place::new();
-    let (expert, token) = (listed(&place, ""), listed(&place, "--layout tokens"));
+    let (expert, token) = (listed(&place, ""), listed(&place, "--layout rank-major"));
     let values = "--set warps=4 --set group_warps=1";
     let of = |layout: &str, names: &[String]| {
         let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
         mended(&place, &table.replace("layout = \"experts\"", &format!("layout = \"{layout}\"")))
     };
-    let tuned = listed(&place, &format!("--layout tokens {values}"));
+    let tuned = listed(&place, &format!("--layout rank-major {values}"));
     assert_ne!(tuned, token);
     place.write("token.toml", of("tokens", &tuned));
-    assert_eq!(listed(&place, "--layout tokens --tuned token.toml"), tuned);
+    assert_eq!(listed(&place, "--layout rank-major --tuned token.toml"), tuned);
     assert_eq!(listed(&place, "--tuned token.toml"), expert);
     place.write("expert.toml", of("experts", &listed(&place, values)));
-    assert_eq!(listed(&place, "--layout tokens --tuned expert.toml"), token);
+    assert_eq!(listed(&place, "--layout rank-major --tuned expert.toml"), token);
     // The table that comes with the program has not drifted.
     assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);
 }

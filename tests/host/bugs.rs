@@ -103,7 +103,7 @@ fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
     let problem = problem();
     let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
     if rows == Rows::InBulk {
-        tuning = tuning.with_layout(Layout::Tokens);
+        tuning = tuning.with_layout(Layout::RankMajor);
         tuning.combine.batch = 2;
     }
     let mut tuning = tuning.with_protocol(protocol);

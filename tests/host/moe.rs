@@ -66,7 +66,7 @@ impl MoeHost {
         let dispatch = tuning.dispatch_launches().into_iter().map(|c| traced(&c, language, timeline));
         let combine = tuning.combine_launches().into_iter().map(|c| traced(&c, language, timeline));
         let (dispatch, combine) = (dispatch.collect::<Vec<_>>(), combine.collect::<Vec<_>>());
-        let way = tuning.way();
+        let way = tuning.semantics();
         let of_combine = move |name: &str| -> String {
             match name {
                 "epoch" => COMBINE_EPOCH.into(),
@@ -117,7 +117,7 @@ impl MoeHost {
         for rank in 0..problem.shape.ranks {
             job.write(rank, "epoch", 0, &[plan.start_after, 0]);
         }
-        for round in (0..plan.rounds).map(|i| Round::new(problem, config.way(), i)) {
+        for round in (0..plan.rounds).map(|i| Round::new(problem, config.semantics(), i)) {
             for rank in 0..problem.shape.ranks {
                 add_dispatch(&mut job, &round, rank, &[launch]);
                 let out = round.out[rank as usize].clone();

@@ -124,11 +124,11 @@ fn rounds_in_one_launch() {
 #[test]
 fn rows_by_token() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
-    let mut tuning = small(&shape).with_layout(Layout::Tokens);
+    let mut tuning = small(&shape).with_layout(Layout::RankMajor);
     (tuning.dispatch.warps, tuning.dispatch.group_warps, tuning.dispatch.chunk) = (4, 2, 2);
     run(&ragged(shape), &tuning.clone().with_protocol(Protocol::Flags));
     let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
-    run(&ragged(fp8), &small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Packets));
+    run(&ragged(fp8), &small(&fp8).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets));
 }
 
 /// Through shared memory where the language can: with one warp a group and with two, with scales beside the rows, and several
@@ -136,11 +136,11 @@ fn rows_by_token() {
 #[test]
 fn rows_in_bulk() {
     let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
-    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Bulk);
+    let mut tuning = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Bulk);
     tuning.combine.batch = 2;
     run(&ragged(shape), &tuning);
     let fp8 = MoeShape { hidden: 272, experts: 12, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Fp8 };
-    let mut tuning = small(&fp8).with_layout(Layout::Tokens).with_protocol(Protocol::Bulk);
+    let mut tuning = small(&fp8).with_layout(Layout::RankMajor).with_protocol(Protocol::Bulk);
     (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
     (tuning.combine.warps, tuning.combine.group_warps) = (4, 2);
     run(&ragged(fp8), &tuning);
@@ -161,7 +161,7 @@ fn several_rows_with_a_flag() {
 #[test]
 fn dynamic_scheduling() {
     let shape = MoeShape { hidden: 136, experts: 10, topk: 4, tokens: 17, ranks: 4, dtype: RowDtype::Bf16 };
-    let mut tuning = small(&shape).with_layout(Layout::Tokens).with_protocol(Protocol::Flags);
+    let mut tuning = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Flags);
     tuning.combine.batch = 2;
     run(&ragged(shape), &tuning);
     let mut tuning = small(&shape).with_protocol(Protocol::Flags);

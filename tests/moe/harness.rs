@@ -92,7 +92,7 @@ fn mutate_one(kernel: &mut Planted, name: &str, site: &Site) {
 #[test]
 fn a_wrong_index_is_found() {
     let problem = problem();
-    let tuning = small(&problem.shape).with_layout(Layout::Tokens);
+    let tuning = small(&problem.shape).with_layout(Layout::RankMajor);
     for (store, said) in [
         (Site::store("entries", "entry_expert"), "experts of the entries of rank 0"),
         (Site::store("entries", "weight_from"), "weights of the entries of rank 0"),
@@ -109,13 +109,13 @@ fn a_wrong_index_is_found() {
 #[test]
 fn rows_by_token_have_the_weights_that_the_experts_gave_them() {
     let problem = problem();
-    let tuning = small(&problem.shape).with_layout(Layout::Tokens);
+    let tuning = small(&problem.shape).with_layout(Layout::RankMajor);
     let [plain, hooked] = [Hook::None, Hook::Expert].map(|hook| {
         let tuning = tuning.clone().with_hook(hook);
         assert!(run(&tuning, 2).verdict.ok());
-        Round::new(&problem, tuning.way(), 0).out
+        Round::new(&problem, tuning.semantics(), 0).out
     });
-    let by_expert = Round::new(&problem, small(&problem.shape).way(), 0).out;
+    let by_expert = Round::new(&problem, small(&problem.shape).semantics(), 0).out;
     assert!(plain == by_expert && plain != hooked);
 }
 
@@ -131,17 +131,18 @@ fn what_does_not_fit_is_refused() {
 
     let other = small(&MoeShape { dtype: RowDtype::Fp16, ..problem.shape });
     let (mut wrong_dispatch, mut wrong_combine, mut unequal) = (fits.clone(), fits.clone(), fits.clone());
-    let mut other_layout = fits.clone().with_layout(Layout::Tokens);
-    other_layout.combine.layout = Layout::Experts;
+    let mut other_layout = fits.clone().with_layout(Layout::RankMajor);
+    other_layout.combine.layout = Layout::ExpertMajor;
     wrong_dispatch.dispatch = other.dispatch;
     wrong_combine.combine = other.combine;
     unequal.combine.dedup = false;
     assert!(
         message(&wrong_dispatch, 1)
-            .starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_experts_both__")
+            .starts_with("dispatch = moe_dispatch_h64_e4_k2_t2_r2_fp16_raw_expertmajor_both__")
     );
     assert!(
-        message(&wrong_combine, 1).starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_experts_both__")
+        message(&wrong_combine, 1)
+            .starts_with("combine = moe_combine_h64_e4_k2_t2_r2_fp16_expertmajor_both__")
     );
     assert!(message(&unequal, 1).ends_with("in one phase, with layout and dedup as dispatch has them"));
 

@@ -72,7 +72,9 @@ pub fn relu_dispatch(c: &ReluDispatch, a: &ReluArgs) {
 
 #[test]
 fn a_hook_of_ones_own_in_a_family_of_ones_own() {
-    for (layout, dedup) in [(Layout::Experts, true), (Layout::Experts, false), (Layout::Tokens, true)] {
+    for (layout, dedup) in
+        [(Layout::ExpertMajor, true), (Layout::ExpertMajor, false), (Layout::RankMajor, true)]
+    {
         let config = ReluDispatch { hidden: 40, ranks: 2, layout, dedup };
         let shape = config.dispatch().shape();
         let routing = Routing::uniform(&shape, &[3, 1], 0);
@@ -104,8 +106,8 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
                 let mut want = tokens[entry.source as usize].values(&shape, entry.token);
                 want.iter_mut().for_each(|x| *x = x.max(0.0));
                 let i = match layout {
-                    Layout::Experts => i,
-                    Layout::Tokens => (entry.source * 3 + entry.token) as usize,
+                    Layout::ExpertMajor => i,
+                    Layout::RankMajor => (entry.source * 3 + entry.token) as usize,
                 };
                 assert_eq!(
                     got[i * 80..(i + 1) * 80],
@@ -119,7 +121,7 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
 
 #[test]
 fn the_shipped_family_has_no_custom_hook() {
-    let layout = Layout::Experts;
+    let layout = Layout::ExpertMajor;
     let mut config = ReluDispatch { hidden: 40, ranks: 2, layout, dedup: true }.dispatch();
     assert_eq!(
         config.legal().unwrap_err().to_string(),

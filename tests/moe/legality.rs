@@ -31,16 +31,16 @@ fn every_reason_is_given() {
         dispatch(|c| (c.tokens, c.chunk, c.warps, c.group_warps) = (4096, 1024, 4, 4)),
         dispatch(|c| (c.tokens, c.chunk) = (4096, 16)),
         dispatch(|c| (c.send_blocks, c.recv_blocks) = (64, 96)),
-        dispatch(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
-        dispatch(|c| (c.layout, c.send_blocks) = (Layout::Tokens, 64)),
+        dispatch(|c| (c.layout, c.dedup) = (Layout::RankMajor, false)),
+        dispatch(|c| (c.layout, c.send_blocks) = (Layout::RankMajor, 64)),
         combine(|c| (c.experts, c.topk) = (4, 5)),
         combine(|c| (c.warps, c.group_warps) = (4, 8)),
         combine(|c| c.warps = 32),
         combine(|c| {
-            (c.layout, c.protocol, c.warps, c.group_warps) = (Layout::Tokens, Protocol::Flags, 32, 2)
+            (c.layout, c.protocol, c.warps, c.group_warps) = (Layout::RankMajor, Protocol::Flags, 32, 2)
         }),
         combine(|c| (c.send_blocks, c.recv_blocks) = (96, 64)),
-        combine(|c| (c.layout, c.dedup) = (Layout::Tokens, false)),
+        combine(|c| (c.layout, c.dedup) = (Layout::RankMajor, false)),
     ];
     let reasons: Vec<String> = reasons.into_iter().map(|r| r.unwrap_err().to_string()).collect();
     insta::assert_snapshot!(reasons.join("\n"));
@@ -51,11 +51,11 @@ fn limits_are_reached_but_not_passed() {
     dispatch(|c| c.chunk = 128).unwrap();
     dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 80)).unwrap();
     combine(|c| (c.send_blocks, c.recv_blocks) = (64, 64)).unwrap();
-    dispatch(|c| c.layout = Layout::Tokens).unwrap();
-    combine(|c| c.layout = Layout::Tokens).unwrap();
+    dispatch(|c| c.layout = Layout::RankMajor).unwrap();
+    combine(|c| c.layout = Layout::RankMajor).unwrap();
     let flags = Protocol::Flags;
-    dispatch(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
-    combine(|c| (c.layout, c.protocol, c.warps) = (Layout::Tokens, flags, 32)).unwrap();
+    dispatch(|c| (c.layout, c.protocol, c.warps) = (Layout::RankMajor, flags, 32)).unwrap();
+    combine(|c| (c.layout, c.protocol, c.warps) = (Layout::RankMajor, flags, 32)).unwrap();
     // A launch that only sends need not be resident together with blocks that receive.
     let phase = peerwarp::families::moe::kernels::Phase::Send;
     dispatch(|c| (c.phase, c.send_blocks, c.recv_blocks) = (phase, 64, 96)).unwrap();
@@ -68,7 +68,7 @@ fn defaults_for_prefill_by_token_are_emitted() {
     for (hidden, tokens, ranks) in [(2048, 300, 2), (2048, 4096, 8), (64, 257, 16), (7168, 1024, 2)] {
         for dtype in [RowDtype::Bf16, RowDtype::Fp8] {
             let shape = MoeShape { dtype, ..shape(hidden, 256, 8, tokens, ranks) };
-            let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap();
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::RankMajor).unwrap();
             for target in ["cuda:sm_90a", "hip:gfx942"].map(|t| t.parse::<Target>().unwrap()) {
                 let lanes = target.warp_size();
                 let kernels = [tuning.dispatch.trace(lanes), tuning.combine.trace(lanes)];

@@ -43,7 +43,7 @@ fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
         (c.send_blocks, c.recv_blocks, c.warps, c.group_warps, c.vectors) = (b.2, b.3, cw.0, cw.1, cw.2);
         c.protocol = protocol(packets_back);
         let hook = if hook { Hook::Expert } else { Hook::None };
-        let layout = if tokens && dedup { Layout::Tokens } else { Layout::Experts };
+        let layout = if tokens && dedup { Layout::RankMajor } else { Layout::ExpertMajor };
         let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook).with_layout(layout);
         tuning.check(&shape).is_ok().then_some(tuning)
     })

@@ -171,11 +171,11 @@ fn dynamic_scheduling() {
     let rounds = (0..3).map(|round| Routing::uniform(&shape, &n(round), round.into()));
     let problem = MoeProblem::with_rounds(shape, rounds.collect(), 5).unwrap();
     for (layout, protocol, batch, dedup, split) in [
-        (Layout::Experts, Protocol::Flags, 1, true, false),
-        (Layout::Experts, Protocol::Flags, 2, true, true),
-        (Layout::Experts, Protocol::Flags, 1, false, false),
-        (Layout::Tokens, Protocol::Flags, 2, true, false),
-        (Layout::Tokens, Protocol::Bulk, 1, true, true),
+        (Layout::ExpertMajor, Protocol::Flags, 1, true, false),
+        (Layout::ExpertMajor, Protocol::Flags, 2, true, true),
+        (Layout::ExpertMajor, Protocol::Flags, 1, false, false),
+        (Layout::RankMajor, Protocol::Flags, 2, true, false),
+        (Layout::RankMajor, Protocol::Bulk, 1, true, true),
     ] {
         let tuning = small(&shape).with_dedup(dedup).with_split(split);
         let mut tuning = tuning.with_protocol(protocol).with_layout(layout);
@@ -185,7 +185,8 @@ fn dynamic_scheduling() {
         run(&problem, &tuning, 3);
     }
     assert_eq!(counters(&small(&shape).with_protocol(Protocol::Packets)), (0, 0));
-    for (ranks, layout, dynamic) in [(2, Layout::Tokens, 1), (2, Layout::Experts, 0), (8, Layout::Experts, 1)]
+    for (ranks, layout, dynamic) in
+        [(2, Layout::RankMajor, 1), (2, Layout::ExpertMajor, 0), (8, Layout::ExpertMajor, 1)]
     {
         let shape = MoeShape { hidden: 7168, tokens: 4096, ranks, ..shape };
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();

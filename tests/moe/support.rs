@@ -22,18 +22,18 @@ pub fn small(shape: &MoeShape) -> MoeTuning {
 /// The ways to run: deduplicated or plain, one launch an operation or two, rows with flags or, where a row is a whole number
 /// of them, as packets, and rows by expert or by token.
 pub fn modes(tuning: &MoeTuning) -> Vec<MoeTuning> {
-    use Layout::{Experts, Tokens};
+    use Layout::{ExpertMajor, RankMajor};
     use Protocol::{Flags, Packets};
     let modes = [
-        (true, false, Flags, Experts),
-        (true, true, Flags, Experts),
-        (false, false, Flags, Experts),
-        (false, true, Flags, Experts),
-        (true, false, Packets, Experts),
-        (true, true, Packets, Experts),
-        (false, false, Packets, Experts),
-        (true, false, Flags, Tokens),
-        (true, true, Packets, Tokens),
+        (true, false, Flags, ExpertMajor),
+        (true, true, Flags, ExpertMajor),
+        (false, false, Flags, ExpertMajor),
+        (false, true, Flags, ExpertMajor),
+        (true, false, Packets, ExpertMajor),
+        (true, true, Packets, ExpertMajor),
+        (false, false, Packets, ExpertMajor),
+        (true, false, Flags, RankMajor),
+        (true, true, Packets, RankMajor),
     ];
     let tuned = |(dedup, split, protocol, layout)| {
         let tuning = tuning.clone().with_dedup(dedup).with_split(split);

@@ -81,7 +81,7 @@ fn folder(name: &str) -> PathBuf {
 fn sources(target: &str) -> Vec<Source> {
     let deepseek = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
     let gpt_oss = [("hidden", "2880"), ("experts", "128"), ("topk", "4"), ("tokens", "128"), ("ranks", "8")];
-    let both = [("layout", "experts"), ("phase", "both"), ("protocol", "flags"), ("group_warps", "4")];
+    let both = [("layout", "expert-major"), ("phase", "both"), ("protocol", "flags"), ("group_warps", "4")];
     let raw = [&both[..], &[("hook", "raw")]].concat();
     let with = |shape: &[(&'static str, &'static str)], more: &[(&'static str, &'static str)], dtype| {
         [shape, more, &[("dtype", dtype)]].concat()
@@ -96,9 +96,11 @@ fn sources(target: &str) -> Vec<Source> {
 /// DeepSeek-V3's dispatch and combine with rows as packets.
 fn packet_sources(target: &str) -> Vec<Source> {
     let shape = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
-    let both =
-        [&shape[..], &[("layout", "experts"), ("phase", "both"), ("dtype", "bf16"), ("protocol", "packets")]]
-            .concat();
+    let both = [
+        &shape[..],
+        &[("layout", "expert-major"), ("phase", "both"), ("dtype", "bf16"), ("protocol", "packets")],
+    ]
+    .concat();
     let raw = [&both[..], &[("hook", "raw")]].concat();
     vec![source::<Dispatch>(&raw, target), source::<Combine>(&both, target)]
 }

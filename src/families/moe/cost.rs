@@ -207,9 +207,9 @@ impl Model {
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
         let moved = wire.max(send) + self.take(dispatch, slots);
         let arrived = match (dispatch.layout, f.is_packets()) {
-            (Layout::Experts, _) => records + moved,
-            (Layout::Tokens, true) => moved.max(records + self.index(dispatch)),
-            (Layout::Tokens, false) => records + moved.max(self.index(dispatch)),
+            (Layout::ExpertMajor, _) => records + moved,
+            (Layout::RankMajor, true) => moved.max(records + self.index(dispatch)),
+            (Layout::RankMajor, false) => records + moved.max(self.index(dispatch)),
         };
         let publish = if f.is_packets() { 0.0 } else { c.release_us };
         self.fixed_us() + ROUTING_US + made + publish + arrived + f.blocks() * c.block_us
@@ -225,8 +225,8 @@ impl Model {
             return (slots + rows) / warps * c.look_us;
         }
         let places = match dispatch.layout {
-            Layout::Experts => f64::from(s.tokens) * f64::from(s.topk) / rows,
-            Layout::Tokens => 1.0,
+            Layout::ExpertMajor => f64::from(s.tokens) * f64::from(s.topk) / rows,
+            Layout::RankMajor => 1.0,
         };
         let each = f.local_us(c) + places * c.load_us;
         f.turns(rows, s.row_bytes(), "recv_blocks") * each + slots / f.groups("recv_blocks") * c.look_us

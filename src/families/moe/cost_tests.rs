@@ -91,7 +91,7 @@ fn registers_limit_what_is_in_flight() {
 
 /// A pair by token, with values for the fields that model terms are about.
 fn by_token(shape: MoeShape, protocol: Protocol) -> MoeTuning {
-    MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap().with_protocol(protocol)
+    MoeTuning::defaults_with(&shape, Hook::None, Layout::RankMajor).unwrap().with_protocol(protocol)
 }
 
 #[test]
@@ -115,7 +115,7 @@ fn packets_by_token_are_stored_once_and_not_for_every_entry() {
     let shape = MoeShape { experts: 8, topk: 8, ranks: 2, ..SHAPE };
     let model = Model::new(shape);
     let token = by_token(shape, Protocol::Packets);
-    let expert = token.clone().with_layout(Layout::Experts);
+    let expert = token.clone().with_layout(Layout::ExpertMajor);
     let turns = Fields(&token.dispatch).turns(256.0, shape.row_bytes(), "recv_blocks");
     let apart = model.take(&expert.dispatch, 128.0) - model.take(&token.dispatch, 128.0);
     // Four entries a row there.
@@ -152,7 +152,7 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
     let mut token = by_token(shape, Protocol::Flags);
     // So few that send that the link is not what they wait for.
     token.combine.send_blocks = 1;
-    let expert = token.clone().with_layout(Layout::Experts);
+    let expert = token.clone().with_layout(Layout::ExpertMajor);
     let turns = Fields(&token.combine).turns(2048.0, 14336, "send_blocks");
     // Two rows are in flight at once, of eight entries.
     let loads = 4.0 * Fields(&expert.combine).local_us(&COSTS);
@@ -180,8 +180,9 @@ fn blocks_send_no_more_than_a_multiprocessor_stores() {
 fn what_it_would_take_has_the_layout_that_was_asked_for() {
     for tokens in [1, 128] {
         let shape = MoeShape { tokens, ..SHAPE };
-        let from =
-            Candidate::new(variants(&MoeTuning::defaults_with(&shape, Hook::None, Layout::Tokens).unwrap()));
+        let from = Candidate::new(variants(
+            &MoeTuning::defaults_with(&shape, Hook::None, Layout::RankMajor).unwrap(),
+        ));
         let found = best(&Model::new(shape), &from);
         MoeSuite.components().check(found.variants()).unwrap();
         assert_eq!(Key::of("moe", found.variants()), Key::of("moe", from.variants()));
@@ -191,7 +192,7 @@ fn what_it_would_take_has_the_layout_that_was_asked_for() {
 #[test]
 fn steps_change_what_both_have_to_agree_on_in_both() {
     let shape = MoeShape { hidden: 1024, experts: 32, topk: 4, tokens: 32, ranks: 2, dtype: RowDtype::Bf16 };
-    for layout in [Layout::Experts, Layout::Tokens] {
+    for layout in [Layout::ExpertMajor, Layout::RankMajor] {
         let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
         let from = Candidate::new(variants(&tuning));
         let (steps, illegal) = space::steps(&MoeSuite.components(), &from);
@@ -203,7 +204,7 @@ fn steps_change_what_both_have_to_agree_on_in_both() {
         // Rows by token go once to each rank.
         let dedup = steps.iter().filter(|s| s.to.variants().iter().any(|v| !is_dedup(v)));
         let dedup: Vec<_> = dedup.map(|s| s.changed.clone()).collect();
-        assert_eq!(dedup, if layout == Layout::Experts { vec![vec![0, 1]] } else { vec![] });
+        assert_eq!(dedup, if layout == Layout::ExpertMajor { vec![vec![0, 1]] } else { vec![] });
     }
 }
 

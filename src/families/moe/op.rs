@@ -17,7 +17,7 @@ impl MoeTuning {
     /// The launches of a round, dispatch's and then combine's, which share buffers by name. Each of the two counts epochs of its
     /// own. Where dispatch's hook makes the experts' outputs, combine's `y` is dispatch's `rows`.
     pub fn launch_specs(&self) -> Vec<LaunchSpec> {
-        self.specs(self.way().y_is_rows())
+        self.specs(self.semantics().y_is_rows())
     }
 
     fn specs(&self, y_is_rows: bool) -> Vec<LaunchSpec> {

@@ -36,9 +36,9 @@ fn member(launched: &Launched, variant: &dyn DynConfig, name: &str, at: usize) -
 
 #[test]
 fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
-    let shared_bytes = |share_multiprocessors| {
+    let shared_bytes = |share_sms| {
         let machine = Arc::new(Machine::default());
-        let options = WorldOptions { share_multiprocessors, ..WorldOptions::default() };
+        let options = WorldOptions { share_sms, ..WorldOptions::default() };
         let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &options).unwrap());
         let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
         // SAFETY: nothing runs on mocks.
@@ -96,7 +96,7 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
 #[test]
 fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
     let machine = Arc::new(Machine::default());
-    let tuning = tuning().with_protocol(Protocol::Flags).with_layout(Layout::Tokens);
+    let tuning = tuning().with_protocol(Protocol::Flags).with_layout(Layout::RankMajor);
     assert!(tuning.dispatch.in_place());
     let mut op = MoeAllToAll::new(&world(&machine), &tuning, &Uncompiled).unwrap();
     for rank in op.ranks_mut() {
@@ -281,8 +281,8 @@ fn blocks_that_do_not_fit_the_gpu_are_told() {
 #[test]
 fn launches_of_a_round_share_all_but_their_epochs() {
     let plain = tuning();
-    let by_token = tuning().with_layout(Layout::Tokens);
-    let hooked = MoeTuning::defaults_with(&SHAPE, Hook::Expert, Layout::Experts).unwrap();
+    let by_token = tuning().with_layout(Layout::RankMajor);
+    let hooked = MoeTuning::defaults_with(&SHAPE, Hook::Expert, Layout::ExpertMajor).unwrap();
     for base in [plain.clone(), by_token, hooked.clone(), tuning().with_dedup(false)] {
         for tuning in [Protocol::Flags, Protocol::Packets].map(|p| base.clone().with_protocol(p)) {
             for tuning in [tuning.clone().with_split(true), tuning] {

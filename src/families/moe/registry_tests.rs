@@ -43,7 +43,7 @@ fn all_but_the_tokens_has_to_be_equal() {
     let others = [
         MoeKey { split: true, ..key },
         MoeKey { hook: Hook::Expert, ..key },
-        MoeKey { layout: Layout::Tokens, ..key },
+        MoeKey { layout: Layout::RankMajor, ..key },
         MoeKey::new(MoeShape { hidden: 72, ..key.shape }),
         MoeKey::new(MoeShape { experts: 9, ..key.shape }),
         MoeKey::new(MoeShape { topk: 3, ..key.shape }),
@@ -58,11 +58,12 @@ fn all_but_the_tokens_has_to_be_equal() {
 
 #[test]
 fn what_is_not_compiled_is_compiled_or_the_nearest_are_named() {
-    let key = MoeKey { split: true, hook: Hook::Expert, layout: Layout::Tokens, ..MoeKey::new(shape(100)) };
+    let key =
+        MoeKey { split: true, hook: Hook::Expert, layout: Layout::RankMajor, ..MoeKey::new(shape(100)) };
     let with = MoeRegistry::new([tuning(8)], true);
     assert_eq!(with.select(&key).unwrap(), Selected::Jit);
     let made = with.tuning(&key).unwrap();
-    let defaults = MoeTuning::defaults_with(&shape(100), Hook::Expert, Layout::Tokens).unwrap();
+    let defaults = MoeTuning::defaults_with(&shape(100), Hook::Expert, Layout::RankMajor).unwrap();
     assert_eq!(made, defaults.with_split(true));
     assert_eq!(with.tuning(&MoeKey::new(shape(3))).unwrap(), tuning(8));
 
@@ -120,8 +121,8 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let split = MoeKey { split: true, ..key };
     assert_eq!(tuned.tuning(&split).unwrap(), tuning(8).with_split(true));
     // And of one layout: the other has its own defaults until it has a record.
-    let token = MoeKey { layout: Layout::Tokens, ..key };
-    let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::Tokens).unwrap();
+    let token = MoeKey { layout: Layout::RankMajor, ..key };
+    let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::RankMajor).unwrap();
     assert_eq!(tuned.tuning(&token).unwrap(), defaults);
     let mut both = table.clone();
     both.insert(record(&defaults));

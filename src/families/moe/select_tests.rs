@@ -146,13 +146,13 @@ fn own_dispatch(c: &OwnDispatch, a: &OwnArgs) {
 fn a_strangers_family_for_moe_problems_takes_part_in_selections_of_models() {
     let registry = Registry::new(MoeSuite.families().into_iter().chain([OwnDispatch::entry()]));
     let options =
-        given(&[("model", "mixtral-8x7b"), ("dtype", "fp8"), ("layout", "experts"), ("dedup", "false")]);
+        given(&[("model", "mixtral-8x7b"), ("dtype", "fp8"), ("layout", "expert-major"), ("dedup", "false")]);
     let requests = select(&options, false, &registry).unwrap();
     let names: Vec<String> =
         resolve(&requests, &registry).unwrap().iter().map(|v| v.variant_name()).collect();
     let starts = [
-        "moe_dispatch_h4096_e8_k2_t128_r8_fp8_raw_experts_both__",
-        "moe_combine_h4096_e8_k2_t128_r8_bf16_experts_both__",
+        "moe_dispatch_h4096_e8_k2_t128_r8_fp8_raw_expertmajor_both__",
+        "moe_combine_h4096_e8_k2_t128_r8_bf16_expertmajor_both__",
         // The first of several ways; its rows have no scales, so that they are what is combined.
         "own_dispatch_h4096_e8_r8_bf16_",
     ];
@@ -216,7 +216,7 @@ fn gpumode_is_five_shapes_and_fused_is_another_problem_of_each() {
 #[test]
 fn values_stand_for_what_entries_of_catalogues_say() {
     let text = "[[moe]]\nmodel = \"glm-4.5\"\ntokens = [8, 128]\n";
-    let instead = given(&[("dtype", "fp8"), ("tokens", "4"), ("ranks", "2"), ("layout", "experts")]);
+    let instead = given(&[("dtype", "fp8"), ("tokens", "4"), ("ranks", "2"), ("layout", "expert-major")]);
     let parsed = catalogue::parse_with(text, "c.toml", &[&MoeSuite], &registry(), &instead).unwrap();
     let [pair] = &parsed.problems[..] else { panic!("{parsed:?}") };
     let names: Vec<String> = resolve(pair, &registry()).unwrap().iter().map(|v| v.variant_name()).collect();

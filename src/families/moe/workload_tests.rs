@@ -15,7 +15,7 @@ fn resolve(tuning: &[(&str, &str)]) -> Vec<Variant> {
             Some((of, field)) => (of == family.name()).then_some((field, *v)),
             None => has(f).then_some((*f, *v)),
         });
-        let menus = [("hook", "raw"), ("layout", "experts"), ("phase", "both")];
+        let menus = [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")];
         let given = |f: &str| tuning.clone().any(|t| t.0 == f);
         let menus = menus.into_iter().filter(|(f, _)| has(f) && !given(f));
         let dtype = if family.name() == Combine::NAME { ("dtype", "bf16") } else { SHAPE[5] };

@@ -97,7 +97,7 @@ pub fn run(
             given: inputs.given.clone(),
             seed: inputs.seed,
             process_per_rank: world.members().len() < world.ranks() as usize,
-            sms_shared: world.shares_multiprocessors(),
+            sms_shared: world.shares_sms(),
         },
         floor_us,
         cases: times,

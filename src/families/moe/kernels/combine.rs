@@ -42,10 +42,10 @@ pub struct CombineArgs {
     pub n_from: Ptr<u32>,
     /// Of dispatch, for rows by token: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for one that
     /// is not here.
-    #[len(|c| if c.layout == Layout::Tokens { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout == Layout::RankMajor { c.max_rows() } else { 0 })]
     pub entry_expert: Option<Ptr<i32>>,
     /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout == Layout::ExpertMajor { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Of dispatch, for owners that sum: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]

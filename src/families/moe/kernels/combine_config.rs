@@ -46,8 +46,8 @@ impl From<RowDtype> for CombineDtype {
 /// summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, protocol(key.hidden, key.tokens)) {
-        (Layout::Tokens, Protocol::Flags | Protocol::Bulk) => 4,
-        (Layout::Tokens, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
+        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) => 4,
+        (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
     }
 }
@@ -58,13 +58,13 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) {
         return 32;
     }
-    let few = key.layout == Layout::Experts || key.tokens * key.ranks <= 256;
+    let few = key.layout == Layout::ExpertMajor || key.tokens * key.ranks <= 256;
     if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
 }
 
 /// Whether there are so many rows that stores are what is waited for, and nothing is summed before them.
 fn many_by_token(key: &CombineKey) -> bool {
-    key.layout == Layout::Tokens && key.tokens > MOST_PACKETS
+    key.layout == Layout::RankMajor && key.tokens > MOST_PACKETS
 }
 
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
@@ -225,14 +225,14 @@ impl Combine {
     /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
     /// as many where nobody polls for them and a thread has more than 64 registers.
     pub(crate) fn tiles_in_flight(&self) -> u32 {
-        let polls = self.protocol == Protocol::Packets || self.layout == Layout::Experts;
+        let polls = self.protocol == Protocol::Packets || self.layout == Layout::ExpertMajor;
         let vectors = if polls || self.warps > 16 { 8 } else { 16 };
         (vectors / self.vectors).max(1)
     }
 
     /// Whether an owner sums its rows of a token: by token, that has been done.
     pub(crate) fn sums_at_owner(&self) -> bool {
-        self.dedup && self.layout == Layout::Experts
+        self.dedup && self.layout == Layout::ExpertMajor
     }
 
     /// Rows that the experts' outputs have places for.
@@ -250,7 +250,7 @@ impl Legal for Combine {
     fn legal(&self) -> Result<(), Illegal> {
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
-        warps_of(self.warps, self.layout == Layout::Tokens && self.protocol != Protocol::Packets)?;
+        warps_of(self.warps, self.layout == Layout::RankMajor && self.protocol != Protocol::Packets)?;
         let row_bytes = self.hidden * self.dtype.dtype().bytes();
         protocol_of(self.protocol, row_bytes, self.warps / self.group_warps)?;
         Illegal::unless(

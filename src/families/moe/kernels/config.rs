@@ -28,7 +28,7 @@ const MAX_A_LANE: u32 = 16;
 
 pub(super) fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
     Illegal::unless(
-        layout == Layout::Experts || dedup,
+        layout == Layout::ExpertMajor || dedup,
         "layout",
         layout.name(),
         || "experts, where `dedup` is off: a row that goes once for every entry has no place by token",
@@ -94,7 +94,7 @@ pub struct Dispatch {
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
 fn only_waits(key: &DispatchKey) -> bool {
-    key.layout == Layout::Tokens
+    key.layout == Layout::RankMajor
         && key.hook == Hook::None
         && protocol(key.hidden, key.tokens) == Protocol::Flags
 }
@@ -171,7 +171,7 @@ fn record_tokens(key: &DispatchKey) -> u32 {
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
     let counted_at_once =
-        key.layout == Layout::Tokens && protocol(key.hidden, key.tokens) == Protocol::Packets;
+        key.layout == Layout::RankMajor && protocol(key.hidden, key.tokens) == Protocol::Packets;
     let records = if counted_at_once { 8 } else { 4 };
     let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
@@ -223,7 +223,7 @@ impl Dispatch {
     /// Whether the index counts entries, and records don't: where nobody else needs counts, a record leaves as soon as its ids
     /// are there. Prefill's many entries are counted where they come from, by many blocks.
     pub fn index_counts(&self) -> bool {
-        self.layout == Layout::Tokens && self.protocol == Protocol::Packets
+        self.layout == Layout::RankMajor && self.protocol == Protocol::Packets
     }
 
     /// Blocks that make records: a warp for each rank and record, where no counts are made.
@@ -305,7 +305,7 @@ impl Dispatch {
     /// Whether rows are where they belong when they arrive: nobody looks into them, and each has one place, which its sender
     /// knows. `inbox` and `inbox_scale` are what comes out then.
     pub fn in_place(&self) -> bool {
-        self.layout == Layout::Tokens && self.protocol != Protocol::Packets && self.hook == Hook::None
+        self.layout == Layout::RankMajor && self.protocol != Protocol::Packets && self.hook == Hook::None
     }
 
     /// How groups divide rows. A flag is for a row and one group's; a packet is a group's for itself.
@@ -333,9 +333,9 @@ impl Dispatch {
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
     pub fn index_blocks(&self) -> u32 {
         match self.layout {
-            Layout::Experts => 0,
-            Layout::Tokens if self.index_counts() => 1,
-            Layout::Tokens => self.blocks_for_entries(),
+            Layout::ExpertMajor => 0,
+            Layout::RankMajor if self.index_counts() => 1,
+            Layout::RankMajor => self.blocks_for_entries(),
         }
     }
 
@@ -350,7 +350,7 @@ impl Dispatch {
 
     /// Entries of the index of rows by token.
     pub(super) fn index_entries(&self) -> u64 {
-        if self.layout == Layout::Tokens { self.max_rows() } else { 0 }
+        if self.layout == Layout::RankMajor { self.max_rows() } else { 0 }
     }
 
     /// Rows that there are places for.

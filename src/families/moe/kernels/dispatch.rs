@@ -77,7 +77,7 @@ pub struct DispatchArgs {
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
     /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| if c.layout == Layout::Experts { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout == Layout::ExpertMajor { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.dedup { c.max_rows() } else { 0 })]
@@ -162,8 +162,8 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     }
     if c.phase.receives() {
         match c.layout {
-            Layout::Experts => role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook)),
-            Layout::Tokens => {
+            Layout::ExpertMajor => role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook)),
+            Layout::RankMajor => {
                 role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
                 role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
                 if c.entry_blocks() > 0 {

@@ -1,4 +1,4 @@
-//! How rows stand at the rank that receives them.
+//! The layout of rows at the rank that receives them.
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
@@ -8,18 +8,18 @@ use peerwarp_codegen::family::Choice;
 #[choice(serde)]
 pub enum Layout {
     /// By expert, source, token and k: a row for every entry, which a grouped GEMM takes as they are. Combine weighs and sums.
-    Experts,
+    ExpertMajor,
     /// By source and token: a row for every token that comes, put down as it arrives, and an index by which a grouped GEMM
     /// gathers. The experts' work includes the weighted sum of a token's rows: combine takes one row for each.
-    Tokens,
+    RankMajor,
 }
 
 impl Layout {
     /// Rows that a rank has places for, when all ranks together have `tokens` tokens at most.
     pub fn places(self, tokens: u32, topk: u32) -> u64 {
         match self {
-            Layout::Experts => u64::from(tokens) * u64::from(topk),
-            Layout::Tokens => u64::from(tokens),
+            Layout::ExpertMajor => u64::from(tokens) * u64::from(topk),
+            Layout::RankMajor => u64::from(tokens),
         }
     }
 }

@@ -63,7 +63,7 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32
         let number = i / c.ranks;
         let slot = Slot::new(c, source, number, bank);
         // What dispatch says of rows by token, it says of tokens that are not there too.
-        if c.layout == Layout::Tokens {
+        if c.layout == Layout::RankMajor {
             send_slot(c, a, &slot, part, epoch);
         } else if number < a.n_from.get(source) * c.token_slots() {
             send_slot(c, a, &slot, part, epoch);
@@ -147,8 +147,8 @@ fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, parcel: &
 #[kernel]
 fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
     match c.layout {
-        Layout::Experts => here(a).get(slot.entry).cast::<u32>(),
-        Layout::Tokens => slot.source * c.tokens + slot.number,
+        Layout::ExpertMajor => here(a).get(slot.entry).cast::<u32>(),
+        Layout::RankMajor => slot.source * c.tokens + slot.number,
     }
 }
 

@@ -26,16 +26,16 @@ fn beyond_rows(round: &Round, memory: &mut dyn RankMemory, poison: u8) -> Result
     let rank = memory.rank();
     let places: BTreeSet<u64> = round.places(rank).iter().map(|(place, _)| *place).collect();
     let (row, scales) = round.dispatched_row_bytes();
-    let [rows_in, scales_in] = round.way.rows();
+    let [rows_in, scales_in] = round.semantics.rows();
     for (name, bytes) in [(rows_in, row), (scales_in, scales)].into_iter().filter(|(_, bytes)| *bytes > 0) {
         let all = all_of(name, memory)?;
         for (place, row) in (0..).zip(all.chunks(bytes)).filter(|(place, _)| !places.contains(place)) {
             untouched(&format!("{name}, row {place}"), row, 0, poison)?;
         }
     }
-    match round.way.layout {
-        Layout::Experts => Ok(()),
-        Layout::Tokens => {
+    match round.semantics.layout {
+        Layout::ExpertMajor => Ok(()),
+        Layout::RankMajor => {
             let rows = round.grouped[rank as usize].rows.len();
             untouched("gather", &all_of("gather", memory)?, 4 * rows, poison)
         }

@@ -13,7 +13,7 @@ use crate::harness::{elements, fp8};
 
 /// What the results of a round depend on, beside the problem.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Way {
+pub struct Semantics {
     /// What dispatch does to rows.
     pub hook: Hook,
     /// How rows stand between dispatch and combine.
@@ -24,7 +24,7 @@ pub struct Way {
     pub in_place: bool,
 }
 
-impl Way {
+impl Semantics {
     /// The buffers in which dispatch yields rows and their scales.
     pub fn rows(&self) -> [&'static str; 2] {
         if self.in_place { ["inbox", "inbox_scale"] } else { ["rows", "row_scale"] }
@@ -38,7 +38,7 @@ impl Way {
 
     /// Whether anybody applies the weights.
     pub fn weighs(&self) -> bool {
-        self.layout == Layout::Experts || !self.y_is_rows()
+        self.layout == Layout::ExpertMajor || !self.y_is_rows()
     }
 
     /// The routing with the weights that are applied.
@@ -67,7 +67,7 @@ pub struct Round {
     /// The problem's shape.
     pub shape: MoeShape,
     /// How it is computed.
-    pub way: Way,
+    pub semantics: Semantics,
     /// Who sends what where.
     pub routing: Routing,
     /// By rank, what it sends.
@@ -104,20 +104,20 @@ fn padded<T: Copy>(values: &[T], len: u32, pad: T) -> Vec<T> {
 
 impl Round {
     /// A round of a problem, by its number from 0 on, as it is to be computed.
-    pub fn new(problem: &MoeProblem, way: Way, round: u32) -> Round {
+    pub fn new(problem: &MoeProblem, semantics: Semantics, round: u32) -> Round {
         let (shape, routing) = (problem.shape, problem.routing(round).clone());
         let ranks = (0..shape.ranks).into_par_iter();
         let n = routing.tokens_per_rank(shape.topk);
         let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
         let output = |owner: u32, entry: Entry| expert_output(&shape, &tokens, owner, entry);
-        let applied = way.applied(&shape, &routing);
+        let applied = semantics.applied(&shape, &routing);
         let in_order = |rank| reference::in_order(&shape, &applied, rank, output);
         let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
         let by_owner = |rank| reference::by_owner(&shape, &applied, rank, output);
-        let out = if way.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
+        let out = if semantics.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
         let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
-        Round { shape, way, routing, tokens, grouped, out, in_order }
+        Round { shape, semantics, routing, tokens, grouped, out, in_order }
     }
 
     /// What a rank sends.
@@ -136,7 +136,7 @@ impl Round {
 
     /// The bytes of a row of a rank after dispatch.
     pub fn row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        match self.way.hook {
+        match self.semantics.hook {
             Hook::None => self.tokens[entry.source as usize].row(&self.shape, entry.token).to_vec(),
             Hook::Expert | Hook::Custom => self.expert_row(rank, entry),
         }

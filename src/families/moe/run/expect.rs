@@ -39,9 +39,9 @@ impl Round {
     /// All that dispatch has to leave on a rank, made one by one: rows are many.
     pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
         let mut all = self.counts(rank);
-        match self.way.layout {
-            Layout::Experts => self.positions(rank, &mut all),
-            Layout::Tokens => self.index(rank, &mut all),
+        match self.semantics.layout {
+            Layout::ExpertMajor => self.positions(rank, &mut all),
+            Layout::RankMajor => self.index(rank, &mut all),
         }
         all.into_iter().chain(self.rows(rank))
     }
@@ -49,9 +49,9 @@ impl Round {
     /// The places of rows on a rank, and an entry that each is of.
     pub fn places(&self, rank: u32) -> Vec<(u64, Entry)> {
         let rows = self.grouped[rank as usize].rows.iter();
-        match self.way.layout {
-            Layout::Experts => rows.zip(0..).map(|(&entry, place)| (place, entry)).collect(),
-            Layout::Tokens => {
+        match self.semantics.layout {
+            Layout::ExpertMajor => rows.zip(0..).map(|(&entry, place)| (place, entry)).collect(),
+            Layout::RankMajor => {
                 let mut all: Vec<_> = rows.map(|&e| (u64::from(self.by_token(e)), e)).collect();
                 all.sort_by_key(|(place, _)| *place);
                 all.dedup_by_key(|(place, _)| *place);
@@ -63,11 +63,11 @@ impl Round {
     /// What the experts of a rank make of what came, with the first byte of each part; nothing where dispatch's rows are
     /// what combine takes.
     pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
-        let places = if self.way.y_is_rows() { vec![] } else { self.places(rank) };
+        let places = if self.semantics.y_is_rows() { vec![] } else { self.places(rank) };
         let row = move |(place, entry): (u64, Entry)| {
-            let y = match self.way.layout {
-                Layout::Experts => self.expert_row(rank, entry),
-                Layout::Tokens => self.summed_row(rank, entry),
+            let y = match self.semantics.layout {
+                Layout::ExpertMajor => self.expert_row(rank, entry),
+                Layout::RankMajor => self.summed_row(rank, entry),
             };
             (place * y.len() as u64, y)
         };
@@ -137,8 +137,8 @@ impl Round {
     }
 
     fn rows(&self, rank: u32) -> impl Iterator<Item = Expected> {
-        let [rows, scales_of_rows] = self.way.rows();
-        let scaled = self.shape.scales() > 0 && self.way.hook == Hook::None;
+        let [rows, scales_of_rows] = self.semantics.rows();
+        let scaled = self.shape.scales() > 0 && self.semantics.hook == Hook::None;
         self.places(rank).into_iter().flat_map(move |(place, entry)| {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
@@ -154,7 +154,7 @@ impl Round {
 
     /// Bytes of a row that dispatch yields, and of its scales.
     pub(super) fn dispatched_row_bytes(&self) -> (usize, usize) {
-        match self.way.hook {
+        match self.semantics.hook {
             Hook::None => (self.shape.row_bytes() as usize, 4 * self.shape.scales() as usize),
             Hook::Expert | Hook::Custom => {
                 ((self.shape.hidden * self.shape.dtype.combined().bytes()) as usize, 0)

@@ -2,7 +2,7 @@
 
 use peerwarp_codegen::family::Family;
 
-use super::Way;
+use super::Semantics;
 use crate::families::moe::kernels::{Hook, Layout, RoundTrip, RoundTripKey};
 use crate::families::moe::{MoeError, MoeShape};
 
@@ -14,8 +14,8 @@ impl RoundTrip {
     }
 
     /// How its rounds are computed.
-    pub fn way(&self) -> Way {
-        Way { hook: self.hook, layout: Layout::Experts, dedup: true, in_place: false }
+    pub fn semantics(&self) -> Semantics {
+        Semantics { hook: self.hook, layout: Layout::ExpertMajor, dedup: true, in_place: false }
     }
 
     /// The same with as few blocks and warps as show all of the protocol.

@@ -24,7 +24,7 @@ mod rounds;
 mod traffic;
 mod tuning;
 
-pub use data::{Inputs, Round, Way};
+pub use data::{Inputs, Round, Semantics};
 pub use expect::Expected;
 pub use rounds::MoeRounds;
 pub use traffic::{RankTraffic, Traffic};

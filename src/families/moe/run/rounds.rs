@@ -5,7 +5,7 @@ use std::sync::{Arc, OnceLock};
 use bytemuck::cast_slice;
 use peerwarp_codegen::family::Family;
 
-use super::data::{Round, Way};
+use super::data::{Round, Semantics};
 use super::{MoeTuning, Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, RoundTrip};
 use crate::families::moe::{MoeError, MoeProblem, MoeShape, RowDtype, work};
@@ -22,7 +22,7 @@ const PATTERN: usize = 1 << 20;
 #[derive(Debug)]
 pub struct MoeRounds {
     problem: MoeProblem,
-    way: Way,
+    semantics: Semantics,
     launches: Vec<LaunchSpec>,
     /// How many launches are dispatch's: all of a round in one launch.
     dispatches: usize,
@@ -42,7 +42,7 @@ impl MoeRounds {
         problem.check()?;
         tuning.check(&problem.shape)?;
         let launches = tuning.launch_specs();
-        MoeRounds::of(problem, tuning.way(), launches, tuning.dispatch_launches().len(), false, rounds)
+        MoeRounds::of(problem, tuning.semantics(), launches, tuning.dispatch_launches().len(), false, rounds)
     }
 
     /// Rounds in one launch each.
@@ -57,12 +57,12 @@ impl MoeRounds {
         problem.check()?;
         fused::check(config, &problem.shape)?;
         let launch = LaunchSpec::new("round trip", config.clone().into_variant());
-        MoeRounds::of(problem, config.way(), vec![launch], 1, true, rounds)
+        MoeRounds::of(problem, config.semantics(), vec![launch], 1, true, rounds)
     }
 
     fn of(
         problem: &MoeProblem,
-        way: Way,
+        semantics: Semantics,
         launches: Vec<LaunchSpec>,
         dispatches: usize,
         one_launch: bool,
@@ -72,19 +72,19 @@ impl MoeRounds {
             return Err(MoeError::invalid("rounds", rounds, "must be 1 or more"));
         }
         let (problem, reference) = (problem.clone(), Arc::default());
-        Ok(MoeRounds { problem, way, launches, dispatches, one_launch, rounds, reference })
+        Ok(MoeRounds { problem, semantics, launches, dispatches, one_launch, rounds, reference })
     }
 
     /// What the reference says of each round. Computed when it is first asked: of many tokens it takes seconds.
     pub fn reference(&self) -> &Arc<[Round]> {
-        let round = |i| Round::new(&self.problem, self.way, i);
+        let round = |i| Round::new(&self.problem, self.semantics, i);
         self.reference.get_or_init(|| (0..self.rounds).map(round).collect())
     }
 
     /// The same, with what the reference says shared with rounds of the same problem, whoever computes it first.
     #[must_use]
     pub fn like(mut self, other: &MoeRounds) -> MoeRounds {
-        if (&self.problem, self.way, self.rounds) == (&other.problem, other.way, other.rounds) {
+        if (&self.problem, self.semantics, self.rounds) == (&other.problem, other.semantics, other.rounds) {
             self.reference = Arc::clone(&other.reference);
         }
         self
@@ -138,7 +138,7 @@ impl Problem for MoeRounds {
     }
 
     fn host_writes(&self) -> bool {
-        !self.one_launch && !self.way.y_is_rows()
+        !self.one_launch && !self.semantics.y_is_rows()
     }
 
     fn after_launch(&self, launch: usize, round: u32, memory: &mut dyn RankMemory) -> Result<(), String> {
@@ -158,7 +158,7 @@ impl Problem for MoeRounds {
     }
 
     fn metrics(&self) -> Vec<Metric> {
-        let (shape, routing, dedup) = (self.shape(), self.problem.routing(0), self.way.dedup);
+        let (shape, routing, dedup) = (self.shape(), self.problem.routing(0), self.semantics.dedup);
         let dispatch = work::of_dispatch(shape, routing, dedup);
         let combine = work::of_combine(shape, routing, dedup);
         if self.one_launch {
@@ -196,7 +196,7 @@ impl Problem for MoeRounds {
     }
 
     fn baseline_case(&self) -> serde_json::Value {
-        work::baseline_case(&self.problem, self.way.dedup)
+        work::baseline_case(&self.problem, self.semantics.dedup)
     }
 
     fn title(&self) -> String {
@@ -222,9 +222,9 @@ impl Problem for MoeRounds {
 
     fn facts(&self) -> Vec<(String, serde_json::Value)> {
         let traffic = self.traffic();
-        let rows = if self.way.dedup { traffic.rows_dedup } else { traffic.rows_plain };
+        let rows = if self.semantics.dedup { traffic.rows_dedup } else { traffic.rows_plain };
         let saving = 100.0 * traffic.dedup_saving;
-        let used = if self.way.dedup { "" } else { " (not used)" };
+        let used = if self.semantics.dedup { "" } else { " (not used)" };
         vec![
             ("rows to other ranks".into(), rows.into()),
             ("dedup saving".into(), format!("{saving:.1} % of rows{used}").into()),
@@ -244,7 +244,7 @@ impl MoeRounds {
 
     /// Rows that a rank has places for, where rows stand as this layout says.
     pub fn layout(&self) -> Layout {
-        self.way.layout
+        self.semantics.layout
     }
 }
 
@@ -288,7 +288,7 @@ mod tests {
         let routing = Routing::with_weights(&shape, vec![vec![0, 1], vec![]], 1);
         let problem = MoeProblem::new(shape, routing, 1).unwrap();
         let tuning = MoeTuning::defaults(&shape).unwrap();
-        let mut round = Round::new(&problem, tuning.way(), 0);
+        let mut round = Round::new(&problem, tuning.semantics(), 0);
         let row = |values: &[f32]| crate::harness::elements::encode(shape.dtype.combined(), values);
         let with = |at: usize, value: f32| {
             let mut row = [1.0f32; 16];

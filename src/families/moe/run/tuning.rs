@@ -3,7 +3,7 @@
 use peerwarp_codegen::family::{Choice, Family};
 use serde::{Deserialize, Serialize};
 
-use super::{Way, fused};
+use super::{Semantics, fused};
 use crate::families::moe::kernels::{
     Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, RoundTrip,
 };
@@ -26,7 +26,7 @@ pub struct MoeTuning {
 impl MoeTuning {
     /// The defaults for a shape: one launch an operation, deduplicated, no hook, rows by expert.
     pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
-        MoeTuning::defaults_with(shape, Hook::None, Layout::Experts)
+        MoeTuning::defaults_with(shape, Hook::None, Layout::ExpertMajor)
     }
 
     /// The defaults for a shape with a hook and rows in an order: what is best depends on both.
@@ -101,9 +101,9 @@ impl MoeTuning {
     }
 
     /// What the results depend on.
-    pub fn way(&self) -> Way {
+    pub fn semantics(&self) -> Semantics {
         let Dispatch { hook, layout, dedup, .. } = self.dispatch;
-        Way { hook, layout, dedup, in_place: self.dispatch.in_place() }
+        Semantics { hook, layout, dedup, in_place: self.dispatch.in_place() }
     }
 
     /// The launches of a dispatch, in order.
@@ -150,7 +150,7 @@ impl MoeTuning {
                 let name = round_trip.variant_name();
                 return Err(MoeError::invalid("round_trip", name, "none where dispatch is not deduplicated"));
             }
-            if !self.way().weighs() {
+            if !self.semantics().weighs() {
                 let name = round_trip.variant_name();
                 let allowed = "none beside a hook on rows by token, to which nobody applies the weights";
                 return Err(MoeError::invalid("round_trip", name, allowed));
