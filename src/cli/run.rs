@@ -24,7 +24,7 @@ const ROUNDS: u32 = 3;
 /// Where a problem is run, and why there.
 enum Place {
     Simulator { why: String },
-    Gpus { gpus: Vec<Arc<dyn Gpu>>, world: Option<World>, why: String },
+    Gpus { gpus: Vec<Arc<dyn Gpu>>, world: Option<Box<World>>, why: String },
 }
 
 pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -60,7 +60,7 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
             let replays = replays(args, &*problem)?;
             let progress = Progress::spinner("running on GPUs");
             let world = match there {
-                Some(world) => world,
+                Some(world) => *world,
                 None => world(ranks, options, &[problem.variants()])?,
             };
             drop(gpus);
@@ -96,7 +96,7 @@ fn place(backend: Backend, ranks: u32, options: &WorldOptions) -> Result<Place, 
             Ok(match fitting(&found, ranks, options) {
                 Ok(world) => {
                     let (gpus, why) = (found.unwrap_or_default(), "as there is one for each rank".into());
-                    Place::Gpus { gpus, world: Some(world), why }
+                    Place::Gpus { gpus, world: Some(Box::new(world)), why }
                 }
                 Err(why) => Place::Simulator { why: format!("as {why}") },
             })

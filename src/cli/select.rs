@@ -34,6 +34,9 @@ pub(super) struct Chosen {
     requests: Vec<Request>,
 }
 
+/// What options of a suite ask for.
+type OfSuite = (&'static dyn Suite, Vec<Request>);
+
 /// What a selection asks for.
 struct Asked {
     /// The suite whose options ask for it, if any do.
@@ -250,12 +253,8 @@ impl App {
     }
 
     /// What suites make of their options.
-    fn selected_by_options(
-        &self,
-        given: &Given,
-        small: bool,
-    ) -> Result<Option<(&'static dyn Suite, Vec<Request>)>, InputError> {
-        let mut found: Option<(&'static dyn Suite, Vec<Request>)> = None;
+    fn selected_by_options(&self, given: &Given, small: bool) -> Result<Option<OfSuite>, InputError> {
+        let mut found: Option<OfSuite> = None;
         for suite in self.suites() {
             let requests = suite.select(given, small, self.registry())?;
             match &found {
