@@ -225,12 +225,14 @@ impl MoeRank {
 
     /// Lets all kernels begin in the epochs after `epoch`, as if so many had gone before. Before the first
     /// launch, on all ranks.
+    #[cfg(test)]
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
         self.op.start_after(epoch)?;
         self.round_trip.iter().try_for_each(|op| op.start_after(epoch))
     }
 
     /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
+    #[cfg(test)]
     pub(crate) fn fill_payload(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
         self.op.fill_payload(value, stream)?;
         self.round_trip.iter().try_for_each(|op| op.fill_payload(value, stream))
