@@ -63,7 +63,7 @@ pub struct Warp {
 /// What a launch left on one rank.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Recording {
-    /// What the launch is called: `dispatch`.
+    /// What the launch is called: `all_gather`.
     pub label: String,
     /// The variant.
     pub kernel: String,

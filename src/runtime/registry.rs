@@ -153,21 +153,6 @@ impl<K, V> Lookup<K, V> {
 }
 
 /// The variants of a family that are compiled, and whether others can be.
-///
-/// ```
-/// use peerwarp::codegen::family::Family;
-/// use peerwarp::families::moe::kernels::RoundTrip;
-/// use peerwarp::families::moe::{MoeShape, RowDtype};
-/// use peerwarp::runtime::registry::{Registry, Selected};
-///
-/// let shape = |tokens| MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 8, dtype: RowDtype::Bf16 };
-/// let of = |tokens| RoundTrip::defaults(&shape(tokens));
-/// let registry = Registry::new([of(16)?, of(64)?], false);
-/// let selected = registry.select(&of(50)?.key())?;
-/// assert!(matches!(selected, Selected::Covering(variant) if variant.tokens == 64));
-/// assert!(registry.select(&of(65)?.key()).is_err());
-/// # Ok::<(), Box<dyn std::error::Error>>(())
-/// ```
 #[derive(Clone, Debug)]
 pub struct Registry<F: Family> {
     compiled: Covering<F::Key, F>,

@@ -58,7 +58,7 @@ impl Bench {
     }
 }
 
-/// A metric as people say it: `dispatch`, or `round_trip, one of 10` where it is a part of a graph of ten.
+/// A metric as people say it: `all_gather`, or `all_gather, one of 10` where it is a part of a graph of ten.
 pub fn in_words(metric: &str, rounds: u32) -> String {
     if rounds > 1 { format!("{metric}, one of {rounds}") } else { metric.to_owned() }
 }
