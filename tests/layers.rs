@@ -97,8 +97,10 @@ fn upward(file: &str, text: &str) -> Vec<String> {
 #[test]
 fn nothing_points_up() {
     let files = all();
-    let found =
-        files.iter().filter(|(file, _)| !is_tests(file)).flat_map(|(file, text)| upward(file, without_tests(text)));
+    let found = files
+        .iter()
+        .filter(|(file, _)| !is_tests(file))
+        .flat_map(|(file, text)| upward(file, without_tests(text)));
     assert_eq!(found.collect::<Vec<_>>(), [""; 0]);
 }
 
@@ -119,7 +121,9 @@ fn nobody_says_what_only_a_family_knows() {
         let generic = ["build", "runtime", "harness", "cli"].contains(&module(&file));
         // Where the families that come with the program are registered.
         if generic && !is_tests(&file) && file != "src/cli/mod.rs" {
-            found.extend(said(without_tests(&text)).into_iter().map(|(line, word)| format!("{file}:{line}: {word}")));
+            found.extend(
+                said(without_tests(&text)).into_iter().map(|(line, word)| format!("{file}:{line}: {word}")),
+            );
         }
     }
     assert_eq!(found, [""; 0]);

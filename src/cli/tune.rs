@@ -109,8 +109,17 @@ fn tasks(app: &App, args: &TuneArgs, given: &Given) -> Result<Vec<Task>, Failure
     }
 }
 
-/// Values of fields that tuning is to find out.
+/// Values of fields that tuning is to find out, and several variants of one family: a record has one of each.
 fn refuse(args: &TuneArgs, given: &Given, chosen: &[Chosen]) -> Result<(), InputError> {
+    for Chosen { variants, .. } in chosen {
+        for (at, variant) in variants.iter().enumerate() {
+            if let Some(other) = variants[..at].iter().find(|v| v.family().name() == variant.family().name())
+            {
+                let (value, with) = (variant.variant_name(), other.variant_name());
+                return Err(InputError::conflict("VARIANT", value, with, "one variant of each family"));
+            }
+        }
+    }
     let tuned = |name: &str| {
         let families = chosen.iter().flat_map(|c| &c.variants).map(|v| v.family());
         families.flat_map(|f| f.fields()).any(|f| f.role == FieldRole::Tune && f.name == name)

@@ -105,7 +105,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
         "tune --model glm-4.5 --set warps=4",
         &["--set = warps=4", "contradicts tune"],
     ),
-    ("tuning in halves", "tune --model glm-4.5 --phase split", &["--phase = split", "contradicts tune"]),
+    (
+        "tuning in halves",
+        "tune --model glm-4.5 --phase split",
+        &["contradicts moe_dispatch_", "one variant of each family"],
+    ),
     ("tuning no tokens", "tune --model glm-4.5 --tokens 1,x", &["tokens = x", "1 to 65536"]),
     ("tuning worlds of two sizes", "tune --model glm-4.5 --ranks 2,4", &["ranks = 4", "one world size"]),
     ("tuning without time", "tune --model glm-4.5 --budget 0", &["--budget = 0", "1 to 86400 seconds"]),

@@ -53,7 +53,7 @@ fn without_gpus_the_error_says_what_is_missing() {
         "tune --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2",
         "tune --catalogue builtin --tokens 1,2,4 --ranks 2 --budget 60 --out t.toml",
         "tune --catalogue builtin --layout rank-major --ranks 2",
-        "tune --model deepseek-v3 --layout rank-major,experts --ranks 2",
+        "tune --model deepseek-v3 --layout rank-major,expert-major --ranks 2",
     ] {
         let ran = place.say(args);
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
@@ -91,11 +91,11 @@ fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
 #[test]
 fn layouts_that_do_not_exist_are_refused() {
     let place = Place::new();
-    for given in ["token", "experts,token", "\"\""] {
+    for given in ["token", "expert-major,token", "\"\""] {
         let ran = place.say(&format!("tune {SHAPE} --layout {given}"));
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{given}: {}", ran.report());
         assert!(
-            ran.stderr.contains("--layout = ") && ran.stderr.contains("experts, tokens"),
+            ran.stderr.contains("layout = ") && ran.stderr.contains("expert-major or rank-major"),
             "{}",
             ran.stderr
         );
@@ -117,14 +117,14 @@ fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     let values = "--set warps=4 --set group_warps=1";
     let of = |layout: &str, names: &[String]| {
         let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-        mended(&place, &table.replace("layout = \"experts\"", &format!("layout = \"{layout}\"")))
+        mended(&place, &table.replace("layout = \"expert-major\"", &format!("layout = \"{layout}\"")))
     };
     let tuned = listed(&place, &format!("--layout rank-major {values}"));
     assert_ne!(tuned, token);
-    place.write("token.toml", of("tokens", &tuned));
+    place.write("token.toml", of("rank-major", &tuned));
     assert_eq!(listed(&place, "--layout rank-major --tuned token.toml"), tuned);
     assert_eq!(listed(&place, "--tuned token.toml"), expert);
-    place.write("expert.toml", of("experts", &listed(&place, values)));
+    place.write("expert.toml", of("expert-major", &listed(&place, values)));
     assert_eq!(listed(&place, "--layout rank-major --tuned expert.toml"), token);
     // The table that comes with the program has not drifted.
     assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);

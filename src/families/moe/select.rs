@@ -56,8 +56,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "layout",
             "LAYOUT",
-            "Order of the rows at the rank that receives them: by its experts, or by source rank and token, with an index \
-             [default: by its experts; in `tune` both]",
+            "Order of the rows at the rank that receives them: expert-major, or rank-major (by source rank and token, with \
+             an index) [default: expert-major]",
         )),
         list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),

@@ -2,14 +2,15 @@
 
 use peerwarp_codegen::family::{Family, Variant};
 
-use super::kernels::{Combine, Dispatch};
+use super::kernels::{Combine, Dispatch, Phase};
 use super::run::MoeTuning;
 use super::workload::MoeSuite;
 use crate::harness::tune::{Choice, Tuned};
 
-/// Whether a dispatch and a combine go together.
+/// Whether a dispatch and a combine go together. Of split ones either half stands for the whole.
 pub(super) fn together(variants: &[Variant]) -> Result<(), String> {
-    let Some(tuning) = pair(variants) else { return Ok(()) };
+    let Some(mut tuning) = pair(variants) else { return Ok(()) };
+    (tuning.dispatch.phase, tuning.combine.phase) = (Phase::Both, Phase::Both);
     tuning.check(&tuning.dispatch.shape()).map_err(|e| e.to_string())
 }
 
