@@ -30,7 +30,7 @@ from nccl_baselines import Plain, Sorted
 from peerwarp_torch import RoundTrip
 from timing import FLUSHED_BYTES, Timer, attempt, graph_of
 
-SHAPES = Path(__file__).resolve().parents[2] / "src/data/gpumode.json"
+SHAPES = Path(__file__).resolve().parents[2] / "src/families/moe/gpumode.json"
 DTYPE = torch.float16
 # What the task allows.
 RTOL, ATOL = 1e-2, 5e-3

@@ -13,7 +13,7 @@ from pathlib import Path
 from emitted import ALIGNMENT, SYMMETRIC, Emitted, EmittedError, Entry, Kernel, Nvcc, Status, arena, together
 
 GENERATED = Path(os.environ["PEERWARP_EMITTED"])
-SHAPES = json.loads((Path(__file__).parents[2] / "src/data/gpumode.json").read_text())["all2all"]
+SHAPES = json.loads((Path(__file__).parents[2] / "src/families/moe/gpumode.json").read_text())["all2all"]
 FLAGS_OF_C = ["-Wall", "-Wextra", "-Werror", "-Wno-overlength-strings"]
 
 # What C makes of a header, and a library whose launch keeps the arguments to be asked for.

@@ -114,9 +114,12 @@ impl<K: CoverKey, V> Covering<K, V> {
     }
 }
 
+/// Finds what was chosen for a key.
+type Find<K, V> = dyn Fn(&K) -> Option<V> + Send + Sync;
+
 /// What tuning chose, looked up by key. Ranks compare the digest of what it looks in.
 pub struct Lookup<K, V> {
-    find: Arc<dyn Fn(&K) -> Option<V> + Send + Sync>,
+    find: Arc<Find<K, V>>,
     digest: String,
 }
 

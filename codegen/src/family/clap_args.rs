@@ -1,5 +1,5 @@
 //! Fields as arguments of a [`clap`] command, made at run time: a command line can so offer the fields of families it
-//! has never answered of.
+//! has never heard of.
 //!
 //! ```
 //! use clap::Command;

@@ -157,7 +157,7 @@ impl Emitter<'_, '_> {
             if let (Place::Param(p), ReduceOp::And) = (place, how)
                 && self.f.p.kernel.params[p.index()].kind == ParamKind::Counters
             {
-                self.w.line_with(&line, "for the next launch: every group has answered of the end");
+                self.w.line_with(&line, "for the next launch: every group has heard of the end");
             } else {
                 self.w.line(&line);
             }

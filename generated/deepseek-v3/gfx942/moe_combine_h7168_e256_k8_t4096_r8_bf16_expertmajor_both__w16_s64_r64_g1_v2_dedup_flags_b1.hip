@@ -451,7 +451,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u32 i = once(group, [&] { return fetch_sum(args.next_send, 1u); });
             if (i >= 32768) {  // send_back.rs:59
                 if (i == 33791) {  // send_back.rs:59
-                    // for the next launch: every group has answered of the end
+                    // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_send, 0u);
                 }
                 break;
@@ -560,7 +560,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u32 i = once(group, [&] { return fetch_sum(args.next_token, 1u); });
             if (i >= value) {  // combine.rs:125
                 if (i == value + 1023) {  // combine.rs:125
-                    // for the next launch: every group has answered of the end
+                    // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_token, 0u);
                 }
                 break;

@@ -652,7 +652,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
             if (i >= value) {  // dispatch.rs:268
                 if (i == value + 127) {  // dispatch.rs:268
-                    // for the next launch: every group has answered of the end
+                    // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_slot, 0u);
                 }
                 break;

@@ -170,7 +170,7 @@ impl<'r, 'h> Call<'r, 'h> {
         let spec = &self.rank.operands[at];
         let bytes = spec.param.bytes();
         let align = alignment(bytes);
-        if ptr == 0 || ptr % align != 0 {
+        if ptr == 0 || !ptr.is_multiple_of(align) {
             let allowed = format!("one that {align} divides");
             return Err(RuntimeError::invalid(
                 format!("address of {}", spec.name),

@@ -2,10 +2,10 @@
 
 mod error;
 mod experts;
-mod problem;
+mod routed;
 mod shape;
 
 pub use error::MoeError;
 pub use experts::ExpertMap;
-pub use problem::{MoeProblem, Routing};
+pub use routed::{MoeProblem, Routing};
 pub use shape::{MoeShape, RowDtype, SCALE_BLOCK};
