@@ -125,7 +125,7 @@ impl fmt::Display for Access {
 }
 
 /// How an operation accesses which buffer.
-fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
+pub(super) fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
     let param = |p: &ParamId| kernel.params[p.index()].name.as_str();
     let place = |p: &Place| match p {
         Place::Param(p) => param(p),
