@@ -73,7 +73,7 @@ impl Every<'_> {
             }
         }
         match kind {
-            OpKind::Value(ValueOp::Epoch { word, .. }) => {
+            OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => {
                 let word = self.kernel.params[word.index()].name.clone();
                 self.add(id, "the word is kept".into(), Mutation::KeepEpoch(word));
             }
