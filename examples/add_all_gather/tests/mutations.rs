@@ -40,7 +40,7 @@ fn planted(protocol: Protocol, seeds: u64, nth: usize) -> MutationRun {
 #[test]
 fn every_bug_of_one_change_is_found() {
     for protocol in [Protocol::Flags, Protocol::Packets] {
-        let run = planted(protocol, 48, 1);
+        let run = planted(protocol, 16, 1);
         println!("add_all_gather, {}: {run}", protocol.name());
         assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
     }
