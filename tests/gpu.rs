@@ -26,7 +26,7 @@ use peerwarp::runtime::handles::{Buffer, Stream};
 use peerwarp::runtime::image::Jit;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
 use peerwarp::runtime::status::Aborted;
-use peerwarp::runtime::{Launched, RuntimeError, World, WorldOptions, cuda};
+use peerwarp::runtime::{Launched, RuntimeError, Secret, World, WorldOptions, cuda};
 use serde_json::json;
 
 /// Kernels of two tests would wait for each other's GPUs.
@@ -457,12 +457,16 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
 
 const CHILD: &str = "child";
 
+/// What the ranks of these tests know.
+const SECRET: &str = "the secret of worlds that are tests";
+
 /// A process of its own that runs [`child`] as one of `ranks` ranks.
 fn process(address: &str, rank: usize, ranks: usize, part: &str) -> Child {
     let (host, port) = address.rsplit_once(':').unwrap();
     let mut command = Command::new(std::env::current_exe().unwrap());
     command.args(["--exact", CHILD, "--ignored", "--nocapture"]).env("PEERWARP_TEST_PART", part);
     command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
+    command.env("PEERWARP_SECRET", SECRET).env_remove("PEERWARP_SECRET_FILE");
     for (name, value) in [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank)] {
         command.env(name, value.to_string());
     }
@@ -476,7 +480,8 @@ fn free_address() -> String {
 
 fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOptions) -> Arc<World> {
     let (ranks, address) = (ranks as u32, address.to_owned());
-    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address };
+    let secret = Secret::new(SECRET).unwrap();
+    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address, secret };
     Arc::new(World::of_process(gpus, &launched, options).unwrap())
 }
 
