@@ -1,6 +1,6 @@
 //! Messages between two processes that know each other.
 
-use std::io::{self, Write};
+use std::io;
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::time::Duration;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::deadline::{Cut, Deadline, fill};
+use super::deadline::{Cut, Deadline, Socket, fill};
 use super::form::FormError;
 use super::handshake::{Proof, Session};
 use super::rendezvous::{Card, malformed};
@@ -48,19 +48,19 @@ impl Message {
 
 /// A connection between rank 0 and another rank, after both have proved that they know the world's secret.
 #[derive(Debug)]
-pub(super) struct Channel {
-    stream: TcpStream,
+pub(super) struct Channel<S = TcpStream> {
+    stream: S,
     session: Session,
 }
 
-impl AsFd for Channel {
+impl<S: Socket> AsFd for Channel<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.stream.as_fd()
     }
 }
 
-impl Channel {
-    pub fn new(stream: TcpStream, session: Session) -> Channel {
+impl<S: Socket> Channel<S> {
+    pub fn new(stream: S, session: Session) -> Channel<S> {
         Channel { stream, session }
     }
 
@@ -86,7 +86,8 @@ impl Channel {
         if length > LONGEST {
             return Err(malformed(rank, format!("a message of {length} bytes")));
         }
-        let text = self.text(length as usize, deadline).map_err(cut)?;
+        let mut text = vec![];
+        self.read(length as usize, &mut text, deadline).map_err(cut)?;
         let mut mark: Proof = [0; 32];
         fill(&mut self.stream, &mut mark, deadline).map_err(cut)?;
         if !self.session.opens(&text, &mark) {
@@ -95,15 +96,14 @@ impl Channel {
         Message::decode(&text).map_err(|e| malformed(rank, e))
     }
 
-    /// So many bytes, of which no more are stored than came.
-    fn text(&mut self, length: usize, deadline: &Deadline) -> Result<Vec<u8>, Cut> {
-        let mut text = vec![];
+    /// Reads so many bytes, for which no more is allocated than comes.
+    pub(super) fn read(&mut self, length: usize, text: &mut Vec<u8>, deadline: &Deadline) -> Result<(), Cut> {
         let mut piece = [0; 1 << 14];
         while text.len() < length {
             let piece = &mut piece[..(length - text.len()).min(1 << 14)];
             fill(&mut self.stream, piece, deadline)?;
             text.extend_from_slice(piece);
         }
-        Ok(text)
+        Ok(())
     }
 }

@@ -139,22 +139,22 @@ impl Door {
 const HEAD: usize = 9;
 
 /// Bytes of an IPC handle, CUDA's and HIP's.
-const IPC: usize = 64;
+pub(super) const IPC: usize = 64;
 
 /// Bytes of a message that goes with a handle.
-const PARCEL: usize = HEAD + IPC;
+pub(super) const PARCEL: usize = HEAD + IPC;
 
 /// What goes with a handle of a block.
 #[derive(Clone, Debug, PartialEq, Eq)]
-struct Parcel {
+pub(super) struct Parcel {
     /// Size of the block.
-    bytes: u64,
+    pub bytes: u64,
     /// The IPC handle; none if a file descriptor is passed.
-    ipc: Option<[u8; IPC]>,
+    pub ipc: Option<[u8; IPC]>,
 }
 
 impl Parcel {
-    fn encode(&self) -> [u8; PARCEL] {
+    pub fn encode(&self) -> [u8; PARCEL] {
         let mut message = [0; PARCEL];
         message[0] = u8::from(self.ipc.is_none());
         message[1..HEAD].copy_from_slice(&self.bytes.to_le_bytes());
@@ -162,7 +162,7 @@ impl Parcel {
         message
     }
 
-    fn decode(message: &[u8; PARCEL]) -> Result<Parcel, &'static str> {
+    pub fn decode(message: &[u8; PARCEL]) -> Result<Parcel, &'static str> {
         let bytes = u64::from_le_bytes(message[1..HEAD].try_into().expect("eight bytes"));
         let handle: [u8; IPC] = message[HEAD..].try_into().expect("the rest");
         match message[0] {

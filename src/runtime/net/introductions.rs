@@ -180,7 +180,7 @@ impl<'a, E: Entrance> Introductions<'a, E> {
         }
     }
 
-    /// Somebody connects: says the opening to them.
+    /// Somebody connects.
     fn admit(&mut self) {
         let caller = match self.entrance.accept() {
             Ok(caller) => caller,
@@ -193,10 +193,14 @@ impl<'a, E: Entrance> Introductions<'a, E> {
                 return std::thread::sleep(PAUSE);
             }
         };
-        if let Some(stranger) = caller.stranger {
-            return self.turned_away(&caller.name, stranger);
+        match caller.stranger {
+            Some(stranger) => self.turned_away(&caller.name, stranger),
+            None => self.open(caller),
         }
-        let mut caller = caller;
+    }
+
+    /// Says the opening to somebody.
+    pub fn open(&mut self, mut caller: Caller<E::Stream>) {
         let opened = caller.stream.set_nonblocking(true).and_then(|()| random()).and_then(|nonce| {
             // Fits what a connection takes at first.
             caller.stream.write_all(&Opening { nonce }.encode()).map(|()| nonce)
@@ -222,7 +226,7 @@ impl<'a, E: Entrance> Introductions<'a, E> {
     }
 
     /// Hears a newcomer further; yields them if they are a rank.
-    fn hear(&mut self, at: usize) -> Option<Guest<E::Stream>> {
+    pub fn hear(&mut self, at: usize) -> Option<Guest<E::Stream>> {
         let newcomer = &mut self.newcomers[at];
         match newcomer.caller.stream.read(&mut newcomer.heard[newcomer.have..]) {
             Ok(0) => return self.turn_away(at, Stranger::HungUp),
@@ -263,6 +267,12 @@ impl<'a, E: Entrance> Introductions<'a, E> {
         }
         let count = self.turned_away.entry(stranger.to_string()).or_default();
         *count = count.saturating_add(1);
+    }
+
+    /// How many have not said who they are yet.
+    #[cfg(test)]
+    pub fn newcomers(&self) -> usize {
+        self.newcomers.len()
     }
 
     /// How many were turned away, by reason.

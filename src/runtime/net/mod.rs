@@ -3,6 +3,8 @@
 mod channel;
 mod deadline;
 mod form;
+#[cfg(test)]
+mod fuzz_tests;
 pub(in crate::runtime) mod handover;
 mod handshake;
 mod introductions;

@@ -280,7 +280,7 @@ fn visit(address: &str, secret: &Secret, card: Card, deadline: &Deadline) -> Res
 }
 
 /// Whether the cards that rank 0 hands out are those of a world, with this rank in it.
-fn complete(cards: &[Card], own: &Card) -> Result<(), FormError> {
+pub(super) fn complete(cards: &[Card], own: &Card) -> Result<(), FormError> {
     if cards.len() != own.ranks as usize {
         return Err(malformed(0, format!("{} cards of {} ranks", cards.len(), own.ranks)));
     }
