@@ -114,3 +114,15 @@ pub(super) fn fill(stream: &mut impl Socket, mut bytes: &mut [u8], deadline: &De
 pub(super) fn timespec(duration: Duration) -> Timespec {
     Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn no_time_is_too_long_to_wait() {
+        let deadline = Deadline::after(Duration::MAX).later(Duration::from_secs(5));
+        assert!(deadline.left() > Duration::from_secs(1 << 29));
+        assert!(deadline.within(Duration::from_secs(1)).left() <= Duration::from_secs(1));
+    }
+}

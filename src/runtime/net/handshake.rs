@@ -205,3 +205,55 @@ impl Session {
 fn keyed(key: &[u8]) -> Hmac<Sha256> {
     Hmac::new_from_slice(key).expect("a key of any length will do")
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn secret(text: &str) -> Secret {
+        Secret::new(&text.repeat(32)).unwrap()
+    }
+
+    #[test]
+    fn a_proof_holds_for_one_side_one_secret_and_one_meeting() {
+        let meeting =
+            Meeting { place: "tcp a b", host: 0, guest: 1, host_nonce: [1; 32], guest_nonce: [2; 32] };
+        let (own, sides) = (secret("s"), [Side::Host, Side::Guest]);
+        let others = [
+            Meeting { place: "tcp a c", ..meeting.clone() },
+            Meeting { host: 1, ..meeting.clone() },
+            Meeting { guest: 2, ..meeting.clone() },
+            Meeting { host: 1, guest: 0, ..meeting.clone() },
+            Meeting { host_nonce: [3; 32], ..meeting.clone() },
+            Meeting { guest_nonce: [3; 32], ..meeting.clone() },
+            Meeting { host_nonce: [2; 32], guest_nonce: [1; 32], ..meeting.clone() },
+        ];
+        for side in sides {
+            let proof = meeting.proof(&own, side);
+            assert!(meeting.proves(&own, side, &proof));
+            assert!(!meeting.proves(&own, side.other(), &proof));
+            assert!(!meeting.proves(&secret("t"), side, &proof));
+            for other in &others {
+                assert!(!other.proves(&own, side, &proof), "{other:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_mark_holds_for_one_direction_one_number_and_one_meeting() {
+        let meeting =
+            |nonce| Meeting { place: "", host: 0, guest: 1, host_nonce: [nonce; 32], guest_nonce: [2; 32] };
+        let own = secret("s");
+        let of = |side| meeting(1).session(&own, side);
+        let (mut host, mut guest) = (of(Side::Host), of(Side::Guest));
+        let marks = [b"one", b"two"].map(|text| host.seal(text));
+        assert!(guest.opens(b"one", &marks[0]) && guest.opens(b"two", &marks[1]));
+        assert!(!of(Side::Guest).opens(b"two", &marks[1]), "the first is left out");
+        assert!(!of(Side::Guest).opens(b"two", &marks[0]), "it is changed");
+        assert!(!of(Side::Host).opens(b"one", &marks[0]), "it is sent back");
+        assert!(
+            !meeting(3).session(&own, Side::Guest).opens(b"one", &marks[0]),
+            "it is of another connection"
+        );
+    }
+}

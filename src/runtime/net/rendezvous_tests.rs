@@ -1,4 +1,5 @@
 use std::io::{Read, Write};
+use std::sync::Mutex;
 use std::thread::{JoinHandle, spawn};
 use std::time::Instant;
 
@@ -172,8 +173,31 @@ fn knock(stream: &mut TcpStream, rank: u32) -> Vec<u8> {
     vec![]
 }
 
+/// Everything that is logged while tests run.
+struct Kept(Mutex<Vec<String>>);
+static KEPT: Kept = Kept(Mutex::new(vec![]));
+
+impl log::Log for Kept {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(format!("{}: {}", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+fn logged() -> Vec<String> {
+    KEPT.0.lock().unwrap().clone()
+}
+
 #[test]
 fn strangers_are_turned_away_and_told_nothing() {
+    // Another test may have done so before.
+    let _ = log::set_logger(&KEPT);
+    log::set_max_level(log::LevelFilter::Warn);
     let hello = br#"{"Hello":{"rank":1,"ranks":3,"bus_id":"","socket":"","facts":{}}}"#;
     let framed = [&(hello.len() as u32).to_le_bytes(), hello.as_slice()].concat();
     let start = b"peerwarp".as_slice();
@@ -193,6 +217,7 @@ fn strangers_are_turned_away_and_told_nothing() {
         let address = free_address();
         let zero = join(&address, card(0, 2), Duration::from_secs(1));
         let mut stranger = reach(&address);
+        let name = stranger.local_addr().unwrap();
         let already = match act(&mut stranger) {
             said if said.is_empty() => Opening::BYTES,
             said => {
@@ -208,6 +233,8 @@ fn strangers_are_turned_away_and_told_nothing() {
             }
             other => panic!("{other}"),
         }
+        let line = format!("WARN: rank 0: turned {name} away: they {reason}");
+        assert!(logged().contains(&line), "{line}");
     }
 }
 
