@@ -245,6 +245,15 @@ impl MockGpu {
         (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
     }
 
+    /// Memory of this process.
+    fn plain(&self, bytes: u64) -> DevicePtr {
+        let mut plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
+        let ptr = plain.as_mut_ptr() as u64;
+        let region = Region { bytes, _plain: Some(plain), file: None, of: None };
+        self.machine.memory.lock().unwrap().insert(ptr, region);
+        ptr
+    }
+
     /// A mapping of a file, which is another process's block if that has a start.
     fn map(&self, file: OwnedFd, bytes: u64, sharing: Sharing, of: Option<u64>) -> Result<SharedBlock> {
         // SAFETY: a new mapping of a file of this size.
@@ -278,14 +287,7 @@ unsafe impl Gpu for MockGpu {
 
     fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
         self.machine.attempt("alloc")?;
-        let plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
-        let ptr = plain.as_ptr() as u64;
-        self.machine
-            .memory
-            .lock()
-            .unwrap()
-            .insert(ptr, Region { bytes, _plain: Some(plain), file: None, of: None });
-        Ok(ptr)
+        Ok(self.plain(bytes))
     }
 
     unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
@@ -324,6 +326,10 @@ unsafe impl Gpu for MockGpu {
     fn alloc_shared(&self, bytes: u64, sharing: Sharing, _: &[u32]) -> Result<SharedBlock> {
         self.machine.attempt("alloc_shared")?;
         let bytes = bytes.next_multiple_of(4096);
+        if cfg!(miri) {
+            // It has no files in memory, and no other process.
+            return Ok(SharedBlock { ptr: self.plain(bytes), bytes, sharing, imported: false });
+        }
         let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes).unwrap();
         self.map(file, bytes, sharing, None)
@@ -353,15 +359,17 @@ unsafe impl Gpu for MockGpu {
 
     unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         let mut memory = self.machine.memory.lock().unwrap();
-        if memory.remove(&block.ptr).is_none() {
+        let Some(region) = memory.remove(&block.ptr) else {
             self.machine.double();
             return Ok(());
-        }
+        };
         if memory.values().any(|region| region.of == Some(block.ptr)) {
             self.machine.torn.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: mapped by `map`, and not yet unmapped.
-        unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
+        if region.file.is_some() {
+            // SAFETY: mapped by `map`, and not yet unmapped.
+            unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
+        }
         Ok(())
     }
 
