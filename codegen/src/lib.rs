@@ -1,4 +1,5 @@
 //! From a kernel function to IR, and from IR to checked CUDA and HIP source text. No CUDA and no I/O in here.
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
 
 extern crate self as peerwarp_codegen;

@@ -20,6 +20,7 @@ unsafe impl Images for Pack {
             entry: entry.entry.clone(),
             launch: entry.launch,
             args: entry.args.clone(),
+            params: entry.params.clone(),
             roles: entry.roles.clone(),
             timeline: entry.timeline.clone(),
             module: kernel.object.to_vec(),

@@ -2,7 +2,7 @@
 
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
-use crate::ir::{Dtype, Loc, ParamId, ParamKind};
+use crate::ir::{Dtype, Kernel, Loc, OpKind, ParamId, ParamKind, Place, signature};
 
 /// Whose a parameter's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -53,6 +53,11 @@ impl ParamSpec {
     #[must_use]
     pub fn bound(self, binding: Binding) -> ParamSpec {
         ParamSpec { binding, ..self }
+    }
+
+    /// As [`Param::signature`](crate::ir::Param::signature) of the kernel's parameter.
+    pub fn signature(&self) -> String {
+        signature(&self.name, self.kind, self.dtype, self.len)
     }
 
     /// Bytes of its memory on each rank.
@@ -187,6 +192,22 @@ impl Binder {
         self.declare(vec![ParamSpec::erased::<A>(name, len, dtype, "")]);
         self.next()
     }
+}
+
+/// Whether a kernel leaves the caller's inputs as they are: callers may pass one to several launches at once.
+pub(super) fn check_inputs(kernel: &Kernel, specs: &[ParamSpec]) -> Result<(), TraceError> {
+    for op in &kernel.ops {
+        if let OpKind::Memory(memory) = &op.kind
+            && let Some(Place::Param(param)) = memory.written()
+            && let Some(spec) = specs.get(param.index())
+            && spec.binding == Binding::Input
+        {
+            let message = format!("`{}` is an input, and is written", spec.name);
+            let help = "mark it `#[output]`: what is read and written is an output";
+            return Err(TraceError::new(op.loc, message, help));
+        }
+    }
+    Ok(())
 }
 
 fn check_spec(spec: &ParamSpec, loc: Loc) -> Result<(), TraceError> {

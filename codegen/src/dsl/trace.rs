@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::args::{Binder, KernelArgs};
+use super::args::{Binder, KernelArgs, check_inputs};
 use super::error::{TraceError, from_payload, install_hook, raise};
 use super::protocol::ParcelState;
 use super::scope::{RegionKind, Scope, ScopeId};
@@ -184,11 +184,15 @@ pub fn trace_args<A: KernelArgs>(
     config: &A::Config,
     kernel: impl FnOnce(&A::Config, &A),
 ) -> Result<Kernel, TraceError> {
-    trace(meta, |binder| {
-        binder.declare(A::params(config));
+    let mut specs = vec![];
+    let kernel = trace(meta, |binder| {
+        specs = A::params(config);
+        binder.declare(specs.clone());
         let args = A::bind(binder);
         kernel(config, &args);
-    })
+    })?;
+    check_inputs(&kernel, &specs)?;
+    Ok(kernel)
 }
 
 fn check_meta(meta: &TraceMeta) -> Result<(), TraceError> {

@@ -316,6 +316,19 @@ impl OpKind {
     }
 }
 
+impl MemoryOp {
+    /// What it writes to.
+    pub const fn written(&self) -> Option<Place> {
+        match *self {
+            MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } => None,
+            MemoryOp::Store { place, .. }
+            | MemoryOp::Scatter { place, .. }
+            | MemoryOp::Atomic { place, .. }
+            | MemoryOp::Tally { place, .. } => Some(place),
+        }
+    }
+}
+
 impl CommOp {
     /// See [`OpKind::may_expire`].
     pub const fn may_expire(&self) -> bool {

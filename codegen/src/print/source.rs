@@ -6,8 +6,8 @@ use crate::{
     device::Device,
     family::Target,
     ir::{
-        CommOp, Kernel, OpId, OpKind, ParamKind, Place, ReadLl, Region, Role, SharedId, TakePackets, ValueId,
-        ValueOp, Wait, WaitAll,
+        CommOp, Kernel, OpId, OpKind, Param, ParamKind, Place, ReadLl, Region, Role, SharedId, TakePackets,
+        ValueId, ValueOp, Wait, WaitAll,
     },
 };
 
@@ -97,6 +97,7 @@ pub(super) fn emit(
         entry: kernel.variant.clone(),
         launch,
         args: layout,
+        params: kernel.params.iter().map(Param::signature).collect(),
         timeline,
     })
 }

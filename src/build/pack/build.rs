@@ -219,6 +219,7 @@ fn one(
         entry: source.entry.clone(),
         launch: source.launch,
         args: source.args.clone(),
+        params: source.params.clone(),
         timeline: source.timeline.clone(),
         resources: made.resources,
         residency,

@@ -57,6 +57,9 @@ pub struct Entry {
     pub launch: LaunchShape,
     /// The argument struct.
     pub args: ArgsLayout,
+    /// Its parameters, [in words](peerwarp_codegen::ir::Param::signature). Without them it is not launched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub params: Vec<String>,
     /// What it records, if it was emitted with a timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,

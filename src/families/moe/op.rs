@@ -10,7 +10,7 @@ use crate::families::moe::kernels::Layout;
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::image::Images;
-use crate::runtime::op::{LaunchSpec, Operation, RankOp};
+use crate::runtime::op::{LaunchArgs, LaunchSpec, Operation, RankOp, StreamRef};
 use crate::runtime::{Recording, RuntimeError, World};
 
 impl MoeTuning {
@@ -57,6 +57,8 @@ struct Ticket {
     operation: u64,
     rank: u32,
     serial: u64,
+    /// How often the world had been reset.
+    resets: u64,
 }
 
 /// A dispatch that is under way. Combine wants it back, so that it brings home what this dispatch sent out.
@@ -168,7 +170,7 @@ impl MoeRank {
         MoeRank {
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
-            ticket: Ticket { operation, rank: op.rank(), serial: 0 },
+            ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             shape: tuning.dispatch.shape(),
             layout: tuning.dispatch.layout,
             split: tuning.split,
@@ -252,11 +254,11 @@ impl MoeRank {
         tokens: &Tokens,
         stream: RawStream<'_>,
     ) -> Result<Routed, RuntimeError> {
-        for launch in 0..self.halves() {
+        let ticket = self.dispatching(|rank| {
             // SAFETY: as the caller says.
-            unsafe { self.launch(launch, tokens, 0, 0, stream)? };
-        }
-        Ok(Routed { tokens: *tokens, ticket: self.dispatched() })
+            (0..rank.halves()).try_for_each(|launch| unsafe { rank.launch(launch, tokens, 0, 0, stream) })
+        })?;
+        Ok(Routed { tokens: *tokens, ticket })
     }
 
     /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for nobody.
@@ -273,8 +275,8 @@ impl MoeRank {
     ) -> Result<Sending, RuntimeError> {
         self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { self.launch(0, tokens, 0, 0, stream)? };
-        Ok(Sending { tokens: *tokens, ticket: self.dispatched() })
+        let ticket = self.dispatching(|rank| unsafe { rank.launch(0, tokens, 0, 0, stream) })?;
+        Ok(Sending { tokens: *tokens, ticket })
     }
 
     /// The second half: receives what other ranks sent.
@@ -389,25 +391,30 @@ impl MoeRank {
     }
 
     /// How many launches a dispatch has, and a combine.
-    pub(super) fn halves(&self) -> usize {
+    fn halves(&self) -> usize {
         if self.split { 2 } else { 1 }
     }
 
-    /// The launches, without what is MoE's about them.
-    pub(super) fn untyped(&mut self) -> &mut RankOp {
-        &mut self.op
-    }
-
-    /// What a dispatch that has just been launched yields on slices.
-    pub(super) fn routed(&mut self) -> Routed {
+    /// Dispatch with what is checked and held.
+    pub(super) fn dispatch_args<L: LaunchArgs>(
+        &mut self,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<Routed, RuntimeError> {
+        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.halves(), stream, args))?;
         // Whoever has slices passes them again to combine.
-        let tokens = Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 };
-        Routed { tokens, ticket: self.dispatched() }
+        Ok(Routed { tokens: Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 }, ticket })
     }
 
-    /// Whether a dispatch is this rank's last one.
-    pub(super) fn is_last(&self, routed: &Routed) -> Result<(), RuntimeError> {
-        self.last("routed", &routed.ticket)
+    /// Combine with what is checked and held.
+    pub(super) fn combine_args<L: LaunchArgs>(
+        &mut self,
+        routed: Routed,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<(), RuntimeError> {
+        self.last("routed", &routed.ticket)?;
+        self.op.launch_args(self.halves()..2 * self.halves(), stream, args)
     }
 
     /// # Safety
@@ -430,16 +437,30 @@ impl MoeRank {
         unsafe { self.op.launch_raw(launch, &self.addresses, stream) }
     }
 
-    fn dispatched(&mut self) -> Ticket {
-        self.ticket.serial += 1;
-        self.ticket
+    /// Launches a dispatch. From its first launch on, whether the others succeed or not, buffers hold nothing of those before.
+    fn dispatching(
+        &mut self,
+        launch: impl FnOnce(&mut MoeRank) -> Result<(), RuntimeError>,
+    ) -> Result<Ticket, RuntimeError> {
+        let (before, resets) = (self.op.begun(), self.op.world().resets());
+        let launched = launch(self);
+        if self.op.begun() > before {
+            self.ticket.serial += 1;
+            self.ticket.resets = resets;
+        }
+        launched.map(|()| self.ticket)
     }
 
-    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before, or of other operations.
+    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before, of other operations, or of what was
+    /// under way when the world was reset.
     fn last(&self, field: &str, ticket: &Ticket) -> Result<(), RuntimeError> {
-        let Ticket { operation, rank, serial } = self.ticket;
+        let Ticket { operation, rank, serial, resets } = self.ticket;
         if *ticket == self.ticket {
-            return Ok(());
+            if resets == self.op.world().resets() {
+                return Ok(());
+            }
+            let value = format!("{serial}, from before the world was reset");
+            return Err(RuntimeError::invalid(field, value, "that of a dispatch after it"));
         }
         let value = match (ticket.operation == operation, ticket.rank == rank) {
             (true, true) => ticket.serial.to_string(),
