@@ -160,6 +160,7 @@ impl Sources {
     fn with(&self, earlier: &[u8], families: &[String]) -> Result<Option<Kept>, String> {
         #[derive(Deserialize)]
         struct Earlier {
+            generator: String,
             kernels: Vec<Value>,
             #[serde(default)]
             sha256: BTreeMap<String, String>,
@@ -167,6 +168,8 @@ impl Sources {
         // What is no manifest says of no file whose it is.
         let Ok(mut earlier) = serde_json::from_slice::<Earlier>(earlier) else { return Ok(None) };
         let (mut both, mut files) = (self.clone(), BTreeSet::new());
+        // Whichever program comes second, both find the manifest as they would write it.
+        both.program = earlier.generator;
         for kernel in earlier.kernels {
             let family = kernel["family"].as_str().unwrap_or_default().to_owned();
             if families.contains(&family) {

@@ -293,3 +293,26 @@ fn gone(removed: io::Result<()>) -> io::Result<()> {
         other => other,
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_run_waits_for_another_one_and_not_for_ever() {
+        let dir = tempfile::tempdir().unwrap();
+        let refused = within(dir.path(), |_| {
+            tidy(dir.path());
+            let started = Instant::now();
+            let refused = Workplace::enter(dir.path(), Duration::from_millis(100)).unwrap_err();
+            assert!(started.elapsed() < PATIENCE);
+            Ok(refused)
+        });
+        let refused = refused.unwrap();
+        assert_eq!(refused.kind(), io::ErrorKind::TimedOut);
+        assert!(refused.to_string().contains("another run writes to this folder"), "{refused}");
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 0);
+        // It has ended.
+        within(dir.path(), |_| Ok(())).unwrap();
+    }
+}

@@ -310,7 +310,8 @@ fn text(manifest: &Manifest) -> String {
 /// The manifest with the kernels of other families than these out of an earlier one; none if that has none, or is not valid.
 fn with(own: &Manifest, earlier: &[u8], families: &[String]) -> Option<Kept> {
     let earlier = manifest::read(earlier).ok()?;
-    let mut both = own.clone();
+    // Whichever program comes second, both write the same.
+    let mut both = Manifest { generator: earlier.generator, ..own.clone() };
     both.kernels.extend(earlier.kernels.into_iter().filter(|kernel| !families.contains(&kernel.family)));
     let kept: BTreeSet<String> = both.kernels[own.kernels.len()..].iter().flat_map(Entry::files).collect();
     if kept.is_empty() {

@@ -22,7 +22,7 @@ pub const SCHEMA: u32 = 1;
 pub struct Manifest {
     /// Version of the manifest: [`SCHEMA`].
     pub schema: u32,
-    /// The program that wrote it.
+    /// The program that wrote it; the first one, if several have put their families into the pack.
     pub generator: String,
     /// The version of Peerwarp in that program.
     pub version: String,

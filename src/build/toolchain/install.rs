@@ -137,9 +137,6 @@ fn install_to(set: &Set, cache: &Path, python: &Path) -> Result<Installed, Insta
 /// How long Python may take to say what it has, and to make a virtual environment.
 const PYTHON: Duration = Duration::from_secs(300);
 
-/// How long pip may take to fetch a set.
-const FETCH: Duration = Duration::from_secs(3600);
-
 /// How the folders of unfinished installations begin.
 const STAGE: &str = ".stage-";
 
@@ -215,7 +212,8 @@ impl Pip {
             .arg(&requirements)
             // Where pip installs for the user by default, it refuses a target folder.
             .env("PIP_USER", "0");
-        let out = bounded::output(&mut command, FETCH).map_err(InstallError::io(&self.python))?;
+        // Pip gives up by itself when nothing comes, and ends with this process when the user interrupts it.
+        let out = command.output().map_err(InstallError::io(&self.python))?;
         match out.status.success() {
             true => Ok(()),
             false => Err(InstallError::Failed { set: set.name.clone(), said: said(&out) }),
