@@ -216,7 +216,8 @@ impl Tree {
                         let why = format!("{name} is no folder, and a file is to go into it");
                         return Err(io::Error::new(io::ErrorKind::NotADirectory, why));
                     }
-                    there => drop(there?),
+                    Ok(_) => {}
+                    Err(e) => return Err(e),
                 }
             }
         }
