@@ -9,7 +9,7 @@ use crate::kernel::{self, AddArgs};
 pub enum Protocol {
     /// Stores, then a flag for the chunk that is released after them: three trips until a chunk is there.
     Flags,
-    /// Packets of 16 bytes, each of which is there after one trip: faster while vectors are short.
+    /// Packets of 16 bytes, each of which is there after one trip. A vector is a whole number of them.
     Packets,
 }
 
@@ -27,20 +27,36 @@ pub struct AddAllGather {
     #[key(values = [Dtype::F32, Dtype::Bf16, Dtype::Fp16])]
     pub dtype: Dtype,
     /// Warps of a block.
-    #[tune(short = "w", values = [2, 4, 8, 16], default = 8)]
+    #[tune(short = "w", values = [2, 4, 8, 16, 32], default = 8)]
     pub warps: u32,
     /// How sums travel.
-    #[tune(default = Protocol::Flags)]
+    #[tune(default = |key| protocol(key))]
     pub protocol: Protocol,
     /// Elements that go under one flag, or in one tile of packets.
-    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = 1024)]
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
     /// Blocks that add and send.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = 4)]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = 4)]
+    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| blocks(key))]
     pub recv_blocks: u32,
+}
+
+/// Packets, wherever vectors are whole packets: they were faster than flags at every length measured.
+fn protocol(key: &AddAllGatherKey) -> Protocol {
+    let whole = (key.elements * key.dtype.bytes()).is_multiple_of(16);
+    if whole { Protocol::Packets } else { Protocol::Flags }
+}
+
+/// What each of 64 blocks has, within limits.
+fn chunk(key: &AddAllGatherKey) -> u32 {
+    key.elements.div_ceil(64).next_power_of_two().clamp(256, 4096)
+}
+
+/// A block for each chunk, up to 64: with as many that receive and one more, each has one of an H200's 132 SMs to itself.
+fn blocks(key: &AddAllGatherKey) -> u32 {
+    key.elements.div_ceil(chunk(key)).next_power_of_two().min(64)
 }
 
 impl Legal for AddAllGather {

@@ -58,23 +58,25 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
             for i in block.strided(piece.count) {
                 let chunk = i + piece.first;
                 let at = chunk * c.chunk;
-                let to = half + rank() * c.elements + at;
+                let mine = rank() * c.elements + at;
                 let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
                 if let Some(packets) = a.packets {
-                    packets.send_f32(Peers::all(), to, sum);
+                    packets.send_f32(Peers::others(), half + mine, sum);
                 } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
-                    let mut parcel = send_to(Peers::all());
-                    parcel.put_f32(&inbox, to, sum);
+                    let mut parcel = send_to(Peers::others());
+                    parcel.put_f32(&inbox, half + mine, sum);
                     parcel.signal(&arrived, flags + rank() * c.chunks() + chunk, epoch);
                 }
+                a.out.store_f32(mine, sum);
             }
         }
     });
 
     role("recv", c.recv_blocks, |block| {
         for piece in c.pieces() {
-            for i in block.strided(piece.count * c.ranks) {
-                let src = i / piece.count;
+            for i in block.strided(piece.count * (c.ranks - 1)) {
+                // The next rank first, so that not all ranks wait for the same one.
+                let src = (rank() + 1 + i / piece.count) % c.ranks;
                 let chunk = i % piece.count + piece.first;
                 let at = src * c.elements + chunk * c.chunk;
                 if let Some(packets) = a.packets {

@@ -71,7 +71,9 @@ fn every_dtype_and_size_is_right_to_the_bit() {
     for dtype in [Dtype::F32, Dtype::Bf16, Dtype::Fp16] {
         // One element, a rest only, full chunks only, both, and many chunks for each block.
         for elements in [1, 255, 1024, 2500, 1 << 20, (1 << 20) + 3] {
-            pair.every_bit(&config(elements, dtype, &[]), 2, 0, u64::from(elements));
+            for protocol in [&[][..], &[("protocol", "flags")]] {
+                pair.every_bit(&config(elements, dtype, protocol), 2, 0, u64::from(elements));
+            }
         }
     }
 }
@@ -87,8 +89,13 @@ fn tuned_variants_are_right_to_the_bit() {
         ("16", "512", "16", "2"),
     ];
     for (warps, chunk, send_blocks, recv_blocks) in variants {
-        let settings =
-            [("warps", warps), ("chunk", chunk), ("send_blocks", send_blocks), ("recv_blocks", recv_blocks)];
+        let settings = [
+            ("protocol", "flags"),
+            ("warps", warps),
+            ("chunk", chunk),
+            ("send_blocks", send_blocks),
+            ("recv_blocks", recv_blocks),
+        ];
         pair.every_bit(&config(100_001, Dtype::Bf16, &settings), 3, 3, 7);
     }
 }
@@ -98,7 +105,9 @@ fn tuned_variants_are_right_to_the_bit() {
 fn rounds_back_to_back_and_graphs_are_right_to_the_bit() {
     let Some(pair) = pair() else { return };
     for (elements, seed) in [(300, 1), (40_000, 2), (1 << 21, 3)] {
-        pair.every_bit(&config(elements, Dtype::Bf16, &[]), 7, 51, seed);
+        for protocol in ["flags", "packets"].into_iter().filter(|p| *p == "flags" || elements % 8 == 0) {
+            pair.every_bit(&config(elements, Dtype::Bf16, &[("protocol", protocol)]), 7, 51, seed);
+        }
     }
 }
 

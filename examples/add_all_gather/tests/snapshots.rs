@@ -30,6 +30,6 @@ fn cuda_and_hip() {
 #[test]
 fn names_are_stable_and_parse_back() {
     let name = config().variant_name();
-    assert_eq!(name, "add_all_gather_n2500_r4_bf16__w8_flags_c1024_s4_r4");
+    assert_eq!(name, "add_all_gather_n2500_r4_bf16__w8_flags_c256_s16_r16");
     assert_eq!(AddAllGather::parse_variant(&name).unwrap(), config());
 }
