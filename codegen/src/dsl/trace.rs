@@ -102,6 +102,8 @@ pub(crate) struct Trace {
     pub yielded: Vec<Nameable>,
     pub reads: Vec<InboxRead>,
     pub epochs: Vec<(ParamId, Loc)>,
+    /// Work counters that a loop draws from: the array, which of it, and the loop.
+    pub drawn: Vec<(ParamId, u32, Loc)>,
     /// An error found where it could not be raised.
     pub deferred: Option<TraceError>,
     /// The last place that was traced.
@@ -240,6 +242,7 @@ impl Trace {
             yielded: vec![],
             reads: vec![],
             epochs: vec![],
+            drawn: vec![],
             deferred: None,
             last: meta.loc,
         }

@@ -6,7 +6,7 @@
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
 use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
+    CommOp, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
     TakePackets, Type, ValueId, VarId,
 };
 
@@ -118,7 +118,7 @@ impl Layouts {
         let op = p.kernel.op(id);
         let (tile, per_lane) = match &op.kind {
             OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => {
-                (tiles[0].out, packet(p, tiles[0].out, tiles.iter().map(|t| t.index), op.loc)?)
+                (tiles[0].out, packet(p, tiles[0].out))
             }
             OpKind::Memory(MemoryOp::Tally { out, .. })
             | OpKind::Comm(CommOp::ReadLl(ReadLl { out, .. })) => (*out, 1),
@@ -133,10 +133,10 @@ impl Layouts {
     /// A lane holds one packet a step, or several, of a tile that is sent as packets: as many as what it is computed from.
     fn pin_sent(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
-        let OpKind::Comm(CommOp::SendPackets(SendPackets { value, index, .. })) = op.kind else {
+        let OpKind::Comm(CommOp::SendPackets(SendPackets { value, .. })) = op.kind else {
             return Ok(());
         };
-        let per_lane = packet(p, value, [index], op.loc)?;
+        let per_lane = packet(p, value);
         match &mut pinned[self.find(value.0) as usize] {
             Some(other) if !other.is_multiple_of(per_lane) => {
                 Err(PrintError::LaneWidths { loc: op.loc, per_lane, other: *other })
@@ -220,18 +220,9 @@ impl Layouts {
     }
 }
 
-/// Elements of a packet of a tile's type, of which all indices are multiples.
-fn packet(
-    p: &Program,
-    tile: ValueId,
-    indices: impl IntoIterator<Item = ValueId>,
-    loc: Loc,
-) -> Result<u32, PrintError> {
-    let packet = PACKET_BYTES / p.kernel.ty(tile).dtype.bytes();
-    match indices.into_iter().any(|i| p.divisor(i, packet) < packet) {
-        true => Err(PrintError::PacketAlignment { loc, packet }),
-        false => Ok(packet),
-    }
+/// Elements of a packet of a tile's type, of which the verifier lets all indices be multiples.
+fn packet(p: &Program, tile: ValueId) -> u32 {
+    PACKET_BYTES / p.kernel.ty(tile).dtype.bytes()
 }
 
 /// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than half of the lanes

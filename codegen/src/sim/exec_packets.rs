@@ -152,6 +152,7 @@ impl World<'_> {
             agent.tiles[tile.out as usize].fresh::<u8>(bytes as usize).fill(0);
         }
         self.counts[agent.kernel].waits += 1;
+        self.progress();
         Ok(true)
     }
 

@@ -42,8 +42,8 @@ impl Compiled {
 
 /// What holds of values in the whole kernel.
 pub(super) struct Facts {
-    /// The value that each parcel is signalled with.
-    pub(super) signalled: HashMap<ParcelId, ValueId>,
+    /// The flags and the value that each parcel is signalled with.
+    pub(super) signalled: HashMap<ParcelId, (ParamId, ValueId)>,
     /// The epoch word that a value is computed from, when there is exactly one.
     pub(super) epoch_of: HashMap<ValueId, ParamId>,
     /// Values of the prologue: known before any role starts.
@@ -61,8 +61,8 @@ impl Facts {
         for role in &kernel.roles {
             kernel.walk(&role.body, &mut |_, op| {
                 facts.trace_epoch(&op.kind);
-                if let OpKind::Comm(CommOp::Signal(Signal { parcel, value, .. })) = op.kind {
-                    facts.signalled.entry(parcel).or_insert(value);
+                if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, value, .. })) = op.kind {
+                    facts.signalled.entry(parcel).or_insert((flag, value));
                 }
             });
         }

@@ -76,9 +76,14 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Packets => {
+        ParamKind::Local | ParamKind::Symmetric => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
+        // Floats survive that a packet never looks empty, also as words.
+        ParamKind::Packets => (
+            p.dtype.is_float() || p.dtype == Dtype::U32,
+            "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
+        ),
         ParamKind::Ll => (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32"),
         ParamKind::Flags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
