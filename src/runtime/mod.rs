@@ -30,7 +30,7 @@ pub use backends::gpus;
 /// The crate whose slices and streams launches take.
 pub use cudarc;
 pub use error::RuntimeError;
-pub use net::{FormError, Launched, MEET_VARIABLE};
+pub use net::{FormError, Launched, MEET_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
 pub use packs::PackImages;
 pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};

@@ -112,6 +112,7 @@ impl World {
         launched: &Launched,
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
+        launched.check()?;
         let gpu = own_gpu(gpus, launched.local_rank)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
         let sharing = sharing(&members, options.sharing)?;

@@ -1,8 +1,12 @@
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::{Child, Command};
-use std::thread::spawn;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{JoinHandle, spawn};
+use std::time::Instant;
 
 use super::super::mock::{Machine, MockGpu};
-use super::super::net::free_address;
+use super::super::net::{free_address, secret};
 use super::*;
 
 fn options() -> WorldOptions {
@@ -10,7 +14,8 @@ fn options() -> WorldOptions {
 }
 
 fn launched(rank: u32, ranks: u32, address: &str) -> Launched {
-    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address: address.to_owned() }
+    let (address, secret) = (address.to_owned(), secret());
+    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address, secret }
 }
 
 /// A word that one rank writes to another.
@@ -320,6 +325,7 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
         command.env(name, value.to_string());
     }
     command.env("MASTER_ADDR", "127.0.0.1").env("PEERWARP_TEST_PART", part);
+    command.env("PEERWARP_SECRET", secret().expose()).env_remove("PEERWARP_SECRET_FILE");
     command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
     command.stdout(std::process::Stdio::null());
     command.spawn().unwrap()
@@ -360,6 +366,103 @@ fn processes_reach_each_others_memory() {
     for mut child in children {
         assert!(child.wait().unwrap().success());
     }
+}
+
+/// Five strangers who knock at an address again and again until they are told to stop.
+struct Strangers {
+    stop: AtomicBool,
+    /// How often each of them has.
+    knocks: [AtomicU32; 5],
+}
+
+impl Strangers {
+    /// What each of them says.
+    fn says() -> [Vec<u8>; 5] {
+        let old =
+            br#"{"Hello":{"protocol":2,"card":{"rank":1,"ranks":9,"bus_id":"","socket":"","facts":{}}}}"#;
+        let old = [&(old.len() as u32).to_le_bytes(), old.as_slice()].concat();
+        // A rank's words, with a proof of nothing.
+        let forged = [b"peerwarp".as_slice(), &3u32.to_le_bytes(), &[3, 0, 0, 0], &[0x5a; 64]].concat();
+        [vec![], b"peer".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec(), old, forged]
+    }
+
+    fn knock(self: &Arc<Self>, address: &str) -> Vec<JoinHandle<()>> {
+        let knocking = Self::says().into_iter().enumerate().map(|(who, said)| {
+            let (address, all) = (address.to_owned(), Arc::clone(self));
+            spawn(move || {
+                // None of them hangs up.
+                let mut open = vec![];
+                while !all.stop.load(Ordering::Relaxed) {
+                    if let Ok(mut stream) = TcpStream::connect(&address)
+                        && stream.local_addr().ok() != stream.peer_addr().ok()
+                        && stream.write_all(&said).is_ok()
+                    {
+                        all.knocks[who].fetch_add(1, Ordering::Relaxed);
+                        open.push(stream);
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            })
+        });
+        knocking.collect()
+    }
+
+    /// Whether all of them have knocked.
+    fn came(&self) -> bool {
+        self.knocks.iter().all(|knocks| knocks.load(Ordering::Relaxed) > 0)
+    }
+}
+
+#[test]
+fn eight_processes_form_a_world_while_five_strangers_knock() {
+    let address = free_address();
+    let strangers = Arc::new(Strangers { stop: AtomicBool::default(), knocks: Default::default() });
+    let mut children = vec![process(0, 8, port(&address), "works")];
+    let knocking = strangers.knock(&address);
+    // All of them are there before the second rank is.
+    let end = Instant::now() + options().form_timeout;
+    while !strangers.came() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(strangers.came(), "a stranger did not knock");
+    children.extend((1..8).map(|rank| process(rank, 8, port(&address), "works")));
+    let ended: Vec<bool> = children.iter_mut().map(|child| child.wait().unwrap().success()).collect();
+    strangers.stop.store(true, Ordering::Relaxed);
+    knocking.into_iter().for_each(|stranger| stranger.join().unwrap());
+    assert_eq!(ended, [true; 8]);
+}
+
+#[test]
+fn sizes_that_differ_are_named_on_all_ranks() {
+    for gpus in [MockGpu::all, MockGpu::all_ipc] {
+        let machine = Arc::new(Machine::default());
+        let worlds = form(&gpus(&machine, 3), |_| options());
+        let allocating = worlds.into_iter().map(|world| {
+            spawn(move || {
+                let world = world.unwrap();
+                let rank = world.members()[0].rank;
+                let alive = world.allocate(if rank == 2 { 128 } else { 64 }).unwrap_err().to_string();
+                // Nothing is lost but this.
+                (alive, world.allocate(64).map(|block| block.bytes()).unwrap())
+            })
+        });
+        for allocated in allocating.collect::<Vec<_>>() {
+            let want = "size in bytes of allocation 1 of rank 2 is 128, and 64 on rank 0: it has to be the same on all ranks";
+            assert_eq!(allocated.join().unwrap(), (want.to_owned(), 64));
+        }
+        assert_eq!((machine.alive(), torn(&machine)), (0, 0));
+    }
+}
+
+#[test]
+fn a_rank_that_was_miscounted_is_refused() {
+    let machine = Arc::new(Machine::default());
+    let gpus = MockGpu::all(&machine, 2);
+    let said = |rank, ranks| {
+        World::of_process(&gpus, &launched(rank, ranks, "127.0.0.1:1"), &options()).unwrap_err().to_string()
+    };
+    assert_eq!(said(2, 2), "rank = 2: a number from 0 to 1");
+    assert_eq!(said(0, 1), "ranks = 1: a number from 2 to 64");
 }
 
 #[test]

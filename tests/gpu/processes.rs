@@ -9,7 +9,7 @@ use peerwarp::families::moe::kernels::{Hook, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeAllToAll, MoeShape, RowDtype};
 use peerwarp::runtime::gpu::{Gpu, Sharing};
-use peerwarp::runtime::{Launched, World, WorldOptions, cuda};
+use peerwarp::runtime::{Launched, Secret, World, WorldOptions, cuda};
 use serde_json::json;
 
 use super::{
@@ -19,6 +19,9 @@ use super::{
 
 const CHILD: &str = "processes::child";
 
+/// What the ranks of these tests know.
+const SECRET: &str = "the secret of worlds that are tests";
+
 /// A process of its own that runs [`child`] as one of `ranks` ranks.
 pub fn process(address: &str, rank: usize, ranks: usize, part: &str, more: &[(&str, String)]) -> Child {
     let (host, port) = address.rsplit_once(':').unwrap();
@@ -26,6 +29,7 @@ pub fn process(address: &str, rank: usize, ranks: usize, part: &str, more: &[(&s
     command.args(["--exact", CHILD, "--ignored", "--nocapture"]).env("PEERWARP_TEST_PART", part);
     command.envs(more.iter().map(|(name, value)| (name, value)));
     command.env("MASTER_ADDR", host).env("MASTER_PORT", port);
+    command.env("PEERWARP_SECRET", SECRET).env_remove("PEERWARP_SECRET_FILE");
     for (name, value) in [("RANK", rank), ("WORLD_SIZE", ranks), ("LOCAL_RANK", rank)] {
         command.env(name, value.to_string());
     }
@@ -39,7 +43,8 @@ pub fn free_address() -> String {
 
 pub fn rank_0(gpus: &[Arc<dyn Gpu>], ranks: usize, address: &str, options: &WorldOptions) -> Arc<World> {
     let (ranks, address) = (ranks as u32, address.to_owned());
-    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address };
+    let secret = Secret::new(SECRET).unwrap();
+    let launched = Launched { launcher: "torchrun", rank: 0, ranks, local_rank: 0, address, secret };
     Arc::new(World::of_process(gpus, &launched, options).unwrap())
 }
 
