@@ -60,7 +60,13 @@ impl ParamSpec {
         match self.kind {
             // The epoch, and room beside it for what counts blocks.
             ParamKind::EpochWord => 8,
-            kind => self.len * u64::from(kind.element_bytes(self.dtype)),
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::Ll
+            | ParamKind::Counters
+            | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
         }
     }
 }

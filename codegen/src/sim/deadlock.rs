@@ -8,7 +8,7 @@ use super::finding::{Finding, FindingKind};
 use super::insns::{self, CommInsn};
 use super::shadow::Event;
 use super::world::{Launch, World};
-use crate::ir::{CommOp, Kernel, OpKind, PACKET_BYTES, SendLl, SendPackets, Signal};
+use crate::ir::{Kernel, PACKET_BYTES};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -261,14 +261,8 @@ fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usiz
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Comm(
-                CommOp::Signal(Signal { flag: to, .. })
-                | CommOp::SendPackets(SendPackets { packets: to, .. })
-                | CommOp::SendLl(SendLl { ll: to, .. }),
-            ) = op.kind
-            {
-                found |= launch.is_bound(to, buffer);
-            }
+            let mut sent = op.kind.accesses().into_iter().filter(|a| a.access.is_awaited());
+            found |= sent.any(|a| a.place.param().is_some_and(|to| launch.is_bound(to, buffer)));
         });
         found
     };
