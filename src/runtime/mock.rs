@@ -268,6 +268,7 @@ impl MockGpu {
     }
 }
 
+// SAFETY: it gives out memory of the host, and keeps it until it is given back.
 unsafe impl Gpu for MockGpu {
     fn info(&self) -> &GpuInfo {
         &self.info

@@ -2,7 +2,7 @@
 
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
-use crate::ir::{Dtype, Kernel, Loc, OpKind, ParamId, ParamKind, Place, signature};
+use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
 
 /// Whose a parameter's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -65,7 +65,13 @@ impl ParamSpec {
         match self.kind {
             // The epoch, and room beside it for what counts blocks.
             ParamKind::EpochWord => 8,
-            kind => self.len * u64::from(kind.element_bytes(self.dtype)),
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::Ll
+            | ParamKind::Counters
+            | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
         }
     }
 }
@@ -197,11 +203,9 @@ impl Binder {
 /// Whether a kernel leaves the caller's inputs as they are: callers may pass one to several launches at once.
 pub(super) fn check_inputs(kernel: &Kernel, specs: &[ParamSpec]) -> Result<(), TraceError> {
     for op in &kernel.ops {
-        if let OpKind::Memory(memory) = &op.kind
-            && let Some(Place::Param(param)) = memory.written()
-            && let Some(spec) = specs.get(param.index())
-            && spec.binding == Binding::Input
-        {
+        let stored = op.kind.accesses().into_iter().filter(|a| a.access.stores());
+        let mut specs = stored.filter_map(|a| specs.get(a.place.param()?.index()));
+        if let Some(spec) = specs.find(|spec| spec.binding == Binding::Input) {
             let message = format!("`{}` is an input, and is written", spec.name);
             let help = "mark it `#[output]`: what is read and written is an output";
             return Err(TraceError::new(op.loc, message, help));

@@ -332,18 +332,12 @@ impl Trace {
     /// The split that is open, or was opened since `scope`: warps a group and where it begins.
     pub fn split_since(&self, scope: ScopeId) -> Option<(u32, Loc)> {
         let depth = self.scopes[self.resolve(scope) as usize].depth;
-        self.open_scopes().skip(depth + 1).find_map(|s| match s.kind {
-            RegionKind::Split(warps) => Some((warps, s.loc)),
-            _ => None,
-        })
+        self.open_scopes().skip(depth + 1).find_map(|s| Some((s.kind.split()?, s.loc)))
     }
 
     /// Groups of the block of which each has an array of its own that is declared now.
     pub fn groups(&self) -> u32 {
-        let split = self.open_scopes().find_map(|s| match s.kind {
-            RegionKind::Split(warps) => Some(warps),
-            _ => None,
-        });
+        let split = self.open_scopes().find_map(|s| s.kind.split());
         split.map_or(1, |warps| self.builder.kernel.block_warps / warps)
     }
 

@@ -174,7 +174,13 @@ impl ParamKind {
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {
             ParamKind::Ll => 2 * dtype.bytes(),
-            _ => dtype.bytes(),
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::Scalar => dtype.bytes(),
         }
     }
 }

@@ -120,13 +120,7 @@ impl MoeAllToAll {
         let op = Operation::new(world, &tuning.specs(false), images)?;
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
         let ranks = op.into_ranks().into_iter().map(|op| MoeRank::new(op, tuning, operation));
-        let mut ranks: Vec<MoeRank> = ranks.collect();
-        if let Some(round_trip) = &tuning.round_trip {
-            let launch = LaunchSpec::new("round trip", round_trip.clone().into_variant());
-            let op = Operation::new(world, &[launch], images)?;
-            ranks.iter_mut().zip(op.into_ranks()).for_each(|(rank, op)| rank.round_trip = Some(op));
-        }
-        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
+        Ok(MoeAllToAll { ranks: ranks.collect(), world: Arc::clone(world) })
     }
 
     /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
@@ -161,8 +155,6 @@ pub struct MoeRank {
     layout: Layout,
     split: bool,
     in_place: bool,
-    /// A round in one launch, of an operation of its own.
-    round_trip: Option<RankOp>,
 }
 
 impl MoeRank {
@@ -175,7 +167,6 @@ impl MoeRank {
             layout: tuning.dispatch.layout,
             split: tuning.split,
             in_place: tuning.dispatch.in_place(),
-            round_trip: None,
             op,
         }
     }
@@ -206,9 +197,7 @@ impl MoeRank {
     /// # Errors
     /// The driver's, or a launch has not ended.
     pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
-        let mut all = self.op.recordings()?;
-        all.extend(self.round_trip.iter().map(RankOp::recordings).collect::<Result<Vec<_>, _>>()?.concat());
-        Ok(all)
+        self.op.recordings()
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
@@ -229,15 +218,13 @@ impl MoeRank {
     /// launch, on all ranks.
     #[cfg(test)]
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
-        self.op.start_after(epoch)?;
-        self.round_trip.iter().try_for_each(|op| op.start_after(epoch))
+        self.op.start_after(epoch)
     }
 
     /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
     #[cfg(test)]
     pub(crate) fn fill_payload(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
-        self.op.fill_payload(value, stream)?;
-        self.round_trip.iter().try_for_each(|op| op.fill_payload(value, stream))
+        self.op.fill_payload(value, stream)
     }
 
     /// Sends this rank's tokens and receives those for its experts, on the caller's stream.
@@ -360,34 +347,6 @@ impl MoeRank {
         self.is_split()?;
         // SAFETY: as the caller says.
         unsafe { self.launch(3, &returning.tokens, 0, out, stream) }
-    }
-
-    /// A whole round in one launch, for a tuning with a round trip: to `out[token][hidden]`.
-    ///
-    /// # Errors
-    /// The tuning has none, the world was aborted, or the driver refuses.
-    ///
-    /// # Safety
-    /// As for [`MoeRank::dispatch_raw`]; `tokens` and `out` are valid until it has ended.
-    pub unsafe fn round_trip_raw(
-        &mut self,
-        tokens: &Tokens,
-        out: DevicePtr,
-        stream: RawStream<'_>,
-    ) -> Result<(), RuntimeError> {
-        let Some(op) = &mut self.round_trip else {
-            return Err(RuntimeError::invalid("round_trip", "none", "a tuning that has one"));
-        };
-        let given = [tokens.x, tokens.x_scale, tokens.n, tokens.ids, tokens.weights, 0, out];
-        let mut addresses = [0; OPERANDS.len()];
-        for (name, ptr) in OPERANDS.into_iter().zip(given) {
-            if let Some(at) = op.operand(name) {
-                addresses[at] = ptr;
-            }
-        }
-        let taken = op.operands().len();
-        // SAFETY: as the caller says.
-        unsafe { op.launch_raw(0, &addresses[..taken], stream) }
     }
 
     /// How many launches a dispatch has, and a combine.

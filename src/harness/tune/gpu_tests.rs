@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use peerwarp_codegen::family::{DynConfig, Target};
 
-use super::super::example::{Copying, KEY, pair, small};
+use super::super::example::{Copying, KEY, pair, set, small};
 use super::*;
 use crate::runtime::WorldOptions;
 use crate::runtime::image::KernelImage;
@@ -130,4 +130,25 @@ fn a_component_without_a_metric_is_refused() {
     let error = on.components(&three).unwrap_err();
     let MeasureError::Refused { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("pair has 2 metrics and 3 components"), "{reason}");
+}
+
+/// What a caller passes may be of another size for another candidate of the same key.
+#[test]
+fn a_candidate_with_other_buffers_gets_operands_of_its_own() {
+    let mocked = Arc::new(Machine::default());
+    let mut on = on(&mocked, Arc::new(Uncompiled));
+    let [narrow, _] = candidates();
+    let wide = set(&narrow, 0, &[("vectors", "8")]);
+    let minute = 60e6;
+    let made = |on: &OnGpus| Arc::as_ptr(on.task.as_ref().unwrap().operands.as_ref().unwrap());
+    assert_eq!(on.components(&narrow).unwrap(), [minute, minute]);
+    let first = on.task.as_ref().unwrap().operands.clone().unwrap();
+    // Those with the same buffers share what was made.
+    assert_eq!(on.components(&small(&narrow)).unwrap(), [minute, minute]);
+    assert_eq!(made(&on), Arc::as_ptr(&first));
+    assert_eq!(on.components(&wide).unwrap(), [minute, minute]);
+    assert_ne!(made(&on), Arc::as_ptr(&first));
+    assert_eq!(on.rounds(&[narrow, wide]).unwrap(), [[minute; 6], [minute; 6]]);
+    drop((on, first));
+    assert_eq!(mocked.alive(), 0);
 }
