@@ -50,6 +50,7 @@ fn agrees(entry: &Entry, variant: &dyn DynConfig) -> Result<(), RuntimeError> {
         ("roles", text(&entry.roles), text(&roles)),
         ("launch", text(&entry.launch), text(&source.launch)),
         ("args", text(&entry.args), text(&source.args)),
+        ("params", text(&entry.params), text(&source.params)),
         ("timeline", text(&found.as_ref().map(sizes)), text(&emitted.as_ref().map(sizes))),
     ] {
         if found != emitted {

@@ -73,6 +73,7 @@ fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec
         entry: source.entry.clone(),
         launch: source.launch,
         args: source.args.clone(),
+        params: source.params.clone(),
         timeline: source.timeline.clone(),
         resources: Resources { registers: 32, ..Resources::default() },
         residency: Residency { device: "H100 SXM".into(), multiprocessors: 132, blocks_each },
