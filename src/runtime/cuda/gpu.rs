@@ -384,6 +384,7 @@ mod tests {
             assert_eq!(all[1].value.programmaticStreamSerializationAllowed, 1);
         }
         let (all, count) = attributes(&LaunchConfig { cluster: Some(4), ..LaunchConfig::default() });
+        // SAFETY: written as this member.
         assert_eq!((count, unsafe { all[0].value.clusterDim.x }), (1, 4));
     }
 }

@@ -120,6 +120,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_the_error_says_what_to_install() {
+        // SAFETY: as in `init`.
         if unsafe { sys::is_culib_present() } {
             eprintln!("skipped: there is a driver on this machine");
             return;

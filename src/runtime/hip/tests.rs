@@ -195,6 +195,7 @@ fn kernels_are_launched_as_they_ask_for() {
     let gpu = gpus_of(api()).unwrap().remove(0);
     let config = LaunchConfig { grid: 304, block_threads: 256, cooperative: true, ..LaunchConfig::default() };
     calls();
+    // SAFETY: the library is a fake, which loads nothing.
     let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", config).unwrap() };
     // SAFETY: nothing runs.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
@@ -204,17 +205,20 @@ fn kernels_are_launched_as_they_ask_for() {
         ["hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchCooperativeKernel", "hipModuleUnload"]
     );
     let plain = LaunchConfig { cooperative: false, ..config };
+    // SAFETY: the library is a fake, which loads nothing.
     let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", plain).unwrap() };
     // SAFETY: as above.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     assert_eq!(calls().last().unwrap(), "hipModuleLaunchKernel");
     for bad in [LaunchConfig { cluster: Some(2), ..plain }, LaunchConfig { overlaps_previous: true, ..plain }]
     {
+        // SAFETY: the library is a fake, which loads nothing.
         let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", bad).unwrap() };
         // SAFETY: as above.
         assert!(unsafe { kernel.launch(&[1], RawStream::DEFAULT) }.is_err());
     }
     let many = LaunchConfig { grid: 305, ..config };
+    // SAFETY: the library is a fake, which loads nothing.
     let many = unsafe { LoadedKernel::new(&gpu, MODULE, "k", many) };
     assert!(matches!(many, Err(RuntimeError::NotResident { .. })));
 }
