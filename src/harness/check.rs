@@ -56,7 +56,7 @@ pub fn explore(
 }
 
 /// Odd seeds seek bad schedules; even ones are random. So the seed alone says what to replay.
-fn schedule(seed: u64) -> Options {
+pub(super) fn schedule(seed: u64) -> Options {
     let strategy = if seed % 2 == 1 { Strategy::Adversarial } else { Strategy::Random };
     Options { seed, strategy, ..Options::default() }
 }

@@ -6,7 +6,7 @@ use super::super::analysis::{Def, DefUse, Tree};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
-use super::{Condition, MutateError, Mutation, Operand, Site, Slot};
+use super::{Change, Condition, MutateError, Mutation, Operand, Site, Slot};
 
 pub(super) fn apply(kernel: &mut Kernel, mutation: &Mutation) -> Result<(), MutateError> {
     match mutation {
@@ -27,6 +27,7 @@ pub(super) fn apply(kernel: &mut Kernel, mutation: &Mutation) -> Result<(), Muta
         }),
         Mutation::ReplaceValue { name, nth, with } => replace_value(kernel, name, *nth, with),
         Mutation::Guard { site, when, whole_parcel } => guard(kernel, site, when, *whole_parcel),
+        Mutation::At { op, operand, change } => at(kernel, *op, *operand, *change),
         Mutation::KeepEpoch(word) => keep_epoch(kernel, word),
     }
 }
@@ -55,11 +56,30 @@ fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
 
 fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), MutateError> {
     let old = operand::get(kernel, op, slot)?;
+    let new = moved(kernel, op, old, by)?;
+    operand::set(kernel, op, slot, new);
+    Ok(())
+}
+
+/// A value with a number added to it, right before an operation.
+fn moved(kernel: &mut Kernel, op: OpId, old: ValueId, by: i64) -> Result<ValueId, MutateError> {
     let ty = kernel.ty(old);
     let (way, size) = if by < 0 { (BinaryOp::Sub, by.saturating_neg()) } else { (BinaryOp::Add, by) };
     let by = number_value(kernel, op, ty, size)?;
-    let new = define_before(kernel, op, ty, |out| ValueOp::Binary { out, op: way, a: old, b: by });
-    operand::set(kernel, op, slot, new);
+    Ok(define_before(kernel, op, ty, |out| ValueOp::Binary { out, op: way, a: old, b: by }))
+}
+
+fn at(kernel: &mut Kernel, op: OpId, operand: usize, change: Change) -> Result<(), MutateError> {
+    let kind = &kernel.op(op).kind;
+    let operands = kind.operands();
+    let Some(&old) = operands.get(operand) else {
+        return Err(MutateError::NoOperand { op: kind.name(), count: operands.len() });
+    };
+    let new = match change {
+        Change::By(by) => moved(kernel, op, old, by)?,
+        Change::To(number) => number_value(kernel, op, kernel.ty(old), number)?,
+    };
+    *kernel.ops[op.index()].kind.operands_mut()[operand] = new;
     Ok(())
 }
 

@@ -89,7 +89,7 @@ impl fmt::Display for Site {
 }
 
 /// How an operation accesses which buffer: a copy is addressed by what it puts.
-fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
+pub(super) fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
     let Accessed { access, place, .. } = kind.accesses().pop()?;
     Some(match place {
         Place::Param(p) => (access, &kernel.params[p.index()].name),
