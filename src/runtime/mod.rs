@@ -36,8 +36,3 @@ pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};
 pub(crate) use timeline::Recorder;
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};
-
-/// Misuse that does not compile, tried by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("misuse.md")]
-struct Misuse;

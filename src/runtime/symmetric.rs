@@ -125,8 +125,14 @@ fn allocate(member: &Member, bytes: u64, sharing: Sharing, peers: &[u32]) -> Res
     let mapping = Mapping { gpu: Arc::clone(&member.gpu), block };
     // SAFETY: just allocated, of that size.
     unsafe { member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)? };
-    member.gpu.synchronize()?;
-    Ok(mapping)
+    match member.gpu.synchronize() {
+        Ok(()) => Ok(mapping),
+        Err(e) => {
+            // Nobody knows whether it has been filled: it must not become somebody else's memory.
+            std::mem::forget(mapping);
+            Err(e)
+        }
+    }
 }
 
 /// What this rank has allocated, once all ranks have, and all the same size: others compute addresses from their own.

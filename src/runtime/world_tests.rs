@@ -45,7 +45,7 @@ fn read_own(world: &World, member: usize, block: &Symmetric) -> Vec<u64> {
 
 #[test]
 fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap();
     let block = world.allocate(1000).unwrap();
     assert_eq!((block.bytes(), read_own(&world, 2, &block)), (1000, vec![0; 3]));
@@ -63,20 +63,22 @@ fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
 
 #[test]
 fn whatever_fails_nothing_is_left() {
-    for call in ["alloc_shared", "synchronize"] {
+    // What is perhaps still being filled is left: nobody may have it.
+    for (call, left) in [("alloc_shared", 0), ("fill", 0), ("synchronize", 1)] {
         for good in 0..3 {
-            let machine = Arc::new(Machine::default());
+            let machine = Machine::default();
+            machine.leaves(left);
             machine.fail(call, good);
             let error = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap_err();
             assert_eq!(error.to_string(), format!("{call} failed: told to"));
-            assert_eq!(machine.alive(), 0, "{call} after {good}");
+            assert_eq!(machine.alive(), left, "{call} after {good}");
         }
     }
 }
 
 #[test]
 fn gpus_that_make_no_world_are_named() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let said = |gpus: Vec<Arc<dyn Gpu>>| World::of_gpus(&gpus, &options()).unwrap_err().to_string();
     let gpu = |ordinal| Arc::new(MockGpu::new(&machine, ordinal)) as Arc<dyn Gpu>;
     assert_eq!(said(vec![gpu(0)]), "ranks = 1: 2 to 64, with a GPU each");
@@ -89,7 +91,7 @@ fn gpus_that_make_no_world_are_named() {
 
 #[test]
 fn an_expired_wait_poisons_the_world_until_it_is_reset() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
     let flags = world.allocate(64).unwrap();
     let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
@@ -123,8 +125,19 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
 }
 
 #[test]
+fn what_kernels_may_still_write_to_is_not_freed_with_the_world() {
+    let machine = Machine::default();
+    let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
+    let alive = machine.alive();
+    machine.fail("synchronize", 1);
+    drop(world);
+    assert_eq!(machine.alive(), alive, "nobody knows whether kernels of rank 1 have ended");
+    machine.leaves(alive);
+}
+
+#[test]
 fn a_gpu_that_fails_poisons_the_world() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
     machine.fail("synchronize_stream", 0);
     assert!(matches!(world.finish(0, RawStream::DEFAULT), Err(RuntimeError::Driver { .. })));
@@ -134,7 +147,7 @@ fn a_gpu_that_fails_poisons_the_world() {
 
 #[test]
 fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, 2);
     assert_eq!(own_gpu(&gpus, 1).unwrap().info().ordinal, 1);
     assert_eq!(own_gpu(&gpus[..1], 1).unwrap().info().ordinal, 0);
@@ -145,7 +158,7 @@ fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
 /// Forms a world with a thread in place of each process.
 fn threads(
     ranks: u32,
-    machine: &Arc<Machine>,
+    machine: &Machine,
     options: impl Fn(u32) -> WorldOptions,
 ) -> Vec<Result<World, RuntimeError>> {
     form(&MockGpu::all(machine, ranks), options)
@@ -164,7 +177,7 @@ fn form(gpus: &[Arc<dyn Gpu>], options: impl Fn(u32) -> WorldOptions) -> Vec<Res
 
 #[test]
 fn across_connections_all_ranks_reach_all_memory_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = threads(4, &machine, |_| options());
     let running = worlds.into_iter().map(|world| {
         spawn(move || {
@@ -185,7 +198,7 @@ fn across_connections_all_ranks_reach_all_memory_and_nothing_is_left() {
 
 #[test]
 fn ranks_with_other_kernels_are_named_on_all_ranks() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let digest = |rank| {
         let digest = if rank == 1 { "b" } else { "a" };
         let facts = BTreeMap::from([("digest of moe_dispatch".to_owned(), digest.to_owned())]);
@@ -203,7 +216,7 @@ fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
     let ways = [MockGpu::all, MockGpu::all_ipc];
     let calls = [("alloc_shared", 1), ("export", 3), ("import", 2)];
     for (gpus, (call, good)) in ways.into_iter().flat_map(|gpus| calls.map(|call| (gpus, call))) {
-        let machine = Arc::new(Machine::default());
+        let machine = Machine::default();
         machine.fail(call, good);
         let worlds = form(&gpus(&machine, 3), |_| options());
         let said = |world: Result<World, RuntimeError>| world.unwrap_err().to_string();
@@ -215,7 +228,7 @@ fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
 }
 
 /// A world of two threads that share memory by IPC.
-fn ipc(machine: &Arc<Machine>, options: &WorldOptions) -> [World; 2] {
+fn ipc(machine: &Machine, options: &WorldOptions) -> [World; 2] {
     let worlds = form(&MockGpu::all_ipc(machine, 2), |_| options.clone());
     worlds.into_iter().map(Result::unwrap).collect::<Vec<_>>().try_into().unwrap()
 }
@@ -234,7 +247,7 @@ fn torn(machine: &Machine) -> u64 {
 
 #[test]
 fn memory_shared_by_ipc_is_freed_when_all_ranks_have_given_it_up() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = ipc(&machine, &options());
     let formed = machine.alive();
     let allocate = |world: &World| world.allocate(64).unwrap();
@@ -256,7 +269,7 @@ fn memory_shared_by_ipc_is_freed_when_all_ranks_have_given_it_up() {
 
 #[test]
 fn ranks_that_share_memory_by_ipc_leave_together() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let [zero, one] = ipc(&machine, &options());
     let (say, hear) = std::sync::mpsc::channel();
     let leaving = spawn(move || {
@@ -272,7 +285,7 @@ fn ranks_that_share_memory_by_ipc_leave_together() {
 
 #[test]
 fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let options = WorldOptions { form_timeout: Duration::from_secs(1), ..options() };
     let [zero, one] = ipc(&machine, &options);
     match zero.leave().unwrap_err() {
@@ -283,11 +296,12 @@ fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
     assert_eq!((machine.alive(), torn(&machine)), (3, 0));
     assert!(matches!(one.leave(), Err(RuntimeError::Form(_))));
     assert_eq!(torn(&machine), 0);
+    machine.leaves(2);
 }
 
 #[test]
 fn a_world_whose_memory_is_in_use_is_not_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = ipc(&machine, &options());
     let blocks = both(&worlds, |world| world.allocate(64).unwrap());
     for world in worlds {
@@ -323,7 +337,7 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
 fn child() {
     let Ok(Some(launched)) = Launched::here() else { return };
     let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, launched.ranks);
     if part == "dies" {
         // Killed by itself: no destructor runs.
@@ -453,7 +467,7 @@ fn a_rank_that_was_miscounted_is_refused() {
 
 #[test]
 fn a_process_that_dies_is_named_to_the_others() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, 2);
     let address = free_address();
     let mut child = process(1, 2, port(&address), "dies");

@@ -3,9 +3,12 @@
 use super::args::{Arg, Bound, TypedArg};
 use super::buffer::{Buf, IntoIndex};
 use super::control::{DeviceIter, KIter};
+use super::error::TraceError;
 use super::group::{DevRange, Group};
+use super::mem::param_of;
 use super::rt;
 use super::scope::{OpenRegion, RegionKind, ScopeId};
+use super::trace::attempt;
 use super::val::{FromRaw, IntoVal, Val, host};
 use crate::ir::{BinaryOp, CompareOp, ControlOp, Dtype, Loc, ParamKind, ReduceOp, Region, ValueId};
 
@@ -44,7 +47,7 @@ impl TypedArg for Counters {
     const DTYPE: Dtype = Dtype::U32;
 }
 
-/// One of the [`Counters`]: for the groups of one role, in one loop.
+/// One of the [`Counters`]: for the groups of one role, in one loop that runs once a launch. A second loop on it is refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     buf: Buf,
@@ -91,6 +94,7 @@ impl KIter for Dynamic {
         };
         let DevRange { end, .. } = self.range;
         let forever = rt::use_value(true.val().to_raw(), loc);
+        counter.draw_in_one_loop(loc);
         let open = OpenRegion::open(RegionKind::Dynamic, loc);
         let scope = open.scope();
         let mark = rt::mark();
@@ -112,6 +116,31 @@ impl KIter for Dynamic {
 }
 
 impl Counter {
+    /// Fails where a second loop would draw from it, or one loop more than once: groups that are not done with the first would
+    /// share numbers with those that are, and reset the counter under them.
+    fn draw_in_one_loop(&self, loc: Loc) {
+        let param = param_of(&self.buf).expect("counters are a parameter");
+        attempt(loc, |t| {
+            let name = format!("work counter {} of `{}`", self.index, self.buf.name(t));
+            if let Some(around) = t.open_scopes().find(|s| s.kind.is_loop()) {
+                let message = format!("{name} is drawn from by a loop that runs several times");
+                let help = "move the loop out of the other one, or use `g.strided(n)`: nothing tells groups that \
+                            all others have drawn to the end before the next time";
+                return Err(
+                    TraceError::new(loc, message, help).note(around.loc, "the loop around it is here")
+                );
+            }
+            let first = t.drawn.iter().find(|d| (d.0, d.1) == (param, self.index)).map(|d| d.2);
+            if let Some(first) = first {
+                let message = format!("{name} is drawn from by two loops");
+                let help = "give each loop a counter of its own: `counters.counter(1)`";
+                return Err(TraceError::new(loc, message, help).note(first, "the other loop is here"));
+            }
+            t.drawn.push((param, self.index, loc));
+            Ok(())
+        });
+    }
+
     /// Updates it once for the group; what it was.
     fn update(&self, op: ReduceOp, value: u32, loc: Loc) -> Val<u32> {
         Val::from_raw(self.buf.atomic(op, self.index.index(), host(value, loc).to_raw(), loc))

@@ -18,7 +18,8 @@ use crate::ir::{CommOp, Dtype, Loc, PACKET_BYTES, ParamKind, SendPackets, TakePa
 /// packets). What is sent is there one trip later; [`Parcel`](super::Parcel) and [`Flags`](super::Flags) take three.
 ///
 /// A packet that has not arrived ends in a word of all ones, and so does every one before the first launch. Data that
-/// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it.
+/// ends so is sent without that word's top bit: a NaN stays one in every float type, but integers don't survive it. So `T` is
+/// a float: integers travel as [LL elements](super::Ll), or with a flag.
 ///
 /// Each packet that is sent is taken once. Before it is sent again, the sender must know that it was taken: double-buffer
 /// by the epoch's [parity](super::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
@@ -68,7 +69,9 @@ impl<T: Element> Packets<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances.
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>) {
-        send(&self.buf, to, i.index(), tile.tile().to_raw(), Loc::caller());
+        let loc = Loc::caller();
+        floats(&self.buf, loc);
+        send(&self.buf, to, i.index(), tile.tile().to_raw(), loc);
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and takes them.
@@ -93,7 +96,8 @@ impl<T: Element> Packets<T> {
     }
 }
 
-/// A symmetric buffer of packets whose element type the config chooses (`#[dtype(|c| ..)]`); see [`Packets`].
+/// A symmetric buffer of packets whose element type the config chooses (`#[dtype(|c| ..)]`); see [`Packets`]. It may be `u32`,
+/// for words that hold floats: a NaN may come out as another one.
 #[derive(Clone, Copy, Debug)]
 pub struct AnyPackets {
     buf: Buf,
@@ -146,6 +150,23 @@ impl AnyPackets {
         let taken = take(&self.buf, tiles, len, Some(mask.val().to_raw()), Loc::caller());
         taken.into_iter().map(AnyTile::new).collect()
     }
+}
+
+/// Fails if elements are integers, some of which would not arrive as they are.
+fn floats(buf: &Buf, loc: Loc) {
+    attempt(loc, |t| {
+        if buf.dtype.is_float() {
+            return Ok(());
+        }
+        let message = format!(
+            "packets of {} in `{}`: a packet that ends in all ones stands for one that has not arrived",
+            buf.dtype,
+            buf.name(t)
+        );
+        let help = "send integers as LL elements (`Ll<u32>`), or put them and signal a flag; words that hold floats go \
+                    through `AnyPackets`";
+        Err(TraceError::new(loc, message, help))
+    });
 }
 
 /// A number of elements that is no whole number of packets.

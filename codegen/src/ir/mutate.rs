@@ -8,6 +8,7 @@
 
 mod apply;
 mod edit;
+mod every;
 mod operand;
 mod site;
 
@@ -17,8 +18,10 @@ use thiserror::Error;
 
 use super::*;
 
+pub use super::Access;
 pub(crate) use edit::insert_before;
-pub use site::{Access, Site};
+pub use every::{Mutant, every};
+pub use site::Site;
 
 /// A bug to plant.
 #[derive(Clone, Debug, PartialEq)]
@@ -65,8 +68,26 @@ pub enum Mutation {
         /// Also the other puts and the signal of a put's or signal's parcel.
         whole_parcel: bool,
     },
+    /// Changes an operand of one operation.
+    At {
+        /// The operation.
+        op: OpId,
+        /// Number of the operand in [`OpKind::operands`].
+        operand: usize,
+        /// What is done to it.
+        change: Change,
+    },
     /// Does not advance an epoch word: each launch works in the epoch of the one before.
     KeepEpoch(String),
+}
+
+/// What is done to a number.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// This is added to it; arithmetic wraps.
+    By(i64),
+    /// It is this.
+    To(i64),
 }
 
 /// An operand of an access.
@@ -141,6 +162,14 @@ pub enum MutateError {
         op: &'static str,
         /// The operand.
         slot: Slot,
+    },
+    /// The operation has fewer operands.
+    #[error("`{op}` has {count} operands")]
+    NoOperand {
+        /// The operation.
+        op: &'static str,
+        /// How many there are.
+        count: usize,
     },
     /// The operation has no parcel.
     #[error("`{op}` belongs to no parcel")]

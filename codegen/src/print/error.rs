@@ -46,17 +46,6 @@ pub enum PrintError {
         /// Warps a group.
         warps: u32,
     },
-    /// Packets whose first element is not known to be the first of a packet.
-    #[error(
-        "{loc}: the index of these packets is not known to be a multiple of {packet} elements, the size of a packet; \
-         compute it as a multiple of that"
-    )]
-    PacketAlignment {
-        /// Where they are sent or taken.
-        loc: Loc,
-        /// Elements of a packet.
-        packet: u32,
-    },
     /// A copy that may begin or end within 16 bytes.
     #[error(
         "{loc}: {len} elements are copied in bulk here, which go 16 bytes at a time: lengths and indices must be multiples \

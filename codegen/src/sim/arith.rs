@@ -10,6 +10,8 @@ use crate::ir::{BinaryOp, CompareOp, Dtype, UnaryOp};
 pub(super) enum Trap {
     /// Integer division or remainder by zero.
     DivisionByZero,
+    /// The smallest integer divided by -1.
+    DivisionOverflow,
     /// A shift by at least the operand's width.
     ShiftOverflow,
 }
@@ -47,6 +49,11 @@ macro_rules! int_num {
                     BinaryOp::Sub => zip(a, b, out, <$t>::wrapping_sub),
                     BinaryOp::Mul => zip(a, b, out, <$t>::wrapping_mul),
                     BinaryOp::Div | BinaryOp::Rem if b.contains(&0) => return Err(Trap::DivisionByZero),
+                    BinaryOp::Div | BinaryOp::Rem
+                        if <$t>::MIN != 0 && a.iter().zip(b).any(|(a, b)| a.checked_div(*b).is_none()) =>
+                    {
+                        return Err(Trap::DivisionOverflow);
+                    }
                     BinaryOp::Div => zip(a, b, out, <$t>::wrapping_div),
                     BinaryOp::Rem => zip(a, b, out, <$t>::wrapping_rem),
                     BinaryOp::Min => zip(a, b, out, Ord::min),
@@ -254,7 +261,9 @@ mod tests {
     #[test]
     fn integers_wrap_and_trap() {
         assert_eq!(i(BinaryOp::Add, i32::MAX, 1), Ok(i32::MIN));
-        assert_eq!(i(BinaryOp::Div, i32::MIN, -1), Ok(i32::MIN));
+        assert_eq!(i(BinaryOp::Div, i32::MIN, -1), Err(Trap::DivisionOverflow));
+        assert_eq!(i(BinaryOp::Rem, i32::MIN, -1), Err(Trap::DivisionOverflow));
+        assert_eq!(i(BinaryOp::Div, i32::MIN, 1), Ok(i32::MIN));
         assert_eq!(i(BinaryOp::Div, -7, 2), Ok(-3));
         assert_eq!(i(BinaryOp::Rem, -7, 2), Ok(-1));
         assert_eq!(i(BinaryOp::Rem, 1, 0), Err(Trap::DivisionByZero));

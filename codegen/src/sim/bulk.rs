@@ -1,6 +1,7 @@
 //! Tile operations that are not plain elementwise arithmetic, and dispatch by element type.
 
 use super::arith::{Num, Trap, bool_binary, compare, map, with_num};
+use super::exact;
 use super::value::Tile;
 use crate::ir::{BinaryOp, CompareOp, Const, Dtype, ReduceOp, UnaryOp};
 
@@ -12,7 +13,11 @@ pub(super) fn binary(op: BinaryOp, dtype: Dtype, a: &Tile, b: &Tile, out: &mut T
     with_num!(dtype, T => {
         let (a, b) = (a.view::<T>(), b.view::<T>());
         T::binary(op, a, b, out.fresh(a.len()))
-    })
+    })?;
+    if dtype == Dtype::U32 {
+        exact::note_binary(op, a, b, out);
+    }
+    Ok(())
 }
 
 pub(super) fn unary(op: UnaryOp, dtype: Dtype, a: &Tile, out: &mut Tile) {
@@ -55,6 +60,7 @@ pub(super) fn select(dtype: Dtype, cond: &Tile, a: &Tile, b: &Tile, out: &mut Ti
         4 => pick::<u32>(cond, a, b, out),
         _ => pick::<u64>(cond, a, b, out),
     }
+    exact::note_select(cond, a, b, out);
 }
 
 /// `a * b + c` with one rounding each.
@@ -78,6 +84,9 @@ pub(super) fn splat(dtype: Dtype, bits: u64, len: usize, out: &mut Tile) {
         2 => out.fresh::<u16>(len).fill(bits as u16),
         4 => out.fresh::<u32>(len).fill(bits as u32),
         _ => out.fresh::<u64>(len).fill(bits),
+    }
+    if dtype == Dtype::U32 {
+        exact::note_splat(bits, len, out);
     }
 }
 

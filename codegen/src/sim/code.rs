@@ -24,10 +24,11 @@ pub(super) enum TargetReg {
     Mask(Reg),
 }
 
-/// Where an epoch value comes from: the word's parameter and the register that holds the value.
+/// The epoch that a parcel is signalled with: the word's parameter, the flags', and the register that holds the value.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct EpochOf {
     pub word: ParamId,
+    pub flag: ParamId,
     pub value: Reg,
 }
 

@@ -1,4 +1,4 @@
-//! The end of a run: signals that nobody waited for, and why nothing can run any more.
+//! Why nothing can run any more.
 
 use std::collections::HashSet;
 
@@ -6,9 +6,10 @@ use super::agent::{Agent, AgentId};
 use super::code::{Insn, TakenReg};
 use super::finding::{Finding, FindingKind};
 use super::insns::{self, CommInsn};
+use super::machine::{Bound, Step};
 use super::shadow::Event;
-use super::world::{Launch, World};
-use crate::ir::{CommOp, Kernel, OpKind, PACKET_BYTES, SendLl, SendPackets, Signal};
+use super::world::World;
+use crate::ir::{Kernel, PACKET_BYTES, ParamId};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -37,46 +38,9 @@ impl World<'_> {
     pub fn check_end(&mut self) {
         let done = self.streams.iter().zip(&self.machine.programs).all(|(s, p)| s.step == p.len());
         if done {
-            self.check_unwaited();
+            self.check_left_over();
         } else {
             self.explain_deadlock();
-        }
-    }
-
-    fn check_unwaited(&mut self) {
-        let mut unwaited: Vec<(usize, usize, u64, u32, Event)> = vec![];
-        for (rank, buffers) in self.memory.iter().enumerate() {
-            for (buffer, flags) in
-                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.flags.as_ref()?)))
-            {
-                unwaited.extend(flags.unseen().map(|(i, f)| (rank, buffer, i, f.value, f.by)));
-            }
-        }
-        for (rank, buffer, index, value, by) in unwaited {
-            let name = self.machine.buffers[buffer].name.clone();
-            let message =
-                format!("{name}[{index}] = {value} of rank {rank} is signalled, but nobody waits for it");
-            self.find_at(FindingKind::UnwaitedSignal, message, by, None, &name, (index, index + 1));
-        }
-        self.check_untaken();
-    }
-
-    fn check_untaken(&mut self) {
-        let mut untaken = vec![];
-        for (rank, buffers) in self.memory.iter().enumerate() {
-            for (buffer, packets) in
-                buffers.iter().enumerate().filter_map(|(b, m)| Some((b, m.packets.as_ref()?)))
-            {
-                untaken.extend(packets.untaken().map(|(range, by)| (rank, buffer, range, by)));
-            }
-        }
-        for (rank, buffer, range, by) in untaken {
-            let name = self.machine.buffers[buffer].name.clone();
-            let message = format!(
-                "packets {}..{} of {name} of rank {rank} are sent, but nobody takes them",
-                range.start, range.end
-            );
-            self.find_at(FindingKind::UntakenPacket, message, by, None, &name, (range.start, range.end));
         }
     }
 
@@ -210,7 +174,14 @@ impl World<'_> {
             return Err((Cause::NeverSignals, line));
         };
         let compiled = &self.machine.kernels[launch.kernel];
-        let roles = signalling_roles(&compiled.kernel, launch, s.buffer);
+        let roles = signalling_roles(&compiled.kernel, |p| launch.is_bound(p, s.buffer));
+        if roles.is_empty() && !self.signalled_later(rank, s.buffer) {
+            let line = format!(
+                "nothing that rank {rank} runs signals {flag}: `{}` does not, and no launch after it does",
+                compiled.kernel.name
+            );
+            return Err((Cause::NeverSignals, line));
+        }
         let in_roles = |id: AgentId| {
             let agent = self.agents[id as usize].as_ref();
             agent.is_some_and(|a| roles.is_empty() || roles.contains(&a.role))
@@ -234,14 +205,23 @@ impl World<'_> {
             return Ok(next);
         }
         let names: Vec<&str> = roles.iter().map(|&r| &*compiled.kernel.roles[r].name).collect();
-        let line = match names.is_empty() {
-            true => format!("rank {rank} runs `{}`, which never signals {flag}", compiled.kernel.name),
-            false => format!(
-                "role {} of rank {rank}, which signals {flag}, has finished without signalling that",
-                names.join(" or ")
-            ),
-        };
+        let line = format!(
+            "role {} of rank {rank}, which signals {flag}, has finished without signalling that",
+            names.join(" or ")
+        );
         Err((Cause::NeverSignals, line))
+    }
+
+    /// Whether a launch that comes after the present one of a rank signals a buffer.
+    fn signalled_later(&self, rank: usize, buffer: usize) -> bool {
+        let later = self.machine.programs[rank].iter().skip(self.streams[rank].step + 1);
+        later.into_iter().any(|step| match step {
+            Step::Launch { kernel, params } => {
+                let is_bound = |p: ParamId| matches!(params[p.index()], Bound::Buffer(b) if b == buffer);
+                !signalling_roles(&self.machine.kernels[*kernel].kernel, is_bound).is_empty()
+            }
+            Step::Host { .. } => false,
+        })
     }
 
     /// A signal with the awaited value that went elsewhere in the same array.
@@ -256,19 +236,13 @@ impl World<'_> {
     }
 }
 
-/// The roles of a launched kernel that signal a buffer.
-fn signalling_roles(kernel: &Kernel, launch: &Launch, buffer: usize) -> Vec<usize> {
+/// The roles of a kernel that signal a parameter.
+fn signalling_roles(kernel: &Kernel, is_it: impl Fn(ParamId) -> bool) -> Vec<usize> {
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Comm(
-                CommOp::Signal(Signal { flag: to, .. })
-                | CommOp::SendPackets(SendPackets { packets: to, .. })
-                | CommOp::SendLl(SendLl { ll: to, .. }),
-            ) = op.kind
-            {
-                found |= launch.is_bound(to, buffer);
-            }
+            let mut sent = op.kind.accesses().into_iter().filter(|a| a.access.is_awaited());
+            found |= sent.any(|a| a.place.param().is_some_and(&is_it));
         });
         found
     };

@@ -89,6 +89,14 @@ impl World<'_> {
     }
 
     pub fn out_of_bounds(&mut self, agent: &Agent, place: Place, (from, to): (u64, u64), len: u64) -> Fault {
+        let (mut from, mut to) = (from, to);
+        if from > u64::from(u32::MAX) && Self::has_narrow_index(agent) {
+            if from as i64 >= 0 {
+                return self.wrapped_index(agent, place, from);
+            }
+            // Below zero: what wraps is outside of every buffer.
+            (from, to) = (u64::from(from as u32), u64::from(from as u32) + to.saturating_sub(from).max(1));
+        }
         let name = place_name(agent, place);
         let message = match to.saturating_sub(from) {
             1 => format!("element {from} of `{name}` does not exist: it has {len}"),
@@ -101,7 +109,7 @@ impl World<'_> {
 
     pub fn no_such_rank(&mut self, agent: &Agent, rank: u64) -> Fault {
         let ranks = self.machine.ranks;
-        let message = format!("rank {rank} does not exist: there are {ranks}");
+        let message = format!("rank {} does not exist: there are {ranks}", rank as u32);
         let at = agent.event(&self.sites);
         self.find(FindingKind::OutOfBounds, message, at, None);
         Fault

@@ -5,13 +5,15 @@ use super::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
 use super::bulk;
 use super::code::{Insn, Pc, TileReg};
 use super::convert::{cast_scalar, cast_tile};
+use super::diagnose::describe;
+use super::exact;
 use super::finding::FindingKind;
 use super::insns::{CommInsn, TileInsn};
 use super::machine::Bound;
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{Dtype, ParamId};
+use crate::ir::{Dtype, OpId, ParamId};
 
 /// Why an agent stopped running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,22 +102,38 @@ impl World<'_> {
                     }
                 }
                 Flow::Jump(to) => {
-                    agent.pc = to;
-                    // Only jumps can make a run endless.
-                    if self.steps > self.options.max_steps {
-                        return self.too_long(agent);
+                    // Only jumps back can make a run endless.
+                    if self.steps > self.deadline && to <= agent.pc {
+                        return self.too_long(agent, to);
                     }
+                    agent.pc = to;
                 }
                 Flow::Stop(stop) => return stop,
             }
         }
     }
 
-    fn too_long(&mut self, agent: &Agent) -> Stop {
-        let most = self.options.max_steps;
-        let message = format!("the run executed more than {most} instructions: an endless loop?");
-        let at = agent.event(&self.sites);
-        self.find(FindingKind::StepLimit, message, at, None);
+    /// Ends the run in a loop that begins at `head`.
+    fn too_long(&mut self, agent: &Agent, head: Pc) -> Stop {
+        let (at, most) = (agent.event(&self.sites), self.options.max_steps);
+        if self.steps > most {
+            let message = format!("the run executed more than {most} instructions: an endless loop?");
+            self.find(FindingKind::StepLimit, message, at, None);
+            return Stop::Fault;
+        }
+        let (code, kernel) = (agent.role_code(), agent.compiled.kernel());
+        let accesses = (head..=agent.pc).filter(|&pc| matches!(code.code[pc as usize], Insn::Memory(_)));
+        let ops: Vec<OpId> = accesses.map(|pc| code.ops[pc as usize]).collect();
+        let mut does: Vec<String> = ops.iter().map(|&op| describe(kernel, op)).collect();
+        does.dedup();
+        let spin = self.spin_steps();
+        let does = if does.is_empty() { "nothing".into() } else { does.join(" and ") };
+        let message = format!(
+            "a loop does {does} again and again, and in {spin} instructions nobody has stored, sent or received \
+             anything: nothing can end it"
+        );
+        let site = ops.first().map_or(at.site, |op| self.sites[agent.kernel] + op.0);
+        self.find(FindingKind::EndlessSpin, message, Event { site, ..at }, None);
         Stop::Fault
     }
 
@@ -123,6 +141,9 @@ impl World<'_> {
         let at = agent.event(&self.sites);
         let (kind, message) = match trap {
             Trap::DivisionByZero => (FindingKind::DivisionByZero, "integer division by zero"),
+            Trap::DivisionOverflow => {
+                (FindingKind::DivisionOverflow, "the smallest i32 divided by -1 does not fit i32")
+            }
             Trap::ShiftOverflow => {
                 (FindingKind::ShiftOverflow, "a shift count is not below the width of its operand")
             }
@@ -150,6 +171,12 @@ impl World<'_> {
                 agent.set(out, u64::from(index));
             }
             Insn::Binary { op, dtype, out, a, b } => {
+                if dtype == Dtype::U32
+                    && let Some(bits) = exact::exact(op, agent.get(a), agent.get(b))
+                {
+                    agent.set(out, bits);
+                    return Flow::Next;
+                }
                 match scalar_binary(op, dtype, agent.get(a), agent.get(b)) {
                     Ok(bits) => agent.set(out, bits),
                     Err(trap) => return self.trapped(agent, trap),
@@ -163,7 +190,13 @@ impl World<'_> {
                 let pick = if agent.get(cond) != 0 { a } else { b };
                 agent.set(out, agent.get(pick));
             }
-            Insn::Cast { from, to, out, a } => agent.set(out, cast_scalar(from, to, agent.get(a))),
+            Insn::Cast { from: Dtype::I32, to: Dtype::U32, out, a } => {
+                agent.set(out, exact::signed(agent.get(a)));
+            }
+            Insn::Cast { from, to, out, a } => {
+                let bits = if from == Dtype::U32 { agent.get(a) as u32 as u64 } else { agent.get(a) };
+                agent.set(out, cast_scalar(from, to, bits));
+            }
             Insn::Fma { out, a, b, c } => {
                 let [a, b, c] = [a, b, c].map(|r| f32::from_bits(agent.get(r) as u32));
                 agent.set(out, u64::from(a.mul_add(b, c).to_bits()));
@@ -223,7 +256,12 @@ impl Agent {
                 bulk::select(dtype, g.tile(cond), g.tile(a), g.tile(b), out);
             }),
             TileInsn::Cast { from, to, out, a } => {
-                self.with_tile(out, |g, out| cast_tile(from, to, g.tile(a), out));
+                self.with_tile(out, |g, out| {
+                    cast_tile(from, to, g.tile(a), out);
+                    if (from, to) == (Dtype::I32, Dtype::U32) {
+                        exact::note_signed(g.tile(a), out);
+                    }
+                });
             }
             TileInsn::Fma { out, a, b, c } => {
                 self.with_tile(out, |g, out| bulk::fma(g.tile(a), g.tile(b), g.tile(c), out));
@@ -245,7 +283,13 @@ impl Agent {
 }
 
 fn less(dtype: Dtype, a: u64, b: u64) -> bool {
-    if dtype == Dtype::I32 { (a as u32 as i32) < (b as u32 as i32) } else { a < b }
+    match dtype {
+        Dtype::I32 => (a as u32 as i32) < (b as u32 as i32),
+        Dtype::U64 => a < b,
+        Dtype::Bool | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
+            (a as u32) < b as u32
+        }
+    }
 }
 
 /// The loop counter's next value, unless that overflows: then it would not be below the loop's end.
@@ -253,6 +297,8 @@ fn count_up(dtype: Dtype, a: u64, step: u64) -> Option<u64> {
     match dtype {
         Dtype::I32 => (a as u32 as i32).checked_add(step as u32 as i32).map(|v| u64::from(v as u32)),
         Dtype::U64 => a.checked_add(step),
-        _ => (a as u32).checked_add(step as u32).map(u64::from),
+        Dtype::Bool | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
+            (a as u32).checked_add(step as u32).map(u64::from)
+        }
     }
 }

@@ -34,7 +34,7 @@ impl World<'_> {
                     value: agent.get(value) as u32,
                 };
                 self.wait(id, agent, &awaited)
-                    .map(|arrived| arrived && self.received(agent, receipt, awaited.value, epoch, 1))
+                    .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, 1))
             }
             CommInsn::WaitAll(insn) => self.wait_all(id, agent, insn),
             CommInsn::SendPackets(insn) => self.send_packets(agent, insn).map(|()| true),
@@ -66,6 +66,7 @@ impl World<'_> {
     fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
         epoch.map_or(DataEpoch::default(), |e| DataEpoch {
             word: agent.buffer(e.word) as u16 + 1,
+            flag: agent.buffer(e.flag) as u16 + 1,
             epoch: agent.get(e.value) as u32,
         })
     }
@@ -89,6 +90,9 @@ impl World<'_> {
             let counts = &mut self.counts[agent.kernel];
             counts.puts += 1;
             counts.bytes[agent.rank as usize][rank] += elements * size;
+            if parts.is_empty() {
+                continue;
+            }
             for &(a, b) in &parts {
                 let (from, to) = ((base + a as u64) * size, (base + b as u64) * size);
                 self.note_put(agent, place, rank, (from, to), size, data_epoch);
@@ -146,6 +150,7 @@ impl World<'_> {
 
     /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
     pub fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+        self.progress();
         self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].pending.len() > self.options.max_delayed {
@@ -310,7 +315,8 @@ impl World<'_> {
         }
         agent.arrived = 0;
         let flags = (0..count).filter(|&i| chosen(i)).count() as u64;
-        Ok(self.received(agent, receipt, value, epoch, flags))
+        let all = Awaited { flag, index: first, from: 0, value };
+        Ok(self.received(agent, receipt, &all, epoch, flags))
     }
 
     /// Notes a satisfied wait.
@@ -318,15 +324,17 @@ impl World<'_> {
         &mut self,
         agent: &mut Agent,
         receipt: ReceiptId,
-        value: u32,
+        awaited: &Awaited,
         epoch: Option<ParamId>,
         flags: u64,
     ) -> bool {
         let counts = &mut self.counts[agent.kernel];
         counts.waits += 1;
         counts.flags_waited += flags;
+        self.progress();
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
-        agent.receipts[receipt.index()] = DataEpoch { word, epoch: value };
+        let flag = agent.buffer(awaited.flag) as u16 + 1;
+        agent.receipts[receipt.index()] = DataEpoch { word, flag, epoch: awaited.value };
         true
     }
 }

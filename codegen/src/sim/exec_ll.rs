@@ -93,6 +93,7 @@ impl World<'_> {
         let insns::ReadLl { ll, out, index, from, mask, epoch } = *insn;
         let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
         let len = agent.compiled.kernel().params[ll.index()].len;
+        self.check_indices(agent, Place::Param(ll), agent.tile(index), Some(agent.tile(mask)))?;
         let of = |tile| agent.tile(tile).view::<u32>().to_vec();
         let (index, from, mask) = (of(index), of(from), agent.tile(mask).view::<u8>().to_vec());
         let buffer = agent.buffer(ll);
@@ -132,6 +133,7 @@ impl World<'_> {
             out[i] = if mask[i] != 0 { memory[2 * index[i] as usize] } else { 0 };
         }
         self.counts[agent.kernel].waits += 1;
+        self.progress();
         Ok(true)
     }
 

@@ -120,11 +120,7 @@ impl World<'_> {
         size: u64,
         receipt: Option<ReceiptId>,
     ) {
-        if let Place::Param(p) = place
-            && agent.compiled.kernel().params[p.index()].kind == ParamKind::Symmetric
-        {
-            self.settle_own(agent, Spot::Bytes { buffer: agent.buffer(p), from: from * size, to: to * size });
-        }
+        self.settle_place(agent, place, from * size, to * size);
         let event = agent.event(&self.sites);
         let expected = receipt.map_or(DataEpoch::default(), |r| agent.receipts[r.index()]);
         let mut clashes = std::mem::take(&mut self.clashes);
@@ -136,7 +132,19 @@ impl World<'_> {
         self.clashes = clashes;
     }
 
+    /// Makes puts to bytes of symmetric memory visible that are ordered before this access of them; a parameter of
+    /// plain memory may stand for such memory, too.
+    fn settle_place(&mut self, agent: &Agent, place: Place, from: u64, to: u64) {
+        let Place::Param(p) = place else { return };
+        let buffer = agent.buffer(p);
+        if self.machine.buffers[buffer].kind == ParamKind::Symmetric {
+            self.settle_own(agent, Spot::Bytes { buffer, from, to });
+        }
+    }
+
     fn note_write(&mut self, agent: &Agent, place: Place, from: u64, to: u64, size: u64) {
+        self.progress();
+        self.settle_place(agent, place, from * size, to * size);
         let event = agent.event(&self.sites);
         let mut clashes = std::mem::take(&mut self.clashes);
         if let Some(shadow) = &mut self.at_place(agent, place).shadow {
@@ -197,6 +205,7 @@ impl World<'_> {
 
     fn gather(&mut self, agent: &mut Agent, insn: &Gather) -> Result<(), Fault> {
         let Gather { place, dtype, out, index, mask, other, receipt } = *insn;
+        self.check_indices(agent, place, agent.tile(index), Some(agent.tile(mask)))?;
         self.fill_tile(agent, out, |world, agent, out| {
             let size = dtype.bytes() as usize;
             let out = out.fresh_copy::<u8>(agent.tile(other));
@@ -264,8 +273,9 @@ impl World<'_> {
     fn scatter(&mut self, agent: &Agent, insn: &Scatter) -> Result<(), Fault> {
         let Scatter { place, dtype, index, value, mask } = *insn;
         let size = dtype.bytes() as usize;
-        let index = agent.tile(index).view::<u32>();
         let mask = mask.map(|m| agent.tile(m));
+        self.check_indices(agent, place, agent.tile(index), mask)?;
+        let index = agent.tile(index).view::<u32>();
         self.distinct(agent, place, index, mask);
         for (a, b) in contiguous(index, mask) {
             let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
@@ -304,6 +314,7 @@ impl World<'_> {
         mask: &Tile,
         out: &mut Tile,
     ) -> Result<(), Fault> {
+        self.check_indices(agent, place, index, Some(mask))?;
         let (index, mask) = (index.view::<u32>(), mask.view::<u8>());
         let out = out.fresh::<u32>(index.len());
         out.fill(0);
@@ -324,6 +335,12 @@ impl World<'_> {
         let size = on.dtype.bytes() as usize;
         self.bounds(agent, on.place, at, at.saturating_add(1))?;
         let event = agent.event(&self.sites);
+        self.settle_place(agent, on.place, at * size as u64, (at + 1) * size as u64);
+        if let Place::Param(p) = on.place
+            && agent.compiled.kernel().params[p.index()].kind == ParamKind::Counters
+        {
+            self.draws.insert((agent.rank, agent.buffer(p), at), event);
+        }
         let mut clashes = std::mem::take(&mut self.clashes);
         let memory = self.at_place(agent, on.place);
         if let Some(shadow) = &mut memory.shadow {

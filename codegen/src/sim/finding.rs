@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::fmt;
 
 use serde::Serialize;
+use serde::ser::SerializeStruct;
 
 use super::report::Report;
 use crate::ir::Loc;
@@ -42,10 +43,18 @@ pub enum FindingKind {
     Deadlock,
     /// A wait for a block that has no room to run until the waiting blocks finish.
     NotResident,
+    /// A loop that goes round and round, while nobody does anything that could end it.
+    EndlessSpin,
     /// The run executed more instructions than allowed.
     StepLimit,
+    /// A work counter that is not zero at the end of a launch.
+    CounterNotReset,
+    /// An index that was computed in 32 bits and does not fit them.
+    WrappedIndex,
     /// Integer division or remainder by zero.
     DivisionByZero,
+    /// The smallest integer divided by -1.
+    DivisionOverflow,
     /// A shift by at least the operand's width.
     ShiftOverflow,
     /// A host step of the program failed.
@@ -70,8 +79,12 @@ impl FindingKind {
             FindingKind::WrongSender => "wrong-sender",
             FindingKind::Deadlock => "deadlock",
             FindingKind::NotResident => "not-resident",
+            FindingKind::EndlessSpin => "endless-spin",
             FindingKind::StepLimit => "step-limit",
+            FindingKind::CounterNotReset => "counter-not-reset",
+            FindingKind::WrappedIndex => "wrapped-index",
             FindingKind::DivisionByZero => "division-by-zero",
+            FindingKind::DivisionOverflow => "division-overflow",
             FindingKind::ShiftOverflow => "shift-overflow",
             FindingKind::HostFailed => "host-failed",
         }
@@ -89,17 +102,63 @@ impl FindingKind {
             | FindingKind::LostPacket
             | FindingKind::UntakenPacket
             | FindingKind::DoubledSignal
+            | FindingKind::CounterNotReset
             | FindingKind::WrongSender => false,
             FindingKind::OutOfBounds
+            | FindingKind::WrappedIndex
             | FindingKind::EpochConfusion
             | FindingKind::Deadlock
             | FindingKind::NotResident
+            | FindingKind::EndlessSpin
             | FindingKind::StepLimit
             | FindingKind::DivisionByZero
+            | FindingKind::DivisionOverflow
             | FindingKind::ShiftOverflow
             | FindingKind::HostFailed => true,
         }
     }
+
+    /// Where in a row of causes and consequences a kind belongs: a mistake with the protocol shows in what is read, and what is
+    /// read where it is used.
+    const fn stage(self) -> Stage {
+        match self {
+            FindingKind::LostSignal
+            | FindingKind::UnwaitedSignal
+            | FindingKind::LostPacket
+            | FindingKind::UntakenPacket
+            | FindingKind::DoubledSignal
+            | FindingKind::EpochConfusion
+            | FindingKind::WrongSender
+            | FindingKind::CounterNotReset
+            | FindingKind::Deadlock
+            | FindingKind::NotResident
+            | FindingKind::EndlessSpin => Stage::Protocol,
+            FindingKind::DataRace
+            | FindingKind::UninitializedRead
+            | FindingKind::StaleRead
+            | FindingKind::ScatterConflict => Stage::Data,
+            FindingKind::OutOfBounds
+            | FindingKind::WrappedIndex
+            | FindingKind::DivisionByZero
+            | FindingKind::DivisionOverflow
+            | FindingKind::ShiftOverflow
+            | FindingKind::StepLimit => Stage::Use,
+            FindingKind::HostFailed => Stage::Result,
+        }
+    }
+}
+
+/// See [`FindingKind::stage`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum Stage {
+    /// Who waits for whom.
+    Protocol,
+    /// What is read and written.
+    Data,
+    /// What is done with it.
+    Use,
+    /// What comes of it.
+    Result,
 }
 
 impl fmt::Display for FindingKind {
@@ -203,19 +262,25 @@ impl fmt::Display for Finding {
             write!(f, "\n  - {line}")?;
         }
         if self.times > 1 {
-            write!(f, "\n  ({} times)", self.times)?;
+            write!(f, "\n {}", repeated(self.times))?;
         }
         Ok(())
     }
 }
 
-/// Everything that a run found, in order of appearance, with the seed that replays it.
-#[derive(Clone, Debug, Serialize)]
+fn repeated(times: u64) -> String {
+    if times > 1 { format!(" ({times} times)") } else { String::new() }
+}
+
+/// Everything that a run found, with the seed that replays it.
+#[derive(Clone, Debug)]
 pub struct Findings {
     /// The seed of the run.
     pub seed: u64,
-    /// The findings; repeated ones are counted in the first.
+    /// The findings, causes first, in order of appearance; repeated ones are counted in the first.
     pub list: Vec<Finding>,
+    /// How many of them are causes. The others may be what follows from these: it is told by their kinds, not proved.
+    pub causes: usize,
     /// Different findings beyond the limit of [`super::Options::max_findings`].
     pub dropped: u64,
     /// What the run did until it ended.
@@ -223,6 +288,19 @@ pub struct Findings {
 }
 
 impl Findings {
+    pub(super) fn new(seed: u64, found: Collector, report: Report) -> Findings {
+        let Collector { mut list, dropped, .. } = found;
+        list.sort_by_key(|f| f.kind.stage());
+        let first = list.first().map(|f| f.kind.stage());
+        let causes = list.iter().take_while(|f| Some(f.kind.stage()) == first).count();
+        Findings { seed, list, causes, dropped, report }
+    }
+
+    /// What may follow from the causes.
+    pub fn consequences(&self) -> &[Finding] {
+        &self.list[self.causes..]
+    }
+
     /// Whether a finding of this kind is among them.
     pub fn has(&self, kind: FindingKind) -> bool {
         self.list.iter().any(|f| f.kind == kind)
@@ -236,8 +314,14 @@ impl Findings {
 
 impl fmt::Display for Findings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for finding in &self.list {
+        for finding in &self.list[..self.causes] {
             writeln!(f, "{finding}")?;
+        }
+        if !self.consequences().is_empty() {
+            writeln!(f, "what may follow from that:")?;
+        }
+        for Finding { kind, message, at, times, .. } in self.consequences() {
+            writeln!(f, "  - {kind}: {message} ({at}){}", repeated(*times))?;
         }
         if self.dropped > 0 {
             writeln!(f, "and {} more", self.dropped)?;
@@ -247,6 +331,19 @@ impl fmt::Display for Findings {
 }
 
 impl std::error::Error for Findings {}
+
+/// As `list`, the causes, and `consequences`.
+impl Serialize for Findings {
+    fn serialize<S: serde::Serializer>(&self, s: S) -> Result<S::Ok, S::Error> {
+        let mut map = s.serialize_struct("Findings", 5)?;
+        map.serialize_field("seed", &self.seed)?;
+        map.serialize_field("list", &self.list[..self.causes])?;
+        map.serialize_field("consequences", self.consequences())?;
+        map.serialize_field("dropped", &self.dropped)?;
+        map.serialize_field("report", &self.report)?;
+        map.end()
+    }
+}
 
 /// Two findings that differ only in elements, ranks or blocks are one.
 type Key = (FindingKind, Option<Loc>, Option<Loc>, Option<String>);

@@ -122,8 +122,8 @@ impl Flattener<'_> {
 
     /// A put comes before its signal, so the signal's value is known there only if it is of the prologue.
     fn parcel_epoch(&mut self, parcel: ParcelId) -> Option<EpochOf> {
-        let value = *self.facts.signalled.get(&parcel)?;
+        let (flag, value) = *self.facts.signalled.get(&parcel)?;
         let word = *self.facts.epoch_of.get(&value)?;
-        self.facts.prologue.contains(&value).then(|| EpochOf { word, value: self.reg(value) })
+        self.facts.prologue.contains(&value).then(|| EpochOf { word, flag, value: self.reg(value) })
     }
 }

@@ -34,11 +34,22 @@ impl Who<'_> {
     }
 }
 
-/// The epoch that a write belongs to: the value of an epoch word, by the word's buffer. `word` 0 is none.
+/// The epoch that a write belongs to, or that a reader waited for: the value of an epoch word, and where it is signalled.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct DataEpoch {
+    /// Buffer of the epoch word plus one; 0 where there is no epoch.
     pub word: u16,
+    /// Buffer of the flags plus one. Two kernels with epoch words of their own mean the same by the value of a flag.
+    pub flag: u16,
     pub epoch: u32,
+}
+
+impl DataEpoch {
+    /// Whether both count in one way, and not to the same number.
+    fn differs(self, other: DataEpoch) -> bool {
+        let one_count = self.word == other.word || self.flag == other.flag;
+        self.word != 0 && other.word != 0 && one_count && self.epoch != other.epoch
+    }
 }
 
 /// What an access clashes with, for a range of bytes.
@@ -227,10 +238,7 @@ impl Shadow {
                     clash(ClashKind::Unwritten);
                 } else if !who.after(s.write) {
                     clash(ClashKind::Race { with: s.write, was: Action::Write });
-                } else if expected.word != 0
-                    && expected.word == s.data_epoch.word
-                    && expected.epoch != s.data_epoch.epoch
-                {
+                } else if expected.differs(s.data_epoch) {
                     clash(ClashKind::Epoch { written: s.write, epoch: s.data_epoch.epoch });
                 }
                 for e in s.readers.as_slice() {
@@ -427,7 +435,7 @@ mod tests {
                     Step::Access { agent, what, from, len, epoch } => {
                         let event = Event { agent: agent_no(agent), time: times[agent], site: site as u32 };
                         let who = Who { clock: &clocks[agent], event };
-                        let data_epoch = DataEpoch { word: 1, epoch };
+                        let data_epoch = DataEpoch { word: 1, flag: 1, epoch };
                         let mut clashes = vec![];
                         match what {
                             Action::Read => shadow.read(from, from + len, who, data_epoch, &mut clashes),

@@ -9,6 +9,8 @@ use bytemuck::Pod;
 pub(super) struct Tile {
     words: Option<Arc<Vec<u64>>>,
     bytes: usize,
+    /// See [`Tile::exact`].
+    exact: Option<Arc<Vec<u64>>>,
 }
 
 impl Tile {
@@ -23,10 +25,21 @@ impl Tile {
         self.bytes
     }
 
+    /// Of a `U32` tile in which an element has wrapped: all elements as they would be if none had, modulo 2^64.
+    pub fn exact(&self) -> Option<&[u64]> {
+        self.exact.as_ref().map(|e| &e[..])
+    }
+
+    /// See [`Tile::exact`].
+    pub fn set_exact(&mut self, exact: Vec<u64>) {
+        self.exact = Some(Arc::new(exact));
+    }
+
     /// Turns this into a tile of `len` elements that nobody shares and returns them, with unspecified content. The
     /// storage is kept where it can be.
     pub fn fresh<T: Pod>(&mut self, len: usize) -> &mut [T] {
         self.bytes = len * size_of::<T>();
+        self.exact = None;
         let need = self.bytes.div_ceil(8);
         let unique = self.words.as_mut().is_some_and(|w| Arc::get_mut(w).is_some());
         if !unique {

@@ -1,5 +1,6 @@
 //! A run: streams, launches, blocks, and the loop that lets them act.
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use super::agent::{Agent, AgentId, BlockId};
@@ -57,6 +58,14 @@ impl Launch {
         self.begun[at].1
     }
 
+    /// The buffers that its parameters stand for, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = Option<usize>> + '_ {
+        self.params.iter().map(|p| match *p {
+            Bound::Buffer(b) => Some(b),
+            Bound::Scalar(_) => None,
+        })
+    }
+
     /// Whether a parameter stands for the buffer.
     pub fn is_bound(&self, param: ParamId, buffer: usize) -> bool {
         matches!(self.params[param.index()], Bound::Buffer(b) if b == buffer)
@@ -104,10 +113,20 @@ pub(super) struct World<'m> {
     pub found: Collector,
     pub counts: Vec<Counts>,
     pub steps: u64,
+    /// When the run is given up, in steps, unless somebody makes progress.
+    pub deadline: u64,
+    /// The last updates of work counters, by rank, buffer and element.
+    pub draws: HashMap<(u32, usize, u64), Event>,
     max_resident: u32,
     /// Scratch of the accesses.
     pub clashes: Vec<Clash>,
 }
+
+/// How many instructions all agents together execute at most before one of them stores, sends or receives something: beyond
+/// that, a loop is endless. It takes a second or two.
+pub(super) const SPIN_STEPS: u64 = 8_000_000;
+/// How many more for each agent that there is.
+const SPIN_STEPS_EACH: u64 = 1 << 15;
 
 /// Site of what hosts do.
 pub(super) const HOST_SITE: u32 = u32::MAX >> 1;
@@ -151,6 +170,8 @@ impl<'m> World<'m> {
             found: Collector::new(options.max_findings),
             counts: machine.kernels.iter().map(|_| Counts::new(ranks)).collect(),
             steps: 0,
+            deadline: SPIN_STEPS.min(options.max_steps),
+            draws: HashMap::new(),
             max_resident: 0,
             clashes: vec![],
         };
@@ -207,8 +228,7 @@ impl<'m> World<'m> {
             }
             return Ok(Outcome { report, memory: memory::Memory::new(self.memory, &self.machine.buffers) });
         }
-        let Collector { list, dropped, .. } = self.found;
-        Err(Box::new(Findings { seed: self.options.seed, list, dropped, report }))
+        Err(Box::new(Findings::new(self.options.seed, self.found, report)))
     }
 
     fn report(&self) -> Report {
@@ -249,7 +269,18 @@ impl<'m> World<'m> {
         self.end_step(rank);
     }
 
+    /// Somebody has done something that others may have waited for.
+    pub fn progress(&mut self) {
+        self.deadline = (self.steps + self.spin_steps()).min(self.options.max_steps);
+    }
+
+    /// See [`SPIN_STEPS`].
+    pub fn spin_steps(&self) -> u64 {
+        SPIN_STEPS + SPIN_STEPS_EACH * self.agents.len() as u64
+    }
+
     fn end_step(&mut self, rank: u32) {
+        self.progress();
         self.streams[rank as usize].step += 1;
         self.stream_ready(rank);
     }
@@ -343,6 +374,7 @@ impl<'m> World<'m> {
     }
 
     fn end_launch(&mut self, rank: u32) {
+        self.check_counters(rank);
         let Some(launch) = self.streams[rank as usize].launch.take() else { return };
         let stream = &mut self.streams[rank as usize];
         stream.clock.join(&launch.end);
@@ -428,6 +460,7 @@ impl<'m> World<'m> {
     }
 
     fn end_block(&mut self, id: AgentId, agent: &mut Agent) {
+        self.progress();
         self.free_agents.push(id);
         self.blocks[agent.block as usize] = None;
         self.free_blocks.push(agent.block);

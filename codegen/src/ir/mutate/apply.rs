@@ -6,7 +6,7 @@ use super::super::analysis::{Def, DefUse, Tree};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
-use super::{Condition, MutateError, Mutation, Operand, Site, Slot};
+use super::{Change, Condition, MutateError, Mutation, Operand, Site, Slot};
 
 pub(super) fn apply(kernel: &mut Kernel, mutation: &Mutation) -> Result<(), MutateError> {
     match mutation {
@@ -27,6 +27,7 @@ pub(super) fn apply(kernel: &mut Kernel, mutation: &Mutation) -> Result<(), Muta
         }),
         Mutation::ReplaceValue { name, nth, with } => replace_value(kernel, name, *nth, with),
         Mutation::Guard { site, when, whole_parcel } => guard(kernel, site, when, *whole_parcel),
+        Mutation::At { op, operand, change } => at(kernel, *op, *operand, *change),
         Mutation::KeepEpoch(word) => keep_epoch(kernel, word),
     }
 }
@@ -45,32 +46,46 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 }
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
-    match &mut kernel.ops[op.index()].kind {
-        OpKind::Comm(CommOp::Signal(Signal { order, .. })) => *order = SignalOrder::Relaxed,
-        other => return Err(MutateError::NoParcel { op: other.name() }),
+    let kind = &mut kernel.ops[op.index()].kind;
+    if let OpKind::Comm(CommOp::Signal(signal)) = kind {
+        signal.order = SignalOrder::Relaxed;
+        return Ok(());
     }
-    Ok(())
+    Err(MutateError::NoParcel { op: kind.name() })
 }
 
 fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), MutateError> {
     let old = operand::get(kernel, op, slot)?;
-    let ty = kernel.ty(old);
-    let (way, size) = if by < 0 { (BinaryOp::Sub, by.saturating_neg()) } else { (BinaryOp::Add, by) };
-    let by = number_value(kernel, op, ty, size)?;
-    let new = define_before(kernel, op, ty, |out| ValueOp::Binary { out, op: way, a: old, b: by });
+    let new = moved(kernel, op, old, by)?;
     operand::set(kernel, op, slot, new);
     Ok(())
 }
 
+/// A value with a number added to it, right before an operation.
+fn moved(kernel: &mut Kernel, op: OpId, old: ValueId, by: i64) -> Result<ValueId, MutateError> {
+    let ty = kernel.ty(old);
+    let (way, size) = if by < 0 { (BinaryOp::Sub, by.saturating_neg()) } else { (BinaryOp::Add, by) };
+    let by = number_value(kernel, op, ty, size)?;
+    Ok(define_before(kernel, op, ty, |out| ValueOp::Binary { out, op: way, a: old, b: by }))
+}
+
+fn at(kernel: &mut Kernel, op: OpId, operand: usize, change: Change) -> Result<(), MutateError> {
+    let kind = &kernel.op(op).kind;
+    let operands = kind.operands();
+    let Some(&old) = operands.get(operand) else {
+        return Err(MutateError::NoOperand { op: kind.name(), count: operands.len() });
+    };
+    let new = match change {
+        Change::By(by) => moved(kernel, op, old, by)?,
+        Change::To(number) => number_value(kernel, op, kernel.ty(old), number)?,
+    };
+    *kernel.ops[op.index()].kind.operands_mut()[operand] = new;
+    Ok(())
+}
+
 fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
-    match &kernel.op(op).kind {
-        OpKind::Comm(
-            CommOp::Put(Put { parcel, .. })
-            | CommOp::BulkCopy(BulkCopy { parcel, .. })
-            | CommOp::Signal(Signal { parcel, .. }),
-        ) => Ok(*parcel),
-        other => Err(MutateError::NoParcel { op: other.name() }),
-    }
+    let kind = &kernel.op(op).kind;
+    kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
 /// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
@@ -83,12 +98,7 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| match kernel.op(o).kind {
-        OpKind::Comm(CommOp::Put(Put { parcel: p, .. }) | CommOp::BulkCopy(BulkCopy { parcel: p, .. })) => {
-            p == parcel
-        }
-        _ => false,
-    };
+    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
     let first_put = tree
         .in_order()
         .iter()
@@ -152,12 +162,8 @@ fn replace_value(
     let mut found = vec![];
     for &id in tree.in_order() {
         let kind = &kernel.op(id).kind;
-        let counter = match kind {
-            OpKind::Control(ControlOp::For { var, .. }) => Some(*var),
-            _ => None,
-        };
         let named = |v: &ValueId| kernel.values[v.index()].name.as_deref() == Some(name);
-        found.extend(kind.outs().into_iter().chain(counter).filter(named));
+        found.extend(kind.outs().into_iter().chain(kind.counter()).filter(named));
     }
     if found.is_empty() {
         return Err(MutateError::NoSuchValue { name: name.into() });

@@ -48,7 +48,7 @@ fn the_exchange_is_clean() {
 
 #[test]
 fn missing_release_and_flag_before_data() {
-    planted(&Mutation::Relax(flag_signal()), &[DataRace, UninitializedRead]);
+    planted(&Mutation::Relax(flag_signal()), &[DataRace, UninitializedRead, LostSignal]);
     planted(&Mutation::SignalFirst(flag_signal()), &[DataRace, UninitializedRead]);
 }
 
@@ -66,7 +66,7 @@ fn wrong_epoch_slot_count_and_rank() {
 
 #[test]
 fn missing_operations() {
-    planted(&Mutation::Drop(flag_wait()), &[DataRace, UninitializedRead]);
+    planted(&Mutation::Drop(flag_wait()), &[LostSignal, UnwaitedSignal]);
     planted(&Mutation::Drop(flag_signal()), &[Deadlock]);
     planted(&Mutation::Drop(Site::put("exchange", "inbox")), &[UninitializedRead, StaleRead]);
     let when = Condition::new("me", CompareOp::Ne, 2);

@@ -73,6 +73,7 @@ impl Check<'_, '_, '_> {
             OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 self.target(*target);
                 self.elements(Place::Param(*packets), *index, self.count(*value));
+                self.whole_packets(*packets, *index);
             }
             OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
                 self.target(*target);
@@ -85,6 +86,7 @@ impl Check<'_, '_, '_> {
                 for t in tiles {
                     self.rank(t.from);
                     self.elements(Place::Param(*packets), t.index, self.count(t.out));
+                    self.whole_packets(*packets, t.index);
                 }
             }
             OpKind::Control(ControlOp::For { step, .. }) => {
@@ -133,7 +135,18 @@ impl Check<'_, '_, '_> {
             BinaryOp::Shl | BinaryOp::Shr if by < 0 || by >= i128::from(dtype.bytes()) * 8 => {
                 Problem::ShiftTooFar { dtype, by }
             }
-            _ => return,
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::Min
+            | BinaryOp::Max
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr => return,
         };
         self.report.add(self.loc, problem);
     }
@@ -146,6 +159,16 @@ impl Check<'_, '_, '_> {
         if first + count > len.into() {
             let (op, buffer) = (self.name, self.report.place_name(place));
             self.report.add(self.loc, Problem::OutOfBounds { op, buffer, first, end: first + count, len });
+        }
+    }
+
+    fn whole_packets(&mut self, packets: ParamId, index: ValueId) {
+        let param = self.report.param(packets);
+        let packet = PACKET_BYTES / param.dtype.bytes();
+        if self.facts.multiple_of(index) < packet.into() {
+            let (op, buffer) = (self.name, param.name.clone());
+            let value = self.report.names.value(index);
+            self.report.add(self.loc, Problem::PacketIndex { op, buffer, value, packet });
         }
     }
 

@@ -76,9 +76,14 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Packets => {
+        ParamKind::Local | ParamKind::Symmetric => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
+        // Floats survive that a packet never looks empty, also as words.
+        ParamKind::Packets => (
+            p.dtype.is_float() || p.dtype == Dtype::U32,
+            "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
+        ),
         ParamKind::Ll => (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32"),
         ParamKind::Flags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
@@ -121,11 +126,8 @@ fn tiles(report: &mut Report<'_>) {
     let k = report.kernel;
     let mut place = vec![k.loc; k.values.len()];
     report.each_op(&mut |_, op| {
-        for v in op.kind.outs() {
+        for v in op.kind.outs().into_iter().chain(op.kind.counter()) {
             place[v.index()] = op.loc;
-        }
-        if let OpKind::Control(ControlOp::For { var, .. }) = op.kind {
-            place[var.index()] = op.loc;
         }
     });
     let limit = MAX_TILE;

@@ -147,6 +147,11 @@ pub enum Problem {
         "`{op}` indexes `{buffer}` of {len} elements with u32 {value}, which cannot reach all; use `.to_u64()`"
     )]
     NarrowIndex { op: &'static str, buffer: String, len: u64, value: String },
+    #[error(
+        "`{op}`: index {value} of packet buffer `{buffer}` is not known to be a multiple of {packet} elements, the size of a \
+         packet; compute it as a multiple of that"
+    )]
+    PacketIndex { op: &'static str, buffer: String, value: String, packet: u32 },
     #[error("shift of {dtype} by {by}")]
     ShiftTooFar { dtype: Dtype, by: i128 },
     #[error("`{op}` by zero")]

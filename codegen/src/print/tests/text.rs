@@ -175,13 +175,13 @@ fn emission_is_a_function_of_its_input() {
 #[test]
 fn buffers_that_are_used_have_a_size() {
     let k = kernel(|p| {
-        let (words, packets) = (p.arg::<Ll<u32>>("words", 4), p.arg::<Packets<u32>>("packets", 8));
+        let (words, packets) = (p.arg::<Ll<u32>>("words", 4), p.arg::<Packets<f32>>("packets", 8));
         p.arg::<Ll<u32>>("unused", 4);
         let epoch = p.arg::<EpochWord>("epoch", 1).begin();
         role("main", 1, |_| {
             words.send(Peers::all(), 0, arange(4), epoch);
             let from = words.load(0, 4, 1, epoch);
-            packets.send(Peers::all(), 0, splat(from.sum(), 4));
+            packets.send(Peers::all(), 0, splat(from.sum().to_f32(), 4));
             packets.take(0, 4, 1);
         });
     });

@@ -2,6 +2,7 @@
 
 mod build;
 mod clean;
+mod contracts;
 mod mistakes;
 mod misuse;
 mod ops;

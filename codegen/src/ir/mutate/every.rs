@@ -1,0 +1,204 @@
+//! All bugs of one change that a kernel can have: what a mutation run plants, one at a time.
+
+use std::collections::HashMap;
+use std::fmt;
+
+use super::super::analysis::{Def, DefUse, Tree};
+use super::super::*;
+use super::site::subject;
+use super::{Access, Change, Mutation, Operand, Site, Slot};
+
+/// A bug, and where it is planted.
+#[derive(Clone, Debug)]
+pub struct Mutant {
+    /// The author's line.
+    pub loc: Loc,
+    /// The role; none for what stands before the roles.
+    pub role: Option<String>,
+    /// The operation: `signal of row_flag`.
+    pub op: String,
+    /// What is done to it: `index + 1`.
+    pub change: String,
+    /// The same for [`mutate`](super::mutate).
+    pub mutation: Mutation,
+}
+
+impl fmt::Display for Mutant {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let role = self.role.as_deref().unwrap_or("before the roles");
+        write!(f, "{}, {role}, {}: {}", self.loc, self.op, self.change)
+    }
+}
+
+/// Every signal, wait, sending and taking of a kernel left out or sent elsewhere; every release relaxed and put first; every
+/// index, epoch, awaited rank, count, integer that is stored or sent, and end of a loop off by one, both ways; every use of a
+/// parity fixed; every epoch word kept.
+pub fn every(kernel: &Kernel) -> Vec<Mutant> {
+    let tree = Tree::of(kernel);
+    let uses = DefUse::of(kernel, &tree);
+    let mut all = Every { kernel, tree: &tree, uses, list: vec![], seen: HashMap::new() };
+    tree.in_order().iter().for_each(|&id| all.operation(id));
+    all.list
+}
+
+struct Every<'k> {
+    kernel: &'k Kernel,
+    tree: &'k Tree,
+    uses: DefUse,
+    list: Vec<Mutant>,
+    /// How many operations of an address there were so far.
+    seen: HashMap<(String, String, String), usize>,
+}
+
+impl Every<'_> {
+    fn role(&self, id: OpId) -> Option<String> {
+        self.tree.position(id).and_then(|p| p.role).map(|r| self.kernel.roles[r].name.clone())
+    }
+
+    fn operation(&mut self, id: OpId) {
+        let role = self.role(id);
+        let kind = &self.kernel.op(id).kind;
+        let subject = subject(self.kernel, kind);
+        if let (Some((access, buffer)), Some(role)) = (subject, &role) {
+            let seen = self.seen.entry((role.clone(), access.to_string(), buffer.into())).or_default();
+            let site = Site::new(role, access, buffer).nth(*seen);
+            *seen += 1;
+            self.whole(id, &site);
+        }
+        for (operand, what, step) in self.operands(kind) {
+            for by in [step, -step] {
+                let change = format!("{what} {} {step}", if by < 0 { '-' } else { '+' });
+                let mutation = Mutation::At { op: id, operand, change: Change::By(by) };
+                self.add(id, change, mutation);
+            }
+        }
+        if let OpKind::Value(ValueOp::Epoch { word, .. }) = kind {
+            let word = self.kernel.params[word.index()].name.clone();
+            self.add(id, "the word is kept".into(), Mutation::KeepEpoch(word));
+        }
+        if let OpKind::Value(ValueOp::Binary { out, op: BinaryOp::And, a, b }) = kind
+            && self.is_parity(*a, *b)
+        {
+            self.parity(*out);
+        }
+    }
+
+    /// What is done to a whole operation.
+    fn whole(&mut self, id: OpId, site: &Site) {
+        let can_go = self.kernel.op(id).kind.outs().is_empty();
+        let mut add = |change: &str, mutation| self.add(id, change.into(), mutation);
+        if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait) && can_go {
+            add("left out", Mutation::Drop(site.clone()));
+        }
+        if site.access == Access::Signal {
+            add("relaxed", Mutation::Relax(site.clone()));
+            add("before its puts", Mutation::SignalFirst(site.clone()));
+        }
+        if matches!(site.access, Access::Signal | Access::Put | Access::Send) {
+            // Rank 0, also as a mask.
+            let mask = matches!(self.target(id), Some(Target::Mask(_)));
+            let with = Operand::Number(mask.into());
+            let to_0 = Mutation::Replace { site: site.clone(), slot: Slot::Target, with };
+            self.add(id, "to rank 0".into(), to_0);
+        }
+    }
+
+    fn target(&self, id: OpId) -> Option<Target> {
+        let kind = &self.kernel.op(id).kind;
+        let of_parcel = kind.member().map(|(parcel, _)| self.kernel.parcels[parcel.index()].target);
+        let OpKind::Comm(op) = kind else { return None };
+        match op {
+            CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
+                Some(*target)
+            }
+            CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::WaitAll(_)
+            | CommOp::TakePackets(_)
+            | CommOp::ReadLl(_) => of_parcel,
+        }
+    }
+
+    /// Numbers of the operands to change, with what they are, and by how much: packets begin at whole packets.
+    fn operands(&self, kind: &OpKind) -> Vec<(usize, &'static str, i64)> {
+        let packet = |p: &ParamId| i64::from(PACKET_BYTES / self.kernel.params[p.index()].dtype.bytes());
+        let counts = |v: &ValueId| self.kernel.ty(*v).dtype.is_int() && !self.kernel.ty(*v).is_tile();
+        let (index, from) = ((0, "index", 1), (1, "awaited rank", 1));
+        match kind {
+            OpKind::Memory(MemoryOp::Store { value, .. } | MemoryOp::Atomic { value, .. })
+            | OpKind::Comm(CommOp::Put(Put { value, .. }))
+                if counts(value) =>
+            {
+                vec![index, (1, "value", 1)]
+            }
+            OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
+            OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
+            OpKind::Comm(CommOp::Signal(_)) => vec![index, (1, "epoch", 1)],
+            OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
+            OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
+                vec![(0, "index", packet(packets))]
+            }
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
+                let of_tile =
+                    |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
+                (0..tiles.len()).flat_map(of_tile).collect()
+            }
+            OpKind::Comm(CommOp::SendLl(_)) => vec![index, (1, "value", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::ReadLl(_)) => vec![index, from, (3, "epoch", 1)],
+            OpKind::Control(ControlOp::For { .. }) => vec![(1, "end", 1)],
+            // Whether a number that is drawn is one of the loop's.
+            OpKind::Value(ValueOp::Compare { op: CompareOp::Ge, a, .. }) if self.is_drawn(*a) => {
+                vec![(1, "count", 1)]
+            }
+            OpKind::Value(_) | OpKind::Control(_) => vec![],
+        }
+    }
+
+    fn defining(&self, v: ValueId) -> Option<&OpKind> {
+        match self.uses.def(v) {
+            Def::Op(op) => Some(&self.kernel.op(op).kind),
+            Def::Nothing | Def::Counter(_) => None,
+        }
+    }
+
+    fn is_drawn(&self, v: ValueId) -> bool {
+        match self.defining(v) {
+            Some(OpKind::Memory(MemoryOp::Atomic { place: Place::Param(p), .. })) => {
+                self.kernel.params[p.index()].kind == ParamKind::Counters
+            }
+            _ => false,
+        }
+    }
+
+    fn is_parity(&self, a: ValueId, b: ValueId) -> bool {
+        let one = OpKind::Value(ValueOp::Const { out: b, value: Const::U32(1) });
+        self.defining(b) == Some(&one)
+            && matches!(self.defining(a), Some(OpKind::Value(ValueOp::Epoch { .. })))
+    }
+
+    /// Each use of a parity, fixed.
+    fn parity(&mut self, parity: ValueId) {
+        for op in self.uses.uses(parity).to_vec() {
+            let operands = self.kernel.op(op).kind.operands();
+            for operand in (0..operands.len()).filter(|&i| operands[i] == parity) {
+                for fixed in [0, 1] {
+                    let mutation = Mutation::At { op, operand, change: Change::To(fixed) };
+                    self.add(op, format!("parity {fixed}"), mutation);
+                }
+            }
+        }
+    }
+
+    fn add(&mut self, id: OpId, change: String, mutation: Mutation) {
+        let role = self.role(id);
+        let op = self.kernel.op(id);
+        let op_text = match subject(self.kernel, &op.kind) {
+            Some((_, buffer)) => format!("{} of {buffer}", op.kind.name()),
+            None => op.kind.name().into(),
+        };
+        self.list.push(Mutant { loc: op.loc, role, op: op_text, change, mutation });
+    }
+}

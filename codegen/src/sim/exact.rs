@@ -1,0 +1,161 @@
+//! Indices computed in 32 bits, exactly: what wraps is found where it is used as an index.
+//!
+//! A scalar register has 64 bits. Sums, differences and products of `U32` scalars keep all of them there, and the value of such
+//! a register is its low half, which is all that other operations look at. An access looks at the whole: where that does not
+//! fit 32 bits, the index has wrapped. A difference that is below zero for a while does no harm, and neither does a hash that is
+//! cut to size: remainders, bitwise operations and shifts to the right start from the value again.
+//!
+//! Tiles keep such numbers beside their elements, and only if an element has wrapped.
+
+use super::agent::Agent;
+use super::exec_memory::{Fault, place_name};
+use super::finding::FindingKind;
+use super::value::Tile;
+use super::world::World;
+use crate::ir::{BinaryOp, CommOp, Dtype, MemoryOp, OpKind, Place, TakePackets, ValueId};
+
+/// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
+#[inline(always)]
+pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
+    match op {
+        BinaryOp::Add => Some(a.wrapping_add(b)),
+        BinaryOp::Sub => Some(a.wrapping_sub(b)),
+        BinaryOp::Mul => Some(a.wrapping_mul(b)),
+        BinaryOp::Shl if b < 32 => Some(a << b),
+        BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Min
+        | BinaryOp::Max
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shl
+        | BinaryOp::Shr => None,
+    }
+}
+
+const fn fits(exact: u64) -> bool {
+    exact >> 32 == 0
+}
+
+/// Notes what elements of a `U32` tile would be if they had not wrapped.
+pub(super) fn note_binary(op: BinaryOp, a: &Tile, b: &Tile, out: &mut Tile) {
+    let (x, y) = (Lanes::of(a), Lanes::of(b));
+    let lanes = || (0..a.view::<u32>().len()).filter_map(|i| exact(op, x.at(i), y.at(i)));
+    if !lanes().all(fits) {
+        out.set_exact(lanes().collect());
+    }
+}
+
+/// The same of a tile that is full of one number.
+pub(super) fn note_splat(bits: u64, len: usize, out: &mut Tile) {
+    if !fits(bits) {
+        out.set_exact(vec![bits; len]);
+    }
+}
+
+/// The same of a choice.
+pub(super) fn note_select(cond: &Tile, a: &Tile, b: &Tile, out: &mut Tile) {
+    if a.exact().is_some() || b.exact().is_some() {
+        let (x, y) = (Lanes::of(a), Lanes::of(b));
+        let pick = |(i, &c): (usize, &u8)| if c != 0 { x.at(i) } else { y.at(i) };
+        out.set_exact(cond.view::<u8>().iter().enumerate().map(pick).collect());
+    }
+}
+
+/// The same of signed numbers that are taken as unsigned ones: a sum with such an offset does not wrap.
+pub(super) fn note_signed(a: &Tile, out: &mut Tile) {
+    let signed = a.view::<i32>();
+    if signed.iter().any(|&v| v < 0) {
+        out.set_exact(signed.iter().map(|&v| i64::from(v) as u64).collect());
+    }
+}
+
+/// A signed scalar that is taken as an unsigned one.
+pub(super) const fn signed(bits: u64) -> u64 {
+    bits as u32 as i32 as i64 as u64
+}
+
+/// Exact elements of a `U32` tile.
+struct Lanes<'t> {
+    values: &'t [u32],
+    exact: Option<&'t [u64]>,
+}
+
+impl Lanes<'_> {
+    fn of(tile: &Tile) -> Lanes<'_> {
+        Lanes { values: tile.view(), exact: tile.exact() }
+    }
+
+    fn at(&self, i: usize) -> u64 {
+        self.exact.map_or_else(|| self.values[i].into(), |e| e[i])
+    }
+}
+
+impl World<'_> {
+    /// Indices of a tile, where the mask holds, must not have wrapped.
+    pub fn check_indices(
+        &mut self,
+        agent: &Agent,
+        place: Place,
+        index: &Tile,
+        mask: Option<&Tile>,
+    ) -> Result<(), Fault> {
+        let Some(exact) = index.exact() else { return Ok(()) };
+        let chosen = |i: &usize| mask.is_none_or(|m| m.view::<u8>()[*i] != 0);
+        // What is below zero is outside of every buffer, too, and told so.
+        let wrapped = |i: &usize| !fits(exact[*i]) && exact[*i] as i64 >= 0;
+        match (0..exact.len()).filter(chosen).find(wrapped) {
+            Some(i) => Err(self.wrapped_index(agent, place, exact[i])),
+            None => Ok(()),
+        }
+    }
+
+    /// An index outside of a buffer that did not fit 32 bits.
+    pub fn wrapped_index(&mut self, agent: &Agent, place: Place, exact: u64) -> Fault {
+        let name = place_name(agent, place);
+        let value = exact as u32;
+        let message = format!(
+            "the index of `{name}` is computed in 32 bits and comes to {exact}, which wraps to {value}: compute it in 64 bits, \
+             with `.to_u64()` before the multiplication"
+        );
+        let at = agent.event(&self.sites);
+        let elements = (u64::from(value), u64::from(value) + 1);
+        self.find_at(FindingKind::WrappedIndex, message, at, None, &name, elements);
+        Fault
+    }
+
+    /// Whether the index of what an agent does now is a `U32` scalar.
+    pub fn has_narrow_index(agent: &Agent) -> bool {
+        let kernel = agent.compiled.kernel();
+        let op = agent.role_code().ops[agent.pc as usize];
+        index_of(&kernel.op(op).kind).is_some_and(|v| kernel.ty(v).dtype == Dtype::U32)
+    }
+}
+
+/// The scalar that says which element an operation accesses first.
+fn index_of(kind: &OpKind) -> Option<ValueId> {
+    match kind {
+        OpKind::Memory(
+            MemoryOp::Load { index, .. }
+            | MemoryOp::LoadMasked { index, .. }
+            | MemoryOp::Store { index, .. }
+            | MemoryOp::Atomic { index, .. },
+        ) => Some(*index),
+        OpKind::Comm(op) => match op {
+            CommOp::Put(op) => Some(op.index),
+            CommOp::BulkCopy(op) => Some(op.index),
+            CommOp::Signal(op) => Some(op.index),
+            CommOp::Wait(op) => Some(op.index),
+            CommOp::WaitAll(op) => Some(op.index),
+            CommOp::SendPackets(op) => Some(op.index),
+            CommOp::SendLl(op) => Some(op.index),
+            CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),
+            CommOp::ReadLl(_) => None,
+        },
+        // Their indices are tiles.
+        OpKind::Memory(MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } | MemoryOp::Tally { .. })
+        | OpKind::Value(_)
+        | OpKind::Control(_) => None,
+    }
+}

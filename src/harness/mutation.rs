@@ -1,0 +1,125 @@
+//! Mutation runs: how many of the bugs that a kernel could have the checks find. Each bug of one change is planted into the
+//! kernels of a problem, by itself, and schedules are explored as `check` does.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
+use peerwarp_codegen::ir::{Kernel, Planted, verify};
+use peerwarp_codegen::sim::Options;
+use rayon::prelude::*;
+
+use super::check::{Exploration, schedule};
+use super::session::SimSession;
+use super::workload::{Inputs, Suite, WorkloadError};
+
+/// A bug that nothing found.
+#[derive(Clone, Debug)]
+pub struct Survivor {
+    /// The kernel.
+    pub kernel: String,
+    /// The bug.
+    pub mutant: Mutant,
+}
+
+/// What a mutation run showed.
+#[derive(Clone, Debug, Default)]
+pub struct MutationRun {
+    /// How many bugs were planted.
+    pub planted: usize,
+    /// How many were found first by what: `refused` by the verifier, a kind of finding, or a wrong `result`.
+    pub found: BTreeMap<String, usize>,
+    /// Those that nothing found, in the order of the kernels' operations.
+    pub survivors: Vec<Survivor>,
+}
+
+impl MutationRun {
+    /// The share that was found.
+    pub fn share(&self) -> f64 {
+        (self.planted - self.survivors.len()) as f64 / self.planted.max(1) as f64
+    }
+
+    /// Adds what another run showed.
+    pub fn merge(&mut self, other: MutationRun) {
+        self.planted += other.planted;
+        for (kind, times) in other.found {
+            *self.found.entry(kind).or_default() += times;
+        }
+        self.survivors.extend(other.survivors);
+    }
+}
+
+/// Plants every `nth` bug into the kernels of variants, on all cores.
+///
+/// # Errors
+/// The variants do not go together, the inputs are not for them, or something is wrong with the kernels as they are.
+pub fn plant_each(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    nth: usize,
+) -> Result<MutationRun, WorkloadError> {
+    let explorer = Explorer { suite, variants, exploration };
+    let mut kernels: Vec<Kernel> = vec![];
+    let clean =
+        explorer.session(exploration.inputs.seed, &mut |kernel| kernels.push(Kernel::clone(kernel)))?;
+    let ran =
+        clean.run(&schedule(exploration.inputs.seed)).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+    // A loop that counts to 2^32 is found by how long it takes.
+    let max_steps = 20 * ran.report.steps + 100_000;
+    let bugs: Vec<(usize, Mutant)> =
+        kernels.iter().enumerate().flat_map(|(n, k)| every(k).into_iter().map(move |m| (n, m))).collect();
+    let outcome = |(n, mutant): (usize, Mutant)| {
+        // Some changes are none: a signal without puts cannot go before them.
+        let Ok(planted) = mutate(&kernels[n], &mutant.mutation) else { return Ok(MutationRun::default()) };
+        let mut run = MutationRun { planted: 1, ..MutationRun::default() };
+        match explorer.finds(n, &planted, max_steps)? {
+            Some(kind) => drop(run.found.insert(kind, 1)),
+            None => run.survivors.push(Survivor { kernel: kernels[n].name.clone(), mutant }),
+        }
+        Ok(run)
+    };
+    let all: Result<Vec<MutationRun>, WorkloadError> =
+        bugs.into_par_iter().step_by(nth.max(1)).map(outcome).collect();
+    Ok(all?.into_iter().fold(MutationRun::default(), |mut sum, run| {
+        sum.merge(run);
+        sum
+    }))
+}
+
+struct Explorer<'a> {
+    suite: &'a dyn Suite,
+    variants: &'a [Variant],
+    exploration: &'a Exploration,
+}
+
+impl Explorer<'_> {
+    fn session(&self, seed: u64, plant: &mut dyn FnMut(&mut Planted)) -> Result<SimSession, WorkloadError> {
+        let inputs = Inputs { seed, ..self.exploration.inputs.clone() };
+        SimSession::planted(Arc::from(self.suite.problem(self.variants, &inputs)?), plant)
+    }
+
+    /// What finds a bug in the `n`-th kernel first.
+    fn finds(&self, n: usize, planted: &Planted, max_steps: u64) -> Result<Option<String>, WorkloadError> {
+        if verify(Kernel::clone(planted)).is_err() {
+            return Ok(Some("refused".into()));
+        }
+        let first = self.exploration.inputs.seed;
+        for seed in first..first + self.exploration.seeds {
+            let mut at = 0;
+            let session = self.session(seed, &mut |kernel| {
+                if at == n {
+                    *kernel = planted.clone();
+                }
+                at += 1;
+            })?;
+            match session.run(&Options { max_steps, ..schedule(seed) }) {
+                Err(findings) => return Ok(Some(findings.list[0].kind.name().into())),
+                Ok(ran) if !ran.verdict.ok() => return Ok(Some("result".into())),
+                Ok(_) => {}
+            }
+        }
+        Ok(None)
+    }
+}
