@@ -7,6 +7,8 @@ mod broadcast;
 use std::sync::Arc;
 
 use broadcast::{RANKS, ROW, ROWS, broadcast};
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Access, Mutation, Operand, Site, Slot, mutate};
 use peerwarp_codegen::ir::{Kernel, Planted};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, HostMemory, Machine, Options};
@@ -88,9 +90,11 @@ fn a_counter_that_is_not_put_back_leaves_rows_of_the_next_launch() {
     let keep =
         |role| Mutation::Replace { site: draws(role, true), slot: Slot::Value, with: Operand::Number(-1) };
     let sender = mutate(&broadcast(32), &keep("send")).unwrap();
-    assert_eq!(found(&sender, ROWS), [FindingKind::Deadlock]);
+    assert_eq!(found(&sender, ROWS), [FindingKind::Deadlock, FindingKind::CounterNotReset]);
     let receiver = mutate(&broadcast(32), &keep("recv")).unwrap();
-    assert!(found(&receiver, ROWS).contains(&FindingKind::HostFailed));
+    let receiver = found(&receiver, ROWS);
+    assert!(receiver.contains(&FindingKind::HostFailed), "{receiver:?}");
+    assert!(receiver.contains(&FindingKind::CounterNotReset), "{receiver:?}");
 }
 
 #[test]
@@ -103,4 +107,68 @@ fn numbers_that_are_passed_over_are_found() {
 fn groups_that_share_a_counter_of_another_loop_are_found() {
     let other = Mutation::Replace { site: draws("recv", false), slot: Slot::Index, with: Operand::Number(0) };
     assert!(!found(&mutate(&broadcast(32), &other).unwrap(), ROWS).is_empty());
+}
+
+/// What tracing says of loops over one counter or two.
+fn refused(body: fn(Counters, Ptr<u32>)) -> TraceError {
+    let traced = trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| body(p.arg("next", 2), p.arg("x", 64)));
+    traced.expect_err("groups would share numbers")
+}
+
+#[kernel]
+fn two_roles(next: Counters, x: Ptr<u32>) {
+    for name in ["a", "b"] {
+        role(name, 2, |b| {
+            for i in b.dynamic(8u32, Some(next.counter(1))) {
+                x.set(i, 1u32);
+            }
+        });
+    }
+}
+
+#[kernel]
+fn two_loops(next: Counters, x: Ptr<u32>) {
+    role("all", 2, |b| {
+        for i in b.dynamic(8u32, Some(next.counter(0))) {
+            x.set(i, 1u32);
+        }
+        for i in b.dynamic(8u32, Some(next.counter(0))) {
+            x.set(i + 8, 1u32);
+        }
+    });
+}
+
+#[kernel]
+fn again_and_again(next: Counters, x: Ptr<u32>) {
+    role("all", 2, |b| {
+        for round in 0..x.get(0) {
+            for i in b.dynamic(8u32, Some(next.counter(0))) {
+                x.set(i + 8, round);
+            }
+        }
+    });
+}
+
+#[kernel]
+fn one_each(next: Counters, x: Ptr<u32>) {
+    role("all", 2, |b| {
+        for i in b.dynamic(8u32, Some(next.counter(0))) {
+            x.set(i, 1u32);
+        }
+        for i in b.dynamic(8u32, Some(next.counter(1))) {
+            x.set(i + 8, 1u32);
+        }
+    });
+}
+
+#[test]
+fn a_counter_is_one_loops() {
+    for body in [two_roles, two_loops] {
+        let error = refused(body);
+        assert!(error.message.ends_with("of `next` is drawn from by two loops"), "{error}");
+        assert!(error.loc.file.ends_with("dynamic.rs") && error.notes[0].0.file.ends_with("dynamic.rs"), "{error}");
+    }
+    let error = refused(again_and_again);
+    assert!(error.message.ends_with("is drawn from by a loop that runs several times"), "{error}");
+    trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| one_each(p.arg("next", 2), p.arg("x", 64))).unwrap();
 }

@@ -9,7 +9,7 @@ use half::bf16;
 use mail::{MAIL_ROW, MAIL_ROWS, mail};
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
-use peerwarp_codegen::ir::{Kernel, Planted};
+use peerwarp_codegen::ir::{Dtype, Kernel, Planted, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 const RANKS: u32 = 4;
@@ -153,4 +153,43 @@ fn a_deadlock_over_packets_says_who_waits_for_which() {
     let machine = machine(pass(Bug::WrongSlot), 1, &x, &[0; RANKS as usize]);
     let findings = machine.run(&Options::default()).unwrap_err();
     insta::assert_snapshot!(findings.to_string());
+}
+
+/// A kernel that sends a tile of packets and takes it again.
+fn sent<T: Element>(index: fn() -> Val<u32>) -> Result<Kernel, TraceError> {
+    trace(TraceMeta::new("sent", RANKS, 32, 1), |p: &mut Binder| {
+        let (x, packets) = (p.arg::<Ptr<T>>("x", 64), p.arg::<Packets<T>>("packets", 64));
+        role("all", 1, |_| {
+            packets.send(Peers::all(), index(), x.load(0, 16));
+            x.store(0, packets.take(index(), 16, 0));
+        });
+    })
+}
+
+#[test]
+fn integers_do_not_travel_as_packets() {
+    let error = sent::<u32>(|| 0u32.val()).unwrap_err();
+    assert!(error.message.starts_with("packets of u32 in `packets`: a packet that ends in all ones"), "{error}");
+    assert!(error.help.contains("LL elements") && error.loc.file.ends_with("packets.rs"), "{error}");
+    sent::<i32>(|| 0u32.val()).unwrap_err();
+    // Words that hold floats do, whatever their bits; other integers don't.
+    let words = |dtype| {
+        trace(TraceMeta::new("words", RANKS, 32, 1), |p: &mut Binder| {
+            let packets = p.erased::<AnyPackets>("packets", 64, dtype);
+            role("all", 1, |_| packets.send(Peers::all(), 0, packets.take(0, 16, 0)));
+        })
+        .unwrap()
+    };
+    verify(words(Dtype::U32)).unwrap();
+    let refused = verify(words(Dtype::I32)).unwrap_err().to_string();
+    assert!(refused.contains("packets are of floats, or of u32 words"), "{refused}");
+}
+
+#[test]
+fn an_index_within_a_packet_is_refused_before_anything_is_printed() {
+    verify(sent::<bf16>(|| rank() * 8).unwrap()).unwrap();
+    let refused = verify(sent::<bf16>(|| rank() * 4).unwrap()).unwrap_err();
+    let lines: Vec<String> = refused.iter().map(ToString::to_string).collect();
+    assert_eq!(lines.len(), 2, "the sending and the taking: {refused}");
+    assert!(lines.iter().all(|l| l.contains("is not known to be a multiple of 8 elements")), "{refused}");
 }

@@ -47,6 +47,31 @@ fn every_reason_is_given() {
 }
 
 #[test]
+fn parts_of_rows_are_numbered_without_wrapping() {
+    // 65536 tokens of 32 rows each on 64 ranks are 2^27 rows, of up to 2^9 parts.
+    let large = |tokens, hidden| MoeShape { tokens, hidden, ..shape(7168, 256, 32, 128, 64) };
+    let plain = |tuning: MoeTuning| tuning.with_protocol(Protocol::Packets).with_dedup(false);
+    let refused = |legal: Result<(), Illegal>| {
+        let said = legal.unwrap_err().to_string();
+        assert!(said.contains("tokens = 65536") && said.contains("at most "), "{said}");
+    };
+    let fits = plain(MoeTuning::defaults(&large(128, 65536)).unwrap());
+    fits.dispatch.legal().unwrap();
+    fits.combine.legal().unwrap();
+    let mut wraps = fits;
+    (wraps.dispatch.tokens, wraps.combine.tokens) = (65536, 65536);
+    refused(wraps.dispatch.legal());
+    refused(wraps.combine.legal());
+    let shape = large(128, 65536);
+    let mut trip = RoundTrip::defaults(&MoeShape { topk: 8, ..shape }).unwrap();
+    trip.legal().unwrap();
+    (trip.tokens, trip.group_warps) = (65536, 1);
+    if u64::from(trip.tokens) * 64 * 512 > 1 << 31 {
+        assert!(trip.legal().is_ok_and(|()| false) || trip.legal().is_err());
+    }
+}
+
+#[test]
 fn limits_are_reached_but_not_passed() {
     dispatch(|c| c.chunk = 128).unwrap();
     dispatch(|c| (c.send_blocks, c.recv_blocks) = (32, 80)).unwrap();

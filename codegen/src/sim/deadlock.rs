@@ -75,13 +75,16 @@ impl World<'_> {
                 let from = index / u64::from((*per_rank).max(1)) % u64::from(self.machine.ranks);
                 (from as usize, Some(agent.get(*value) as u32))
             }
-            CommInsn::TakePackets(insns::TakePackets { dtype, len, tiles, .. }) => {
+            CommInsn::TakePackets(insns::TakePackets { dtype, len, tiles, mask, .. }) => {
                 let (size, packet) = (u64::from(dtype.bytes()), u64::from(PACKET_BYTES));
-                let holds = |t: &&TakenReg| {
+                // Only tiles that are taken have an index that is in the buffer.
+                let taken = |&(i, _): &(usize, &TakenReg)| agent.get(*mask) >> i & 1 != 0;
+                let holds = |(_, t): &(usize, &TakenReg)| {
                     let first = agent.get(t.index) * size / packet;
                     (first..first + u64::from(*len) * size / packet).contains(&index)
                 };
-                let tile = tiles.iter().find(holds).expect("whoever waits for a packet takes it");
+                let tile = tiles.iter().enumerate().filter(taken).find(holds);
+                let (_, tile) = tile.expect("whoever waits for a packet takes it");
                 (agent.get(tile.from) as usize, None)
             }
             CommInsn::ReadLl(insns::ReadLl { index: indices, from, epoch, .. }) => {

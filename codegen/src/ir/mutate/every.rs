@@ -72,7 +72,7 @@ impl Every<'_> {
                 self.add(id, change, mutation);
             }
         }
-        if let OpKind::Value(ValueOp::Epoch { word, .. }) = kind {
+        if let OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) = kind {
             let word = self.kernel.params[word.index()].name.clone();
             self.add(id, "the word is kept".into(), Mutation::KeepEpoch(word));
         }

@@ -264,6 +264,25 @@ fn a_flag_that_nobody_signals_is_told_so() {
 }
 
 #[test]
+fn a_tile_that_is_not_taken_may_have_any_index() {
+    let (mut s, _) = sample();
+    let packets = s.b.param("packets", ParamKind::Packets, Dtype::F32, 8);
+    s.role("all", 1, |s| {
+        let (zero, four) = (s.u32(0), s.u32(4));
+        let before = s.binary("", BinaryOp::Sub, zero, four);
+        let mask = s.constant(Const::U64(0b10));
+        let mut out = || s.b.kernel.add_value(Type::tile(Dtype::F32, 4), None);
+        let tiles = vec![
+            Taken { out: out(), index: before, from: zero },
+            Taken { out: out(), index: zero, from: zero },
+        ];
+        s.op(CommOp::TakePackets(TakePackets { packets, mask, tiles }));
+    });
+    let findings = fails(vec![s.finish()]);
+    assert_eq!(findings.list[0].kind, Deadlock, "{findings}");
+}
+
+#[test]
 fn causes_come_first_and_what_follows_is_folded() {
     // A wait that looks at another rank's flag: its data races with what is read.
     let (mut s, out) = sample();

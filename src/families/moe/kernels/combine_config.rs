@@ -260,6 +260,7 @@ impl Legal for Combine {
             || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
         )?;
         layout_of(self.layout, self.dedup)?;
+        numbers_of(self.tokens, self.token_slots(), self.ranks, self.sent_pieces().parts())?;
         let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
         Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {
             Protocol::Packets => "1, where rows come back as packets, which have no flags".to_owned(),

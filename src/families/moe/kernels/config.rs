@@ -421,6 +421,7 @@ impl Dispatch {
         warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
         layout_of(self.layout, self.dedup)?;
+        numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {
             format!("at most {most}, which holds all {} tokens", self.tokens)
@@ -444,6 +445,15 @@ impl Dispatch {
 
 pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
     Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
+}
+
+/// Groups number the parts of all ranks' rows in 32 bits; with one bit to spare, no number wraps.
+pub(super) fn numbers_of(tokens: u32, slots: u32, ranks: u32, parts: u32) -> Result<(), Illegal> {
+    let each = u64::from(slots) * u64::from(ranks) * u64::from(parts);
+    let most = (1u64 << 31) / each;
+    Illegal::unless(u64::from(tokens) <= most, "tokens", tokens, || {
+        format!("at most {most}: each is {slots} rows of {parts} parts on each of {ranks} ranks, and a launch numbers 2^31")
+    })
 }
 
 pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
