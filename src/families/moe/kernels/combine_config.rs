@@ -5,7 +5,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
 use super::config::{
-    MOST_PACKETS, group_warps, groups_of, layout_of, protocol, resident, topk_of, warps_of, with_barriers,
+    MOST_PACKETS, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of, warps_of, with_barriers,
     worth_dynamic_scheduling,
 };
 use super::layout::Layout;

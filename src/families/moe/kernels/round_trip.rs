@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
-use super::config::{Dispatch, groups_of, numbers_of, resident, topk_of};
+use super::config::{Dispatch, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
@@ -163,7 +163,6 @@ impl RoundTrip {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
         })?;
         groups_of(self.group_warps, self.warps)?;
-        numbers_of(self.tokens, 1, self.ranks, self.dispatch().pieces().parts())?;
         let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
         let blocks = blocks + self.dispatch().ready_blocks();
         resident("expert_blocks", self.expert_blocks, blocks)
