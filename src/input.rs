@@ -3,11 +3,13 @@
 //! Everything that reads a user's input (flags, configuration files, routing files, catalogues) reports an
 //! [`InputError`], so that the command line can print it, or give it as JSON, without knowing where it came from.
 
+pub(crate) mod file;
+
 use peerwarp_codegen::family::{FamilyError, Illegal};
 use std::fmt;
 use std::ops::{Deref, DerefMut};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 
 /// Why an input is not usable.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -27,6 +29,25 @@ pub enum Problem {
     Io(String),
 }
 
+/// The most bytes that an error shows of a name or a value, and of what it says of one. Files may have values of any length.
+const NAME: usize = 500;
+const SENTENCE: usize = 4000;
+
+/// A text up to a length, with a note of how much longer it is.
+fn start(mut text: String, most: usize) -> String {
+    if text.len() > most {
+        let all = text.len();
+        text.truncate(text.floor_char_boundary(most));
+        text += &format!(".. ({all} bytes)");
+    }
+    text
+}
+
+/// A field's name up to its length: what reports an error adds to it where it is.
+fn shortened<S: Serializer>(field: &str, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&start(field.to_owned(), NAME))
+}
+
 /// The parts of a list as users write it, with commas between. Blanks around a part do not count; a part may be empty, which
 /// is for its reader to refuse.
 pub(crate) fn list(text: &str) -> impl Iterator<Item = &str> {
@@ -42,6 +63,7 @@ pub struct InputError(Box<Details>);
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Details {
     /// What the user would edit: a flag (`--topk`), a file, or a key in a file (`config.json: num_experts`).
+    #[serde(serialize_with = "shortened")]
     pub field: String,
     /// What was found there; empty if nothing was.
     pub value: String,
@@ -69,8 +91,12 @@ impl DerefMut for InputError {
 
 impl InputError {
     fn new(field: impl Into<String>, value: impl fmt::Display, problem: Problem) -> InputError {
-        let value = value.to_string();
-        let field = field.into();
+        let (field, value) = (field.into(), start(value.to_string(), NAME));
+        let problem = match problem {
+            Problem::Conflict(with) => Problem::Conflict(start(with, SENTENCE)),
+            Problem::Malformed(why) => Problem::Malformed(start(why, SENTENCE)),
+            other => other,
+        };
         InputError(Box::new(Details { field, value, problem, allowed: String::new(), nearest: vec![] }))
     }
 
@@ -82,7 +108,7 @@ impl InputError {
     ) -> InputError {
         let known: Vec<&str> = known.into_iter().collect();
         let mut e = InputError::new(field, value, Problem::Unknown).allowed(known.join(", "));
-        e.nearest = nearest(value, &known);
+        e.nearest = nearest(&e.value, &known);
         e
     }
 
@@ -127,13 +153,13 @@ impl InputError {
 
     /// Sets what would be allowed.
     pub fn allowed(mut self, allowed: impl Into<String>) -> InputError {
-        self.allowed = allowed.into();
+        self.allowed = start(allowed.into(), 4 * SENTENCE);
         self
     }
 
     /// The first line of the report: field, value and problem.
     pub fn headline(&self) -> String {
-        let field = &self.field;
+        let field = start(self.field.clone(), NAME);
         let value = if self.value.is_empty() { "\"\"" } else { &self.value };
         match &self.problem {
             Problem::Unknown => format!("{field} = {value}: no such name"),
@@ -216,6 +242,18 @@ mod tests {
         assert_eq!(nearest("GLM4.5", &known), ["glm-4.5"]);
         assert_eq!(nearest("zzz", &known), [""; 0]);
         assert_eq!(nearest("", &known), [""; 0]);
+    }
+
+    #[test]
+    fn long_values_are_shown_up_to_their_start() {
+        let long = "\u{e9}".repeat(1 << 20);
+        let e = InputError::malformed(&long, &long, &long, "short");
+        let told = e.to_string();
+        assert!(told.len() < 6000 && told.contains("\u{e9}.. (2097152 bytes)"), "{} bytes", told.len());
+        assert_eq!(start("abc".into(), 3), "abc");
+        assert_eq!(start("\u{e9}\u{e9}".into(), 3), "\u{e9}.. (4 bytes)");
+        let e = InputError::unknown("--f", &long, ["a", "b"]);
+        assert!(e.to_string().len() < 1000);
     }
 
     #[test]

@@ -4,8 +4,12 @@
 mod bad_input;
 #[path = "cli/bench.rs"]
 mod bench;
+#[path = "cli/files.rs"]
+mod files;
 #[path = "cli/generate.rs"]
 mod generate;
+#[path = "cli/kill.rs"]
+mod kill;
 #[path = "cli/pack.rs"]
 mod pack;
 #[path = "cli/round_trip.rs"]

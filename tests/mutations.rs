@@ -11,7 +11,8 @@ use peerwarp::harness::mutation::{MutationRun, plant_each};
 use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 
-const SHAPE: MoeShape = MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
+const SHAPE: MoeShape =
+    MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
 
 /// Changes that change nothing: role, operation and change.
 const EQUIVALENT: [(&str, &str, &str); 10] = [

@@ -111,6 +111,7 @@ unsafe impl Images for Sources {
             entry: source.entry,
             launch: source.launch,
             args: source.args,
+            params: source.params,
             roles: vec![],
             timeline: None,
             module: vec![],

@@ -42,7 +42,7 @@ fn jobs(targets: &[&str], step: usize, tuning: &[(&str, &str)]) -> Vec<Job> {
 fn packs(jobs: &[Job]) {
     let dir = tempfile::tempdir().unwrap();
     let out = dir.path().join("pack");
-    let built = match pack::build("peerwarp", jobs, &out, &Options::default(), || ()) {
+    let built = match pack::build("peerwarp", jobs, &[], &out, &Options::default(), || ()) {
         Ok(built) => built,
         Err(BuildError::Compiler(e)) if std::env::var_os("CI").is_none() => return println!("skipped: {e}"),
         Err(e) => panic!("{e}"),

@@ -1,5 +1,8 @@
 //! From a kernel function to IR, and from IR to checked CUDA and HIP source text. No CUDA and no I/O in here.
+#![forbid(unsafe_code)]
 #![warn(missing_docs)]
+// A new operation, type or device does not compile until every consumer says what it does with it.
+#![cfg_attr(not(test), warn(clippy::wildcard_enum_match_arm))]
 
 extern crate self as peerwarp_codegen;
 

@@ -4,7 +4,9 @@ use std::thread;
 
 use half::{bf16, f16};
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::dsl::{Binder, FromRaw, KernelArgs, ParamSpec, TraceMeta, rt, trace, trace_args};
+use peerwarp_codegen::dsl::{
+    Binder, Binding, FromRaw, KernelArgs, ParamSpec, TraceMeta, rt, trace, trace_args,
+};
 use peerwarp_codegen::ir::{Const, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpKind, Region, ValueOp, verify};
 
 fn traced(body: impl FnOnce(&mut Binder)) -> Kernel {
@@ -512,4 +514,33 @@ fn an_index_into_a_huge_buffer_is_wide() {
         })
     };
     assert!(wide(&kernel.roles[0].body), "{kernel}");
+}
+
+/// What a caller lends to a launch, written by hand.
+struct Lent(Ptr<u32>, Ptr<u32>);
+
+impl KernelArgs for Lent {
+    type Config = ();
+    fn params((): &()) -> Vec<ParamSpec> {
+        vec![
+            ParamSpec::of::<Ptr<u32>>("x", 64, "").bound(Binding::Input),
+            ParamSpec::of::<Ptr<u32>>("out", 64, "").bound(Binding::Output),
+        ]
+    }
+    fn bind(binder: &mut Binder) -> Lent {
+        Lent(binder.next(), binder.next())
+    }
+}
+
+#[test]
+fn inputs_are_not_written() {
+    let lent = |body: fn(&Lent)| {
+        let meta = TraceMeta::new("test", 2, 32, 1);
+        trace_args::<Lent>(meta, &(), |(), a| role("r", 1, |_| body(a))).err().map(|e| e.message)
+    };
+    let refused = Some("`x` is an input, and is written".to_owned());
+    assert_eq!(lent(|a| a.1.set(0, a.0.get(0))), None);
+    assert_eq!(lent(|a| a.0.set(0, a.0.get(0))), refused);
+    assert_eq!(lent(|a| a.0.store(0, arange(32))), refused);
+    assert_eq!(lent(|a| a.0.scatter(arange(32), arange(32), true)), refused);
 }

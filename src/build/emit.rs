@@ -1,16 +1,18 @@
 //! From variants to source files.
 
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 
 use peerwarp_codegen::family::{DynConfig, FamilyError, Target, Variant};
 use peerwarp_codegen::ir::{self, Kernel, Verified};
 use peerwarp_codegen::print::{self, ArgsLayout, EmitInfo, Source, Timeline};
 use rayon::prelude::*;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
 
 use crate::build::digest::sha256;
-use crate::build::tree::{MANIFEST, Tree};
+use crate::build::tree::{Kept, MANIFEST, Tree};
 use crate::input::InputError;
+use crate::input::file::is_inside;
 use crate::input::from_family;
 
 /// Why a variant cannot be emitted.
@@ -101,40 +103,108 @@ pub struct Job {
 struct Manifest<'a> {
     generator: &'a str,
     version: &'static str,
-    kernels: Vec<Entry>,
+    kernels: Vec<&'a Entry>,
     files: Vec<&'a str>,
     /// Of each file, in hexadecimal.
-    sha256: BTreeMap<&'a str, String>,
+    sha256: &'a BTreeMap<String, String>,
 }
 
 /// A source in the manifest.
-#[derive(Clone, Debug, Serialize)]
+#[derive(Clone, Debug, Serialize, Deserialize)]
 struct Entry {
     file: String,
     header: String,
     /// Whose shape it is. The file is in the first one's folder.
     models: Vec<String>,
-    family: &'static str,
+    family: String,
     variant: String,
     target: Target,
     entry: String,
     grid_blocks: u32,
     block_threads: u32,
     shared_bytes: u32,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     exclusive_sm_bytes: Option<u32>,
     overlaps_previous: bool,
     args: ArgsLayout,
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(default, skip_serializing_if = "Option::is_none")]
     timeline: Option<Timeline>,
+}
+
+/// Sources of a folder, and what its manifest says of them.
+#[derive(Clone, Debug)]
+struct Sources {
+    program: String,
+    kernels: Vec<Entry>,
+    /// Of each file, in hexadecimal.
+    sha256: BTreeMap<String, String>,
+}
+
+impl Sources {
+    /// The text of the manifest.
+    fn manifest(&self) -> String {
+        let mut kernels: Vec<&Entry> = self.kernels.iter().collect();
+        kernels.sort_by(|a, b| a.file.cmp(&b.file));
+        let files: BTreeSet<&str> = kernels.iter().flat_map(|k| [k.file.as_str(), &k.header]).collect();
+        let manifest = Manifest {
+            generator: &self.program,
+            version: env!("CARGO_PKG_VERSION"),
+            kernels,
+            files: files.into_iter().collect(),
+            sha256: &self.sha256,
+        };
+        serde_json::to_string_pretty(&manifest).expect("has strings for keys") + "\n"
+    }
+
+    /// With the kernels of other families than these out of an earlier manifest; none if it has none.
+    fn with(&self, earlier: &[u8], families: &[String]) -> Result<Option<Kept>, String> {
+        #[derive(Deserialize)]
+        struct Earlier {
+            generator: String,
+            kernels: Vec<Value>,
+            #[serde(default)]
+            sha256: BTreeMap<String, String>,
+        }
+        // What is no manifest says of no file whose it is.
+        let Ok(mut earlier) = serde_json::from_slice::<Earlier>(earlier) else { return Ok(None) };
+        let (mut both, mut files) = (self.clone(), BTreeSet::new());
+        // Whichever program comes second, both find the manifest as they would write it.
+        both.program = earlier.generator;
+        for kernel in earlier.kernels {
+            let family = kernel["family"].as_str().unwrap_or_default().to_owned();
+            if families.contains(&family) {
+                continue;
+            }
+            let wrong = |why: String| {
+                format!("{MANIFEST} has a kernel of `{family}`, which stays, and {why}: use another folder")
+            };
+            let entry: Entry = serde_json::from_value(kernel).map_err(|e| wrong(e.to_string()))?;
+            for file in [&entry.file, &entry.header] {
+                if !is_inside(file) {
+                    return Err(wrong(format!("{file:?} is not in the folder")));
+                }
+                if self.sha256.contains_key(file) {
+                    return Err(wrong(format!("{file} is to be of another family")));
+                }
+                both.sha256.extend(earlier.sha256.remove_entry(file));
+                files.insert(file.clone());
+            }
+            both.kernels.push(entry);
+        }
+        Ok((!files.is_empty()).then(|| Kept { manifest: both.manifest(), files }))
+    }
 }
 
 /// Emits all files, on all cores, and a manifest that lists them. A variant that several models share is emitted once,
 /// into the folder of the first. Sources have timelines if `timeline` says how many records of a warp there is room for.
 /// `tick` is called for each job.
+///
+/// What a folder has of these families, and of those of the jobs, is replaced when the files are written to it. Kernels of
+/// others stay there, and in the manifest.
 pub fn tree(
     program: &str,
     jobs: &[Job],
+    families: &[&str],
     timeline: Option<u32>,
     tick: impl Fn() + Sync,
 ) -> Result<Tree, EmitError> {
@@ -154,14 +224,18 @@ pub fn tree(
         tree.insert(&entry.header, source.abi)?;
         kernels.push(entry);
     }
-    kernels.sort_by(|a, b| a.file.cmp(&b.file));
-    let files = tree.files().map(|f| f.0).collect();
-    let sha256 = tree.files().map(|(path, contents)| (path, sha256(contents))).collect();
-    let manifest =
-        Manifest { generator: program, version: env!("CARGO_PKG_VERSION"), kernels, files, sha256 };
-    let text = serde_json::to_string_pretty(&manifest).expect("has strings for keys");
-    tree.insert(MANIFEST, format!("{text}\n"))?;
-    Ok(tree)
+    let sha256 = tree.files().map(|(path, contents)| (path.to_owned(), sha256(contents))).collect();
+    let sources = Sources { program: program.to_owned(), kernels, sha256 };
+    tree.insert(MANIFEST, sources.manifest())?;
+    let families = replaced(jobs, families);
+    Ok(tree.keeping(move |earlier| sources.with(earlier, &families)))
+}
+
+/// The families whose kernels a run replaces.
+pub(super) fn replaced(jobs: &[Job], families: &[&str]) -> Vec<String> {
+    let own = jobs.iter().map(|job| job.variant.family().name());
+    let all: BTreeSet<&str> = families.iter().copied().chain(own).collect();
+    all.into_iter().map(str::to_owned).collect()
 }
 
 /// The jobs without repetitions, each with the models that it is for.
@@ -193,7 +267,7 @@ fn file(
         file: format!("{folder}/{}", source.file_name),
         header: format!("{folder}/{}", source.abi_file_name),
         models,
-        family: job.variant.family().name(),
+        family: job.variant.family().name().to_owned(),
         variant: job.variant.variant_name(),
         target: job.target,
         entry: source.entry.clone(),

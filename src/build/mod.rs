@@ -4,5 +4,7 @@ pub(crate) mod digest;
 pub mod emit;
 pub mod pack;
 pub(crate) mod replace;
+mod steps;
 pub mod toolchain;
 pub mod tree;
+mod workplace;

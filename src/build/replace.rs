@@ -1,13 +1,18 @@
 //! Files that are written beside their place and moved there as a whole: who reads them sees what was there before or all
 //! of what is there now, and work that fails leaves what was there.
 
-use std::fs::File;
+use std::fs::{self, File, OpenOptions};
 use std::io;
+use std::os::unix::fs::OpenOptionsExt;
 use std::path::{Path, PathBuf};
 
+use rustix::fs::OFlags;
 use tempfile::NamedTempFile;
 
-/// A file that is to take another's place. Dropped without having been written, it leaves nothing behind.
+use super::workplace::{OWN, is_at, lock_of};
+
+/// A file that is to take another's place. Dropped without having been written, it leaves nothing behind. If its run is killed,
+/// it is left; the next run that makes one in that folder removes it: it is locked (`flock`) as long as its run lives.
 #[derive(Debug)]
 pub(crate) struct Replacement {
     path: PathBuf,
@@ -18,13 +23,18 @@ impl Replacement {
     /// For this path, in whose folder it is made now: what is in the way of a new file there is told before any work.
     pub fn of(path: &Path) -> io::Result<Replacement> {
         let folder = path.parent().filter(|p| !p.as_os_str().is_empty()).unwrap_or(Path::new("."));
+        remove_abandoned(folder);
         let mut builder = tempfile::Builder::new();
         // As any new file: the umask takes away what it should.
-        #[cfg(unix)]
         builder.permissions(std::os::unix::fs::PermissionsExt::from_mode(0o666));
-        // The error without the name of the temporary file, which nobody has heard of.
-        let made = builder.prefix(".peerwarp-").tempfile_in(folder).map_err(|e| io::Error::from(e.kind()));
-        Ok(Replacement { path: path.to_owned(), file: made? })
+        loop {
+            // The error without the name of the temporary file, which nobody has heard of.
+            let made = builder.prefix(OWN).tempfile_in(folder).map_err(|e| io::Error::from(e.kind()))?;
+            // Until it is locked, another run may take it for abandoned.
+            if lock_of(made.as_file())? && is_at(made.as_file(), made.path()) {
+                return Ok(Replacement { path: path.to_owned(), file: made });
+            }
+        }
     }
 
     /// Fills it and puts it in place.
@@ -36,9 +46,29 @@ impl Replacement {
     }
 }
 
+/// Removes files that runs have left which were killed: those that nobody has locked. What cannot be looked at or removed is
+/// somebody else's.
+fn remove_abandoned(folder: &Path) {
+    for entry in fs::read_dir(folder).into_iter().flatten().flatten() {
+        let (path, name) = (entry.path(), entry.file_name());
+        let own = name.as_encoded_bytes().starts_with(OWN.as_bytes());
+        if !own || !entry.file_type().is_ok_and(|kind| kind.is_file()) {
+            continue;
+        }
+        let flags = OFlags::NOFOLLOW | OFlags::NONBLOCK;
+        let mut options = OpenOptions::new();
+        options.read(true).write(true).custom_flags(flags.bits().cast_signed());
+        if let Ok(file) = options.open(&path)
+            && file.try_lock().is_ok()
+            && is_at(&file, &path)
+        {
+            let _ = fs::remove_file(&path);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
-    use std::fs;
     use std::io::Write;
 
     use super::*;
@@ -107,7 +137,25 @@ mod tests {
         assert!(!error.to_string().contains(".peerwarp-"), "{error}");
     }
 
-    #[cfg(unix)]
+    #[test]
+    fn what_a_killed_run_has_left_goes_away_and_what_a_living_one_has_stays() {
+        let (folder, path) = place();
+        // What is not locked belongs to nobody.
+        fs::write(folder.path().join(".peerwarp-Ab12Cd"), "half").unwrap();
+        fs::write(folder.path().join(".peerwarp-mine.d"), "").unwrap();
+        fs::create_dir(folder.path().join(".peerwarp-update")).unwrap();
+        let living = Replacement::of(&path).unwrap();
+        assert_eq!(names(folder.path()).len(), 3, "{:?}", names(folder.path()));
+        Replacement::of(&path).unwrap().write(|file| file.write_all(b"second")).unwrap();
+        living.write(|file| file.write_all(b"first")).unwrap();
+        let mut left = names(folder.path());
+        left.sort();
+        assert_eq!(
+            (left, fs::read_to_string(&path).unwrap()),
+            (vec![".peerwarp-update".into(), "table".into()], "first".into())
+        );
+    }
+
     #[test]
     fn others_may_read_it_as_any_new_file() {
         use std::os::unix::fs::PermissionsExt;

@@ -1,4 +1,7 @@
+use std::os::unix::fs::symlink;
+
 use super::*;
+use crate::build::steps::killed;
 
 fn tree(files: &[(&str, &str)]) -> Tree {
     let mut tree = Tree::default();
@@ -144,4 +147,136 @@ fn two_files_of_one_name_must_agree() {
     tree.insert("a", "1").unwrap();
     assert_eq!(tree.insert("a", "2").unwrap_err().value, "a");
     assert_eq!(tree.files().collect::<Vec<_>>(), [("a", &b"1"[..])]);
+}
+
+/// Everything in a folder and what is beside it, with the manifest.
+fn all(top: &Path) -> Vec<String> {
+    let mut all = everything(top);
+    all.push(format!("manifest={:?}", fs::read_to_string(top.join("out").join(MANIFEST)).ok()));
+    all
+}
+
+#[test]
+fn a_run_killed_at_any_step_is_made_good_by_the_next() {
+    let first = tree(&[("a/b.cu", "0"), ("m/x.cu", "1"), ("m/y.cu", "2"), ("n/o/z.hip", "3")]);
+    let second = tree(&[("m/w.cu", "5"), ("m/x.cu", "10"), ("p/q/r.cu", "4"), ("p/q/s.cu", "4")]);
+    let third = tree(&[("m/x.cu", "10"), ("t.cu", "6")]);
+    let fresh = |before: Option<&Tree>| {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("out");
+        if let Some(before) = before {
+            before.write(&dir).unwrap();
+            fs::write(dir.join("README.md"), "mine").unwrap();
+        }
+        (top, dir)
+    };
+    let after = |before: Option<&Tree>, runs: &[&Tree]| {
+        let (top, dir) = fresh(before);
+        runs.iter().for_each(|run| drop(run.write(&dir).unwrap()));
+        all(top.path())
+    };
+    for before in [None, Some(&first)] {
+        for next in [&second, &third, &first] {
+            let (wanted, mut ended) = (after(before, &[next]), false);
+            for steps in 0.. {
+                let (top, dir) = fresh(before);
+                let old = everything(top.path());
+                if killed::after(steps, || second.write(&dir).unwrap()).is_some() {
+                    ended = true;
+                    break;
+                }
+                // What is there is never taken for somebody else's.
+                if dir.exists() {
+                    let found = next.compare(&dir).unwrap();
+                    assert!(found.foreign.is_empty() || found.unfinished, "{steps}: {found:?}");
+                }
+                // Killed again while it is being undone, at a few steps of that.
+                for again in [1, 2, 3, 5, 8, 13] {
+                    killed::after(again, || next.write(&dir).unwrap());
+                }
+                next.write(&dir).unwrap();
+                let found = all(top.path());
+                // It was at its end, or as if it had never been.
+                let late = after(before, &[&second, next]);
+                assert!(found == wanted || found == late, "{steps}: {found:#?} {wanted:#?} {old:?}");
+                assert!(next.compare(&dir).unwrap().is_empty());
+            }
+            assert!(ended);
+        }
+    }
+}
+
+#[test]
+fn nothing_is_left_beside_what_was_written() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("out");
+    tree(&[("x.cu", "1")]).write(&dir).unwrap();
+    tree(&[("x.cu", "2")]).write(&dir).unwrap();
+    assert_eq!(everything(top.path()), ["out/", "out/x.cu=2"]);
+}
+
+#[test]
+fn runs_at_once_come_one_after_the_other() {
+    for there in [false, true] {
+        let top = tempfile::tempdir().unwrap();
+        let dir = top.path().join("out");
+        if there {
+            tree(&[("x.cu", "0"), ("old.cu", "0")]).write(&dir).unwrap();
+        }
+        let trees: Vec<Tree> =
+            (0..8).map(|n| tree(&[("x.cu", &n.to_string()), (&format!("f{n}/y.cu"), "1")])).collect();
+        std::thread::scope(|scope| {
+            for tree in &trees {
+                scope.spawn(|| tree.write(&dir).unwrap());
+            }
+        });
+        let last = trees.iter().filter(|tree| tree.compare(&dir).unwrap().is_empty()).count();
+        assert_eq!((last, everything(&dir).len()), (1, 3), "{:?}", everything(top.path()));
+    }
+}
+
+#[test]
+fn links_are_neither_followed_nor_written_through() {
+    let top = tempfile::tempdir().unwrap();
+    let (dir, other) = (top.path().join("out"), top.path().join("other"));
+    let one = tree(&[("m/x.cu", "1")]);
+    one.write(&dir).unwrap();
+    fs::create_dir(&other).unwrap();
+    fs::write(other.join("x.cu"), "precious").unwrap();
+    symlink(&other, dir.join("link")).unwrap();
+    symlink(&dir, dir.join("loop")).unwrap();
+    assert_eq!(one.compare(&dir).unwrap(), Differences::default());
+    let list = serde_json::json!({ "files": ["link/x.cu", "m/x.cu"] });
+    fs::write(dir.join(MANIFEST), list.to_string()).unwrap();
+    assert_eq!(one.write(&dir).unwrap().extra, [""; 0]);
+    let said = tree(&[("link/x.cu", "2")]).write(&dir).unwrap_err().to_string();
+    assert!(said.contains("link is a symbolic link"), "{said}");
+    assert_eq!(fs::read_to_string(other.join("x.cu")).unwrap(), "precious");
+    // A link where a file goes is replaced itself.
+    fs::remove_file(dir.join("m/x.cu")).unwrap();
+    symlink(other.join("x.cu"), dir.join("m/x.cu")).unwrap();
+    assert_eq!(one.write(&dir).unwrap().changed, ["m/x.cu"]);
+    assert_eq!(fs::read_to_string(other.join("x.cu")).unwrap(), "precious");
+    assert!(fs::symlink_metadata(dir.join("m/x.cu")).unwrap().is_file());
+}
+
+#[test]
+fn a_workplace_that_is_no_runs_is_left_alone() {
+    let top = tempfile::tempdir().unwrap();
+    let dir = top.path().join("out");
+    let (one, two) = (tree(&[("x.cu", "1")]), tree(&[("x.cu", "2")]));
+    one.write(&dir).unwrap();
+    let place = dir.join(".peerwarp-update");
+    fs::create_dir(&place).unwrap();
+    for journal in ["{", r#"{"added":["../precious"],"replaced":[],"removed":[],"folders":[]}"#] {
+        fs::write(top.path().join("precious"), "").unwrap();
+        fs::write(place.join("journal.json"), journal).unwrap();
+        let said = two.write(&dir).unwrap_err().to_string();
+        assert!(said.contains("journal.json is none that an update has left"), "{said}");
+        assert!(top.path().join("precious").exists() && place.join("journal.json").exists());
+    }
+    fs::remove_dir_all(&place).unwrap();
+    symlink(top.path(), &place).unwrap();
+    let said = two.write(&dir).unwrap_err().to_string();
+    assert!(said.contains("was made by somebody else"), "{said}");
 }

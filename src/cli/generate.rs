@@ -11,12 +11,13 @@ use crate::harness::workload::Given;
 
 use super::App;
 use super::args::GenerateArgs;
-use super::output::{Done, Failure, Progress, Style};
+use super::output::{Done, Failure, Progress, Style, shown};
 
 pub(super) fn generate(app: &App, args: &GenerateArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("emitting", jobs.len() as u64);
-    let tree = emit::tree(app.program(), &jobs, args.wanted.recording.timeline, || progress.tick())?;
+    let timeline = args.wanted.recording.timeline;
+    let tree = emit::tree(app.program(), &jobs, &app.families_with(&jobs), timeline, || progress.tick())?;
     progress.finish();
     let sources = tree.files().filter(|f| f.0.ends_with(".cu") || f.0.ends_with(".hip")).count();
     let found = if args.check { tree.compare(&args.out)? } else { tree.write(&args.out)? };
@@ -25,7 +26,7 @@ pub(super) fn generate(app: &App, args: &GenerateArgs, given: &Given, style: Sty
         if args.check { checked(&found, sources, args, style) } else { written(&found, sources, args) };
     let json = json!({
         "ok": ok,
-        "out": args.out,
+        "out": shown(&args.out),
         "checked": args.check,
         "files": tree.files().map(|f| f.0).collect::<Vec<_>>(),
         "differences": found,
@@ -52,6 +53,9 @@ fn checked(found: &Differences, sources: usize, args: &GenerateArgs, style: Styl
         return format!("{}: {sources} kernels in {dir} are as emitted\n", style.good("ok"));
     }
     let mut text = String::new();
+    if found.unfinished {
+        writeln!(text, "unfinished: a run that writes here was stopped, or is at work").expect("string");
+    }
     let stale: Vec<_> = found.changed.iter().filter(|f| !found.edited.contains(f)).cloned().collect();
     let lists = [
         ("missing", &found.missing, ""),

@@ -27,6 +27,7 @@ mod show;
 mod toolchain;
 mod trace;
 mod tune;
+mod warnings;
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -106,6 +107,7 @@ pub struct Said {
 
 /// Runs the command line of a program with these families on the process's arguments.
 pub fn main(entries: &[Entry]) -> ExitCode {
+    warnings::show();
     let said = App::new(entries).run(std::env::args_os());
     eprint!("{}", said.err);
     match output::print(&said.out) {

@@ -308,6 +308,11 @@ pub(crate) fn print(text: &str) -> std::io::Result<()> {
     }
 }
 
+/// A path in JSON, which has nothing but text: what is not UTF-8 of it reads as U+FFFD.
+pub(crate) fn shown(path: &Path) -> Value {
+    path.to_string_lossy().into_owned().into()
+}
+
 /// JSON as it is printed: indented, with a newline at the end.
 pub(crate) fn pretty(json: &Value) -> String {
     format!("{json:#}\n")

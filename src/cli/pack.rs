@@ -11,7 +11,7 @@ use crate::input::InputError;
 
 use super::App;
 use super::args::PackArgs;
-use super::output::{Done, Failure, Progress, Style, bytes};
+use super::output::{Done, Failure, Progress, Style, bytes, shown};
 
 pub(super) fn pack(app: &App, args: &PackArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let options = Options {
@@ -22,14 +22,19 @@ pub(super) fn pack(app: &App, args: &PackArgs, given: &Given, style: Style) -> R
     };
     let jobs = app.jobs(&args.wanted, given)?;
     let progress = Progress::new("compiling", jobs.len() as u64);
-    let built = pack::build(app.program(), &jobs, &args.out, &options, || progress.tick());
+    let families = app.families_with(&jobs);
+    let built = pack::build(app.program(), &jobs, &families, &args.out, &options, || progress.tick());
     progress.finish();
     match built {
         Ok(built) => packed(&built, args),
         Err(BuildError::Refused(refused)) => {
             let lines = refused.iter().map(|r| format!("{}: {r}\n", style.bad("refused")));
             let text = lines.collect::<String>() + "nothing was written\n";
-            Ok(Done { text, json: json!({ "ok": false, "out": args.out, "refused": refused }), ok: false })
+            Ok(Done {
+                text,
+                json: json!({ "ok": false, "out": shown(&args.out), "refused": refused }),
+                ok: false,
+            })
         }
         Err(e) => Err(e.into()),
     }
@@ -54,7 +59,7 @@ fn packed(built: &Built, args: &PackArgs) -> Result<Done, Failure> {
     );
     let json = json!({
         "ok": true,
-        "out": args.out,
+        "out": shown(&args.out),
         "kernels": kernels.len(),
         "compiled": built.compiled,
         "bytes": size,

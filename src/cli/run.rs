@@ -5,6 +5,7 @@ use std::sync::Arc;
 use peerwarp_codegen::sim::Options;
 
 use crate::harness::run::{self, fitting};
+use crate::harness::session::room_for;
 use crate::harness::workload::{Given, Inputs, Problem};
 use crate::input::InputError;
 use crate::runtime::gpu::Gpu;
@@ -40,6 +41,7 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
     match place(args.backend, ranks, &options)? {
         Place::Simulator { why } => {
             args.gpu.refuse(&why)?;
+            room_for(&chosen.variants)?;
             let problem = problem(&chosen, args, 1)?;
             let progress = Progress::spinner("simulating");
             let options = Options { seed: args.inputs.seed, ..Options::default() };

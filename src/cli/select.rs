@@ -150,6 +150,16 @@ impl App {
         together.then_some((variants, by))
     }
 
+    /// The families that run together with those of these jobs: a folder has what was asked for of them last.
+    pub(super) fn families_with(&self, jobs: &[Job]) -> Vec<&'static str> {
+        let with = |suite: &dyn Suite| jobs.iter().any(|job| owns(suite, &job.variant));
+        self.suites()
+            .filter(|suite| with(*suite))
+            .flat_map(Suite::families)
+            .map(|family| family.name())
+            .collect()
+    }
+
     /// The suite that a variant's family belongs to.
     pub(super) fn suite_of(&self, variant: &Variant) -> Option<&'static dyn Suite> {
         self.suites().find(|suite| owns(*suite, variant))

@@ -1,6 +1,8 @@
 //! `peerwarp toolchain`.
 
+use std::ffi::OsStr;
 use std::fmt::Write as _;
+use std::os::unix::ffi::OsStrExt;
 
 use peerwarp_codegen::family::Target;
 use serde_json::{Value, json};
@@ -9,13 +11,13 @@ use crate::build::toolchain::{self, Found, Installed, Origin, Set, Tool, ToolErr
 use crate::input::InputError;
 
 use super::args::{ToolchainArgs, ToolchainCommand};
-use super::output::{Done, Failure, Progress, table};
+use super::output::{Done, Failure, Progress, shown, table};
 
 pub(super) fn toolchain(args: &ToolchainArgs) -> Result<Done, Failure> {
     match &args.command {
         Some(ToolchainCommand::Install { sets }) => install(sets),
         None if args.env => Ok(environment()),
-        None => Ok(shown()),
+        None => Ok(overview()),
     }
 }
 
@@ -23,7 +25,7 @@ fn search() -> Vec<(Tool, Result<Found, ToolError>)> {
     Tool::ALL.into_iter().map(|tool| (tool, toolchain::find(tool))).collect()
 }
 
-fn shown() -> Done {
+fn overview() -> Done {
     let tools = search();
     let rows = tools.iter().filter_map(|(tool, found)| {
         let found = found.as_ref().ok()?;
@@ -76,14 +78,20 @@ fn targets(found: &Found) -> String {
 /// What was found, as a shell exports it.
 fn environment() -> Done {
     let found: Vec<Found> = search().into_iter().filter_map(|(_, found)| found.ok()).collect();
-    let line = |f: &Found| format!("export {}={}\n", f.tool.variable(), quoted(&f.path.to_string_lossy()));
-    let pairs = found.iter().map(|f| (f.tool.variable().to_owned(), json!(f.path)));
+    let line = |f: &Found| format!("export {}={}\n", f.tool.variable(), quoted(f.path.as_os_str()));
+    let pairs = found.iter().map(|f| (f.tool.variable().to_owned(), shown(&f.path)));
     Done { text: found.iter().map(line).collect(), json: Value::Object(pairs.collect()), ok: true }
 }
 
-/// A word that the shell takes as it is.
-fn quoted(text: &str) -> String {
-    format!("'{}'", text.replace('\'', r"'\''"))
+/// A word that the shell takes as it is. One that is not UTF-8 is written as bash, zsh and newer shells read it: this output is
+/// text.
+fn quoted(word: &OsStr) -> String {
+    if let Some(text) = word.to_str() {
+        return format!("'{}'", text.replace('\'', r"'\''"));
+    }
+    let plain = |byte: u8| byte.is_ascii_graphic() && !b"'\\".contains(&byte);
+    let one = |&byte: &u8| if plain(byte) { char::from(byte).to_string() } else { format!("\\{byte:03o}") };
+    format!("$'{}'", word.as_bytes().iter().map(one).collect::<String>())
 }
 
 fn install(names: &[String]) -> Result<Done, Failure> {
@@ -106,7 +114,7 @@ fn install(names: &[String]) -> Result<Done, Failure> {
         let what = if now { "installed" } else { "is there already" };
         writeln!(text, "{} {} ({}) {what}", set.name, set.version, set.about).expect("string");
         let folder = toolchain::cache_dir().map(|c| c.join(set.folder()));
-        done.push(json!({ "set": set.name, "version": set.version, "installed": now, "folder": folder }));
+        done.push(json!({ "set": set.name, "version": set.version, "installed": now, "folder": folder.as_deref().map(shown) }));
     }
     Ok(Done { text, json: json!({ "ok": true, "sets": done }), ok: true })
 }
@@ -117,7 +125,9 @@ mod tests {
 
     #[test]
     fn words_are_quoted_for_the_shell() {
-        assert_eq!(quoted("/a b/$c"), "'/a b/$c'");
-        assert_eq!(quoted("it's"), r"'it'\''s'");
+        let quoted = |word: &[u8]| quoted(OsStr::from_bytes(word));
+        assert_eq!(quoted(b"/a b/$c"), "'/a b/$c'");
+        assert_eq!(quoted(b"it's"), r"'it'\''s'");
+        assert_eq!(quoted(b"/\xff'\\ $b"), r"$'/\377\047\134\040$b'");
     }
 }

@@ -17,7 +17,7 @@ use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TraceArgs;
-use super::output::{Done, Failure, Pending, Progress, Style, table};
+use super::output::{Done, Failure, Pending, Progress, Style, shown, table};
 use super::run_gpu::{jit, open_pack, untested, wait_budget, world_here};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -108,7 +108,7 @@ fn done(recorded: &Recorded, untested: Option<&str>, args: &TraceArgs, style: St
         "rounds": args.rounds,
         "clocks": recorded.clocks,
         "summary": summary,
-        "out": args.out,
+        "out": args.out.as_deref().map(shown),
         "untested": untested,
     });
     let mut text = String::new();

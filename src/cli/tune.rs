@@ -21,7 +21,7 @@ use crate::runtime::{Launched, World, WorldOptions};
 
 use super::App;
 use super::args::TuneArgs;
-use super::output::{Done, Failure, Progress, Style, table};
+use super::output::{Done, Failure, Progress, Style, shown, table};
 use super::run_gpu::{jit, wait_budget, world_here};
 use super::select::Chosen;
 
@@ -205,7 +205,7 @@ impl From<TuneError> for Failure {
 
 fn done(tuned: &Table, outcomes: &[Outcome], out: &Path, style: Style) -> Done {
     let ok = !outcomes.iter().any(|o| matches!(o.end, End::Failed { .. }));
-    let json = json!({ "ok": ok, "out": out, "device": tuned.device, "outcomes": outcomes });
+    let json = json!({ "ok": ok, "out": shown(out), "device": tuned.device, "outcomes": outcomes });
     Done { text: text(tuned, outcomes, out, style), json, ok }
 }
 

@@ -21,7 +21,7 @@ use serde::de::DeserializeOwned;
 
 use crate::harness::request::Request;
 use crate::harness::workload::{Given, Suite};
-use crate::input::InputError;
+use crate::input::{InputError, file};
 use crate::models;
 
 /// A parsed catalogue.
@@ -38,7 +38,7 @@ pub struct Catalogue {
 /// # Errors
 /// The file cannot be read.
 pub fn read(path: &Path) -> Result<String, InputError> {
-    std::fs::read_to_string(path).map_err(|e| InputError::io("--catalogue", path.display(), &e))
+    file::text("--catalogue", path)
 }
 
 /// Parses a catalogue; `origin` is the file's name for messages.

@@ -6,7 +6,7 @@ use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::sim::{Findings, Options, Strategy};
 use rayon::prelude::*;
 
-use super::session::SimSession;
+use super::session::{SimSession, room_for};
 use super::verdict::Verdict;
 use super::workload::{Inputs, Suite, WorkloadError};
 
@@ -42,6 +42,7 @@ pub fn explore(
     tick: impl Fn() + Sync,
 ) -> Result<Option<(u64, Wrong)>, WorkloadError> {
     let Exploration { inputs, seeds, resident_blocks } = exploration;
+    room_for(variants)?;
     // What is wrong with the input is told once, not for every seed.
     SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
     let last = inputs.seed.saturating_add(*seeds);

@@ -89,8 +89,10 @@ pub fn plant_each(
 ) -> Result<MutationRun, WorkloadError> {
     let explorer = Explorer { suite, variants, exploration };
     let mut kernels: Vec<Kernel> = vec![];
-    let clean = explorer.session(exploration.inputs.seed, &mut |kernel| kernels.push(Kernel::clone(kernel)))?;
-    let ran = clean.run(&schedule(exploration.inputs.seed)).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
+    let clean =
+        explorer.session(exploration.inputs.seed, &mut |kernel| kernels.push(Kernel::clone(kernel)))?;
+    let ran =
+        clean.run(&schedule(exploration.inputs.seed)).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
     // A loop that counts to 2^32 is found by how long it takes.
     let max_steps = 20 * ran.report.steps + 100_000;
     let bugs: Vec<(usize, Mutant)> =

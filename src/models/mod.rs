@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 
-use crate::input::InputError;
+use crate::input::{InputError, file};
 
 /// What dispatch and combine need to know of a model.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
@@ -81,9 +81,7 @@ pub fn slug(name: &str) -> String {
 
 /// Reads a Hugging Face `config.json`.
 pub fn from_hf_file(path: &Path) -> Result<Model, InputError> {
-    let shown = path.display();
-    let text = std::fs::read_to_string(path).map_err(|e| InputError::io("--hf-config", &shown, &e))?;
-    from_hf_text(&text, &shown.to_string())
+    from_hf_text(&file::text("--hf-config", path)?, &path.display().to_string())
 }
 
 /// Reads the text of a Hugging Face `config.json`; `origin` is the file's name for messages.

@@ -12,12 +12,16 @@ use sha2::{Digest, Sha256};
 
 use super::RuntimeError;
 use crate::build::replace::Replacement;
+use crate::input::file::{self, Links};
 
 /// First bytes of an entry; the number is the format's.
 const MAGIC: &[u8; 8] = b"PWMODUL1";
 
 /// Bytes before the module: magic, key, hash of the module.
 const HEADER: usize = 8 + 32 + 32;
+
+/// The most bytes that an entry may have.
+const MOST: u64 = 1 << 30;
 
 /// What decides a compiled module's contents.
 #[derive(Clone, Copy, Debug)]
@@ -125,7 +129,7 @@ enum Unusable {
 }
 
 fn read(path: &Path, key: &[u8; 32]) -> Result<Vec<u8>, Unusable> {
-    let bytes = fs::read(path).map_err(|e| match e.kind() {
+    let bytes = file::bytes(path, MOST, Links::Follow).map_err(|e| match e.kind() {
         io::ErrorKind::NotFound => Unusable::Absent,
         _ => Unusable::Bad(e.to_string()),
     })?;

@@ -66,9 +66,10 @@ impl Buffer {
 
     /// Sets every byte, and waits until all that its GPU does has ended.
     pub(crate) fn clear(&self, value: u8) -> Result<(), RuntimeError> {
-        // SAFETY: all of what this owns.
-        unsafe { self.gpu.fill(self.ptr, self.bytes, value, RawStream::DEFAULT)? };
-        self.gpu.synchronize()
+        self.fill(value, RawStream::DEFAULT)?;
+        self.gpu.synchronize()?;
+        self.filling.store(false, Ordering::Relaxed);
+        Ok(())
     }
 
     fn check(&self, at: u64, bytes: usize) -> Result<(), RuntimeError> {
@@ -93,9 +94,15 @@ impl Drop for Buffer {
     }
 }
 
-/// A stream of one GPU.
+/// A stream of one GPU. Operations that were launched on it keep the driver's stream alive after this has been dropped.
 #[derive(Debug)]
 pub struct Stream {
+    owned: Arc<OwnedStream>,
+}
+
+/// The driver's stream: destroyed when dropped.
+#[derive(Debug)]
+pub(crate) struct OwnedStream {
     gpu: Arc<dyn Gpu>,
     raw: RawStream<'static>,
     capturing: AtomicBool,
@@ -104,48 +111,55 @@ pub struct Stream {
 impl Stream {
     /// A new stream, which does not wait for the default one.
     pub fn new(gpu: &Arc<dyn Gpu>) -> Result<Stream, RuntimeError> {
-        Ok(Stream { gpu: Arc::clone(gpu), raw: gpu.create_stream()?, capturing: AtomicBool::new(false) })
+        let (raw, capturing) = (gpu.create_stream()?, AtomicBool::new(false));
+        Ok(Stream { owned: Arc::new(OwnedStream { gpu: Arc::clone(gpu), raw, capturing }) })
     }
 
     /// The driver's stream, for as long as this is borrowed.
     pub fn raw(&self) -> RawStream<'_> {
-        self.raw
+        self.owned.raw
+    }
+
+    /// What keeps the driver's stream, and so its handle from being given to another one.
+    pub(crate) fn owned(&self) -> &Arc<OwnedStream> {
+        &self.owned
     }
 
     /// Its GPU.
     pub fn gpu(&self) -> &Arc<dyn Gpu> {
-        &self.gpu
+        &self.owned.gpu
     }
 
     /// Whether what is launched on it is recorded instead.
     pub(crate) fn capturing(&self) -> bool {
-        self.capturing.load(Ordering::Relaxed)
+        self.owned.capturing.load(Ordering::Relaxed)
     }
 
     /// Waits until everything on it has ended.
     pub fn synchronize(&self) -> Result<(), RuntimeError> {
-        self.gpu.synchronize_stream(self.raw)
+        self.gpu().synchronize_stream(self.raw())
     }
 
     /// Whether everything on it has ended.
     pub fn done(&self) -> Result<bool, RuntimeError> {
-        self.gpu.stream_done(self.raw)
+        self.gpu().stream_done(self.raw())
     }
 
     /// Records what `launch` launches on this stream, as a graph. Nothing runs.
     pub fn capture(&self, launch: impl FnOnce() -> Result<(), RuntimeError>) -> Result<Graph, RuntimeError> {
-        self.gpu.begin_capture(self.raw)?;
-        self.capturing.store(true, Ordering::Relaxed);
+        let OwnedStream { gpu, raw, capturing } = &*self.owned;
+        gpu.begin_capture(*raw)?;
+        capturing.store(true, Ordering::Relaxed);
         // Also after a failure: a stream that is being captured is of no use to anybody.
         let launched = panic::catch_unwind(AssertUnwindSafe(launch));
-        self.capturing.store(false, Ordering::Relaxed);
-        let graph = self.gpu.end_capture(self.raw).map(|raw| Graph { gpu: Arc::clone(&self.gpu), raw });
+        capturing.store(false, Ordering::Relaxed);
+        let graph = gpu.end_capture(*raw).map(|raw| Graph { gpu: Arc::clone(gpu), raw });
         let launched = launched.unwrap_or_else(|panicked| panic::resume_unwind(panicked));
         launched.and(graph)
     }
 }
 
-impl Drop for Stream {
+impl Drop for OwnedStream {
     fn drop(&mut self) {
         // SAFETY: its own, for the last time: whatever `raw` gave out has been given back.
         let _ = unsafe { self.gpu.destroy_stream(self.raw) };

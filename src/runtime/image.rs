@@ -24,6 +24,8 @@ pub struct KernelImage {
     pub launch: LaunchShape,
     /// What to pass.
     pub args: ArgsLayout,
+    /// The kernel's parameters, [in words](peerwarp_codegen::ir::Param::signature): a launch compares them with the variant's.
+    pub params: Vec<String>,
     /// Names of its roles in the order of their numbers, for messages; empty if they are not known.
     pub roles: Vec<String>,
     /// What it records about itself, if it was emitted with a timeline.
@@ -121,8 +123,8 @@ impl Jit {
         let roles = kernel.roles.iter().map(|role| role.name.clone()).collect();
         let (variant, entry, launch, args) =
             (kernel.into_kernel().variant, source.entry, source.launch, source.args);
-        let timeline = source.timeline;
-        Ok((KernelImage { variant, target, entry, launch, args, roles, timeline, module }, cached))
+        let (timeline, params) = (source.timeline, source.params);
+        Ok((KernelImage { variant, target, entry, launch, args, params, roles, timeline, module }, cached))
     }
 }
 

@@ -1,8 +1,10 @@
 //! A GPU for tests: its memory is the process's own, or for shared blocks a file in memory, so that other processes
-//! really reach it. It counts what is alive, and refuses addresses that are not.
+//! really reach it. It counts what is alive, and refuses addresses that are not. A test fails at its end if anything is left
+//! over, or was used after its end.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
+use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -23,6 +25,9 @@ use super::image::{Images, KernelImage};
 
 type Result<T> = std::result::Result<T, RuntimeError>;
 
+/// Drivers have small numbers for streams of their own.
+const FIRST_HANDLE: u64 = 0x100;
+
 /// Kernels without a module: what the mock launches is looked at, not run.
 pub(crate) struct Uncompiled;
 
@@ -37,6 +42,7 @@ unsafe impl Images for Uncompiled {
             entry: source.entry,
             launch: source.launch,
             args: source.args,
+            params: source.params,
             roles: vec![],
             timeline: source.timeline,
             module: vec![],
@@ -52,17 +58,44 @@ pub(crate) struct Launched {
     pub args: Vec<u64>,
 }
 
-/// What the GPUs of a test have in common.
+/// What the GPUs of a test have in common, and what is looked at when the test is over.
 #[derive(Debug, Default)]
-pub(crate) struct Machine {
+pub(crate) struct Machine(Arc<State>);
+
+impl Deref for Machine {
+    type Target = State;
+    fn deref(&self) -> &State {
+        &self.0
+    }
+}
+
+impl Drop for Machine {
+    /// Whatever a test is about: nothing is freed twice or used after that, and nothing is left over. GPUs do not keep this alive,
+    /// so that what was leaked with its GPU is found, too.
+    fn drop(&mut self) {
+        if !std::thread::panicking() {
+            let (doubles, alive, leaks) = (self.doubles(), self.alive(), self.leaks.load(Ordering::Relaxed));
+            assert_eq!(doubles, 0, "so many things were used after their end");
+            assert_eq!(alive, leaks, "so many things are left over, and so many were to be");
+        }
+    }
+}
+
+/// What there is on a machine, and what has been asked of it.
+#[derive(Debug, Default)]
+pub(crate) struct State {
     /// First byte and size of every allocation and mapping.
     memory: Mutex<BTreeMap<u64, Region>>,
     /// Streams, events, modules and graphs that are alive.
     handles: Mutex<BTreeSet<u64>>,
+    /// Handles of streams that were destroyed: as drivers do, the next stream gets the last of them.
+    stale: Mutex<Vec<u64>>,
     /// How many there have been.
     made: AtomicU64,
     /// What was freed or destroyed a second time, or used after it was destroyed.
     doubles: AtomicU64,
+    /// What a test leaves over on purpose.
+    leaks: AtomicU64,
     /// Calls by name, of those that can fail.
     calls: Mutex<BTreeMap<&'static str, u32>>,
     pub launches: Mutex<Vec<Launched>>,
@@ -76,13 +109,6 @@ pub(crate) struct Machine {
     failing: Mutex<BTreeMap<&'static str, u32>>,
 }
 
-impl Drop for Machine {
-    /// Whatever a test is about: nothing is freed twice, or used after that.
-    fn drop(&mut self) {
-        assert!(std::thread::panicking() || self.doubles() == 0, "{} uses after the end", self.doubles());
-    }
-}
-
 #[derive(Debug)]
 struct Region {
     bytes: u64,
@@ -93,7 +119,7 @@ struct Region {
     of: Option<u64>,
 }
 
-impl Machine {
+impl State {
     /// Everything that has not been freed.
     pub fn alive(&self) -> u64 {
         self.memory.lock().unwrap().len() as u64 + self.handles.lock().unwrap().len() as u64
@@ -102,6 +128,11 @@ impl Machine {
     /// What was freed or destroyed a second time, or used after that.
     pub fn doubles(&self) -> u64 {
         self.doubles.load(Ordering::Relaxed)
+    }
+
+    /// So many things are left over when the test ends, on purpose.
+    pub fn leaves(&self, things: u64) {
+        self.leaks.store(things, Ordering::Relaxed);
     }
 
     /// How often something was called.
@@ -143,14 +174,18 @@ impl Machine {
     }
 
     fn handle(&self) -> u64 {
-        let handle = 1 + self.made.fetch_add(1, Ordering::Relaxed);
+        let handle = FIRST_HANDLE + self.made.fetch_add(1, Ordering::Relaxed);
         self.handles.lock().unwrap().insert(handle);
         handle
     }
 
+    fn double(&self) {
+        self.doubles.fetch_add(1, Ordering::Relaxed);
+    }
+
     fn drop_handle(&self, handle: u64) -> Result<()> {
         if !self.handles.lock().unwrap().remove(&handle) {
-            self.doubles.fetch_add(1, Ordering::Relaxed);
+            self.double();
         }
         Ok(())
     }
@@ -158,8 +193,10 @@ impl Machine {
     /// Notes the use of a handle, which has to be alive if it is one of these; tests make up others.
     fn touch(&self, handle: u64) {
         let made = self.made.load(Ordering::Relaxed);
-        if (1..=made).contains(&handle) && !self.handles.lock().unwrap().contains(&handle) {
-            self.doubles.fetch_add(1, Ordering::Relaxed);
+        if (FIRST_HANDLE..FIRST_HANDLE + made).contains(&handle)
+            && !self.handles.lock().unwrap().contains(&handle)
+        {
+            self.double();
         }
     }
 }
@@ -167,14 +204,14 @@ impl Machine {
 #[derive(Debug)]
 pub(crate) struct MockGpu {
     info: GpuInfo,
-    machine: Arc<Machine>,
+    machine: Arc<State>,
     /// GPUs that it cannot reach.
     pub unreachable: Vec<u32>,
     sharing: Vec<Sharing>,
 }
 
 impl MockGpu {
-    pub fn new(machine: &Arc<Machine>, ordinal: u32) -> MockGpu {
+    pub fn new(machine: &Machine, ordinal: u32) -> MockGpu {
         let info = GpuInfo {
             ordinal,
             name: "mock".into(),
@@ -184,28 +221,37 @@ impl MockGpu {
             memory: 1 << 30,
             driver: "mock".into(),
         };
-        MockGpu { info, machine: Arc::clone(machine), unreachable: vec![], sharing: vec![Sharing::Vmm] }
+        MockGpu { info, machine: Arc::clone(&machine.0), unreachable: vec![], sharing: vec![Sharing::Vmm] }
     }
 
     /// As many as there are ranks.
-    pub fn all(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+    pub fn all(machine: &Machine, count: u32) -> Vec<Arc<dyn Gpu>> {
         (0..count).map(|i| Arc::new(MockGpu::new(machine, i)) as Arc<dyn Gpu>).collect()
     }
 
     /// As [`MockGpu::all`], with memory shared by IPC.
-    pub fn all_ipc(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+    pub fn all_ipc(machine: &Machine, count: u32) -> Vec<Arc<dyn Gpu>> {
         let gpu = |i| MockGpu { sharing: vec![Sharing::Ipc], ..MockGpu::new(machine, i) };
         (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
     }
 
     /// As [`MockGpu::all_ipc`], of AMD GPUs.
-    pub fn all_hip(machine: &Arc<Machine>, count: u32) -> Vec<Arc<dyn Gpu>> {
+    pub fn all_hip(machine: &Machine, count: u32) -> Vec<Arc<dyn Gpu>> {
         let gpu = |i| {
             let mut gpu = MockGpu { sharing: vec![Sharing::Ipc], ..MockGpu::new(machine, i) };
             (gpu.info.target, gpu.info.multiprocessors) = (Target::Hip(HipArch::Gfx942), 304);
             gpu
         };
         (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
+    }
+
+    /// Memory of this process.
+    fn plain(&self, bytes: u64) -> DevicePtr {
+        let mut plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
+        let ptr = plain.as_mut_ptr() as u64;
+        let region = Region { bytes, _plain: Some(plain), file: None, of: None };
+        self.machine.memory.lock().unwrap().insert(ptr, region);
+        ptr
     }
 
     /// A mapping of a file, which is another process's block if that has a start.
@@ -222,6 +268,7 @@ impl MockGpu {
     }
 }
 
+// SAFETY: it gives out memory of the host, and keeps it until it is given back.
 unsafe impl Gpu for MockGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
@@ -241,19 +288,12 @@ unsafe impl Gpu for MockGpu {
 
     fn alloc(&self, bytes: u64) -> Result<DevicePtr> {
         self.machine.attempt("alloc")?;
-        let plain = vec![u64::MAX; (bytes as usize).div_ceil(8)];
-        let ptr = plain.as_ptr() as u64;
-        self.machine
-            .memory
-            .lock()
-            .unwrap()
-            .insert(ptr, Region { bytes, _plain: Some(plain), file: None, of: None });
-        Ok(ptr)
+        Ok(self.plain(bytes))
     }
 
     unsafe fn free(&self, ptr: DevicePtr) -> Result<()> {
         if self.machine.memory.lock().unwrap().remove(&ptr).is_none() {
-            self.machine.doubles.fetch_add(1, Ordering::Relaxed);
+            self.machine.double();
         }
         Ok(())
     }
@@ -273,6 +313,7 @@ unsafe impl Gpu for MockGpu {
     }
 
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, _: RawStream) -> Result<()> {
+        self.machine.attempt("fill")?;
         self.machine.check("fill", to, bytes)?;
         // SAFETY: as above.
         unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes as usize) };
@@ -286,6 +327,10 @@ unsafe impl Gpu for MockGpu {
     fn alloc_shared(&self, bytes: u64, sharing: Sharing, _: &[u32]) -> Result<SharedBlock> {
         self.machine.attempt("alloc_shared")?;
         let bytes = bytes.next_multiple_of(4096);
+        if cfg!(miri) {
+            // It has no files in memory, and no other process.
+            return Ok(SharedBlock { ptr: self.plain(bytes), bytes, sharing, imported: false });
+        }
         let file = memfd_create("mock", MemfdFlags::CLOEXEC).unwrap();
         ftruncate(&file, bytes).unwrap();
         self.map(file, bytes, sharing, None)
@@ -315,12 +360,17 @@ unsafe impl Gpu for MockGpu {
 
     unsafe fn free_shared(&self, block: &SharedBlock) -> Result<()> {
         let mut memory = self.machine.memory.lock().unwrap();
-        memory.remove(&block.ptr).expect("is freed once");
+        let Some(region) = memory.remove(&block.ptr) else {
+            self.machine.double();
+            return Ok(());
+        };
         if memory.values().any(|region| region.of == Some(block.ptr)) {
             self.machine.torn.fetch_add(1, Ordering::Relaxed);
         }
-        // SAFETY: mapped by `map`, and not yet unmapped.
-        unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
+        if region.file.is_some() {
+            // SAFETY: mapped by `map`, and not yet unmapped.
+            unsafe { munmap(block.ptr as *mut c_void, block.bytes as usize).unwrap() };
+        }
         Ok(())
     }
 
@@ -344,7 +394,14 @@ unsafe impl Gpu for MockGpu {
         Ok(1)
     }
 
-    unsafe fn launch(&self, _: RawFunction, config: &LaunchConfig, args: &[u64], _: RawStream) -> Result<()> {
+    unsafe fn launch(
+        &self,
+        function: RawFunction,
+        config: &LaunchConfig,
+        args: &[u64],
+        stream: RawStream,
+    ) -> Result<()> {
+        [function.raw(), stream.raw()].into_iter().for_each(|handle| self.machine.touch(handle));
         self.machine.attempt("launch")?;
         let launched = Launched { gpu: self.info.ordinal, config: *config, args: args.to_vec() };
         self.machine.launches.lock().unwrap().push(launched);
@@ -352,15 +409,20 @@ unsafe impl Gpu for MockGpu {
     }
 
     fn create_stream(&self) -> Result<RawStream<'static>> {
+        let stale = self.machine.stale.lock().unwrap().pop();
+        let handle = stale.unwrap_or_else(|| self.machine.handle());
+        self.machine.handles.lock().unwrap().insert(handle);
         // SAFETY: as above.
-        Ok(unsafe { RawStream::from_raw(self.machine.handle()) })
+        Ok(unsafe { RawStream::from_raw(handle) })
     }
 
     unsafe fn destroy_stream(&self, it: RawStream) -> Result<()> {
+        self.machine.stale.lock().unwrap().push(it.raw());
         self.machine.drop_handle(it.raw())
     }
 
-    fn stream_done(&self, _: RawStream) -> Result<bool> {
+    fn stream_done(&self, stream: RawStream) -> Result<bool> {
+        self.machine.touch(stream.raw());
         Ok(true)
     }
 
@@ -390,7 +452,8 @@ unsafe impl Gpu for MockGpu {
         })
     }
 
-    fn begin_capture(&self, _: RawStream) -> Result<()> {
+    fn begin_capture(&self, stream: RawStream) -> Result<()> {
+        self.machine.touch(stream.raw());
         Ok(())
     }
 
@@ -407,5 +470,62 @@ unsafe impl Gpu for MockGpu {
 
     unsafe fn destroy_graph(&self, it: RawGraph) -> Result<()> {
         self.machine.drop_handle(it.raw())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::panic::{AssertUnwindSafe, catch_unwind};
+
+    use super::*;
+    use crate::runtime::handles::{Buffer, Stream};
+
+    /// What the end of a test says after this has been done in it.
+    fn end(act: impl FnOnce(&Machine, &Arc<dyn Gpu>)) -> Option<String> {
+        let machine = Machine::default();
+        let gpu = MockGpu::all(&machine, 1).remove(0);
+        act(&machine, &gpu);
+        drop(gpu);
+        let said = catch_unwind(AssertUnwindSafe(|| drop(machine))).err()?;
+        said.downcast::<String>().ok().map(|said| said.lines().next().unwrap_or_default().to_owned())
+    }
+
+    #[test]
+    fn what_is_left_over_or_used_after_its_end_fails_a_test() {
+        let left = "so many things are left over, and so many were to be";
+        let used = "so many things were used after their end";
+        assert_eq!(end(|_, gpu| drop(Buffer::new(gpu, 8).unwrap())), None);
+        let said = |act: &dyn Fn(&Machine, &Arc<dyn Gpu>)| end(act).expect("it fails");
+        assert!(said(&|_, gpu| std::mem::forget(Buffer::new(gpu, 8).unwrap())).contains(left));
+        assert!(said(&|_, gpu| std::mem::forget(Stream::new(gpu).unwrap())).contains(left));
+        assert!(said(&|machine, _| machine.leaves(1)).contains(left));
+        let forgotten = |machine: &Machine, gpu: &Arc<dyn Gpu>| {
+            machine.leaves(1);
+            std::mem::forget(Buffer::new(gpu, 8).unwrap());
+        };
+        assert_eq!(end(forgotten), None);
+        // SAFETY: not at all, and nothing runs on mocks.
+        unsafe {
+            assert!(said(&|_, gpu| gpu.free(Buffer::new(gpu, 8).unwrap().ptr()).unwrap()).contains(used));
+            let unmapped_twice = |_: &Machine, gpu: &Arc<dyn Gpu>| {
+                let block = gpu.alloc_shared(8, Sharing::Vmm, &[]).unwrap();
+                [(); 2].into_iter().for_each(|()| gpu.free_shared(&block).unwrap());
+            };
+            assert!(said(&unmapped_twice).contains(used));
+            let gone = |_: &Machine, gpu: &Arc<dyn Gpu>| {
+                let stream = gpu.create_stream().unwrap();
+                gpu.destroy_stream(stream).unwrap();
+                gpu.synchronize_stream(stream).unwrap();
+            };
+            assert!(said(&gone).contains(used));
+        }
+    }
+
+    #[test]
+    fn handles_of_streams_come_again() {
+        let machine = Machine::default();
+        let gpu = MockGpu::all(&machine, 1).remove(0);
+        let first = Stream::new(&gpu).unwrap().raw().raw();
+        assert_eq!(Stream::new(&gpu).unwrap().raw().raw(), first);
     }
 }

@@ -30,14 +30,9 @@ pub use backends::gpus;
 /// The crate whose slices and streams launches take.
 pub use cudarc;
 pub use error::RuntimeError;
-pub use net::{FormError, Launched, MEET_VARIABLE};
+pub use net::{FormError, Launched, MEET_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
 pub use packs::PackImages;
 pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};
 pub(crate) use timeline::Recorder;
 pub use world::{FORM_TIMEOUT, WAIT_BUDGET, World, WorldOptions};
-
-/// Misuse that does not compile, tried by `cargo test`.
-#[cfg(doctest)]
-#[doc = include_str!("misuse.md")]
-struct Misuse;

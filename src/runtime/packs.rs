@@ -1,30 +1,71 @@
 //! Packs as a source of kernels for the runtime.
 
 use peerwarp_codegen::family::{DynConfig, Target};
+use peerwarp_codegen::print::Timeline;
+use serde::Serialize;
 
 use super::RuntimeError;
 use super::image::{Images, Jit, KernelImage};
 use crate::input::nearest;
 
-use crate::build::pack::Pack;
+use crate::build::emit;
+use crate::build::pack::{Entry, Pack};
 
-// SAFETY: objects and manifest are as `peerwarp pack` has written them: their hashes are compared when the pack is opened.
+// SAFETY: objects are those that the manifest means: their hashes are compared when the pack is opened. How they are launched is
+// what this program would emit for the variant. That the object was made of that is the word of whoever made the pack.
 unsafe impl Images for Pack {
     fn image(&self, variant: &dyn DynConfig, target: Target) -> Result<KernelImage, RuntimeError> {
         let name = variant.variant_name();
         let kernel = self.find(&name, target).ok_or_else(|| self.absent(&name, target))?;
         let entry = kernel.entry;
+        agrees(entry, variant)?;
         Ok(KernelImage {
             variant: name,
             target,
             entry: entry.entry.clone(),
             launch: entry.launch,
             args: entry.args.clone(),
+            params: entry.params.clone(),
             roles: entry.roles.clone(),
             timeline: entry.timeline.clone(),
             module: kernel.object.to_vec(),
         })
     }
+}
+
+/// Whether an entry says of a variant what this program emits for it: how many blocks there are and what they are passed is not to
+/// be had from a file alone.
+fn agrees(entry: &Entry, variant: &dyn DynConfig) -> Result<(), RuntimeError> {
+    let kernel = emit::trace(variant, entry.target.warp_size())?;
+    let source =
+        emit::with_options("peerwarp", &kernel, entry.target, entry.timeline.as_ref().map(|t| t.slots))?;
+    let roles: Vec<&str> = kernel.roles.iter().map(|role| role.name.as_str()).collect();
+    let sizes = |t: &Timeline| (t.slots, t.warps, t.slices, t.bytes, t.sites.len());
+    let (found, emitted) = (&entry.timeline, &source.timeline);
+    let family = variant.family().name();
+    for (field, found, emitted) in [
+        ("family", text(&entry.family), text(&family)),
+        ("ranks", text(&entry.ranks), text(&variant.ranks())),
+        ("entry", text(&entry.entry), text(&source.entry)),
+        ("roles", text(&entry.roles), text(&roles)),
+        ("launch", text(&entry.launch), text(&source.launch)),
+        ("args", text(&entry.args), text(&source.args)),
+        ("params", text(&entry.params), text(&source.params)),
+        ("timeline", text(&found.as_ref().map(sizes)), text(&emitted.as_ref().map(sizes))),
+    ] {
+        if found != emitted {
+            let field = format!("pack.json: {field} of {}", entry.variant);
+            let allowed =
+                format!("it is {emitted} as it is emitted now; write the pack anew with `peerwarp pack`");
+            return Err(RuntimeError::invalid(field, found, allowed));
+        }
+    }
+    Ok(())
+}
+
+/// A value as manifests have it.
+fn text(value: &impl Serialize) -> String {
+    serde_json::to_string(value).expect("a part of a manifest")
 }
 
 /// Compiled kernels out of a pack, and what is not in it compiled when it is needed, if that can be.
@@ -69,34 +110,5 @@ impl Pack {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::families::moe::kernels::Dispatch;
-    use peerwarp_codegen::family::Family;
-
-    #[test]
-    fn a_kernel_that_is_absent_is_told_with_what_is_there() {
-        let folder = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pack");
-        let pack = Pack::open(&folder).unwrap();
-        let settings = [
-            ("hidden", "64"),
-            ("experts", "8"),
-            ("topk", "2"),
-            ("tokens", "4"),
-            ("ranks", "2"),
-            ("dtype", "bf16"),
-        ];
-        let more = [("hook", "raw"), ("layout", "expert-major"), ("phase", "both")];
-        let variant = Dispatch::from_settings(&[&settings[..], &more].concat()).unwrap().into_variant();
-        let said = |target: &str| pack.image(&*variant, target.parse().unwrap()).unwrap_err().to_string();
-        let name = variant.variant_name();
-        assert_eq!(
-            said("cuda:sm_90a"),
-            format!("variant = {name}: not among the pack's 1 kernels for cuda:sm_90a")
-        );
-        let other = "the pack has nothing for hip:gfx942, only for cuda:sm_90a";
-        assert_eq!(said("hip:gfx942"), format!("variant = {name}: {other}"));
-        let near = pack.absent("scale_n16", "cuda:sm_90a".parse().unwrap()).to_string();
-        assert!(near.ends_with("near it: scale_n8"), "{near}");
-    }
-}
+#[path = "packs_tests.rs"]
+mod tests;

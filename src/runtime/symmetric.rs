@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, RawStream, ShareHandle, SharedBlock, Sharing};
+use super::net::FormError;
 use super::net::processes::Processes;
 
 /// A rank of this process.
@@ -88,12 +89,13 @@ impl Symmetric {
             let handles = handles.collect::<Result<Vec<_>, _>>()?;
             Ok((own, handles))
         });
-        let (own, handles) = processes.links().agree(exported)?;
+        let (own, handles) = agree_on_size(allocation, bytes, exported, processes)?;
         let (base, size) = (own.block.ptr, own.block.bytes);
         // From here on others may have it mapped, whatever fails.
         let own = Exported { allocation, own: Some(own), processes: Arc::clone(processes) };
-        let taken = processes.links().exchange(&handles, size)?;
-        let mapped = processes.links().agree(import(member, taken))?;
+        let taken = processes.links().exchange(&handles, size);
+        let mapped = taken.and_then(|taken| import(member, size, taken));
+        let mapped = processes.links().agree(mapped)?;
         let mut bases = vec![base; ranks as usize];
         for (rank, mapping) in &mapped {
             bases[*rank as usize] = mapping.block.ptr;
@@ -123,15 +125,50 @@ fn allocate(member: &Member, bytes: u64, sharing: Sharing, peers: &[u32]) -> Res
     let mapping = Mapping { gpu: Arc::clone(&member.gpu), block };
     // SAFETY: just allocated, of that size.
     unsafe { member.gpu.fill(mapping.block.ptr, bytes, 0, RawStream::DEFAULT)? };
-    member.gpu.synchronize()?;
-    Ok(mapping)
+    match member.gpu.synchronize() {
+        Ok(()) => Ok(mapping),
+        Err(e) => {
+            // Nobody knows whether it has been filled: it must not become somebody else's memory.
+            std::mem::forget(mapping);
+            Err(e)
+        }
+    }
+}
+
+/// What this rank has allocated, once all ranks have, and all the same size: others compute addresses from their own.
+fn agree_on_size<T>(
+    allocation: u32,
+    bytes: u64,
+    exported: Result<T, RuntimeError>,
+    processes: &Processes,
+) -> Result<T, RuntimeError> {
+    let (own, said) = match exported {
+        Ok(own) => (Some(own), Ok(bytes)),
+        Err(e) => (None, Err(e)),
+    };
+    let sizes: Vec<u64> = processes.links().gather(said)?;
+    // The same on all ranks, as is what they are told.
+    let other = (0..).zip(&sizes).find(|(_, size)| **size != sizes[0]);
+    if let Some((rank, size)) = other {
+        let field = format!("size in bytes of allocation {allocation}");
+        let (value, other) = (size.to_string(), sizes[0].to_string());
+        return Err(FormError::Mismatch { field, rank, value, other_rank: 0, other }.into());
+    }
+    Ok(own.expect("an error here is an error of all"))
 }
 
 fn import(
     member: &Member,
+    size: u64,
     handles: Vec<(u32, u64, ShareHandle)>,
 ) -> Result<Vec<(u32, Mapping)>, RuntimeError> {
-    let import = |(rank, bytes, handle)| {
+    let import = |(rank, bytes, handle): (u32, u64, ShareHandle)| {
+        if bytes != size {
+            let (field, value, other) =
+                ("size in bytes of a block".into(), bytes.to_string(), size.to_string());
+            let other_rank = member.rank;
+            return Err(FormError::Mismatch { field, rank, value, other_rank, other }.into());
+        }
         let block = member.gpu.import(handle, bytes)?;
         Ok((rank, Mapping { gpu: Arc::clone(&member.gpu), block }))
     };

@@ -3,6 +3,7 @@
 use std::any::Any;
 use std::collections::BTreeMap;
 use std::fs;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
 
@@ -81,7 +82,9 @@ pub struct World {
     sharing: Sharing,
     share_sms: bool,
     wait_budget: Duration,
-    status: Symmetric,
+    status: Arc<Symmetric>,
+    /// How often it was reset.
+    resets: AtomicU64,
     /// None if all ranks are in this one.
     processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
@@ -109,6 +112,7 @@ impl World {
         launched: &Launched,
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
+        launched.check()?;
         let gpu = own_gpu(gpus, launched.local_rank)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
         let sharing = sharing(&members, options.sharing)?;
@@ -143,7 +147,8 @@ impl World {
             sharing,
             share_sms,
             wait_budget,
-            status,
+            status: Arc::new(status),
+            resets: AtomicU64::new(0),
             processes,
             kernels,
             cleared,
@@ -305,8 +310,14 @@ impl World {
         self.agree(idle)?;
         let cleared = self.clear_all();
         self.agree(cleared)?;
+        self.resets.fetch_add(1, Ordering::Relaxed);
         *lock(&self.poisoned) = None;
         Ok(())
+    }
+
+    /// How often it was reset: what kernels had not finished before is lost.
+    pub(crate) fn resets(&self) -> u64 {
+        self.resets.load(Ordering::Relaxed)
     }
 
     /// Leaves the world, as dropping it does, and tells what goes wrong. Processes that share memory by IPC wait for each
@@ -403,8 +414,10 @@ fn status_bytes(ranks: u32) -> u64 {
 impl Drop for World {
     fn drop(&mut self) {
         // Kernels may still write to other ranks' memory, which is about to be unmapped.
-        for member in &self.members {
-            let _ = member.gpu.synchronize();
+        let idle = self.members.iter().map(|member| member.gpu.synchronize());
+        if idle.fold(Ok(()), Result::and).is_err() {
+            // Nobody knows whether they have ended.
+            std::mem::forget(Arc::clone(&self.status));
         }
     }
 }

@@ -1,8 +1,12 @@
+use std::io::Write;
+use std::net::TcpStream;
 use std::process::{Child, Command};
-use std::thread::spawn;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::thread::{JoinHandle, spawn};
+use std::time::Instant;
 
 use super::super::mock::{Machine, MockGpu};
-use super::super::net::free_address;
+use super::super::net::{free_address, secret};
 use super::*;
 
 fn options() -> WorldOptions {
@@ -10,7 +14,8 @@ fn options() -> WorldOptions {
 }
 
 fn launched(rank: u32, ranks: u32, address: &str) -> Launched {
-    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address: address.to_owned() }
+    let (address, secret) = (address.to_owned(), secret());
+    Launched { launcher: "torchrun", rank, ranks, local_rank: rank, address, secret }
 }
 
 /// A word that one rank writes to another.
@@ -40,7 +45,7 @@ fn read_own(world: &World, member: usize, block: &Symmetric) -> Vec<u64> {
 
 #[test]
 fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap();
     let block = world.allocate(1000).unwrap();
     assert_eq!((block.bytes(), read_own(&world, 2, &block)), (1000, vec![0; 3]));
@@ -58,20 +63,22 @@ fn in_one_process_all_ranks_reach_all_memory_and_nothing_is_left() {
 
 #[test]
 fn whatever_fails_nothing_is_left() {
-    for call in ["alloc_shared", "synchronize"] {
+    // What is perhaps still being filled is left: nobody may have it.
+    for (call, left) in [("alloc_shared", 0), ("fill", 0), ("synchronize", 1)] {
         for good in 0..3 {
-            let machine = Arc::new(Machine::default());
+            let machine = Machine::default();
+            machine.leaves(left);
             machine.fail(call, good);
             let error = World::of_gpus(&MockGpu::all(&machine, 3), &options()).unwrap_err();
             assert_eq!(error.to_string(), format!("{call} failed: told to"));
-            assert_eq!(machine.alive(), 0, "{call} after {good}");
+            assert_eq!(machine.alive(), left, "{call} after {good}");
         }
     }
 }
 
 #[test]
 fn gpus_that_make_no_world_are_named() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let said = |gpus: Vec<Arc<dyn Gpu>>| World::of_gpus(&gpus, &options()).unwrap_err().to_string();
     let gpu = |ordinal| Arc::new(MockGpu::new(&machine, ordinal)) as Arc<dyn Gpu>;
     assert_eq!(said(vec![gpu(0)]), "ranks = 1: 2 to 64, with a GPU each");
@@ -84,7 +91,7 @@ fn gpus_that_make_no_world_are_named() {
 
 #[test]
 fn an_expired_wait_poisons_the_world_until_it_is_reset() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
     let flags = world.allocate(64).unwrap();
     let alive: Arc<dyn std::any::Any + Send + Sync> = Arc::new(());
@@ -118,8 +125,19 @@ fn an_expired_wait_poisons_the_world_until_it_is_reset() {
 }
 
 #[test]
+fn what_kernels_may_still_write_to_is_not_freed_with_the_world() {
+    let machine = Machine::default();
+    let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
+    let alive = machine.alive();
+    machine.fail("synchronize", 1);
+    drop(world);
+    assert_eq!(machine.alive(), alive, "nobody knows whether kernels of rank 1 have ended");
+    machine.leaves(alive);
+}
+
+#[test]
 fn a_gpu_that_fails_poisons_the_world() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all(&machine, 2), &options()).unwrap();
     machine.fail("synchronize_stream", 0);
     assert!(matches!(world.finish(0, RawStream::DEFAULT), Err(RuntimeError::Driver { .. })));
@@ -129,7 +147,7 @@ fn a_gpu_that_fails_poisons_the_world() {
 
 #[test]
 fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, 2);
     assert_eq!(own_gpu(&gpus, 1).unwrap().info().ordinal, 1);
     assert_eq!(own_gpu(&gpus[..1], 1).unwrap().info().ordinal, 0);
@@ -140,7 +158,7 @@ fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
 /// Forms a world with a thread in place of each process.
 fn threads(
     ranks: u32,
-    machine: &Arc<Machine>,
+    machine: &Machine,
     options: impl Fn(u32) -> WorldOptions,
 ) -> Vec<Result<World, RuntimeError>> {
     form(&MockGpu::all(machine, ranks), options)
@@ -159,7 +177,7 @@ fn form(gpus: &[Arc<dyn Gpu>], options: impl Fn(u32) -> WorldOptions) -> Vec<Res
 
 #[test]
 fn across_connections_all_ranks_reach_all_memory_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = threads(4, &machine, |_| options());
     let running = worlds.into_iter().map(|world| {
         spawn(move || {
@@ -180,7 +198,7 @@ fn across_connections_all_ranks_reach_all_memory_and_nothing_is_left() {
 
 #[test]
 fn ranks_with_other_kernels_are_named_on_all_ranks() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let digest = |rank| {
         let digest = if rank == 1 { "b" } else { "a" };
         let facts = BTreeMap::from([("digest of moe_dispatch".to_owned(), digest.to_owned())]);
@@ -198,7 +216,7 @@ fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
     let ways = [MockGpu::all, MockGpu::all_ipc];
     let calls = [("alloc_shared", 1), ("export", 3), ("import", 2)];
     for (gpus, (call, good)) in ways.into_iter().flat_map(|gpus| calls.map(|call| (gpus, call))) {
-        let machine = Arc::new(Machine::default());
+        let machine = Machine::default();
         machine.fail(call, good);
         let worlds = form(&gpus(&machine, 3), |_| options());
         let said = |world: Result<World, RuntimeError>| world.unwrap_err().to_string();
@@ -210,7 +228,7 @@ fn memory_that_one_rank_cannot_have_is_an_error_on_all() {
 }
 
 /// A world of two threads that share memory by IPC.
-fn ipc(machine: &Arc<Machine>, options: &WorldOptions) -> [World; 2] {
+fn ipc(machine: &Machine, options: &WorldOptions) -> [World; 2] {
     let worlds = form(&MockGpu::all_ipc(machine, 2), |_| options.clone());
     worlds.into_iter().map(Result::unwrap).collect::<Vec<_>>().try_into().unwrap()
 }
@@ -229,7 +247,7 @@ fn torn(machine: &Machine) -> u64 {
 
 #[test]
 fn memory_shared_by_ipc_is_freed_when_all_ranks_have_given_it_up() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = ipc(&machine, &options());
     let formed = machine.alive();
     let allocate = |world: &World| world.allocate(64).unwrap();
@@ -251,7 +269,7 @@ fn memory_shared_by_ipc_is_freed_when_all_ranks_have_given_it_up() {
 
 #[test]
 fn ranks_that_share_memory_by_ipc_leave_together() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let [zero, one] = ipc(&machine, &options());
     let (say, hear) = std::sync::mpsc::channel();
     let leaving = spawn(move || {
@@ -267,7 +285,7 @@ fn ranks_that_share_memory_by_ipc_leave_together() {
 
 #[test]
 fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let options = WorldOptions { form_timeout: Duration::from_secs(1), ..options() };
     let [zero, one] = ipc(&machine, &options);
     match zero.leave().unwrap_err() {
@@ -278,11 +296,12 @@ fn a_rank_that_does_not_leave_is_named_and_keeps_what_it_has_mapped() {
     assert_eq!((machine.alive(), torn(&machine)), (3, 0));
     assert!(matches!(one.leave(), Err(RuntimeError::Form(_))));
     assert_eq!(torn(&machine), 0);
+    machine.leaves(2);
 }
 
 #[test]
 fn a_world_whose_memory_is_in_use_is_not_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let worlds = ipc(&machine, &options());
     let blocks = both(&worlds, |world| world.allocate(64).unwrap());
     for world in worlds {
@@ -306,6 +325,7 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
         command.env(name, value.to_string());
     }
     command.env("MASTER_ADDR", "127.0.0.1").env("PEERWARP_TEST_PART", part);
+    command.env("PEERWARP_SECRET", secret().expose()).env_remove("PEERWARP_SECRET_FILE");
     command.env_remove("PEERWARP_RENDEZVOUS").env_remove("TORCHELASTIC_USE_AGENT_STORE");
     command.stdout(std::process::Stdio::null());
     command.spawn().unwrap()
@@ -317,7 +337,7 @@ fn process(rank: u32, ranks: u32, port: u16, part: &str) -> Child {
 fn child() {
     let Ok(Some(launched)) = Launched::here() else { return };
     let part = std::env::var("PEERWARP_TEST_PART").unwrap_or_default();
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, launched.ranks);
     if part == "dies" {
         // Killed by itself: no destructor runs.
@@ -348,9 +368,106 @@ fn processes_reach_each_others_memory() {
     }
 }
 
+/// Five strangers who knock at an address again and again until they are told to stop.
+struct Strangers {
+    stop: AtomicBool,
+    /// How often each of them has.
+    knocks: [AtomicU32; 5],
+}
+
+impl Strangers {
+    /// What each of them says.
+    fn says() -> [Vec<u8>; 5] {
+        let old =
+            br#"{"Hello":{"protocol":2,"card":{"rank":1,"ranks":9,"bus_id":"","socket":"","facts":{}}}}"#;
+        let old = [&(old.len() as u32).to_le_bytes(), old.as_slice()].concat();
+        // A rank's words, with a proof of nothing.
+        let forged = [b"peerwarp".as_slice(), &3u32.to_le_bytes(), &[3, 0, 0, 0], &[0x5a; 64]].concat();
+        [vec![], b"peer".to_vec(), b"GET / HTTP/1.1\r\n\r\n".to_vec(), old, forged]
+    }
+
+    fn knock(self: &Arc<Self>, address: &str) -> Vec<JoinHandle<()>> {
+        let knocking = Self::says().into_iter().enumerate().map(|(who, said)| {
+            let (address, all) = (address.to_owned(), Arc::clone(self));
+            spawn(move || {
+                // None of them hangs up.
+                let mut open = vec![];
+                while !all.stop.load(Ordering::Relaxed) {
+                    if let Ok(mut stream) = TcpStream::connect(&address)
+                        && stream.local_addr().ok() != stream.peer_addr().ok()
+                        && stream.write_all(&said).is_ok()
+                    {
+                        all.knocks[who].fetch_add(1, Ordering::Relaxed);
+                        open.push(stream);
+                    }
+                    std::thread::sleep(Duration::from_millis(10));
+                }
+            })
+        });
+        knocking.collect()
+    }
+
+    /// Whether all of them have knocked.
+    fn came(&self) -> bool {
+        self.knocks.iter().all(|knocks| knocks.load(Ordering::Relaxed) > 0)
+    }
+}
+
+#[test]
+fn eight_processes_form_a_world_while_five_strangers_knock() {
+    let address = free_address();
+    let strangers = Arc::new(Strangers { stop: AtomicBool::default(), knocks: Default::default() });
+    let mut children = vec![process(0, 8, port(&address), "works")];
+    let knocking = strangers.knock(&address);
+    // All of them are there before the second rank is.
+    let end = Instant::now() + options().form_timeout;
+    while !strangers.came() && Instant::now() < end {
+        std::thread::sleep(Duration::from_millis(1));
+    }
+    assert!(strangers.came(), "a stranger did not knock");
+    children.extend((1..8).map(|rank| process(rank, 8, port(&address), "works")));
+    let ended: Vec<bool> = children.iter_mut().map(|child| child.wait().unwrap().success()).collect();
+    strangers.stop.store(true, Ordering::Relaxed);
+    knocking.into_iter().for_each(|stranger| stranger.join().unwrap());
+    assert_eq!(ended, [true; 8]);
+}
+
+#[test]
+fn sizes_that_differ_are_named_on_all_ranks() {
+    for gpus in [MockGpu::all, MockGpu::all_ipc] {
+        let machine = Arc::new(Machine::default());
+        let worlds = form(&gpus(&machine, 3), |_| options());
+        let allocating = worlds.into_iter().map(|world| {
+            spawn(move || {
+                let world = world.unwrap();
+                let rank = world.members()[0].rank;
+                let alive = world.allocate(if rank == 2 { 128 } else { 64 }).unwrap_err().to_string();
+                // Nothing is lost but this.
+                (alive, world.allocate(64).map(|block| block.bytes()).unwrap())
+            })
+        });
+        for allocated in allocating.collect::<Vec<_>>() {
+            let want = "size in bytes of allocation 1 of rank 2 is 128, and 64 on rank 0: it has to be the same on all ranks";
+            assert_eq!(allocated.join().unwrap(), (want.to_owned(), 64));
+        }
+        assert_eq!((machine.alive(), torn(&machine)), (0, 0));
+    }
+}
+
+#[test]
+fn a_rank_that_was_miscounted_is_refused() {
+    let machine = Arc::new(Machine::default());
+    let gpus = MockGpu::all(&machine, 2);
+    let said = |rank, ranks| {
+        World::of_process(&gpus, &launched(rank, ranks, "127.0.0.1:1"), &options()).unwrap_err().to_string()
+    };
+    assert_eq!(said(2, 2), "rank = 2: a number from 0 to 1");
+    assert_eq!(said(0, 1), "ranks = 1: a number from 2 to 64");
+}
+
 #[test]
 fn a_process_that_dies_is_named_to_the_others() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpus = MockGpu::all(&machine, 2);
     let address = free_address();
     let mut child = process(1, 2, port(&address), "dies");

@@ -27,6 +27,7 @@ fn a_process_for_each_rank_is_one_of_so_many_and_has_no_peers() {
         ("LOCAL_WORLD_SIZE", "2"),
         ("MASTER_ADDR", "127.0.0.1"),
         ("MASTER_PORT", "29500"),
+        ("PEERWARP_SECRET", "the secret of a world that is never formed"),
     ];
     for (args, said) in [
         ("bench --model glm-4.5 --ranks 4", "--ranks = 4: contradicts 2 processes, as torchrun started them"),
@@ -40,4 +41,18 @@ fn a_process_for_each_rank_is_one_of_so_many_and_has_no_peers() {
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
         assert!(ran.stderr.contains(said), "{}", ran.stderr);
     }
+}
+
+#[test]
+fn processes_without_a_secret_are_told_which_variable_has_it() {
+    let torchrun = [
+        ("RANK", "0"),
+        ("WORLD_SIZE", "2"),
+        ("LOCAL_RANK", "0"),
+        ("MASTER_ADDR", "127.0.0.1"),
+        ("MASTER_PORT", "29500"),
+    ];
+    let ran = Place::new().run_with(&["bench", "--model", "glm-4.5", "--ranks", "2"], &torchrun);
+    assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{}", ran.report());
+    assert!(ran.stderr.contains("PEERWARP_SECRET under torchrun"), "{}", ran.stderr);
 }

@@ -11,7 +11,7 @@ use peerwarp::runtime::image::Images;
 
 use super::support::{Place, Ran, names};
 
-const NVCC: &str = r#"
+pub const NVCC: &str = r#"
 if [ "$1" = --version ]; then echo "release 13.0, V${VERSION:-13.0.88}"; exit; fi
 echo "$@" >> "$CALLS"
 [ -n "$WRONG" ] && { echo "k.cu(3): error: $WRONG" >&2; exit 2; }

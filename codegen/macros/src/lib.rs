@@ -2,6 +2,7 @@
 //!
 //! `#[kernel]` turns a function into one that can be traced; see [`macro@kernel`].
 #![warn(missing_docs)]
+#![forbid(unsafe_code)]
 
 mod args;
 mod attrs;

@@ -2,7 +2,7 @@
 
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
-use crate::ir::{Dtype, Loc, ParamId, ParamKind};
+use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
 
 /// Whose a parameter's memory is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -55,12 +55,23 @@ impl ParamSpec {
         ParamSpec { binding, ..self }
     }
 
+    /// As [`Param::signature`](crate::ir::Param::signature) of the kernel's parameter.
+    pub fn signature(&self) -> String {
+        signature(&self.name, self.kind, self.dtype, self.len)
+    }
+
     /// Bytes of its memory on each rank.
     pub fn bytes(&self) -> u64 {
         match self.kind {
             // The epoch, and room beside it for what counts blocks.
             ParamKind::EpochWord => 8,
-            kind => self.len * u64::from(kind.element_bytes(self.dtype)),
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::Ll
+            | ParamKind::Counters
+            | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
         }
     }
 }
@@ -187,6 +198,20 @@ impl Binder {
         self.declare(vec![ParamSpec::erased::<A>(name, len, dtype, "")]);
         self.next()
     }
+}
+
+/// Whether a kernel leaves the caller's inputs as they are: callers may pass one to several launches at once.
+pub(super) fn check_inputs(kernel: &Kernel, specs: &[ParamSpec]) -> Result<(), TraceError> {
+    for op in &kernel.ops {
+        let stored = op.kind.accesses().into_iter().filter(|a| a.access.stores());
+        let mut specs = stored.filter_map(|a| specs.get(a.place.param()?.index()));
+        if let Some(spec) = specs.find(|spec| spec.binding == Binding::Input) {
+            let message = format!("`{}` is an input, and is written", spec.name);
+            let help = "mark it `#[output]`: what is read and written is an output";
+            return Err(TraceError::new(op.loc, message, help));
+        }
+    }
+    Ok(())
 }
 
 fn check_spec(spec: &ParamSpec, loc: Loc) -> Result<(), TraceError> {

@@ -1,9 +1,8 @@
 //! What can be checked only when the whole kernel is traced, and the removal of what nothing uses.
 
 use super::error::TraceError;
-use super::fold::Pure;
 use super::trace::Trace;
-use crate::ir::{ControlOp, Kernel, OpId, OpKind, ParamId, Region, ValueId, ValueOp, analysis};
+use crate::ir::{Effect, Kernel, OpId, ParamId, Region, ValueId, analysis};
 
 /// The checks at the end of a trace.
 pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
@@ -78,11 +77,7 @@ pub(crate) fn drop_unused(k: &mut Kernel) {
     // Users come after what they use, so one pass backwards finds chains.
     for &id in all.iter().rev() {
         let kind = &k.op(id).kind;
-        let pure = Pure::of(kind).is_some()
-            || matches!(
-                kind,
-                OpKind::Control(ControlOp::VarGet { .. }) | OpKind::Value(ValueOp::ScalarParam { .. })
-            );
+        let pure = matches!(kind.effect(), Effect::None | Effect::ReadsVar);
         if pure && kind.outs().iter().all(|v| used[v.index()] == 0) {
             dead[id.index()] = true;
             for v in operands(k, id) {
@@ -94,18 +89,7 @@ pub(crate) fn drop_unused(k: &mut Kernel) {
     keep(&mut k.prologue);
     k.roles.iter_mut().for_each(|r| keep(&mut r.body));
     for op in &mut k.ops {
-        match &mut op.kind {
-            OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
-                keep(then);
-                keep(otherwise);
-            }
-            OpKind::Control(ControlOp::For { body, .. } | ControlOp::Split { body, .. }) => keep(body),
-            OpKind::Control(ControlOp::While { header, body, .. }) => {
-                keep(header);
-                keep(body);
-            }
-            _ => {}
-        }
+        op.kind.regions_mut().into_iter().for_each(keep);
     }
 }
 

@@ -126,7 +126,9 @@ impl Counter {
                 let message = format!("{name} is drawn from by a loop that runs several times");
                 let help = "move the loop out of the other one, or use `g.strided(n)`: nothing tells groups that \
                             all others have drawn to the end before the next time";
-                return Err(TraceError::new(loc, message, help).note(around.loc, "the loop around it is here"));
+                return Err(
+                    TraceError::new(loc, message, help).note(around.loc, "the loop around it is here")
+                );
             }
             let first = t.drawn.iter().find(|d| (d.0, d.1) == (param, self.index)).map(|d| d.2);
             if let Some(first) = first {

@@ -1,9 +1,7 @@
 //! Pure operations as keys, and what can be computed at trace time.
 
 use super::trace::Trace;
-use crate::ir::{
-    BinaryOp, CompareOp, Const, Dtype, Kernel, OpKind, ReduceOp, Type, UnaryOp, ValueId, ValueOp,
-};
+use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Kernel, ReduceOp, Type, UnaryOp, ValueId, ValueOp};
 
 /// A pure operation without its result: two equal ones compute the same value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -17,7 +15,6 @@ pub(crate) enum Pure {
     Fma(ValueId, ValueId, ValueId),
     Bitcast(Dtype, ValueId),
     Splat(ValueId, u32),
-    Arange(u32),
     Rank,
     GroupIndex,
     Reduce(ReduceOp, ValueId),
@@ -25,30 +22,6 @@ pub(crate) enum Pure {
 }
 
 impl Pure {
-    /// The operation as a key, when it is one of these. (`Cast` and `Bitcast` need the type of their result, so they
-    /// come back with a placeholder; enough to know that they are pure.)
-    pub fn of(kind: &OpKind) -> Option<Pure> {
-        let OpKind::Value(op) = kind else { return None };
-        Some(match *op {
-            ValueOp::Const { value, .. } => Pure::Const(value),
-            ValueOp::Binary { op, a, b, .. } => Pure::Binary(op, a, b),
-            ValueOp::Unary { op, a, .. } => Pure::Unary(op, a),
-            ValueOp::Compare { op, a, b, .. } => Pure::Compare(op, a, b),
-            ValueOp::Select { cond, a, b, .. } => Pure::Select(cond, a, b),
-            ValueOp::Cast { a, .. } => Pure::Cast(Dtype::Bool, a),
-            ValueOp::Fma { a, b, c, .. } => Pure::Fma(a, b, c),
-            ValueOp::Bitcast { a, .. } => Pure::Bitcast(Dtype::Bool, a),
-            ValueOp::Splat { a, .. } => Pure::Splat(a, 0),
-            ValueOp::Arange { .. } => Pure::Arange(0),
-            ValueOp::Rank { .. } => Pure::Rank,
-            ValueOp::GroupIndex { .. } => Pure::GroupIndex,
-            ValueOp::Reduce { op, a, .. } => Pure::Reduce(op, a),
-            ValueOp::Scan { op, a, exclusive, .. } => Pure::Scan(op, a, exclusive),
-            // A scalar parameter has its value from the launch, an epoch from memory.
-            ValueOp::ScalarParam { .. } | ValueOp::Epoch { .. } => return None,
-        })
-    }
-
     /// The operation that defines `out`.
     pub fn kind(self, out: ValueId) -> ValueOp {
         match self {
@@ -61,7 +34,6 @@ impl Pure {
             Pure::Fma(a, b, c) => ValueOp::Fma { out, a, b, c },
             Pure::Bitcast(_, a) => ValueOp::Bitcast { out, a },
             Pure::Splat(a, _) => ValueOp::Splat { out, a },
-            Pure::Arange(_) => ValueOp::Arange { out },
             Pure::Rank => ValueOp::Rank { out },
             Pure::GroupIndex => ValueOp::GroupIndex { out },
             Pure::Reduce(op, a) => ValueOp::Reduce { out, op, a },
@@ -82,7 +54,6 @@ impl Pure {
             Pure::Compare(_, a, _) => k.ty(a).with_dtype(Dtype::Bool),
             Pure::Cast(to, a) | Pure::Bitcast(to, a) => k.ty(a).with_dtype(to),
             Pure::Splat(a, len) => Type::tile(k.ty(a).dtype, len),
-            Pure::Arange(len) => Type::tile(Dtype::U32, len),
             Pure::Rank | Pure::GroupIndex => Type::scalar(Dtype::U32),
             Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
         }
@@ -124,7 +95,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
             match identity(op, a, b, t.uniform(a), t.uniform(b)) {
                 // A scalar cannot stand for a tile.
                 Folded::Constant(_) if t.ty(a).is_tile() => Folded::No,
-                folded => folded,
+                folded @ (Folded::No | Folded::Constant(_) | Folded::Value(_)) => folded,
             }
         }
         Pure::Unary(op, a) => constant(a).and_then(|x| unary(op, x)).map_or(Folded::No, Folded::Constant),
@@ -140,7 +111,14 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
         },
         Pure::Cast(to, a) | Pure::Bitcast(to, a) if t.ty(a).dtype == to => Folded::Value(a),
         Pure::Cast(to, a) => constant(a).and_then(|x| cast(to, x)).map_or(Folded::No, Folded::Constant),
-        _ => Folded::No,
+        Pure::Const(_)
+        | Pure::Fma(..)
+        | Pure::Bitcast(..)
+        | Pure::Splat(..)
+        | Pure::Rank
+        | Pure::GroupIndex
+        | Pure::Reduce(..)
+        | Pure::Scan(..) => Folded::No,
     })
 }
 
@@ -191,7 +169,7 @@ fn identity(op: BinaryOp, a: ValueId, b: ValueId, x: Option<Const>, y: Option<Co
         Or if truth(y) == Some(false) => Folded::Value(a),
         Rem if one(y) => y.and_then(zero_like).map_or(Folded::No, Folded::Constant),
         And | Or | Min | Max if a == b => Folded::Value(a),
-        _ => Folded::No,
+        Add | Sub | Mul | Div | Rem | Min | Max | And | Or | Xor | Shl | Shr => Folded::No,
     }
 }
 
@@ -237,7 +215,7 @@ fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
                 Mul => x * y,
                 Div => x / y,
                 // Left to the device: NaN and signed zero are the target's.
-                _ => return Ok(None),
+                Rem | Min | Max | And | Or | Xor | Shl | Shr => return Ok(None),
             };
             Const::F32(v.to_bits())
         }
@@ -245,7 +223,7 @@ fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
             And => x & y,
             Or => x | y,
             Xor => x ^ y,
-            _ => return Ok(None),
+            Add | Sub | Mul | Div | Rem | Min | Max | Shl | Shr => return Ok(None),
         }),
         _ => return Ok(None),
     }))

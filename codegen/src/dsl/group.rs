@@ -54,15 +54,16 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
     attempt(loc, |t| {
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if let Some(s) = t.open_scopes().nth(1) {
-            let (message, help) = match &s.kind {
-                RegionKind::Role(outer) => (
+            let (message, help) = if let RegionKind::Role(outer) = &s.kind {
+                (
                     format!("role `{name}` inside role `{outer}`"),
                     "roles stand side by side: close one before the next, or use `split` for groups of a block",
-                ),
-                other => (
-                    format!("role `{name}` inside {}", other.what()),
+                )
+            } else {
+                (
+                    format!("role `{name}` inside {}", s.kind.what()),
                     "which roles a kernel has is decided by the config: use a host condition around it",
-                ),
+                )
             };
             let begins = format!("{} begins here", s.kind.what());
             return Err(TraceError::new(loc, message, help).note(s.loc, begins));

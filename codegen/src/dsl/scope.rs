@@ -6,7 +6,7 @@ use std::thread::panicking;
 use super::error::{TraceError, raise};
 use super::fold::Pure;
 use super::trace::{Trace, try_current, with};
-use crate::ir::{BinaryOp, ControlOp, Loc, OpId, OpKind, Region, ValueId, ValueOp};
+use crate::ir::{BinaryOp, Effect, Loc, OpId, OpKind, Region, ValueId, ValueOp};
 
 /// What opened a region.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -35,6 +35,11 @@ impl RegionKind {
     /// Whether the region may run zero times or several times when it is reached.
     pub fn is_conditional(&self) -> bool {
         !matches!(self, RegionKind::Prologue | RegionKind::Role(_) | RegionKind::Split(_))
+    }
+
+    /// Warps a group, if it is a split.
+    pub fn split(&self) -> Option<u32> {
+        if let RegionKind::Split(warps) = self { Some(*warps) } else { None }
     }
 
     /// Whether the region is the body of a device loop, which `break` may leave.
@@ -182,12 +187,13 @@ impl OpenRegion {
 }
 
 fn is_pure(t: &Trace, op: OpId) -> bool {
-    match &t.builder.kernel.op(op).kind {
-        OpKind::Value(ValueOp::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. }) => {
-            t.constant(*b).is_some()
-        }
-        OpKind::Control(ControlOp::VarGet { .. }) => true,
-        kind => Pure::of(kind).is_some(),
+    let kind = &t.builder.kernel.op(op).kind;
+    if let OpKind::Value(ValueOp::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. }) = kind {
+        return t.constant(*b).is_some();
+    }
+    match kind.effect() {
+        Effect::None | Effect::ReadsVar => true,
+        Effect::ReadsMemory | Effect::Acts => false,
     }
 }
 

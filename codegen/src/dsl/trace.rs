@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::args::{Binder, KernelArgs};
+use super::args::{Binder, KernelArgs, check_inputs};
 use super::error::{TraceError, from_payload, install_hook, raise};
 use super::protocol::ParcelState;
 use super::scope::{RegionKind, Scope, ScopeId};
@@ -186,11 +186,15 @@ pub fn trace_args<A: KernelArgs>(
     config: &A::Config,
     kernel: impl FnOnce(&A::Config, &A),
 ) -> Result<Kernel, TraceError> {
-    trace(meta, |binder| {
-        binder.declare(A::params(config));
+    let mut specs = vec![];
+    let kernel = trace(meta, |binder| {
+        specs = A::params(config);
+        binder.declare(specs.clone());
         let args = A::bind(binder);
         kernel(config, &args);
-    })
+    })?;
+    check_inputs(&kernel, &specs)?;
+    Ok(kernel)
 }
 
 fn check_meta(meta: &TraceMeta) -> Result<(), TraceError> {
@@ -328,18 +332,12 @@ impl Trace {
     /// The split that is open, or was opened since `scope`: warps a group and where it begins.
     pub fn split_since(&self, scope: ScopeId) -> Option<(u32, Loc)> {
         let depth = self.scopes[self.resolve(scope) as usize].depth;
-        self.open_scopes().skip(depth + 1).find_map(|s| match s.kind {
-            RegionKind::Split(warps) => Some((warps, s.loc)),
-            _ => None,
-        })
+        self.open_scopes().skip(depth + 1).find_map(|s| Some((s.kind.split()?, s.loc)))
     }
 
     /// Groups of the block of which each has an array of its own that is declared now.
     pub fn groups(&self) -> u32 {
-        let split = self.open_scopes().find_map(|s| match s.kind {
-            RegionKind::Split(warps) => Some(warps),
-            _ => None,
-        });
+        let split = self.open_scopes().find_map(|s| s.kind.split());
         split.map_or(1, |warps| self.builder.kernel.block_warps / warps)
     }
 

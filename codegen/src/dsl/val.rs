@@ -267,7 +267,7 @@ pub(crate) fn host<T: Constant>(x: T, loc: Loc) -> Val<T> {
     }));
     match T::DTYPE {
         Dtype::Fp16 | Dtype::Bf16 => c.cast_at::<T>(loc),
-        _ => Val::from_raw(c.raw),
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 | Dtype::Fp8 => Val::from_raw(c.raw),
     }
 }
 

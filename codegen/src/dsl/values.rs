@@ -118,7 +118,17 @@ impl Trace {
         self.constants[v.index()] = match op {
             Pure::Const(c) => Some(c),
             Pure::Splat(a, _) => self.constants[a.index()],
-            _ => None,
+            Pure::Binary(..)
+            | Pure::Unary(..)
+            | Pure::Compare(..)
+            | Pure::Select(..)
+            | Pure::Cast(..)
+            | Pure::Fma(..)
+            | Pure::Bitcast(..)
+            | Pure::Rank
+            | Pure::GroupIndex
+            | Pure::Reduce(..)
+            | Pure::Scan(..) => None,
         };
         let scope = *self.open.last().expect("the prologue is open");
         self.scopes[scope as usize].known.insert(op, v);

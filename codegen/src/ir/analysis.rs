@@ -76,9 +76,7 @@ impl Tree {
     pub fn target_loop(&self, kernel: &Kernel, op: OpId, depth: u32) -> Option<OpId> {
         self.enclosing(op)
             .take_while(|&o| !matches!(kernel.op(o).kind, OpKind::Control(ControlOp::Split { .. })))
-            .filter(|&o| {
-                matches!(kernel.op(o).kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. }))
-            })
+            .filter(|&o| kernel.op(o).kind.is_loop())
             .nth(depth as usize)
     }
 
@@ -124,7 +122,7 @@ impl DefUse {
             for out in kind.outs() {
                 this.defs[out.index()] = Def::Op(id);
             }
-            if let OpKind::Control(ControlOp::For { var, .. }) = kind {
+            if let Some(var) = kind.counter() {
                 this.defs[var.index()] = Def::Counter(id);
             }
             for used in kind.operands().into_iter().chain(target(kernel, kind)) {

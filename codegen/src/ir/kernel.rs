@@ -149,6 +149,16 @@ impl Param {
     pub const fn element_bytes(&self) -> u32 {
         self.kind.element_bytes(self.dtype)
     }
+
+    /// What a caller has to agree with, in words: `x: Local of 64 F32`.
+    pub fn signature(&self) -> String {
+        signature(&self.name, self.kind, self.dtype, self.len)
+    }
+}
+
+/// See [`Param::signature`].
+pub(crate) fn signature(name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> String {
+    format!("{name}: {kind:?} of {len} {dtype:?}")
 }
 
 impl ParamKind {
@@ -164,7 +174,13 @@ impl ParamKind {
     pub const fn element_bytes(self, dtype: Dtype) -> u32 {
         match self {
             ParamKind::Ll => 2 * dtype.bytes(),
-            _ => dtype.bytes(),
+            ParamKind::Local
+            | ParamKind::Symmetric
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::Scalar => dtype.bytes(),
         }
     }
 }

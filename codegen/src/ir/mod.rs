@@ -11,6 +11,7 @@ pub mod mutate;
 mod names;
 mod op;
 mod parts;
+mod properties;
 #[cfg(test)]
 pub(crate) mod samples;
 #[cfg(test)]
@@ -26,5 +27,6 @@ pub use kernel::*;
 pub use names::Names;
 pub use op::*;
 pub use parts::Part;
+pub use properties::{Access, Accessed, Effect, Member, VarUse};
 pub use types::*;
 pub use verify::{Planted, Problem, Verified, VerifyError, VerifyErrors, verify, verify_structure};

@@ -18,9 +18,10 @@ use thiserror::Error;
 
 use super::*;
 
+pub use super::Access;
 pub(crate) use edit::insert_before;
 pub use every::{Mutant, every};
-pub use site::{Access, Site};
+pub use site::Site;
 
 /// A bug to plant.
 #[derive(Clone, Debug, PartialEq)]

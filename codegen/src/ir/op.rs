@@ -113,6 +113,24 @@ pub enum Place {
     Shared(SharedId),
 }
 
+impl Place {
+    /// The parameter, if it is not shared memory.
+    pub const fn param(self) -> Option<ParamId> {
+        match self {
+            Place::Param(param) => Some(param),
+            Place::Shared(_) => None,
+        }
+    }
+
+    /// The shared array, if it is one.
+    pub const fn shared(self) -> Option<SharedId> {
+        match self {
+            Place::Param(_) => None,
+            Place::Shared(shared) => Some(shared),
+        }
+    }
+}
+
 /// Destination of a put or signal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Target {
@@ -303,30 +321,6 @@ operations! {
         VarSet { var: VarId, value: In }
         /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. Not nested.
         Split { warps: u32, body: Region }
-    }
-}
-
-impl OpKind {
-    /// Whether it waits for another rank, and so ends the launch when none comes.
-    pub const fn may_expire(&self) -> bool {
-        match self {
-            OpKind::Comm(op) => op.may_expire(),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Control(_) => false,
-        }
-    }
-}
-
-impl CommOp {
-    /// See [`OpKind::may_expire`].
-    pub const fn may_expire(&self) -> bool {
-        match self {
-            CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::TakePackets(_) | CommOp::ReadLl(_) => true,
-            CommOp::Put(_)
-            | CommOp::BulkCopy(_)
-            | CommOp::Signal(_)
-            | CommOp::SendPackets(_)
-            | CommOp::SendLl(_) => false,
-        }
     }
 }
 

@@ -170,8 +170,17 @@ impl<'k> Text<'k> {
             return self.line(&head, Some(op.loc));
         }
         self.line(&format!("{head} {{"), Some(op.loc));
-        match &op.kind {
-            OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
+        if let OpKind::Control(control) = &op.kind {
+            self.regions(control);
+        } else {
+            regions.into_iter().for_each(|r| self.region(r));
+        }
+        self.line("}", None);
+    }
+
+    fn regions(&mut self, op: &'k ControlOp) {
+        match op {
+            ControlOp::If { then, otherwise, results, .. } => {
                 self.region(then);
                 self.yields(results.iter().map(|r| r.1));
                 if !otherwise.ops.is_empty() || !results.is_empty() {
@@ -180,14 +189,18 @@ impl<'k> Text<'k> {
                     self.yields(results.iter().map(|r| r.2));
                 }
             }
-            OpKind::Control(ControlOp::While { header, cond, body }) => {
+            ControlOp::While { header, cond, body } => {
                 self.region(header);
                 self.line(&format!("}} holds {} {{", self.names.value(*cond)), None);
                 self.region(body);
             }
-            _ => regions.into_iter().for_each(|r| self.region(r)),
+            ControlOp::For { body, .. } | ControlOp::Split { body, .. } => self.region(body),
+            ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarGet { .. }
+            | ControlOp::VarSet { .. } => {}
         }
-        self.line("}", None);
     }
 
     fn yields(&mut self, values: impl Iterator<Item = ValueId>) {

@@ -4,13 +4,9 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{
-    BulkCopy, CommOp, Dtype, Kernel, MemoryOp, OpKind, Param, ParamId, ParamKind, Place, Put, ReadLl, SendLl,
-    SendPackets, Signal, TakePackets, ValueOp, Wait, WaitAll,
-};
+use crate::ir::{Dtype, Kernel, Param, ParamId, ParamKind, Part};
 
 use super::{
-    memory::place_of,
     names::Names,
     timeline::{EVENT_BYTES, Timeline},
     writer::wrap_words,
@@ -288,31 +284,11 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
     let regions = kernel.roles.iter().map(|r| &r.body).chain([&kernel.prologue]);
     for region in regions {
         kernel.walk(region, &mut |_, op| {
-            if let OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, .. })) = op.kind {
-                found.insert(source);
-            }
-            let param = match op.kind {
-                OpKind::Value(ValueOp::ScalarParam { param, .. }) => Some(param),
-                OpKind::Value(ValueOp::Epoch { word, .. }) => Some(word),
-                OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
-                    Some(buffer)
+            op.kind.parts(&mut |part| {
+                if let Part::Param(param) = part {
+                    found.insert(param);
                 }
-                OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => Some(packets),
-                OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => Some(packets),
-                OpKind::Comm(CommOp::SendLl(SendLl { ll, .. }) | CommOp::ReadLl(ReadLl { ll, .. })) => {
-                    Some(ll)
-                }
-                OpKind::Comm(
-                    CommOp::Signal(Signal { flag, .. })
-                    | CommOp::Wait(Wait { flag, .. })
-                    | CommOp::WaitAll(WaitAll { flag, .. }),
-                ) => Some(flag),
-                ref kind => match place_of(kind) {
-                    Some(Place::Param(p)) => Some(p),
-                    _ => None,
-                },
-            };
-            found.extend(param);
+            });
         });
     }
     found
@@ -323,15 +299,8 @@ fn written(kernel: &Kernel) -> HashSet<ParamId> {
     let mut found = HashSet::new();
     for role in &kernel.roles {
         kernel.walk(&role.body, &mut |_, op| {
-            if let OpKind::Memory(
-                MemoryOp::Store { place: Place::Param(p), .. }
-                | MemoryOp::Scatter { place: Place::Param(p), .. }
-                | MemoryOp::Atomic { place: Place::Param(p), .. }
-                | MemoryOp::Tally { place: Place::Param(p), .. },
-            ) = op.kind
-            {
-                found.insert(p);
-            }
+            let stored = op.kind.accesses().into_iter().filter(|a| a.access.stores());
+            found.extend(stored.filter_map(|a| a.place.param()));
         });
     }
     found

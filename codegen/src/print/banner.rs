@@ -2,13 +2,10 @@
 
 use crate::{
     family::Target,
-    ir::{
-        BulkCopy, CommOp, Kernel, MemoryOp, OpKind, ParamKind, Place, Put, ReadLl, Role, SendLl, SendPackets,
-        Signal, TakePackets, Wait, WaitAll,
-    },
+    ir::{Access, Accessed, Kernel, ParamKind, Role},
 };
 
-use super::{EmitInfo, LaunchShape, memory::place_of, timeline::Timeline, writer::wrap_words};
+use super::{EmitInfo, LaunchShape, timeline::Timeline, writer::wrap_words};
 
 /// Columns of text behind `// `.
 const WIDTH: usize = 106;
@@ -85,34 +82,19 @@ fn deeds(kernel: &Kernel, role: &Role) -> String {
         Some(d) => d.1.push(name),
         None => done.push((verb, vec![name])),
     };
-    let param = |p: crate::ir::ParamId| kernel.params[p.index()].name.as_str();
-    kernel.walk(&role.body, &mut |_, op| match &op.kind {
-        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => note("puts", param(*buffer)),
-        OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, source, .. })) => {
-            note("reads", param(*source));
-            note("puts", param(*buffer));
-        }
-        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => note("signals", param(*flag)),
-        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
-            note("waits for", param(*flag))
-        }
-        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => note("sends", param(*packets)),
-        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => note("takes", param(*packets)),
-        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => note("sends", param(*ll)),
-        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => note("waits for", param(*ll)),
-        kind => {
-            if let Some(Place::Param(p)) = place_of(kind) {
-                let writes = matches!(
-                    kind,
-                    OpKind::Memory(
-                        MemoryOp::Store { .. }
-                            | MemoryOp::Scatter { .. }
-                            | MemoryOp::Atomic { .. }
-                            | MemoryOp::Tally { .. }
-                    )
-                );
-                note(if writes { "writes" } else { "reads" }, param(p));
-            }
+    kernel.walk(&role.body, &mut |_, op| {
+        for Accessed { access, place, .. } in op.kind.accesses() {
+            let Some(p) = place.param() else { continue };
+            let verb = match access {
+                Access::Load => "reads",
+                Access::Store | Access::Atomic => "writes",
+                Access::Put => "puts",
+                Access::Signal => "signals",
+                Access::Wait => "waits for",
+                Access::Send => "sends",
+                Access::Take => "takes",
+            };
+            note(verb, kernel.params[p.index()].name.as_str());
         }
     });
     if done.is_empty() {

@@ -255,14 +255,12 @@ impl Emitter<'_, '_> {
         let arrived = if votes { self.names.fresh("arrived") } else { String::new() };
         self.w.line(&if votes { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
         self.w.deeper();
-        let ty = match prim {
-            Prim::Warp => "Warp".to_string(),
-            Prim::Warps => format!("Warps<{warps}>"),
-            _ => "Block".into(),
-        };
-        self.w.line(&match prim {
-            Prim::Block => "const Block& group = block;".to_string(),
-            _ => format!("const {ty} group;"),
+        self.w.line(&if prim == Prim::Warp {
+            "const Warp group;".to_string()
+        } else if prim == Prim::Block {
+            "const Block& group = block;".to_string()
+        } else {
+            format!("const Warps<{warps}> group;")
         });
         let outer = std::mem::replace(&mut self.group, Group { name: "group", lanes: warps * k.warp_size });
         self.votes = votes;

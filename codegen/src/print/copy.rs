@@ -12,10 +12,8 @@ use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
 
 /// The shared array that a copy goes through, on targets that copy in bulk.
 pub(super) fn room_of(kind: &OpKind, target: Target) -> Option<SharedId> {
-    match *kind {
-        OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) if in_bulk(target) => Some(room),
-        _ => None,
-    }
+    let OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) = *kind else { return None };
+    in_bulk(target).then_some(room)
 }
 
 /// Whether a target copies from shared memory to global memory by itself.

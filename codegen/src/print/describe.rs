@@ -1,31 +1,59 @@
 //! Names for values that the author left unnamed, from what they are.
 
 use crate::ir::{
-    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamKind, Place, Put, ReadLl, ReduceOp, Signal,
-    ValueId, ValueOp, Wait,
+    BinaryOp, CommOp, ControlOp, MemoryOp, OpKind, ParamKind, Place, ReadLl, ReduceOp, ValueId, ValueOp,
 };
 
-use super::{memory::place_of, program::Program};
+use super::program::Program;
 
 /// A name that says what a value is.
 pub(super) fn value(p: &Program, v: ValueId) -> String {
-    let Some(kind) = p.def(v) else { return "value".into() };
-    let tile = p.kernel.ty(v).is_tile();
-    match kind {
-        OpKind::Memory(MemoryOp::Load { place, .. } | MemoryOp::LoadMasked { place, .. }) => {
-            format!("{}_{}", buffer(p, *place), if tile { "tile" } else { "value" })
+    match p.def(v) {
+        Some(OpKind::Value(op)) => computed(p, op, v),
+        Some(OpKind::Memory(op)) => {
+            let what = match op {
+                MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } if p.kernel.ty(v).is_tile() => "tile",
+                MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } => "value",
+                MemoryOp::Gather { .. } => "gathered",
+                MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => "before",
+                MemoryOp::Store { .. } | MemoryOp::Scatter { .. } => "value",
+            };
+            format!("{}_{what}", buffer(p, op.accessed().place))
         }
-        OpKind::Memory(MemoryOp::Gather { place, .. }) => format!("{}_gathered", buffer(p, *place)),
-        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => {
-            format!("{}_read", p.kernel.params[ll.index()].name)
-        }
-        OpKind::Memory(MemoryOp::Atomic { place, .. } | MemoryOp::Tally { place, .. }) => {
-            format!("{}_before", buffer(p, *place))
-        }
-        OpKind::Control(ControlOp::For { .. }) => "i".into(),
-        OpKind::Value(ValueOp::GroupIndex { .. }) => "group_index".into(),
-        OpKind::Value(ValueOp::Rank { .. }) => "rank".into(),
-        OpKind::Value(ValueOp::Epoch { word, .. }) => {
+        Some(OpKind::Comm(op)) => match op {
+            CommOp::ReadLl(ReadLl { ll, .. }) => format!("{}_read", p.kernel.params[ll.index()].name),
+            CommOp::TakePackets(_)
+            | CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::WaitAll(_)
+            | CommOp::SendPackets(_)
+            | CommOp::SendLl(_) => used(p, v, "value"),
+        },
+        Some(OpKind::Control(op)) => match op {
+            ControlOp::For { .. } => "i".into(),
+            ControlOp::If { .. } => "chosen".into(),
+            ControlOp::VarGet { var, .. } => match &p.kernel.vars[var.index()].name {
+                Some(n) => format!("{n}_now"),
+                None => "state_now".into(),
+            },
+            ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarSet { .. }
+            | ControlOp::Split { .. } => used(p, v, "value"),
+        },
+        None => "value".into(),
+    }
+}
+
+fn computed(p: &Program, op: &ValueOp, v: ValueId) -> String {
+    match op {
+        ValueOp::GroupIndex { .. } => "group_index".into(),
+        ValueOp::Rank { .. } => "rank".into(),
+        ValueOp::Epoch { word, .. } => {
             let name = &p.kernel.params[word.index()].name;
             if p.kernel.params.iter().filter(|q| q.kind == ParamKind::EpochWord).count() > 1 {
                 format!("{name}_now")
@@ -33,8 +61,8 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
                 "epoch".into()
             }
         }
-        OpKind::Value(ValueOp::ScalarParam { param, .. }) => p.kernel.params[param.index()].name.clone(),
-        OpKind::Value(ValueOp::Reduce { op, .. }) => match op {
+        ValueOp::ScalarParam { param, .. } => p.kernel.params[param.index()].name.clone(),
+        ValueOp::Reduce { op, .. } => match op {
             ReduceOp::Sum => "sum",
             ReduceOp::Min => "smallest",
             ReduceOp::Max => "largest",
@@ -42,57 +70,54 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             ReduceOp::Or => "any_of",
         }
         .into(),
-        OpKind::Value(ValueOp::Scan { .. }) => "prefix".into(),
-        OpKind::Value(ValueOp::Compare { .. }) => "holds".into(),
-        OpKind::Value(ValueOp::Select { .. }) | OpKind::Control(ControlOp::If { .. }) => "chosen".into(),
-        OpKind::Control(ControlOp::VarGet { var, .. }) => match &p.kernel.vars[var.index()].name {
-            Some(n) => format!("{n}_now"),
-            None => "state_now".into(),
-        },
-        OpKind::Value(ValueOp::Cast { out, a } | ValueOp::Bitcast { out, a }) => {
+        ValueOp::Scan { .. } => "prefix".into(),
+        ValueOp::Compare { .. } => "holds".into(),
+        ValueOp::Select { .. } => "chosen".into(),
+        ValueOp::Cast { out, a } | ValueOp::Bitcast { out, a } => {
             let of = p.name(*a).map_or("as".into(), str::to_string);
             format!("{of}_{}", p.kernel.ty(*out).dtype)
         }
-        OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, .. }) => {
-            use_of(p, v).unwrap_or_else(|| "bit".into())
-        }
-        OpKind::Value(ValueOp::Binary { op: BinaryOp::Rem, .. }) => {
-            use_of(p, v).unwrap_or_else(|| "remainder".into())
-        }
-        _ => use_of(p, v).unwrap_or_else(|| "value".into()),
+        ValueOp::Binary { op: BinaryOp::Shl, .. } => used(p, v, "bit"),
+        ValueOp::Binary { op: BinaryOp::Rem, .. } => used(p, v, "remainder"),
+        ValueOp::Const { .. }
+        | ValueOp::Binary { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. } => used(p, v, "value"),
     }
+}
+
+/// What a value is used for, if that says something, else `plain`.
+fn used(p: &Program, v: ValueId, plain: &str) -> String {
+    use_of(p, v).unwrap_or_else(|| plain.into())
 }
 
 /// What a computed value is used for: an index is named after what it indexes.
 fn use_of(p: &Program, v: ValueId) -> Option<String> {
     p.users(v).iter().find_map(|&u| {
         let kind = &p.kernel.op(u).kind;
-        let index = match kind {
-            OpKind::Memory(
-                MemoryOp::Load { index, .. }
-                | MemoryOp::LoadMasked { index, .. }
-                | MemoryOp::Gather { index, .. }
-                | MemoryOp::Store { index, .. }
-                | MemoryOp::Scatter { index, .. }
-                | MemoryOp::Atomic { index, .. }
-                | MemoryOp::Tally { index, .. },
-            )
-            | OpKind::Comm(CommOp::Put(Put { index, .. })) => *index,
-            OpKind::Comm(CommOp::BulkCopy(BulkCopy { source, from, .. })) if *from == v => {
-                return Some(format!("{}_index", p.kernel.params[source.index()].name));
-            }
-            OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, index, .. })) if *index == v => {
-                return Some(format!("{}_index", p.kernel.params[buffer.index()].name));
-            }
-            OpKind::Comm(
-                CommOp::Signal(Signal { flag, index, .. }) | CommOp::Wait(Wait { flag, index, .. }),
-            ) if *index == v => {
-                return Some(format!("{}_index", p.kernel.params[flag.index()].name));
-            }
-            _ => return None,
-        };
-        (index == v).then(|| format!("{}_index", buffer(p, place_of(kind).expect("it has an index"))))
+        let accesses = if names_index(kind) { kind.accesses() } else { vec![] };
+        let at = accesses.into_iter().find(|a| a.index == Some(v))?;
+        Some(format!("{}_index", buffer(p, at.place)))
     })
+}
+
+/// Whether an index of an operation is named after the buffer.
+fn names_index(kind: &OpKind) -> bool {
+    match kind {
+        OpKind::Memory(_) => true,
+        OpKind::Comm(op) => match op {
+            CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::Signal(_) | CommOp::Wait(_) => true,
+            // These have one index for several.
+            CommOp::WaitAll(_)
+            | CommOp::SendPackets(_)
+            | CommOp::TakePackets(_)
+            | CommOp::SendLl(_)
+            | CommOp::ReadLl(_) => false,
+        },
+        OpKind::Value(_) | OpKind::Control(_) => false,
+    }
 }
 
 fn buffer<'k>(p: &Program<'k>, place: Place) -> &'k str {

@@ -189,16 +189,14 @@ fn comparable(p: &Program, form: &Linear, age: Age) -> bool {
 
 /// Counter and constant step of a `For`.
 fn counter_of(p: &Program, l: OpId) -> Option<(ValueId, i128)> {
-    match p.kernel.op(l).kind {
-        OpKind::Control(ControlOp::For { var, step, .. }) => Some((var, p.int(step)?)),
-        _ => None,
-    }
+    let OpKind::Control(ControlOp::For { var, step, .. }) = p.kernel.op(l).kind else { return None };
+    Some((var, p.int(step)?))
 }
 
 fn length(lanes: &Lanes) -> i128 {
     match lanes {
         Lanes::Spread { len, .. } => i128::from(*len),
-        _ => 1,
+        Lanes::First | Lanes::Every | Lanes::Anywhere => 1,
     }
 }
 
@@ -207,25 +205,44 @@ fn linear(p: &Program, v: ValueId) -> Linear {
     if let Some(constant) = p.int(v) {
         return Linear { terms: BTreeMap::new(), constant };
     }
-    match p.def(v) {
-        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, a, b, .. })) => {
-            linear(p, *a).plus(linear(p, *b))
-        }
-        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Sub, a, b, .. })) => {
-            linear(p, *a).plus(linear(p, *b).scaled(-1))
-        }
-        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Mul, a, b, .. })) => {
-            match (p.int(*a), p.int(*b)) {
+    let Some(OpKind::Value(op)) = p.def(v) else { return atom() };
+    match op {
+        ValueOp::Binary { op, a, b, .. } => match op {
+            BinaryOp::Add => linear(p, *a).plus(linear(p, *b)),
+            BinaryOp::Sub => linear(p, *a).plus(linear(p, *b).scaled(-1)),
+            BinaryOp::Mul => match (p.int(*a), p.int(*b)) {
                 (_, Some(c)) => linear(p, *a).scaled(c),
                 (Some(c), None) => linear(p, *b).scaled(c),
                 (None, None) => atom(),
-            }
-        }
-        Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, a, b, .. })) => match p.int(*b) {
-            Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
-            _ => atom(),
+            },
+            BinaryOp::Shl => match p.int(*b) {
+                Some(c) if (0..32).contains(&c) => linear(p, *a).scaled(1 << c),
+                Some(_) | None => atom(),
+            },
+            BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::Min
+            | BinaryOp::Max
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shr => atom(),
         },
-        Some(OpKind::Value(ValueOp::Cast { a, .. })) if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
-        _ => atom(),
+        ValueOp::Cast { a, .. } if p.kernel.ty(*a).dtype.is_int() => linear(p, *a),
+        ValueOp::Const { .. }
+        | ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Compare { .. }
+        | ValueOp::Select { .. }
+        | ValueOp::Cast { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => atom(),
     }
 }

@@ -160,7 +160,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
             (OpKind::Value(ValueOp::ScalarParam { param, .. }), Form::Everywhere) => Ok(self.arg(*param)),
             (_, Form::Alias(var)) => Ok(Expr::atom(self.vars[&var].clone())),
-            _ => self.compute(id),
+            (_, Form::Everywhere | Form::Dead | Form::Once | Form::Named) => self.compute(id),
         }
     }
 
@@ -292,7 +292,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let unseen = |v: &ValueId| {
             matches!(self.form(*v), Form::Dead | Form::Everywhere | Form::Once | Form::Alias(_))
         };
-        if outs.len() == 1 && !matches!(op.kind, OpKind::Control(ControlOp::If { .. })) && unseen(&outs[0]) {
+        if outs.len() == 1 && op.kind.regions().is_empty() && unseen(&outs[0]) {
             return Ok(());
         }
         if self.takes_tile(id)? {
@@ -411,16 +411,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.
     pub fn declare_shared(&mut self, region: &Region, copies: u32) {
         let (k, target) = (self.f.p.kernel, self.f.target);
-        let mut found: Vec<SharedId> = vec![];
-        k.walk(region, &mut |_, op| {
-            if let Some(Place::Shared(id)) = super::memory::place_of(&op.kind) {
-                found.push(id);
-            }
-            found.extend(super::copy::room_of(&op.kind, target));
-        });
-        found.sort();
-        found.dedup();
-        for id in found {
+        for id in super::source::shared_of(k, region, target) {
             if self.shared.contains_key(&id) {
                 continue;
             }

@@ -1,6 +1,8 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
-use crate::ir::{CommOp, ControlOp, MemoryOp, OpId, OpKind, Put, Target, ValueId, ValueOp, VarId};
+use crate::ir::{
+    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, Target, ValueId, ValueOp, VarId, VarUse,
+};
 
 use super::{layout::Layouts, program::Program};
 
@@ -35,12 +37,12 @@ impl Forms {
             f.forms[v.index()] = f.first_choice(p, layouts, v);
         }
         for &v in &values {
-            if let Some(OpKind::Control(ControlOp::VarGet { var, .. })) = p.def(v)
+            if let Some((var, VarUse::Get(_))) = p.def(v).and_then(OpKind::var_use)
                 && f.of(v) == Form::Named
                 && p.name(v).is_none()
-                && f.can_alias(p, v, *var)
+                && f.can_alias(p, v, var)
             {
-                f.forms[v.index()] = Form::Alias(*var);
+                f.forms[v.index()] = Form::Alias(var);
             }
         }
         f
@@ -71,34 +73,23 @@ impl Forms {
     fn first_choice(&self, p: &Program, layouts: &Layouts, v: ValueId) -> Form {
         let kind = p.def(v).expect("only defined values are asked for");
         let named = p.name(v).is_some();
-        let pure = is_pure(kind);
+        let acts = |kind: &OpKind| kind.effect() == Effect::Acts;
         let live = |u: &&OpId| {
             p.kernel.op(**u).kind.outs().as_slice().first().is_none_or(|o| self.of(*o) != Form::Dead)
-                || !is_pure(&p.kernel.op(**u).kind)
+                || acts(&p.kernel.op(**u).kind)
         };
         let reads = |u: &&OpId| !p.needs_no_other(**u, v);
         let users: Vec<OpId> = p.users(v).iter().filter(live).filter(reads).copied().collect();
-        if users.is_empty() && pure {
+        if users.is_empty() && !acts(kind) {
             return Form::Dead;
         }
         if p.constant(v).is_some() {
             return Form::Everywhere;
         }
-        match kind {
-            OpKind::Value(ValueOp::Const { .. } | ValueOp::Splat { .. } | ValueOp::Arange { .. }) => {
-                return Form::Everywhere;
-            }
-            OpKind::Value(ValueOp::Rank { .. } | ValueOp::ScalarParam { .. }) if !named => {
-                return Form::Everywhere;
-            }
-            // A block's index is a member that splits see too.
-            OpKind::Value(ValueOp::GroupIndex { .. }) if !named => {
-                let def = p.def_id(v).expect("it is defined");
-                if p.split(def).is_none() {
-                    return Form::Everywhere;
-                }
-            }
-            _ => {}
+        if let OpKind::Value(op) = kind
+            && is_everywhere(p, op, v)
+        {
+            return Form::Everywhere;
         }
         match users.as_slice() {
             [user] if !named && is_expression(kind) && self.fits(p, layouts, v, *user) => {
@@ -114,16 +105,12 @@ impl Forms {
         let def = p.def_id(v).expect("only defined values are asked for");
         let kind = &p.kernel.op(user).kind;
         // What an arm yields, and what a loop tests, is read at the end of the region that defines it.
-        let yielded = matches!(kind, OpKind::Control(ControlOp::If { .. } | ControlOp::While { .. }))
-            && p.owner(def) == Some(user);
+        let yielded = kind.reads_inside() && p.owner(def) == Some(user);
         if !yielded && !p.same_region(def, user) {
             return false;
         }
         if let OpKind::Value(ValueOp::Splat { out, .. }) = kind {
-            return match p.users(*out) {
-                [next] => p.same_region(*next, def),
-                _ => false,
-            };
+            return matches!(p.users(*out), [next] if p.same_region(*next, def));
         }
         !p.kernel.ty(v).is_tile() || reads_by_element(p, layouts, user)
     }
@@ -139,8 +126,7 @@ impl Forms {
             let Some(top) = p.ancestor_beside(reader, get) else {
                 return writes.iter().all(|&w| p.ancestor_beside(w, get).is_none_or(|a| at(a) < from));
             };
-            let repeated =
-                top != reader || matches!(p.kernel.op(top).kind, OpKind::Control(ControlOp::For { .. }));
+            let repeated = top != reader || p.kernel.op(top).kind.is_loop();
             writes.iter().all(|&w| match p.ancestor_beside(w, get) {
                 None => true,
                 Some(a) if a == top => w == top || !repeated,
@@ -150,22 +136,26 @@ impl Forms {
     }
 }
 
-/// Whether an operation only computes its result.
-pub(super) fn is_pure(kind: &OpKind) -> bool {
-    is_expression(kind)
-        || matches!(
-            kind,
-            OpKind::Value(
-                ValueOp::Const { .. }
-                    | ValueOp::Rank { .. }
-                    | ValueOp::ScalarParam { .. }
-                    | ValueOp::Splat { .. }
-                    | ValueOp::Arange { .. }
-                    | ValueOp::Reduce { .. }
-                    | ValueOp::Scan { .. }
-            ) | OpKind::Memory(MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. })
-                | OpKind::Control(ControlOp::VarGet { .. })
-        )
+/// Whether a value is so short that it is written out wherever it is used.
+fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
+    match op {
+        ValueOp::Const { .. } | ValueOp::Splat { .. } | ValueOp::Arange { .. } => true,
+        ValueOp::Rank { .. } | ValueOp::ScalarParam { .. } => p.name(v).is_none(),
+        // A block's index is a member that splits see too.
+        ValueOp::GroupIndex { .. } => {
+            p.name(v).is_none() && p.def_id(v).is_some_and(|def| p.split(def).is_none())
+        }
+        ValueOp::Epoch { .. }
+        | ValueOp::Binary { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Compare { .. }
+        | ValueOp::Select { .. }
+        | ValueOp::Cast { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => false,
+    }
 }
 
 /// Whether an operation is arithmetic on its operands, lane by lane.
@@ -193,18 +183,58 @@ pub(super) fn is_expression(kind: &OpKind) -> bool {
 
 /// Whether an operation reads its tiles one element after the other, so that an operand can be an expression.
 pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool {
+    let by_element = |value: ValueId, masked: bool| masked || layouts.of(value).per_lane == 1;
     match &p.kernel.op(op).kind {
-        OpKind::Memory(MemoryOp::Store { value, mask, .. }) => {
-            mask.is_some() || layouts.of(*value).per_lane == 1
-        }
-        OpKind::Comm(CommOp::Put(Put { parcel, value, mask, .. })) => {
-            let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
-            one_rank && (mask.is_some() || layouts.of(*value).per_lane == 1)
-        }
-        OpKind::Value(ValueOp::Scan { .. })
-        | OpKind::Memory(MemoryOp::Tally { .. })
-        | OpKind::Comm(CommOp::SendPackets(_)) => false,
-        OpKind::Comm(CommOp::SendLl(_)) => false,
-        _ => true,
+        OpKind::Value(op) => match op {
+            ValueOp::Scan { .. } => false,
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. } => true,
+        },
+        OpKind::Memory(op) => match op {
+            MemoryOp::Store { value, mask, .. } => by_element(*value, mask.is_some()),
+            MemoryOp::Tally { .. } => false,
+            MemoryOp::Load { .. }
+            | MemoryOp::LoadMasked { .. }
+            | MemoryOp::Gather { .. }
+            | MemoryOp::Scatter { .. }
+            | MemoryOp::Atomic { .. } => true,
+        },
+        OpKind::Comm(op) => match op {
+            CommOp::Put(Put { parcel, value, mask, .. }) => {
+                let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
+                one_rank && by_element(*value, mask.is_some())
+            }
+            CommOp::SendPackets(_) | CommOp::SendLl(_) => false,
+            CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::WaitAll(_)
+            | CommOp::TakePackets(_)
+            | CommOp::ReadLl(_) => true,
+        },
+        OpKind::Control(
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarGet { .. }
+            | ControlOp::VarSet { .. }
+            | ControlOp::Split { .. },
+        ) => true,
     }
 }

@@ -117,12 +117,27 @@ impl Layouts {
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
         let (tile, per_lane) = match &op.kind {
-            OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. })) => {
-                (tiles[0].out, packet(p, tiles[0].out))
-            }
-            OpKind::Memory(MemoryOp::Tally { out, .. })
-            | OpKind::Comm(CommOp::ReadLl(ReadLl { out, .. })) => (*out, 1),
-            _ => return Ok(()),
+            OpKind::Memory(op) => match op {
+                MemoryOp::Tally { out, .. } => (*out, 1),
+                MemoryOp::Load { .. }
+                | MemoryOp::LoadMasked { .. }
+                | MemoryOp::Gather { .. }
+                | MemoryOp::Store { .. }
+                | MemoryOp::Scatter { .. }
+                | MemoryOp::Atomic { .. } => return Ok(()),
+            },
+            OpKind::Comm(comm) => match comm {
+                CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
+                CommOp::ReadLl(ReadLl { out, .. }) => (*out, 1),
+                CommOp::Put(_)
+                | CommOp::BulkCopy(_)
+                | CommOp::Signal(_)
+                | CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::SendPackets(_)
+                | CommOp::SendLl(_) => return Ok(()),
+            },
+            OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
         match pinned[self.find(tile.0) as usize].replace(per_lane) {
             Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc: op.loc, per_lane, other }),
@@ -155,20 +170,25 @@ impl Layouts {
             list.iter().filter(|v| k.ty(**v).is_tile()).map(|v| v.0).collect()
         };
         let sets: Vec<Vec<u32>> = match kind {
-            OpKind::Control(ControlOp::If { results, .. }) => {
-                results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect()
-            }
-            OpKind::Control(ControlOp::VarDecl { var, init: v } | ControlOp::VarSet { var, value: v }) => {
-                if k.ty(*v).is_tile() { vec![vec![var_node(*var), v.0]] } else { vec![] }
-            }
-            OpKind::Control(ControlOp::VarGet { out, var }) => {
-                if k.ty(*out).is_tile() {
-                    vec![vec![var_node(*var), out.0]]
-                } else {
-                    vec![]
+            OpKind::Control(op) => match op {
+                ControlOp::If { results, .. } => results.iter().map(|&(o, a, b)| tiles(&[o, a, b])).collect(),
+                ControlOp::VarDecl { var, init: v }
+                | ControlOp::VarSet { var, value: v }
+                | ControlOp::VarGet { var, out: v } => {
+                    if k.ty(*v).is_tile() {
+                        vec![vec![var_node(*var), v.0]]
+                    } else {
+                        vec![]
+                    }
                 }
-            }
-            _ => {
+                // Their operands are scalars.
+                ControlOp::For { .. }
+                | ControlOp::While { .. }
+                | ControlOp::Break { .. }
+                | ControlOp::Continue { .. }
+                | ControlOp::Split { .. } => vec![],
+            },
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
                 let mut all = kind.outs();
                 all.extend(kind.operands());
                 vec![tiles(&all)]
@@ -188,7 +208,7 @@ impl Layouts {
         for v in kind.outs().into_iter().chain(kind.operands()) {
             tiles.push((v.0, p.kernel.ty(v)));
         }
-        if let OpKind::Control(ControlOp::VarDecl { var, .. }) = kind {
+        if let Some(var) = kind.declares() {
             tiles.push((self.values as u32 + var.0, p.kernel.vars[var.index()].ty));
         }
         for (node, ty) in tiles {
@@ -201,22 +221,42 @@ impl Layouts {
                 Some(_) => return Err(PrintError::TileAcrossSplit { loc: p.kernel.op(id).loc }),
             }
         }
-        let (tile, index) = match *kind {
-            OpKind::Memory(MemoryOp::Load { out, index, .. }) => (out, index),
-            OpKind::Memory(MemoryOp::LoadMasked { out, index, .. }) if p.loads_all_or_zero(id) => {
-                (out, index)
-            }
-            OpKind::Memory(MemoryOp::Store { index, value, mask: None, .. })
-            | OpKind::Comm(CommOp::Put(Put { index, value, mask: None, .. })) => (value, index),
-            // Masked accesses, gathers and scatters go element by element, and coalesce best one a lane.
-            _ => return Ok(()),
-        };
+        let Some((tile, index)) = wide(p, id) else { return Ok(()) };
         if p.kernel.ty(tile).is_tile() {
             let dtype = p.kernel.ty(tile).dtype;
             let class = self.find(tile.0) as usize;
             wanted[class] = wanted[class].max(Layouts::access(p, index, dtype, WIDEST));
         }
         Ok(())
+    }
+}
+
+/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Masked accesses, gathers
+/// and scatters go element by element, and coalesce best one a lane.
+pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
+    match p.kernel.op(id).kind {
+        OpKind::Memory(ref op) => match *op {
+            MemoryOp::Load { out, index, .. } => Some((out, index)),
+            MemoryOp::LoadMasked { out, index, .. } => p.loads_all_or_zero(id).then_some((out, index)),
+            MemoryOp::Store { index, value, mask, .. } => mask.is_none().then_some((value, index)),
+            MemoryOp::Gather { .. }
+            | MemoryOp::Scatter { .. }
+            | MemoryOp::Atomic { .. }
+            | MemoryOp::Tally { .. } => None,
+        },
+        OpKind::Comm(ref op) => match *op {
+            CommOp::Put(Put { index, value, mask, .. }) => mask.is_none().then_some((value, index)),
+            // Their tiles have the width of a packet or of an LL element, or none.
+            CommOp::SendPackets(_)
+            | CommOp::TakePackets(_)
+            | CommOp::SendLl(_)
+            | CommOp::ReadLl(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::WaitAll(_) => None,
+        },
+        OpKind::Value(_) | OpKind::Control(_) => None,
     }
 }
 

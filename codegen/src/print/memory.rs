@@ -1,6 +1,6 @@
 //! Memory operations on scalars, and the tile operations that need the whole group at once.
 
-use crate::ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, Put, ReduceOp, ValueId};
+use crate::ir::{CommOp, Dtype, Loc, MemoryOp, OpId, OpKind, ParamKind, Place, ReduceOp, ValueId};
 
 use super::{
     PrintError,
@@ -10,23 +10,6 @@ use super::{
     prim::Prim,
     tiles::{Step, combiner},
 };
-
-/// The buffer that an operation touches, its own instance in the case of a put.
-pub(super) fn place_of(kind: &OpKind) -> Option<Place> {
-    match *kind {
-        OpKind::Memory(
-            MemoryOp::Load { place, .. }
-            | MemoryOp::LoadMasked { place, .. }
-            | MemoryOp::Gather { place, .. }
-            | MemoryOp::Store { place, .. }
-            | MemoryOp::Scatter { place, .. }
-            | MemoryOp::Atomic { place, .. }
-            | MemoryOp::Tally { place, .. },
-        ) => Some(place),
-        OpKind::Comm(CommOp::Put(Put { buffer, .. })) => Some(Place::Param(buffer)),
-        _ => None,
-    }
-}
 
 impl Emitter<'_, '_> {
     /// Writes an access to memory that is no part of a loop over a tile.
@@ -88,7 +71,7 @@ impl Emitter<'_, '_> {
     /// Whether a waiting tile operation touches memory.
     pub fn pending_touches(&self) -> bool {
         let kind = |op: OpId| &self.f.p.kernel.op(op).kind;
-        self.pending.iter().any(|i| i.yields.is_none() && place_of(kind(i.op)).is_some())
+        self.pending.iter().any(|i| i.yields.is_none() && !kind(i.op).accesses().is_empty())
     }
 
     fn pending_writes(&self) -> bool {

@@ -105,6 +105,8 @@ pub struct Source {
     pub launch: LaunchShape,
     /// What to pass.
     pub args: ArgsLayout,
+    /// The kernel's parameters, [in words](crate::ir::Param::signature): how much memory it uses of each.
+    pub params: Vec<String>,
     /// What it records about itself, if it was emitted by [`emit_with_timeline`].
     pub timeline: Option<Timeline>,
 }

@@ -152,7 +152,14 @@ pub(super) fn binary(
         BinaryOp::Sub => Some("wrap_sub"),
         BinaryOp::Mul => Some("wrap_mul"),
         BinaryOp::Shl => Some("wrap_shl"),
-        _ => None,
+        BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Min
+        | BinaryOp::Max
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shr => None,
     };
     if let Some(name) = wraps.filter(|_| dtype == Dtype::I32) {
         used.add(Prim::Wrapping);
@@ -179,7 +186,18 @@ fn identity(op: BinaryOp, a: &Expr, b: &Expr) -> Option<Expr> {
         BinaryOp::Add | BinaryOp::Sub | BinaryOp::Shl | BinaryOp::Shr | BinaryOp::Or if b.is_zero() => {
             Some(a.clone())
         }
-        _ => None,
+        BinaryOp::Add
+        | BinaryOp::Sub
+        | BinaryOp::Mul
+        | BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Min
+        | BinaryOp::Max
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shl
+        | BinaryOp::Shr => None,
     }
 }
 
@@ -255,14 +273,12 @@ fn unary(used: &mut Used, op: UnaryOp, dtype: Dtype, a: &Expr, loc: Loc) -> Resu
 
 fn compare(op: CompareOp, a: &Expr, b: &Expr, unsigned: bool) -> Expr {
     // Compilers warn about what is true or false of every unsigned value.
-    match op {
-        CompareOp::Lt if unsigned && b.is_zero() => return Expr::literal(Const::Bool(false)),
-        CompareOp::Ge if unsigned && b.is_zero() => return Expr::literal(Const::Bool(true)),
-        _ => {}
-    }
+    let never_below = unsigned && b.is_zero();
     let (text, prec) = match op {
         CompareOp::Eq => ("==", Prec::Equality),
         CompareOp::Ne => ("!=", Prec::Equality),
+        CompareOp::Lt if never_below => return Expr::literal(Const::Bool(false)),
+        CompareOp::Ge if never_below => return Expr::literal(Const::Bool(true)),
         CompareOp::Lt => ("<", Prec::Relation),
         CompareOp::Le => ("<=", Prec::Relation),
         CompareOp::Gt => (">", Prec::Relation),

@@ -1,7 +1,7 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId,
+    Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
 
@@ -22,10 +22,9 @@ impl<'k> Program<'k> {
         let tree = Tree::of(kernel);
         let mut var_writes = vec![vec![]; kernel.vars.len()];
         for &id in tree.in_order() {
-            if let OpKind::Control(ControlOp::VarSet { var, .. } | ControlOp::VarDecl { var, .. }) =
-                kernel.op(id).kind
-            {
-                var_writes[var.index()].push(id);
+            match kernel.op(id).kind.var_use() {
+                Some((var, VarUse::Declare(_) | VarUse::Set(_))) => var_writes[var.index()].push(id),
+                Some((_, VarUse::Get(_))) | None => {}
             }
         }
         let values = DefUse::of(kernel, &tree);
@@ -63,15 +62,33 @@ impl<'k> Program<'k> {
     /// index, a parameter's own) say nothing that the expression does not.
     pub fn name(&self, v: ValueId) -> Option<&'k str> {
         let name = self.kernel.values[v.index()].name.as_deref()?;
-        let told = match self.def(v)? {
-            OpKind::Value(ValueOp::Rank { .. }) => name == "rank",
-            OpKind::Value(ValueOp::GroupIndex { .. }) => name == "group",
-            OpKind::Value(ValueOp::ScalarParam { param, .. }) => {
-                name == self.kernel.params[param.index()].name
-            }
-            _ => false,
+        let own = match self.def(v)? {
+            OpKind::Value(op) => self.own_name(op),
+            OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_) => None,
         };
-        (!told).then_some(name)
+        (own != Some(name)).then_some(name)
+    }
+
+    /// The name that the tracer gives to a value by itself.
+    fn own_name(&self, op: &ValueOp) -> Option<&'k str> {
+        match op {
+            ValueOp::Rank { .. } => Some("rank"),
+            ValueOp::GroupIndex { .. } => Some("group"),
+            ValueOp::ScalarParam { param, .. } => Some(&self.kernel.params[param.index()].name),
+            ValueOp::Const { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => None,
+        }
     }
 
     /// The operations that read a value.
@@ -91,30 +108,50 @@ impl<'k> Program<'k> {
 
     /// Whether an operation loads a whole tile or none of it, and then has zeros: it can be done by vectors.
     pub fn loads_all_or_zero(&self, op: OpId) -> bool {
-        match self.kernel.op(op).kind {
-            OpKind::Memory(MemoryOp::LoadMasked { mask, other, .. }) => {
-                matches!(self.def(mask), Some(OpKind::Value(ValueOp::Splat { .. }))) && self.is_zero(other)
-            }
-            _ => false,
-        }
+        self.other(op).is_some_and(|(mask, other)| {
+            matches!(self.def(mask), Some(OpKind::Value(ValueOp::Splat { .. }))) && self.is_zero(other)
+        })
     }
 
     /// Whether `v` is what such a load has where it does not load, which then needs no value.
     pub fn needs_no_other(&self, op: OpId, v: ValueId) -> bool {
-        let other = match self.kernel.op(op).kind {
-            OpKind::Memory(MemoryOp::LoadMasked { other, .. }) => other,
-            _ => return false,
-        };
-        other == v && self.loads_all_or_zero(op)
+        self.other(op).is_some_and(|(_, other)| other == v) && self.loads_all_or_zero(op)
+    }
+
+    /// Mask of a load of consecutive elements, and what it has where the mask does not hold.
+    fn other(&self, op: OpId) -> Option<(ValueId, ValueId)> {
+        let OpKind::Memory(op) = &self.kernel.op(op).kind else { return None };
+        match *op {
+            MemoryOp::LoadMasked { mask, other, .. } => Some((mask, other)),
+            MemoryOp::Load { .. }
+            | MemoryOp::Gather { .. }
+            | MemoryOp::Store { .. }
+            | MemoryOp::Scatter { .. }
+            | MemoryOp::Atomic { .. }
+            | MemoryOp::Tally { .. } => None,
+        }
     }
 
     fn is_zero(&self, v: ValueId) -> bool {
-        match self.def(v) {
-            Some(OpKind::Value(ValueOp::Const { value, .. })) => {
+        let Some(OpKind::Value(op)) = self.def(v) else { return false };
+        match op {
+            ValueOp::Const { value, .. } => {
                 matches!(value, Const::F32(0) | Const::U32(0) | Const::I32(0) | Const::U64(0))
             }
-            Some(OpKind::Value(ValueOp::Splat { a, .. } | ValueOp::Cast { a, .. })) => self.is_zero(*a),
-            _ => false,
+            ValueOp::Splat { a, .. } | ValueOp::Cast { a, .. } => self.is_zero(*a),
+            ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => false,
         }
     }
 
@@ -146,9 +183,12 @@ impl<'k> Program<'k> {
 
     /// The split that an operation is inside of, and its warps a group.
     pub fn split(&self, op: OpId) -> Option<u32> {
-        self.tree.enclosing(op).find_map(|o| match self.kernel.op(o).kind {
-            OpKind::Control(ControlOp::Split { warps, .. }) => Some(warps),
-            _ => None,
+        self.tree.enclosing(op).find_map(|o| {
+            if let OpKind::Control(ControlOp::Split { warps, .. }) = self.kernel.op(o).kind {
+                Some(warps)
+            } else {
+                None
+            }
         })
     }
 

@@ -157,10 +157,7 @@ impl Emitter<'_, '_> {
         let param = &self.f.p.kernel.params[buffer.index()];
         let to = self.names.fresh(&format!("{}_there", param.name));
         let target = Expr::index(&self.arg(buffer), rank);
-        let ty = match param.kind {
-            ParamKind::Ll => "u64",
-            _ => super::ops::type_name(param.dtype),
-        };
+        let ty = if param.kind == ParamKind::Ll { "u64" } else { super::ops::type_name(param.dtype) };
         self.w.line(&format!("{ty}* const {to} = {};", target.text));
         Expr::atom(to)
     }

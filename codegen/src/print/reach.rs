@@ -32,28 +32,57 @@ impl Reach {
             return Reach { digits: vec![], constant };
         }
         let exact = match p.def(v) {
-            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, a, b, .. })) => {
-                Some(Reach::of(p, *a).plus(Reach::of(p, *b)))
-            }
-            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Mul, a, b, .. })) => {
-                match (p.int(*a), p.int(*b)) {
-                    (_, Some(by)) => Reach::of(p, *a).scaled(by),
-                    (Some(by), None) => Reach::of(p, *b).scaled(by),
-                    (None, None) => None,
-                }
-            }
-            Some(OpKind::Value(ValueOp::Binary { op: BinaryOp::Shl, a, b, .. })) => match p.int(*b) {
-                Some(by) if (0..64).contains(&by) => Reach::of(p, *a).scaled(1 << by),
-                _ => None,
-            },
-            Some(OpKind::Value(ValueOp::Cast { a, .. })) if unsigned(p, *a) => Some(Reach::of(p, *a)),
-            _ => None,
+            Some(OpKind::Value(op)) => Reach::exact(p, op),
+            Some(OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
         };
         // What wraps has no digits any more, but for the zero bits that wrapping keeps.
         exact.filter(|r| r.most() <= type_most(p, v)).unwrap_or_else(|| {
             let step = u128::from(p.divisor(v, 1 << 31));
             Reach { digits: vec![Digit { step, most: most(p, v) / step }], constant: 0 }
         })
+    }
+
+    /// The reach of what an operation computes, if it never wraps.
+    fn exact(p: &Program, op: &ValueOp) -> Option<Reach> {
+        match op {
+            ValueOp::Binary { op, a, b, .. } => match op {
+                BinaryOp::Add => Some(Reach::of(p, *a).plus(Reach::of(p, *b))),
+                BinaryOp::Mul => match (p.int(*a), p.int(*b)) {
+                    (_, Some(by)) => Reach::of(p, *a).scaled(by),
+                    (Some(by), None) => Reach::of(p, *b).scaled(by),
+                    (None, None) => None,
+                },
+                BinaryOp::Shl => {
+                    let by = p.int(*b).filter(|by| (0..64).contains(by))?;
+                    Reach::of(p, *a).scaled(1 << by)
+                }
+                BinaryOp::Sub
+                | BinaryOp::Div
+                | BinaryOp::Rem
+                | BinaryOp::Min
+                | BinaryOp::Max
+                | BinaryOp::And
+                | BinaryOp::Or
+                | BinaryOp::Xor
+                | BinaryOp::Shr => None,
+            },
+            ValueOp::Cast { a, .. } if unsigned(p, *a) => Some(Reach::of(p, *a)),
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => None,
+        }
     }
 
     /// Whether of two tiles, wherever they begin, no lane of one touches what another lane of the other touches.
@@ -105,20 +134,37 @@ fn most(p: &Program, v: ValueId) -> u128 {
         return c;
     }
     let found = match p.def(v) {
-        Some(OpKind::Value(ValueOp::Rank { .. })) => u128::from(p.kernel.ranks) - 1,
-        Some(OpKind::Control(ControlOp::For { end, .. })) if unsigned(p, v) => of(end).saturating_sub(1),
-        Some(OpKind::Value(ValueOp::Select { a, b, .. })) => of(a).max(of(b)),
-        Some(OpKind::Value(ValueOp::Cast { a, .. })) if unsigned(p, *a) => of(a),
-        Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) if unsigned(p, v) => match op {
-            BinaryOp::Add => of(a) + of(b),
-            BinaryOp::Mul => of(a).saturating_mul(of(b)),
-            BinaryOp::Rem => constant(b).map_or(limit, |c| (c - 1).min(of(a))),
-            BinaryOp::Div => of(a) / constant(b).unwrap_or(1),
-            BinaryOp::Min | BinaryOp::And => of(a).min(of(b)),
-            BinaryOp::Max => of(a).max(of(b)),
-            _ => limit,
+        Some(OpKind::Value(op)) => match op {
+            ValueOp::Rank { .. } => u128::from(p.kernel.ranks) - 1,
+            ValueOp::Select { a, b, .. } => of(a).max(of(b)),
+            ValueOp::Cast { a, .. } if unsigned(p, *a) => of(a),
+            ValueOp::Binary { op, a, b, .. } if unsigned(p, v) => match op {
+                BinaryOp::Add => of(a) + of(b),
+                BinaryOp::Mul => of(a).saturating_mul(of(b)),
+                BinaryOp::Rem => constant(b).map_or(limit, |c| (c - 1).min(of(a))),
+                BinaryOp::Div => of(a) / constant(b).unwrap_or(1),
+                BinaryOp::Min | BinaryOp::And => of(a).min(of(b)),
+                BinaryOp::Max => of(a).max(of(b)),
+                BinaryOp::Sub | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => limit,
+            },
+            ValueOp::Const { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => limit,
         },
-        _ => limit,
+        // The counter of a loop is the one unsigned value that a control operation bounds.
+        Some(OpKind::Control(ControlOp::For { end, .. })) if unsigned(p, v) => of(end).saturating_sub(1),
+        Some(OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_)) | None => limit,
     };
     if found > limit { limit } else { found }
 }
@@ -128,7 +174,7 @@ fn type_most(p: &Program, v: ValueId) -> u128 {
     match p.kernel.ty(v).dtype {
         Dtype::Bool => 1,
         Dtype::U64 => u64::MAX.into(),
-        _ => u32::MAX.into(),
+        Dtype::I32 | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => u32::MAX.into(),
     }
 }
 

@@ -5,10 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     device::Device,
     family::Target,
-    ir::{
-        CommOp, Kernel, OpId, OpKind, ParamKind, Place, ReadLl, Region, Role, SharedId, TakePackets, ValueId,
-        ValueOp, Wait, WaitAll,
-    },
+    ir::{Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp},
 };
 
 use super::{
@@ -19,7 +16,6 @@ use super::{
     emitter::{Emitter, Facts},
     inline::Form,
     launch,
-    memory::place_of,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -97,6 +93,7 @@ pub(super) fn emit(
         entry: kernel.variant.clone(),
         launch,
         args: layout,
+        params: kernel.params.iter().map(Param::signature).collect(),
         timeline,
     })
 }
@@ -175,12 +172,11 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
     Ok((offsets, most as u32))
 }
 
-fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTreeSet<SharedId> {
+/// The shared arrays that a region uses on a target.
+pub(super) fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTreeSet<SharedId> {
     let mut found = BTreeSet::new();
     kernel.walk(region, &mut |_, op| {
-        if let Some(Place::Shared(id)) = place_of(&op.kind) {
-            found.insert(id);
-        }
+        found.extend(op.kind.accesses().into_iter().filter_map(|a| a.place.shared()));
         found.extend(room_of(&op.kind, target));
     });
     found
@@ -300,10 +296,10 @@ fn entry_body(
 
 /// The epoch that an operation begins.
 pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
-    match kernel.op(id).kind {
-        OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) => Some(out),
-        _ => None,
+    if let OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) = kernel.op(id).kind {
+        return Some(out);
     }
+    None
 }
 
 /// Whether ranks say anything to each other.
@@ -347,14 +343,8 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
     let mut roles = BTreeSet::new();
     for (i, role) in kernel.roles.iter().enumerate() {
         kernel.walk(&role.body, &mut |_, op| {
-            if let OpKind::Comm(
-                CommOp::Wait(Wait { flag: param, .. })
-                | CommOp::WaitAll(WaitAll { flag: param, .. })
-                | CommOp::TakePackets(TakePackets { packets: param, .. })
-                | CommOp::ReadLl(ReadLl { ll: param, .. }),
-            ) = op.kind
-            {
-                awaited.insert(param);
+            for a in op.kind.accesses().into_iter().filter(|a| a.access.waits()) {
+                awaited.extend(a.place.param());
                 roles.insert(i);
             }
         });

@@ -2,7 +2,7 @@
 
 use crate::ir::{
     BinaryOp, CommOp, Const, ControlOp, Dtype, Loc, MemoryOp, OpKind, ParcelId, Place, Put, ReduceOp, Target,
-    ValueId, ValueOp,
+    ValueId, ValueOp, VarUse,
 };
 
 use super::{
@@ -282,69 +282,88 @@ impl Emitter<'_, '_> {
         let f = self.f;
         let op = f.p.kernel.op(item.op);
         let whole = step.layout.per_lane > 1;
-        match op.kind {
-            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) if whole => {
+        match &op.kind {
+            OpKind::Memory(memory) => self.memory_step(item, memory, whole, step),
+            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
+                let base = self.put_base(*parcel, *buffer)?;
+                self.store_all(&base, Place::Param(*buffer), *index, *value, *mask, step)
+            }
+            OpKind::Value(ValueOp::Reduce { out, a, op: reduce }) => {
+                let partial =
+                    partials.iter().find(|p| p.0 == *out).expect("declared before the loop").1.clone();
+                let e = self.element(*a, step)?;
+                let dtype = self.ty(*a).dtype;
+                if step.layout.is_single() && dtype != Dtype::F32 {
+                    self.w.line(&format!("{partial} = {};", e.plain()));
+                } else {
+                    self.accumulate(&partial, *reduce, dtype, &e);
+                }
+                Ok(())
+            }
+            kind @ (OpKind::Value(_) | OpKind::Control(_) | OpKind::Comm(_)) => match kind.var_use() {
+                Some((var, VarUse::Declare(value) | VarUse::Set(value))) => {
+                    let name = self.vars[&var].clone();
+                    self.assign_element(&name, value, step)
+                }
+                Some((_, VarUse::Get(_))) | None => {
+                    let e = self.element_of_op(item, step)?;
+                    self.keep_element(kind.outs()[0], e, step);
+                    Ok(())
+                }
+            },
+        }
+    }
+
+    fn memory_step(
+        &mut self,
+        item: &Item,
+        op: &MemoryOp,
+        whole: bool,
+        step: &mut Step,
+    ) -> Result<(), PrintError> {
+        match *op {
+            MemoryOp::Load { out, place, index, .. } if whole => {
                 let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 self.keep(out, &ty, &e, step, false);
             }
-            OpKind::Memory(MemoryOp::Load { out, place, index, .. }) => {
+            MemoryOp::Load { out, place, index, .. } => {
                 let e = self.cell(&self.base(place), index, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, .. })
-                if whole && f.p.loads_all_or_zero(item.op) =>
+            MemoryOp::LoadMasked { out, place, index, mask, .. }
+                if whole && self.f.p.loads_all_or_zero(item.op) =>
             {
                 let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 let test = self.uniform_test(mask)?;
                 self.keep(out, &ty, &format!("{} ? {e} : {ty}{{}}", test.text), step, false);
             }
-            OpKind::Memory(MemoryOp::LoadMasked { out, place, index, mask, other, .. }) => {
+            MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
                 let cell = self.cell(&self.base(place), index, step)?;
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::Memory(MemoryOp::Gather { out, place, index, mask, other, .. }) => {
+            MemoryOp::Gather { out, place, index, mask, other, .. } => {
                 let at = self.element(index, step)?;
                 let cell = Expr::index(&self.base(place), &at);
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
-            OpKind::Memory(MemoryOp::Store { place, index, value, mask, .. }) => {
+            MemoryOp::Store { place, index, value, mask, .. } => {
                 let base = self.base(place);
                 self.store_all(&base, place, index, value, mask, step)?;
             }
-            OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
-                let base = self.put_base(parcel, buffer)?;
-                self.store_all(&base, Place::Param(buffer), index, value, mask, step)?;
-            }
-            OpKind::Memory(MemoryOp::Scatter { place, index, value, mask }) => {
+            MemoryOp::Scatter { place, index, value, mask } => {
                 let at = self.element(index, step)?;
                 let cell = Expr::index(&self.base(place), &at);
                 let e = self.element(value, step)?;
                 let condition = self.condition(mask, step)?;
                 self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
             }
-            OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
-                let name = self.vars[&var].clone();
-                self.assign_element(&name, value, step)?;
-            }
-            OpKind::Value(ValueOp::Reduce { out, a, op: reduce }) => {
-                let partial =
-                    partials.iter().find(|p| p.0 == out).expect("declared before the loop").1.clone();
-                let e = self.element(a, step)?;
-                let dtype = self.ty(a).dtype;
-                if step.layout.is_single() && dtype != Dtype::F32 {
-                    self.w.line(&format!("{partial} = {};", e.plain()));
-                } else {
-                    self.accumulate(&partial, reduce, dtype, &e);
-                }
-            }
-            _ => {
-                let out = op.kind.outs()[0];
-                let e = self.element_of_op(item, step)?;
-                self.keep_element(out, e, step);
+            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
+                let loc = self.f.p.kernel.op(item.op).loc;
+                return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
             }
         }
         Ok(())
@@ -420,10 +439,8 @@ impl Emitter<'_, '_> {
 
     /// Whether a mask is all true.
     fn always(&self, mask: ValueId) -> bool {
-        match self.f.p.def(mask) {
-            Some(OpKind::Value(ValueOp::Splat { a, .. })) => self.f.p.constant(*a) == Some(Const::Bool(true)),
-            _ => false,
-        }
+        let Some(OpKind::Value(ValueOp::Splat { a, .. })) = self.f.p.def(mask) else { return false };
+        self.f.p.constant(*a) == Some(Const::Bool(true))
     }
 
     fn keep_element(&mut self, out: ValueId, e: Expr, step: &mut Step) {

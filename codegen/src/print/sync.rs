@@ -50,16 +50,31 @@ impl Barriers {
 }
 
 /// Whether all lanes of the group meet in an operation, so that what each did to memory before is there for every lane
-/// after: `any` and `all` always, other reductions and scans where they hand values from warp to warp.
+/// after: `any` and `all` always, other reductions where they hand values from warp to warp. Scans are not counted.
 fn is_meeting(p: &Program, op: OpId) -> bool {
-    match p.kernel.op(op).kind {
-        OpKind::Value(ValueOp::Reduce { op: ReduceOp::And | ReduceOp::Or, a, .. })
-            if p.kernel.ty(a).dtype == Dtype::Bool =>
+    let OpKind::Value(value) = &p.kernel.op(op).kind else { return false };
+    match value {
+        ValueOp::Reduce { op: ReduceOp::And | ReduceOp::Or, a, .. }
+            if p.kernel.ty(*a).dtype == Dtype::Bool =>
         {
             true
         }
-        OpKind::Value(ValueOp::Reduce { .. }) => p.lanes(op) > p.kernel.warp_size,
-        _ => false,
+        ValueOp::Reduce { .. } => p.lanes(op) > p.kernel.warp_size,
+        ValueOp::Const { .. }
+        | ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Binary { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Compare { .. }
+        | ValueOp::Select { .. }
+        | ValueOp::Cast { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Scan { .. } => false,
     }
 }
 
@@ -88,51 +103,68 @@ impl Walk<'_, '_> {
 
     fn op(&mut self, op: OpId, state: State) -> State {
         match &self.p.kernel.op(op).kind {
-            OpKind::Control(ControlOp::If { then, otherwise, .. }) => {
+            OpKind::Control(control) => self.control(op, control, state),
+            OpKind::Comm(comm) => match comm {
+                CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::TakePackets(_)
+                | CommOp::ReadLl(_)
+                | CommOp::Signal(_) => State::new(),
+                CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::SendPackets(_) | CommOp::SendLl(_) => {
+                    self.touch(op, state)
+                }
+            },
+            OpKind::Memory(memory) => match memory {
+                MemoryOp::Tally { .. } => {
+                    self.touch(op, state);
+                    State::new()
+                }
+                MemoryOp::Load { .. }
+                | MemoryOp::LoadMasked { .. }
+                | MemoryOp::Gather { .. }
+                | MemoryOp::Store { .. }
+                | MemoryOp::Scatter { .. }
+                | MemoryOp::Atomic { .. } => self.touch(op, state),
+            },
+            kind @ OpKind::Value(_) => {
+                let live = kind.outs().iter().any(|v| self.forms.of(*v) != Form::Dead);
+                if live && is_meeting(self.p, op) {
+                    return state.into_iter().map(|(i, age, met)| (i, age, met.or(Some(op)))).collect();
+                }
+                self.touch(op, state)
+            }
+        }
+    }
+
+    fn control(&mut self, op: OpId, control: &ControlOp, state: State) -> State {
+        match control {
+            ControlOp::If { then, otherwise, .. } => {
                 let mut a = self.region(then, state.clone());
                 a.extend(self.region(otherwise, state));
                 a
             }
-            OpKind::Control(ControlOp::For { body, .. }) => {
-                self.looped(op, state, |w, s| (State::new(), w.region(body, s)))
-            }
-            OpKind::Control(ControlOp::While { header, body, .. }) => self.looped(op, state, |w, s| {
+            ControlOp::For { body, .. } => self.looped(op, state, |w, s| (State::new(), w.region(body, s))),
+            ControlOp::While { header, body, .. } => self.looped(op, state, |w, s| {
                 let after_header = w.region(header, s);
                 (after_header.clone(), w.region(body, after_header))
             }),
-            OpKind::Control(ControlOp::Split { body, .. }) => {
+            ControlOp::Split { body, .. } => {
                 let inner = self.inside(body);
                 self.separate(op, state, &inner);
                 self.region(body, State::new());
                 State::new()
             }
-            OpKind::Control(ControlOp::Break { depth }) => {
+            ControlOp::Break { depth } => {
                 let at = self.loops.len() - 1 - *depth as usize;
                 self.loops[at].breaks.extend(state);
                 State::new()
             }
-            OpKind::Control(ControlOp::Continue { depth }) => {
+            ControlOp::Continue { depth } => {
                 let at = self.loops.len() - 1 - *depth as usize;
                 self.loops[at].continues.extend(state);
                 State::new()
             }
-            OpKind::Comm(
-                CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::TakePackets(_)
-                | CommOp::ReadLl(_)
-                | CommOp::Signal(_),
-            ) => State::new(),
-            OpKind::Memory(MemoryOp::Tally { .. }) => {
-                self.touch(op, state);
-                State::new()
-            }
-            OpKind::Value(ValueOp::Reduce { out, .. })
-                if self.forms.of(*out) != Form::Dead && is_meeting(self.p, op) =>
-            {
-                state.into_iter().map(|(i, age, met)| (i, age, met.or(Some(op)))).collect()
-            }
-            _ => self.touch(op, state),
+            ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => state,
         }
     }
 

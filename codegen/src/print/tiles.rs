@@ -6,15 +6,15 @@
 use std::collections::{HashMap, HashSet};
 
 use crate::ir::{
-    CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target, ValueId, ValueOp, VarId,
+    Access, Accessed, CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, Place, Put, ReduceOp, Target,
+    ValueId, ValueOp, VarId, VarUse,
 };
 
 use super::{
     PrintError,
     emitter::Emitter,
-    inline::{Form, is_expression},
-    layout::Layout,
-    memory::place_of,
+    inline::Form,
+    layout::{Layout, wide},
     ops::{self, type_name},
     prim::Prim,
 };
@@ -58,36 +58,68 @@ impl Step {
     }
 }
 
+/// The tile over whose elements a value operation loops, if it is one on tiles.
+fn value_tile(op: &ValueOp) -> Option<ValueId> {
+    match op {
+        ValueOp::Reduce { a, .. } => Some(*a),
+        ValueOp::Binary { out, .. }
+        | ValueOp::Unary { out, .. }
+        | ValueOp::Compare { out, .. }
+        | ValueOp::Select { out, .. }
+        | ValueOp::Cast { out, .. }
+        | ValueOp::Fma { out, .. }
+        | ValueOp::Bitcast { out, .. } => Some(*out),
+        // Written out where they are used, or all lanes at once.
+        ValueOp::Const { .. }
+        | ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Scan { .. } => None,
+    }
+}
+
+/// The tile over whose elements a memory operation loops, if it is one on tiles.
+fn memory_tile(op: &MemoryOp) -> Option<ValueId> {
+    match op {
+        MemoryOp::Load { out, .. } | MemoryOp::LoadMasked { out, .. } | MemoryOp::Gather { out, .. } => {
+            Some(*out)
+        }
+        MemoryOp::Store { value, .. } | MemoryOp::Scatter { value, .. } => Some(*value),
+        // Done by one lane, or by all lanes at once.
+        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => None,
+    }
+}
+
 impl Emitter<'_, '_> {
     /// Queues a tile operation; false when it is none, or one that is written by itself.
     pub fn takes_tile(&mut self, id: OpId) -> Result<bool, PrintError> {
         let f = self.f;
         let tile = |v: ValueId| f.p.kernel.ty(v).is_tile();
-        let layout_of = match f.p.kernel.op(id).kind {
-            OpKind::Memory(MemoryOp::Load { out, .. }) | OpKind::Control(ControlOp::VarGet { out, .. })
-                if tile(out) =>
-            {
-                out
-            }
-            OpKind::Memory(MemoryOp::LoadMasked { out, .. } | MemoryOp::Gather { out, .. }) => out,
-            OpKind::Memory(MemoryOp::Store { value, .. })
-            | OpKind::Control(ControlOp::VarSet { value, .. })
-                if tile(value) =>
-            {
-                value
-            }
-            OpKind::Memory(MemoryOp::Scatter { value, .. }) => value,
-            OpKind::Control(ControlOp::VarDecl { init, .. }) if tile(init) => init,
-            OpKind::Value(ValueOp::Reduce { a, .. }) => a,
-            OpKind::Comm(CommOp::Put(Put { parcel, value, .. })) if tile(value) => {
-                match f.p.kernel.parcels[parcel.index()].target {
-                    Target::Rank(_) => value,
-                    Target::Mask(_) => return Ok(false),
-                }
-            }
-            ref kind if is_expression(kind) && kind.outs().iter().any(|&o| tile(o)) => kind.outs()[0],
-            _ => return Ok(false),
+        let layout_of = match &f.p.kernel.op(id).kind {
+            OpKind::Value(op) => value_tile(op),
+            OpKind::Memory(op) => memory_tile(op),
+            OpKind::Comm(op) => match op {
+                CommOp::Put(Put { parcel, value, .. }) => match f.p.kernel.parcels[parcel.index()].target {
+                    Target::Rank(_) => Some(*value),
+                    Target::Mask(_) => None,
+                },
+                CommOp::BulkCopy(_)
+                | CommOp::Signal(_)
+                | CommOp::Wait(_)
+                | CommOp::WaitAll(_)
+                | CommOp::SendPackets(_)
+                | CommOp::TakePackets(_)
+                | CommOp::SendLl(_)
+                | CommOp::ReadLl(_) => None,
+            },
+            control @ OpKind::Control(_) => control.var_use().map(|(_, used)| match used {
+                VarUse::Declare(value) | VarUse::Get(value) | VarUse::Set(value) => value,
+            }),
         };
+        let Some(layout_of) = layout_of.filter(|v| tile(*v)) else { return Ok(false) };
         self.queue(Item { op: id, layout: f.layouts.of(layout_of), yields: None })?;
         Ok(true)
     }
@@ -252,19 +284,16 @@ impl Emitter<'_, '_> {
         if item.yields.is_some() {
             return (vec![], vec![], vars, vec![]);
         }
-        let place: Vec<Place> = place_of(kind).into_iter().collect();
-        match kind {
-            OpKind::Control(ControlOp::VarGet { var, .. }) => {
-                vars.push(*var);
-                (vec![], vec![], vars, vec![])
-            }
-            OpKind::Control(ControlOp::VarDecl { var, .. } | ControlOp::VarSet { var, .. }) => {
-                (vec![], vec![], vars, vec![*var])
-            }
-            OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
-            | OpKind::Comm(CommOp::Put(_)) => (vec![], place, vars, vec![]),
-            _ => (place, vec![], vars, vec![]),
+        let mut assigned = vec![];
+        match kind.var_use() {
+            Some((var, VarUse::Get(_))) => vars.push(var),
+            Some((var, VarUse::Declare(_) | VarUse::Set(_))) => assigned.push(var),
+            None => {}
         }
+        let (read, written): (Vec<Accessed>, _) =
+            kind.accesses().into_iter().partition(|a| a.access == Access::Load);
+        let places = |accesses: Vec<Accessed>| accesses.into_iter().map(|a| a.place).collect();
+        (places(read), places(written), vars, assigned)
     }
 
     /// Whether the order of two items matters because of memory or variables.
@@ -283,11 +312,7 @@ impl Emitter<'_, '_> {
 
     /// Whether an item is one vector access.
     fn is_vector(&self, item: &Item) -> bool {
-        let vector = match self.f.p.kernel.op(item.op).kind {
-            OpKind::Memory(MemoryOp::Load { .. } | MemoryOp::Store { mask: None, .. })
-            | OpKind::Comm(CommOp::Put(Put { mask: None, .. })) => true,
-            _ => self.f.p.loads_all_or_zero(item.op),
-        };
+        let vector = wide(&self.f.p, item.op).is_some();
         vector && item.layout.per_lane > 1 && item.yields.is_none()
     }
 

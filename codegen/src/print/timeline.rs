@@ -8,8 +8,8 @@ use std::collections::{HashMap, HashSet};
 use serde::{Deserialize, Serialize};
 
 use crate::ir::{
-    BulkCopy, CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Put, Region, SendLl,
-    SendPackets, Signal, TakePackets, Target, ValueId, Wait, WaitAll,
+    CommOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParcelId, Region, SendLl, SendPackets, Signal,
+    TakePackets, Target, ValueId, Wait, WaitAll,
 };
 
 use super::{
@@ -155,7 +155,7 @@ impl Sites {
             all.roles.push(whole);
             kernel.walk(&role.body, &mut |id, op| {
                 let Some((kind, parameter, peers)) = recorded(kernel, &op.kind) else { return };
-                if let OpKind::Comm(CommOp::Signal(Signal { parcel, .. })) = op.kind
+                if let Some(&Signal { parcel, .. }) = op.kind.signal()
                     && !puts(p, parcel).is_empty()
                     && puts(p, parcel).iter().all(|&put| p.split(put) == p.split(id))
                 {
@@ -260,7 +260,7 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
 
 /// The puts of a parcel, in program order.
 fn puts(p: &Program, parcel: ParcelId) -> Vec<OpId> {
-    let is_put = |id: &&OpId| matches!(p.kernel.op(**id).kind, OpKind::Comm(CommOp::Put(Put { parcel: of, .. }) | CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel);
+    let is_put = |id: &&OpId| p.kernel.op(**id).kind.puts().is_some_and(|(of, _)| of == parcel);
     p.ops().iter().filter(is_put).copied().collect()
 }
 
@@ -303,7 +303,7 @@ impl Emitter<'_, '_> {
         let (index, peers) = (self.scalar(index)?, self.scalar(peers)?);
         let rest = |site: usize| format!("{}, {}, {}", sites.names[site], index.plain(), peers.plain());
         self.w.line(&format!("timeline.end({group}, {});", rest(site)));
-        if let OpKind::Comm(CommOp::Signal(Signal { parcel, .. })) = kind
+        if let Some(Signal { parcel, .. }) = kind.signal()
             && let Some(opened) = self.opened.get(parcel)
         {
             let line = format!("timeline.sent({group}, {opened}, {});", rest(sites.parcels[parcel]));
@@ -314,11 +314,7 @@ impl Emitter<'_, '_> {
 
     /// Notes when a parcel's first put begins. Whatever waits to be written comes after it, as do its loads.
     pub fn note_put(&mut self, id: OpId) {
-        let OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. })) =
-            self.f.p.kernel.op(id).kind
-        else {
-            return;
-        };
+        let Some((parcel, _)) = self.f.p.kernel.op(id).kind.puts() else { return };
         let Some(opened) = self.opened.get(&parcel) else { return };
         let p = &self.f.p;
         let earlier = |&put: &OpId| put < id && p.ancestor_beside(id, put).is_some();
@@ -335,7 +331,7 @@ impl Emitter<'_, '_> {
         let mut seen = HashSet::new();
         let mut parcels = vec![];
         p.kernel.walk(region, &mut |id, op| {
-            if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) = op.kind
+            if let Some(&Signal { parcel, flag, .. }) = op.kind.signal()
                 && sites.parcels.contains_key(&parcel)
                 && p.split(id).is_some() == inside
                 && seen.insert(parcel)

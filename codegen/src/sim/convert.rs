@@ -42,7 +42,9 @@ fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {
             Dtype::U64 => map(a.view::<u64>(), out.fresh(len), |v| u8::from(v != 0)),
             Dtype::F32 => map(a.view::<f32>(), out.fresh(len), |v| u8::from(v != 0.0)),
             Dtype::Bool => *out = a.clone(),
-            _ => map(a.view::<u32>(), out.fresh(len), |v| u8::from(v != 0)),
+            Dtype::I32 | Dtype::U32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
+                map(a.view::<u32>(), out.fresh(len), |v| u8::from(v != 0))
+            }
         },
         Dtype::I32 => convert(from, a, out.fresh::<i32>(len)),
         Dtype::U32 => convert(from, a, out.fresh::<u32>(len)),
@@ -56,10 +58,12 @@ fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {
                 convert(from, a, floats.fresh::<f32>(len));
                 floats.view()
             };
-            match to {
-                Dtype::Fp16 => out.fresh::<f16>(len).convert_from_f32_slice(floats),
-                Dtype::Bf16 => map(floats, out.fresh(len), bf16_bits),
-                _ => map(floats, out.fresh(len), fp8::from_f32),
+            if to == Dtype::Fp16 {
+                out.fresh::<f16>(len).convert_from_f32_slice(floats);
+            } else if to == Dtype::Bf16 {
+                map(floats, out.fresh(len), bf16_bits);
+            } else {
+                map(floats, out.fresh(len), fp8::from_f32);
             }
         }
     }
@@ -140,7 +144,7 @@ pub(super) fn cast_scalar(from: Dtype, to: Dtype, bits: u64) -> u64 {
         Dtype::I32 => to_wide::<i32>(from, bits).to_bits64(),
         Dtype::U32 => to_wide::<u32>(from, bits).to_bits64(),
         Dtype::U64 => to_wide::<u64>(from, bits),
-        _ => to_wide::<f32>(from, bits).to_bits64(),
+        Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => to_wide::<f32>(from, bits).to_bits64(),
     }
 }
 

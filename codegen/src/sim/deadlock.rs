@@ -9,7 +9,7 @@ use super::insns::{self, CommInsn};
 use super::machine::{Bound, Step};
 use super::shadow::Event;
 use super::world::World;
-use crate::ir::{CommOp, Kernel, OpKind, PACKET_BYTES, ParamId, SendLl, SendPackets, Signal};
+use crate::ir::{Kernel, PACKET_BYTES, ParamId};
 
 /// A wait that is not satisfied.
 struct Stuck {
@@ -244,14 +244,8 @@ fn signalling_roles(kernel: &Kernel, is_it: impl Fn(ParamId) -> bool) -> Vec<usi
     let signals = |role: usize| {
         let mut found = false;
         kernel.walk(&kernel.roles[role].body, &mut |_, op| {
-            if let OpKind::Comm(
-                CommOp::Signal(Signal { flag: to, .. })
-                | CommOp::SendPackets(SendPackets { packets: to, .. })
-                | CommOp::SendLl(SendLl { ll: to, .. }),
-            ) = op.kind
-            {
-                found |= is_it(to);
-            }
+            let mut sent = op.kind.accesses().into_iter().filter(|a| a.access.is_awaited());
+            found |= sent.any(|a| a.place.param().is_some_and(&is_it));
         });
         found
     };

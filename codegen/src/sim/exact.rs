@@ -22,7 +22,15 @@ pub(super) const fn exact(op: BinaryOp, a: u64, b: u64) -> Option<u64> {
         BinaryOp::Sub => Some(a.wrapping_sub(b)),
         BinaryOp::Mul => Some(a.wrapping_mul(b)),
         BinaryOp::Shl if b < 32 => Some(a << b),
-        _ => None,
+        BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Min
+        | BinaryOp::Max
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shl
+        | BinaryOp::Shr => None,
     }
 }
 

@@ -286,7 +286,9 @@ fn less(dtype: Dtype, a: u64, b: u64) -> bool {
     match dtype {
         Dtype::I32 => (a as u32 as i32) < (b as u32 as i32),
         Dtype::U64 => a < b,
-        _ => (a as u32) < b as u32,
+        Dtype::Bool | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
+            (a as u32) < b as u32
+        }
     }
 }
 
@@ -295,6 +297,8 @@ fn count_up(dtype: Dtype, a: u64, step: u64) -> Option<u64> {
     match dtype {
         Dtype::I32 => (a as u32 as i32).checked_add(step as u32 as i32).map(|v| u64::from(v as u32)),
         Dtype::U64 => a.checked_add(step),
-        _ => (a as u32).checked_add(step as u32).map(u64::from),
+        Dtype::Bool | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => {
+            (a as u32).checked_add(step as u32).map(u64::from)
+        }
     }
 }

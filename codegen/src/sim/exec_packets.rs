@@ -165,7 +165,7 @@ impl World<'_> {
         let Some(array) = &mut memory.packets else { return };
         let stranger = array.within(stretch.packets.clone()).find_map(|(range, state)| match state {
             State::Full(by) if by.agent.rank() as u64 != from => Some((range, by)),
-            _ => None,
+            State::Full(_) | State::Sent(_) | State::Taken(_) => None,
         });
         array.set(stretch.packets.clone(), State::Taken(event));
         if let Some((range, by)) = stranger {

@@ -6,8 +6,8 @@ use super::bulk::const_bits;
 use super::code::{Access, AnyReg, Compiled, Insn, Pc, Reg, RoleCode, TileReg};
 use super::registers;
 use crate::ir::{
-    CommOp, Const, ControlOp, Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Role, Signal,
-    ValueId, ValueOp, VarId, Verified,
+    Const, ControlOp, Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Role, Signal, ValueId,
+    ValueOp, VarId, Verified,
 };
 
 impl Compiled {
@@ -61,8 +61,8 @@ impl Facts {
         for role in &kernel.roles {
             kernel.walk(&role.body, &mut |_, op| {
                 facts.trace_epoch(&op.kind);
-                if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, value, .. })) = op.kind {
-                    facts.signalled.entry(parcel).or_insert((flag, value));
+                if let Some(Signal { parcel, flag, value, .. }) = op.kind.signal() {
+                    facts.signalled.entry(*parcel).or_insert((*flag, *value));
                 }
             });
         }
@@ -70,17 +70,26 @@ impl Facts {
     }
 
     fn trace_epoch(&mut self, kind: &OpKind) {
-        let word = match kind {
-            OpKind::Value(ValueOp::Epoch { word, .. }) => Some(*word),
-            OpKind::Value(ValueOp::Binary { a, b, .. }) => match (self.epoch_of.get(a), self.epoch_of.get(b))
-            {
+        let OpKind::Value(op) = kind else { return };
+        let word = match op {
+            ValueOp::Epoch { word, .. } => Some(*word),
+            ValueOp::Binary { a, b, .. } => match (self.epoch_of.get(a), self.epoch_of.get(b)) {
                 (Some(&x), Some(&y)) if x != y => None,
                 (x, y) => x.or(y).copied(),
             },
-            OpKind::Value(ValueOp::Cast { a, .. } | ValueOp::Unary { a, .. }) => {
-                self.epoch_of.get(a).copied()
-            }
-            _ => None,
+            ValueOp::Cast { a, .. } | ValueOp::Unary { a, .. } => self.epoch_of.get(a).copied(),
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => None,
         };
         if let (Some(word), Some(&out)) = (word, kind.outs().first()) {
             self.epoch_of.insert(out, word);
@@ -203,14 +212,16 @@ impl Flattener<'_> {
     }
 
     fn patch(&mut self, at: usize, target: Pc) {
-        match &mut self.code[at] {
-            Insn::Jump { to }
-            | Insn::Unless { to, .. }
-            | Insn::LoopHead { to, .. }
-            | Insn::LoopNext { exit: to, .. }
-            | Insn::Split { after: to, .. } => *to = target,
-            other => unreachable!("no jump to patch: {other:?}"),
-        }
+        let insn = &mut self.code[at];
+        let (Insn::Jump { to }
+        | Insn::Unless { to, .. }
+        | Insn::LoopHead { to, .. }
+        | Insn::LoopNext { exit: to, .. }
+        | Insn::Split { after: to, .. }) = insn
+        else {
+            unreachable!("no jump to patch: {insn:?}")
+        };
+        *to = target;
     }
 
     fn region(&mut self, region: &Region) {

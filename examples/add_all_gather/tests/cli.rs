@@ -81,3 +81,49 @@ fn its_only_family_needs_no_name() {
     assert_eq!(code, 0, "{text}");
     assert!(text.contains("on the simulator, as --backend says"), "{text}");
 }
+
+#[test]
+fn shares_a_folder_with_another_program_s_families() {
+    use peerwarp::cli::{App, Said, builtin};
+
+    let dir = std::path::Path::new(env!("CARGO_TARGET_TMPDIR")).join("shared");
+    let _ = std::fs::remove_dir_all(&dir);
+    let out = dir.to_str().unwrap();
+    let moe = |more: &[&str]| -> Said {
+        let shape = ["--hidden", "64", "--experts", "4", "--topk", "2", "--tokens", "4", "--ranks", "2"];
+        App::new(&builtin())
+            .name("peerwarp")
+            .run([&["peerwarp", "generate"], &shape[..], &["--out", out], more].concat())
+    };
+    let families = || {
+        let manifest = std::fs::read_to_string(dir.join("manifest.json")).unwrap();
+        ["moe_dispatch", "moe_combine", "add_all_gather"]
+            .map(|f| manifest.contains(&format!("\"family\": \"{f}\"")))
+    };
+    assert_eq!(moe(&[]).code, 0);
+    assert_eq!(families(), [true, true, false]);
+    let (code, text) = with("generate", &["--out", out]);
+    assert!(code == 0 && !text.contains("removed"), "{text}");
+    assert_eq!(families(), [true, true, true]);
+    // Both find it as they would write it, in whatever order they come.
+    for _ in 0..2 {
+        let said = moe(&["--check"]);
+        assert_eq!(said.code, 0, "{}", said.out);
+        let (code, text) = with("generate", &["--out", out, "--check"]);
+        assert_eq!(code, 0, "{text}");
+        assert!(moe(&[]).out.contains("all up to date"));
+    }
+    // A run replaces what is of its own families.
+    let (code, text) = run(&[
+        "generate",
+        "--family",
+        "add_all_gather",
+        "elements=800",
+        "ranks=3",
+        "dtype=f32",
+        "--out",
+        out,
+    ]);
+    assert!(code == 0 && text.contains("2 removed"), "{text}");
+    assert_eq!((families(), moe(&["--check"]).code), ([true, true, true], 0));
+}

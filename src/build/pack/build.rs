@@ -2,7 +2,6 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
-use std::fs;
 use std::path::Path;
 
 use peerwarp_codegen::family::{DynConfig, FieldRole, Target};
@@ -13,8 +12,9 @@ use serde_json::Value;
 
 use crate::build::emit::{self, EmitError, Job};
 use crate::build::toolchain::Tool;
-use crate::build::tree::Tree;
+use crate::build::tree::{Kept, Tree};
 use crate::input::InputError;
+use crate::input::file::{self, Links, inside};
 
 use super::compile::{CompileError, Compiled, Compiler, CompilerError};
 use super::limits;
@@ -103,9 +103,13 @@ struct Packed {
 
 /// Compiles kernels, on all cores, and puts a pack together. What an earlier pack in `dir` has of them, made from the
 /// same inputs and still intact, is taken from there. `tick` is called after each kernel; nothing is written.
+///
+/// What a folder has of these families, and of those of the jobs, is replaced when the pack is written to it. Kernels of
+/// others stay there, and in the manifest.
 pub fn build(
     program: &str,
     jobs: &[Job],
+    families: &[&str],
     dir: &Path,
     options: &Options,
     tick: impl Fn() + Sync,
@@ -134,7 +138,7 @@ pub fn build(
     if !refused.is_empty() {
         return Err(BuildError::Refused(refused));
     }
-    assemble(program, packed)
+    assemble(program, packed, emit::replaced(jobs, families))
 }
 
 fn wanted(jobs: &[Job]) -> Vec<Wanted<'_>> {
@@ -155,7 +159,7 @@ struct Earlier<'a> {
 
 impl Earlier<'_> {
     fn read(dir: &Path) -> Earlier<'_> {
-        let text = fs::read(dir.join(PACK_MANIFEST)).unwrap_or_default();
+        let text = file::bytes(&dir.join(PACK_MANIFEST), file::MANIFEST, Links::Refuse).unwrap_or_default();
         let kernels = manifest::read(&text).map(|m| m.kernels).unwrap_or_default();
         let entries = kernels.into_iter().map(|k| ((k.target, k.variant.clone()), k)).collect();
         Earlier { dir, entries }
@@ -164,7 +168,8 @@ impl Earlier<'_> {
     /// What was made of these inputs, if it is still there as it was.
     fn get(&self, target: Target, variant: &str, inputs: &str) -> Option<Compiled> {
         let entry = self.entries.get(&(target, variant.to_owned()))?;
-        let object = fs::read(self.dir.join(&entry.object.file)).ok()?;
+        let place = inside(self.dir, &entry.object.file).ok()?;
+        let object = file::bytes(&place, entry.object.bytes, Links::Refuse).ok()?;
         let same = entry.inputs_sha256 == inputs && entry.object.sha256 == sha256(&object);
         same.then_some(Compiled { object, resources: entry.resources })
     }
@@ -219,6 +224,7 @@ fn one(
         entry: source.entry.clone(),
         launch: source.launch,
         args: source.args.clone(),
+        params: source.params.clone(),
         timeline: source.timeline.clone(),
         resources: made.resources,
         residency,
@@ -276,7 +282,7 @@ fn fields(variant: &dyn DynConfig) -> (Fields, Fields) {
     (key, tuning)
 }
 
-fn assemble(program: &str, packed: Vec<Packed>) -> Result<Built, BuildError> {
+fn assemble(program: &str, packed: Vec<Packed>, families: Vec<String>) -> Result<Built, BuildError> {
     let mut tree = Tree::with_manifest(PACK_MANIFEST);
     let compiled = packed.iter().filter(|p| p.compiled).count();
     let mut kernels = vec![];
@@ -292,7 +298,29 @@ fn assemble(program: &str, packed: Vec<Packed>) -> Result<Built, BuildError> {
         files: tree.files().map(|f| f.0.to_owned()).collect(),
         kernels,
     };
-    let text = serde_json::to_string_pretty(&manifest).expect("a manifest is JSON");
-    tree.insert(PACK_MANIFEST, text + "\n")?;
+    tree.insert(PACK_MANIFEST, text(&manifest))?;
+    let own = manifest.clone();
+    let tree = tree.keeping(move |earlier| Ok(with(&own, earlier, &families)));
     Ok(Built { tree, manifest, compiled })
+}
+
+fn text(manifest: &Manifest) -> String {
+    serde_json::to_string_pretty(manifest).expect("a manifest is JSON") + "\n"
+}
+
+/// The manifest with the kernels of other families than these out of an earlier one; none if that has none, or is not valid.
+fn with(own: &Manifest, earlier: &[u8], families: &[String]) -> Option<Kept> {
+    let earlier = manifest::read(earlier).ok()?;
+    // Whichever program comes second, both write the same.
+    let mut both = Manifest { generator: earlier.generator, ..own.clone() };
+    both.kernels.extend(earlier.kernels.into_iter().filter(|kernel| !families.contains(&kernel.family)));
+    let kept: BTreeSet<String> = both.kernels[own.kernels.len()..].iter().flat_map(Entry::files).collect();
+    if kept.is_empty() {
+        return None;
+    }
+    both.files.extend(kept.iter().cloned());
+    both.files.sort();
+    both.files.dedup();
+    both.kernels.sort_by(|a, b| (a.target, &a.variant).cmp(&(b.target, &b.variant)));
+    Some(Kept { manifest: text(&both), files: kept })
 }

@@ -1,19 +1,25 @@
 //! From emitted source to objects.
 
+use std::ffi::OsString;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::print::{self, Source};
 use sha2::{Digest, Sha256};
 use tempfile::TempDir;
 
-use crate::build::toolchain::{Found, Nvrtc, Tool, ToolError, find_for, write_lld};
+use crate::build::toolchain::{Found, Nvrtc, Tool, ToolError, bounded, find_for, write_lld};
 
 use super::manifest::{Resources, Toolchain};
 use super::usage;
 use crate::build::digest::hex;
+
+/// How long a compiler may take for a kernel: none has taken a minute.
+const COMPILE: Duration = Duration::from_secs(1200);
 
 /// The compilers for a target, the best first.
 pub(super) fn compilers_for(target: Target) -> &'static [Tool] {
@@ -80,7 +86,7 @@ pub(crate) struct Compiler {
 enum How {
     Nvrtc(Nvrtc),
     /// A program, with options that hold paths, and the folder it works in.
-    Program(PathBuf, Vec<String>, TempDir),
+    Program(PathBuf, Vec<OsString>, TempDir),
 }
 
 impl Compiler {
@@ -182,7 +188,7 @@ impl Compiler {
     fn start(
         &self,
         program: &Path,
-        paths: &[String],
+        paths: &[OsString],
         dir: &Path,
         source: &Source,
     ) -> Result<(Vec<u8>, String), CompileError> {
@@ -198,7 +204,7 @@ impl Compiler {
             command.arg("clang");
         }
         command.args(&self.toolchain.options).args(paths).args(["-o", "object", &source.file_name]);
-        let out = command.current_dir(work.path()).output().map_err(io(program))?;
+        let out = bounded::output(command.current_dir(work.path()), COMPILE).map_err(io(program))?;
         let log = String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr);
         if !out.status.success() {
             return Err(self.refused(source, log.into_owned()));
@@ -276,18 +282,31 @@ fn options(tool: Tool, target: Target) -> Vec<String> {
     }
 }
 
+/// An option with a path right behind it.
+fn option(name: &str, path: &Path) -> OsString {
+    let mut option = OsString::from(name);
+    option.push(path);
+    option
+}
+
+/// A path as a word of a shell.
+fn quoted(path: &Path) -> Vec<u8> {
+    let inner: Vec<&[u8]> = path.as_os_str().as_bytes().split(|&byte| byte == b'\'').collect();
+    [&b"'"[..], &inner.join(&br"'\''"[..]), b"'"].concat()
+}
+
 /// Puts the stand-in for ROCm's header into `dir`, and for a zig that has none beside it the linker too. Returns the
 /// options that name them.
-fn own_includes(found: &Found, dir: &Path, prelude: &str) -> std::io::Result<Vec<String>> {
+fn own_includes(found: &Found, dir: &Path, prelude: &str) -> std::io::Result<Vec<OsString>> {
     let folder = dir.join("include/hip");
     fs::create_dir_all(&folder)?;
     fs::write(folder.join("hip_runtime.h"), prelude)?;
-    let mut options = vec![format!("-I{}", dir.join("include").display())];
+    let mut options = vec![option("-I", &dir.join("include"))];
     if found.tool == Tool::Zig && !found.path.with_file_name("lld").exists() {
         let folder = dir.join("bin");
         fs::create_dir_all(&folder)?;
-        write_lld(&folder.join("lld"), &found.path.to_string_lossy())?;
-        options.push(format!("-B{}", folder.display()));
+        write_lld(&folder.join("lld"), &quoted(&found.path))?;
+        options.push(option("-B", &folder));
     }
     Ok(options)
 }

@@ -1,14 +1,14 @@
 //! What `pack.json` says.
 
 use std::collections::BTreeMap;
-use std::path::{Component, Path};
+use std::path::Path;
 
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::print::{ArgsLayout, LaunchShape, Timeline};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use super::PackError;
+use super::{PackError, valid};
 
 /// Name of the manifest in a pack's folder.
 pub const PACK_MANIFEST: &str = "pack.json";
@@ -22,7 +22,7 @@ pub const SCHEMA: u32 = 1;
 pub struct Manifest {
     /// Version of the manifest: [`SCHEMA`].
     pub schema: u32,
-    /// The program that wrote it.
+    /// The program that wrote it; the first one, if several have put their families into the pack.
     pub generator: String,
     /// The version of Peerwarp in that program.
     pub version: String,
@@ -57,6 +57,9 @@ pub struct Entry {
     pub launch: LaunchShape,
     /// The argument struct.
     pub args: ArgsLayout,
+    /// Its parameters, [in words](peerwarp_codegen::ir::Param::signature). Without them it is not launched.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub params: Vec<String>,
     /// What it records, if it was emitted with a timeline.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub timeline: Option<Timeline>,
@@ -74,6 +77,13 @@ pub struct Entry {
     pub inputs_sha256: String,
     /// What compiled it.
     pub toolchain: Toolchain,
+}
+
+impl Entry {
+    /// The paths of its files.
+    pub(super) fn files(&self) -> [String; 2] {
+        [&self.object, &self.header].map(|stored| stored.file.clone())
+    }
 }
 
 /// A file of the pack.
@@ -177,11 +187,7 @@ pub(super) fn read(text: &[u8]) -> Result<Manifest, Wrong> {
         return Err(Wrong::Schema(schema));
     }
     let manifest: Manifest = serde_json::from_slice(text).map_err(form)?;
-    // It may be anybody's: nothing outside of the pack's folder is read on its behalf.
-    let outside = |file: &&str| !Path::new(file).components().all(|c| matches!(c, Component::Normal(_)));
-    let named = manifest.kernels.iter().flat_map(|k| [k.object.file.as_str(), &k.header.file]);
-    if let Some(file) = named.into_iter().find(outside) {
-        return Err(Wrong::Form(format!("{file} is not in the pack's folder")));
-    }
+    // It may be anybody's.
+    valid::check(&manifest).map_err(Wrong::Form)?;
     Ok(manifest)
 }

@@ -35,9 +35,9 @@ mod embedded;
 pub(crate) mod limits;
 mod manifest;
 mod usage;
+mod valid;
 
 use std::collections::BTreeMap;
-use std::fs;
 use std::path::{Path, PathBuf};
 
 use peerwarp_codegen::family::Target;
@@ -49,6 +49,8 @@ pub use embedded::Embedded;
 pub use manifest::{Entry, Manifest, PACK_MANIFEST, Residency, Resources, SCHEMA, Stored, Toolchain};
 
 use embedded::Bytes;
+
+use crate::input::file::{self, Links, inside};
 
 /// A pack that was opened: every object is there, and is the one that the manifest means.
 #[derive(Debug)]
@@ -115,20 +117,15 @@ impl Pack {
     /// Opens the pack in a folder. Reads all of it, and compares every object with its hash.
     ///
     /// # Errors
-    /// The manifest is missing, malformed or of another version; an object is missing, cut off or another one.
+    /// The manifest is missing, malformed, of another version, or contradicts itself; an object or a header is missing, cut off
+    /// or another one, or outside of the folder: no symbolic link is followed in it.
     pub fn open(dir: &Path) -> Result<Pack, PackError> {
         let path = dir.join(PACK_MANIFEST);
-        let text = fs::read(&path).map_err(|source| PackError::Io { path: path.clone(), source })?;
-        Pack::read(&path, &text, |stored| {
-            let path = dir.join(&stored.file);
-            let bytes = fs::read(&path).map_err(|source| PackError::Io { path: path.clone(), source })?;
-            let sha256 = crate::build::digest::sha256(&bytes);
-            if sha256 == stored.sha256 {
-                return Ok(Bytes::Read(bytes));
-            }
-            let expected = Box::new(stored.clone());
-            Err(PackError::Object { path, bytes: bytes.len() as u64, sha256, expected })
-        })
+        let text = file::bytes(&path, file::MANIFEST, Links::Refuse)
+            .map_err(|source| PackError::Io { path: path.clone(), source })?;
+        let pack = Pack::read(&path, &text, |stored| intact(dir, stored).map(Bytes::Read))?;
+        pack.manifest.kernels.iter().try_for_each(|kernel| intact(dir, &kernel.header).map(drop))?;
+        Ok(pack)
     }
 
     fn read(
@@ -168,6 +165,20 @@ impl Pack {
     fn kernel(&self, at: usize) -> Kernel<'_> {
         Kernel { entry: &self.manifest.kernels[at], object: self.objects[at].get() }
     }
+}
+
+/// A file of a pack, if it is the one that the manifest means.
+fn intact(dir: &Path, stored: &Stored) -> Result<Vec<u8>, PackError> {
+    let path = dir.join(&stored.file);
+    let io = |source| PackError::Io { path: path.clone(), source };
+    let bytes = inside(dir, &stored.file)
+        .and_then(|path| file::bytes(&path, valid::OBJECT, Links::Refuse))
+        .map_err(io)?;
+    let sha256 = crate::build::digest::sha256(&bytes);
+    if (sha256.as_str(), bytes.len() as u64) == (&stored.sha256, stored.bytes) {
+        return Ok(bytes);
+    }
+    Err(PackError::Object { path, bytes: bytes.len() as u64, sha256, expected: Box::new(stored.clone()) })
 }
 
 #[cfg(test)]

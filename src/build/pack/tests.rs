@@ -1,3 +1,5 @@
+use std::fs;
+
 use super::*;
 use tempfile::TempDir;
 
@@ -11,7 +13,7 @@ fn target() -> Target {
 fn written() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let manifest = serde_json::json!({
-        "schema": 1, "generator": "test", "version": "0", "files": ["sm_90a/k.cubin"],
+        "schema": 1, "generator": "test", "version": "0", "files": ["sm_90a/k.cubin", "sm_90a/k.h"],
         "kernels": [{
             "variant": VARIANT, "family": "scale", "labels": ["here"], "target": "cuda:sm_90a", "ranks": 2,
             "key": {"n": 8}, "tuning": {}, "roles": ["copy"], "entry": "k",
@@ -21,12 +23,13 @@ fn written() -> (TempDir, PathBuf) {
             "residency": {"device": "x", "multiprocessors": 2, "blocks_each": 3},
             "object": {"file": "sm_90a/k.cubin", "bytes": 10, "sha256": crate::build::digest::sha256(b"the object")},
             "header": {"file": "sm_90a/k.h", "bytes": 0, "sha256": crate::build::digest::sha256(b"")},
-            "source_sha256": "", "inputs_sha256": "",
+            "source_sha256": "0".repeat(64), "inputs_sha256": "0".repeat(64),
             "toolchain": {"name": "nvrtc", "version": "13.0", "options": []},
         }],
     });
     fs::create_dir(dir.path().join("sm_90a")).unwrap();
     fs::write(dir.path().join("sm_90a/k.cubin"), "the object").unwrap();
+    fs::write(dir.path().join("sm_90a/k.h"), "").unwrap();
     fs::write(dir.path().join(PACK_MANIFEST), manifest.to_string()).unwrap();
     let object = dir.path().join("sm_90a/k.cubin");
     (dir, object)
@@ -94,4 +97,74 @@ fn embedded_objects_are_not_copied() {
     assert!(std::ptr::eq(kernel.object, OBJECT));
     let none = Embedded::checked(text, &[]).open();
     assert!(matches!(none, Err(PackError::Io { path, .. }) if path == Path::new("sm_90a/k.cubin")));
+}
+
+#[test]
+fn manifests_that_cannot_be_true_are_told_by_kernel_and_field() {
+    let (dir, _) = written();
+    let path = dir.path().join(PACK_MANIFEST);
+    let good = fs::read_to_string(&path).unwrap();
+    for (from, to, expected) in [
+        (r#""offset":0"#, r#""offset":4"#, "offset of args.x = 4: must be a multiple of 8 from 0 on"),
+        (r#""offset":0"#, r#""offset":4294967288"#, "within the 8 of the struct"),
+        (
+            r#"{"bytes":8,"name":"x","offset":0}"#,
+            r#"{"bytes":3,"name":"x","offset":0}"#,
+            "1, 2, 4 or a multiple of 8",
+        ),
+        (
+            r#"{"bytes":8,"fields""#,
+            r#"{"bytes":0,"fields""#,
+            "args.bytes = 0: must be a multiple of 8, 32764 at most",
+        ),
+        (r#"{"bytes":8,"fields""#, r#"{"bytes":4294967288,"fields""#, "args.bytes = 4294967288"),
+        (r#""grid":4"#, r#""grid":0"#, "launch.grid = 0: must be 1 block or more"),
+        (r#""grid":4"#, r#""grid":7"#, "blocks of residency = 6: must be the grid's 7 or more"),
+        (r#""block_threads":64"#, r#""block_threads":48"#, "whole warps of 32, 1024 threads at most"),
+        (r#""shared_bytes":16"#, r#""shared_bytes":300000"#, "launch.shared_bytes = 300000"),
+        (r#""ranks":2"#, r#""ranks":65"#, "ranks = 65: must be 1 to 64"),
+        (r#""entry":"k""#, r#""entry":"k\u0000""#, "entry = "),
+        (r#""roles":["copy"]"#, r#""roles":[]"#, "roles = []: must be one name or more"),
+        (r#""key":{"n":8}"#, r#""key":{"n":[8]}"#, "n = [8]: must be a number"),
+        (r#""files":["sm_90a/k.cubin","#, r#""files":["#, "file = sm_90a/k.cubin: must be one of `files`"),
+        (r#""files":["sm_90a/k.cubin","#, r#""files":["sm_90a/k.h","#, "files has sm_90a/k.h twice"),
+        (
+            r#""files":["sm_90a/k.cubin","#,
+            r#""files":["../k.cubin","#,
+            "../k.cubin is not in the pack's folder",
+        ),
+        (r#""bytes":10"#, r#""bytes":11"#, "the manifest says 11 bytes"),
+    ] {
+        assert!(good.contains(from), "{from} in {good}");
+        fs::write(&path, good.replacen(from, to, 1)).unwrap();
+        let said = Pack::open(dir.path()).unwrap_err().to_string();
+        assert!(said.contains(expected), "{from} as {to}: {said}");
+    }
+    let mut twice: serde_json::Value = serde_json::from_str(&good).unwrap();
+    let kernel = twice["kernels"][0].clone();
+    twice["kernels"].as_array_mut().unwrap().push(kernel);
+    fs::write(&path, twice.to_string()).unwrap();
+    assert!(Pack::open(dir.path()).unwrap_err().to_string().contains("kernels[1], scale_n8: "));
+}
+
+#[test]
+fn headers_are_compared_and_links_not_followed() {
+    let (dir, object) = written();
+    let header = dir.path().join("sm_90a/k.h");
+    fs::write(&header, "other").unwrap();
+    assert!(matches!(Pack::open(dir.path()), Err(PackError::Object { path, .. }) if path == header));
+    fs::write(&header, "").unwrap();
+    Pack::open(dir.path()).unwrap();
+    let outside = tempfile::tempdir().unwrap();
+    let moved = outside.path().join("k.cubin");
+    fs::rename(&object, &moved).unwrap();
+    std::os::unix::fs::symlink(&moved, &object).unwrap();
+    let said = Pack::open(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("k.cubin: is a symbolic link"), "{said}");
+    fs::remove_file(&object).unwrap();
+    fs::rename(dir.path().join("sm_90a"), outside.path().join("sm_90a")).unwrap();
+    fs::rename(&moved, outside.path().join("sm_90a/k.cubin")).unwrap();
+    std::os::unix::fs::symlink(outside.path().join("sm_90a"), dir.path().join("sm_90a")).unwrap();
+    let said = Pack::open(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("sm_90a is a symbolic link"), "{said}");
 }

@@ -10,11 +10,12 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::LazyLock;
+use std::time::Duration;
 
 use serde::Deserialize;
 use sha2::{Digest, Sha256};
 
-use super::{InstallError, Tool, cache_dir};
+use super::{InstallError, Tool, bounded, cache_dir};
 
 /// Tools that are installed together.
 #[derive(Clone, Debug, Deserialize)]
@@ -127,11 +128,14 @@ fn install_to(set: &Set, cache: &Path, python: &Path) -> Result<Installed, Insta
     }
     if let Some(zig) = set.tools.get(&Tool::Zig) {
         let lld = new.join(zig).with_file_name("lld");
-        write_lld(&lld, "$(dirname \"$0\")/zig").map_err(InstallError::io(&lld))?;
+        write_lld(&lld, b"\"$(dirname \"$0\")/zig\"").map_err(InstallError::io(&lld))?;
     }
     fs::rename(&new, &place).map_err(InstallError::io(&place))?;
     Ok(Installed::Now)
 }
+
+/// How long Python may take to say what it has, and to make a virtual environment.
+const PYTHON: Duration = Duration::from_secs(300);
 
 /// How the folders of unfinished installations begin.
 const STAGE: &str = ".stage-";
@@ -155,10 +159,10 @@ fn sweep(cache: &Path) -> io::Result<()> {
 }
 
 /// Writes the `lld` that zig's clang looks for beside zig, or in the folder of its option `-B`. Zig has that linker
-/// inside, under another name.
-pub(crate) fn write_lld(path: &Path, zig: &str) -> io::Result<()> {
-    let script = format!("#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec \"{zig}\" ld.lld \"$@\"\n");
-    fs::write(path, script)?;
+/// inside, under another name. `zig` is a word of a shell.
+pub(crate) fn write_lld(path: &Path, zig: &[u8]) -> io::Result<()> {
+    let script: [&[u8]; 3] = [b"#!/bin/sh\n[ \"$1\" = -flavor ] && shift 2\nexec ", zig, b" ld.lld \"$@\"\n"];
+    fs::write(path, script.concat())?;
     fs::set_permissions(path, fs::Permissions::from_mode(0o755))
 }
 
@@ -170,7 +174,7 @@ struct Pip {
 impl Pip {
     /// Python's own pip, or one in a virtual environment in `stage`.
     fn find(set: &Set, python: &Path, stage: &Path) -> Result<Pip, InstallError> {
-        let started = Command::new(python).args(["-m", "pip", "--version"]).output();
+        let started = bounded::output(Command::new(python).args(["-m", "pip", "--version"]), PYTHON);
         let out = started.map_err(|e| {
             let why =
                 if e.kind() == io::ErrorKind::NotFound { "it is not in PATH".into() } else { e.to_string() };
@@ -180,10 +184,7 @@ impl Pip {
             return Ok(Pip { python: python.to_owned() });
         }
         let venv = stage.join("venv");
-        let out = Command::new(python)
-            .args(["-m", "venv"])
-            .arg(&venv)
-            .output()
+        let out = bounded::output(Command::new(python).args(["-m", "venv"]).arg(&venv), PYTHON)
             .map_err(InstallError::io(python))?;
         match out.status.success() {
             true => Ok(Pip { python: venv.join("bin/python3") }),
@@ -194,7 +195,8 @@ impl Pip {
     fn install(&self, set: &Set, stage: &Path, into: &Path) -> Result<(), InstallError> {
         let requirements = stage.join("requirements.txt");
         fs::write(&requirements, set.requirements()).map_err(InstallError::io(&requirements))?;
-        let out = Command::new(&self.python)
+        let mut command = Command::new(&self.python);
+        command
             .args([
                 "-m",
                 "pip",
@@ -209,9 +211,9 @@ impl Pip {
             .arg("--requirement")
             .arg(&requirements)
             // Where pip installs for the user by default, it refuses a target folder.
-            .env("PIP_USER", "0")
-            .output()
-            .map_err(InstallError::io(&self.python))?;
+            .env("PIP_USER", "0");
+        // Pip gives up by itself when nothing comes, and ends with this process when the user interrupts it.
+        let out = command.output().map_err(InstallError::io(&self.python))?;
         match out.status.success() {
             true => Ok(()),
             false => Err(InstallError::Failed { set: set.name.clone(), said: said(&out) }),

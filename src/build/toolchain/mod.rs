@@ -15,16 +15,17 @@
 //! }
 //! ```
 
+pub(crate) mod bounded;
 mod error;
 mod install;
 mod nvrtc;
 mod search;
 mod version;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use peerwarp_codegen::family::{CudaArch, HipArch, Target};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 
 pub use error::{InstallError, ToolError};
 pub(crate) use install::write_lld;
@@ -174,14 +175,27 @@ pub struct Found {
     /// Which.
     pub tool: Tool,
     /// The program; for NVRTC the folder that holds the library.
+    #[serde(serialize_with = "as_text")]
     pub path: PathBuf,
     /// Its version.
     pub version: Version,
     /// Where it was found.
     pub origin: Origin,
     /// The folder of CUDA's headers, which NVRTC must be given; `None` for all others.
-    #[serde(skip_serializing_if = "Option::is_none")]
+    #[serde(skip_serializing_if = "Option::is_none", serialize_with = "as_text_if_any")]
     pub include: Option<PathBuf>,
+}
+
+/// A path in formats that have nothing but text: what is not UTF-8 of it reads as U+FFFD.
+fn as_text<S: Serializer>(path: &Path, s: S) -> Result<S::Ok, S::Error> {
+    s.serialize_str(&path.to_string_lossy())
+}
+
+fn as_text_if_any<S: Serializer>(path: &Option<PathBuf>, s: S) -> Result<S::Ok, S::Error> {
+    match path {
+        Some(path) => as_text(path, s),
+        None => s.serialize_none(),
+    }
 }
 
 impl Found {

@@ -50,6 +50,10 @@ impl Nvrtc {
     pub fn load_from(found: &Found) -> Result<Nvrtc, ToolError> {
         let unusable = |why: String| ToolError::Unusable { tool: Tool::Nvrtc, path: found.path.clone(), why };
         let include = found.include.clone().ok_or_else(|| unusable("its headers are not known".into()))?;
+        if include.to_str().is_none() {
+            let why = "the path of its headers is not UTF-8, as that of an option to NVRTC must be";
+            return Err(unusable(why.into()));
+        }
         preload(found).map_err(|e| unusable(e.to_string()))?;
         // SAFETY: loads a library by the names that NVRTC has, the one that is loaded already among them.
         if !unsafe { sys::is_culib_present() } {

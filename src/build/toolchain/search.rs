@@ -2,11 +2,13 @@
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
+use std::io::ErrorKind;
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
+use std::time::Duration;
 
-use super::{Found, Origin, Tool, ToolError, Version, install};
+use super::{Found, Origin, Tool, ToolError, Version, bounded, install};
 
 /// The oldest LLVM that compiles what is emitted.
 const OLDEST_CLANG: u32 = 18;
@@ -15,6 +17,9 @@ const NEWEST_CLANG: u32 = 23;
 
 /// Names of NVRTC's library, newest first.
 const NVRTC: [&str; 3] = ["libnvrtc.so.13", "libnvrtc.so.12", "libnvrtc.so"];
+
+/// How long a tool may take for a question. The first start of one on a slow disk takes seconds.
+const PROBE: Duration = Duration::from_secs(20);
 
 /// The places that are searched.
 #[derive(Clone, Debug)]
@@ -25,6 +30,8 @@ pub(super) struct Search {
     rocm: PathBuf,
     /// Where the system's libraries are.
     libraries: Vec<PathBuf>,
+    /// How long a tool may take for a question.
+    patience: Duration,
 }
 
 impl Search {
@@ -37,6 +44,7 @@ impl Search {
             cuda: "/usr/local/cuda".into(),
             rocm: "/opt/rocm".into(),
             libraries: vec![format!("/usr/lib/{arch}-linux-gnu").into(), "/usr/lib64".into()],
+            patience: PROBE,
         }
     }
 
@@ -44,20 +52,20 @@ impl Search {
     #[cfg(test)]
     pub fn with(env: &[(&str, &Path)]) -> Search {
         let env = env.iter().map(|(k, v)| ((*k).to_owned(), v.as_os_str().to_owned())).collect();
-        Search { env, cuda: "/nowhere".into(), rocm: "/nowhere".into(), libraries: vec![] }
+        Search { env, cuda: "/nowhere".into(), rocm: "/nowhere".into(), libraries: vec![], patience: PROBE }
     }
 
     /// See [`super::find`].
     pub fn find(&self, tool: Tool) -> Result<Found, ToolError> {
         if let Some(path) = self.path(tool.variable()) {
-            return probe(tool, path.clone(), Origin::Variable).map_err(|e| match e {
+            return self.probe(tool, path.clone(), Origin::Variable).map_err(|e| match e {
                 Failed::Absent => ToolError::Variable { tool, path, why: "nothing is there".into() },
                 Failed::Unusable(why) => ToolError::Variable { tool, path, why },
             });
         }
         let mut refused = None;
         for (path, origin) in self.candidates(tool) {
-            match probe(tool, path.clone(), origin) {
+            match self.probe(tool, path.clone(), origin) {
                 Ok(found) => return Ok(found),
                 Err(Failed::Absent) => {}
                 Err(Failed::Unusable(why)) => {
@@ -118,6 +126,23 @@ impl Search {
         let folders: Vec<PathBuf> = folders.into_iter().chain(self.paths("PATH")).collect();
         names.iter().flat_map(|name| folders.iter().map(move |f| f.join(name))).collect()
     }
+
+    fn probe(&self, tool: Tool, path: PathBuf, origin: Origin) -> Result<Found, Failed> {
+        if origin == Origin::Variable && !path.is_absolute() {
+            return Err(Failed::Unusable("the path is not absolute".into()));
+        }
+        let (version, include) = match tool {
+            Tool::Nvrtc => nvrtc(&path)?,
+            _ => (program(tool, &path, self.patience)?, None),
+        };
+        let oldest = peerwarp_codegen::family::Target::all().filter_map(|t| tool.oldest_for(t)).min();
+        match oldest {
+            Some(oldest) if version < oldest => {
+                Err(Failed::Unusable(format!("version {version} is too old, {oldest} or newer is needed")))
+            }
+            _ => Ok(Found { tool, path, version, origin, include }),
+        }
+    }
 }
 
 /// A program of LLVM under its plain name, and under those with a number, newest first.
@@ -130,23 +155,6 @@ fn numbered(name: &str) -> Vec<String> {
 enum Failed {
     Absent,
     Unusable(String),
-}
-
-fn probe(tool: Tool, path: PathBuf, origin: Origin) -> Result<Found, Failed> {
-    if origin == Origin::Variable && !path.is_absolute() {
-        return Err(Failed::Unusable("the path is not absolute".into()));
-    }
-    let (version, include) = match tool {
-        Tool::Nvrtc => nvrtc(&path)?,
-        _ => (program(tool, &path)?, None),
-    };
-    let oldest = peerwarp_codegen::family::Target::all().filter_map(|t| tool.oldest_for(t)).min();
-    match oldest {
-        Some(oldest) if version < oldest => {
-            Err(Failed::Unusable(format!("version {version} is too old, {oldest} or newer is needed")))
-        }
-        _ => Ok(Found { tool, path, version, origin, include }),
-    }
 }
 
 /// The version of NVRTC in a folder, and the headers that go with it.
@@ -189,7 +197,7 @@ fn with_source(error: &dyn std::error::Error) -> String {
     error.source().map_or_else(|| error.to_string(), |source| format!("{error}: {source}"))
 }
 
-fn program(tool: Tool, path: &Path) -> Result<Version, Failed> {
+fn program(tool: Tool, path: &Path, patience: Duration) -> Result<Version, Failed> {
     let executable = path.metadata().is_ok_and(|m| m.is_file() && m.permissions().mode() & 0o111 != 0);
     if !executable {
         return Err(if path.exists() {
@@ -199,30 +207,33 @@ fn program(tool: Tool, path: &Path) -> Result<Version, Failed> {
         });
     }
     let asked = if tool == Tool::Zig { "version" } else { "--version" };
-    let said = ask(path, asked)?;
+    let said = ask(path, asked, patience)?;
     let version = Version::said_by(tool, &said)
         .ok_or_else(|| Failed::Unusable(format!("asked for its version, it says {:?}", first_line(&said))))?;
     if tool == Tool::Clang {
-        for_amd_gpus(path)?;
+        for_amd_gpus(path, patience)?;
     }
     Ok(version)
 }
 
 /// A clang serves if it has the back end, and the linker that goes with it.
-fn for_amd_gpus(clang: &Path) -> Result<(), Failed> {
-    if !ask(clang, "--print-targets")?.contains("amdgcn") {
+fn for_amd_gpus(clang: &Path, patience: Duration) -> Result<(), Failed> {
+    if !ask(clang, "--print-targets", patience)?.contains("amdgcn") {
         return Err(Failed::Unusable("it has no AMDGPU back end".into()));
     }
-    let lld = ask(clang, "-print-prog-name=lld")?;
+    let lld = ask(clang, "-print-prog-name=lld", patience)?;
     match Path::new(lld.trim_end()).is_absolute() {
         true => Ok(()),
         false => Err(Failed::Unusable("its linker lld is not installed".into())),
     }
 }
 
-fn ask(program: &Path, question: &str) -> Result<String, Failed> {
-    let out = Command::new(program).arg(question).output();
-    let out = out.map_err(|e| Failed::Unusable(format!("it cannot be started: {e}")))?;
+fn ask(program: &Path, question: &str, patience: Duration) -> Result<String, Failed> {
+    let out = bounded::output(Command::new(program).arg(question), patience);
+    let out = out.map_err(|e| match e.kind() {
+        ErrorKind::TimedOut => Failed::Unusable(format!("asked for {question}, {e}")),
+        _ => Failed::Unusable(format!("it cannot be started: {e}")),
+    })?;
     if !out.status.success() {
         let said = String::from_utf8_lossy(&out.stderr).into_owned();
         return Err(Failed::Unusable(format!("{question} fails ({}): {}", out.status, first_line(&said))));

@@ -154,3 +154,14 @@ fn tools_serve_for_targets_by_their_version() {
     assert!(error.contains("nvcc 12.6.20 in"), "{error}");
     assert!(error.contains("does not serve for cuda:sm_100a, which needs 12.8 or newer"), "{error}");
 }
+
+#[test]
+fn a_tool_that_does_not_answer_is_told() {
+    let place = Place::new();
+    let nvcc = place.program("nvcc", "sleep 1000");
+    let started = std::time::Instant::now();
+    let search = Search { patience: Duration::from_millis(200), ..Search::with(&[("PEERWARP_NVCC", &nvcc)]) };
+    let said = search.find(Tool::Nvcc).unwrap_err().to_string();
+    assert!(said.contains("asked for --version, it has not ended in 0.2 s"), "{said}");
+    assert!(started.elapsed() < Duration::from_secs(20));
+}

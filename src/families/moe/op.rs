@@ -10,7 +10,7 @@ use crate::families::moe::kernels::Layout;
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::image::Images;
-use crate::runtime::op::{LaunchSpec, Operation, RankOp};
+use crate::runtime::op::{LaunchArgs, LaunchSpec, Operation, RankOp, StreamRef};
 use crate::runtime::{Recording, RuntimeError, World};
 
 impl MoeTuning {
@@ -57,6 +57,8 @@ struct Ticket {
     operation: u64,
     rank: u32,
     serial: u64,
+    /// How often the world had been reset.
+    resets: u64,
 }
 
 /// A dispatch that is under way. Combine wants it back, so that it brings home what this dispatch sent out.
@@ -118,13 +120,7 @@ impl MoeAllToAll {
         let op = Operation::new(world, &tuning.specs(false), images)?;
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
         let ranks = op.into_ranks().into_iter().map(|op| MoeRank::new(op, tuning, operation));
-        let mut ranks: Vec<MoeRank> = ranks.collect();
-        if let Some(round_trip) = &tuning.round_trip {
-            let launch = LaunchSpec::new("round trip", round_trip.clone().into_variant());
-            let op = Operation::new(world, &[launch], images)?;
-            ranks.iter_mut().zip(op.into_ranks()).for_each(|(rank, op)| rank.round_trip = Some(op));
-        }
-        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
+        Ok(MoeAllToAll { ranks: ranks.collect(), world: Arc::clone(world) })
     }
 
     /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
@@ -159,8 +155,6 @@ pub struct MoeRank {
     layout: Layout,
     split: bool,
     in_place: bool,
-    /// A round in one launch, of an operation of its own.
-    round_trip: Option<RankOp>,
 }
 
 impl MoeRank {
@@ -168,12 +162,11 @@ impl MoeRank {
         MoeRank {
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
-            ticket: Ticket { operation, rank: op.rank(), serial: 0 },
+            ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
             shape: tuning.dispatch.shape(),
             layout: tuning.dispatch.layout,
             split: tuning.split,
             in_place: tuning.dispatch.in_place(),
-            round_trip: None,
             op,
         }
     }
@@ -204,9 +197,7 @@ impl MoeRank {
     /// # Errors
     /// The driver's, or a launch has not ended.
     pub fn recordings(&self) -> Result<Vec<Recording>, RuntimeError> {
-        let mut all = self.op.recordings()?;
-        all.extend(self.round_trip.iter().map(RankOp::recordings).collect::<Result<Vec<_>, _>>()?.concat());
-        Ok(all)
+        self.op.recordings()
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
@@ -227,15 +218,13 @@ impl MoeRank {
     /// launch, on all ranks.
     #[cfg(test)]
     pub(crate) fn start_after(&self, epoch: u32) -> Result<(), RuntimeError> {
-        self.op.start_after(epoch)?;
-        self.round_trip.iter().try_for_each(|op| op.start_after(epoch))
+        self.op.start_after(epoch)
     }
 
     /// Sets every byte that a round writes before it reads it, in the order of a stream. No rank may be within a round.
     #[cfg(test)]
     pub(crate) fn fill_payload(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
-        self.op.fill_payload(value, stream)?;
-        self.round_trip.iter().try_for_each(|op| op.fill_payload(value, stream))
+        self.op.fill_payload(value, stream)
     }
 
     /// Sends this rank's tokens and receives those for its experts, on the caller's stream.
@@ -252,11 +241,11 @@ impl MoeRank {
         tokens: &Tokens,
         stream: RawStream<'_>,
     ) -> Result<Routed, RuntimeError> {
-        for launch in 0..self.halves() {
+        let ticket = self.dispatching(|rank| {
             // SAFETY: as the caller says.
-            unsafe { self.launch(launch, tokens, 0, 0, stream)? };
-        }
-        Ok(Routed { tokens: *tokens, ticket: self.dispatched() })
+            (0..rank.halves()).try_for_each(|launch| unsafe { rank.launch(launch, tokens, 0, 0, stream) })
+        })?;
+        Ok(Routed { tokens: *tokens, ticket })
     }
 
     /// The first half of [`MoeRank::dispatch_raw`], for a tuning that is split: sends, and waits for nobody.
@@ -273,8 +262,8 @@ impl MoeRank {
     ) -> Result<Sending, RuntimeError> {
         self.is_split()?;
         // SAFETY: as the caller says.
-        unsafe { self.launch(0, tokens, 0, 0, stream)? };
-        Ok(Sending { tokens: *tokens, ticket: self.dispatched() })
+        let ticket = self.dispatching(|rank| unsafe { rank.launch(0, tokens, 0, 0, stream) })?;
+        Ok(Sending { tokens: *tokens, ticket })
     }
 
     /// The second half: receives what other ranks sent.
@@ -360,54 +349,31 @@ impl MoeRank {
         unsafe { self.launch(3, &returning.tokens, 0, out, stream) }
     }
 
-    /// A whole round in one launch, for a tuning with a round trip: to `out[token][hidden]`.
-    ///
-    /// # Errors
-    /// The tuning has none, the world was aborted, or the driver refuses.
-    ///
-    /// # Safety
-    /// As for [`MoeRank::dispatch_raw`]; `tokens` and `out` are valid until it has ended.
-    pub unsafe fn round_trip_raw(
-        &mut self,
-        tokens: &Tokens,
-        out: DevicePtr,
-        stream: RawStream<'_>,
-    ) -> Result<(), RuntimeError> {
-        let Some(op) = &mut self.round_trip else {
-            return Err(RuntimeError::invalid("round_trip", "none", "a tuning that has one"));
-        };
-        let given = [tokens.x, tokens.x_scale, tokens.n, tokens.ids, tokens.weights, 0, out];
-        let mut addresses = [0; OPERANDS.len()];
-        for (name, ptr) in OPERANDS.into_iter().zip(given) {
-            if let Some(at) = op.operand(name) {
-                addresses[at] = ptr;
-            }
-        }
-        let taken = op.operands().len();
-        // SAFETY: as the caller says.
-        unsafe { op.launch_raw(0, &addresses[..taken], stream) }
-    }
-
     /// How many launches a dispatch has, and a combine.
-    pub(super) fn halves(&self) -> usize {
+    fn halves(&self) -> usize {
         if self.split { 2 } else { 1 }
     }
 
-    /// The launches, without what is MoE's about them.
-    pub(super) fn untyped(&mut self) -> &mut RankOp {
-        &mut self.op
-    }
-
-    /// What a dispatch that has just been launched yields on slices.
-    pub(super) fn routed(&mut self) -> Routed {
+    /// Dispatch with what is checked and held.
+    pub(super) fn dispatch_args<L: LaunchArgs>(
+        &mut self,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<Routed, RuntimeError> {
+        let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.halves(), stream, args))?;
         // Whoever has slices passes them again to combine.
-        let tokens = Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 };
-        Routed { tokens, ticket: self.dispatched() }
+        Ok(Routed { tokens: Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 }, ticket })
     }
 
-    /// Whether a dispatch is this rank's last one.
-    pub(super) fn is_last(&self, routed: &Routed) -> Result<(), RuntimeError> {
-        self.last("routed", &routed.ticket)
+    /// Combine with what is checked and held.
+    pub(super) fn combine_args<L: LaunchArgs>(
+        &mut self,
+        routed: Routed,
+        stream: StreamRef<'_>,
+        args: L,
+    ) -> Result<(), RuntimeError> {
+        self.last("routed", &routed.ticket)?;
+        self.op.launch_args(self.halves()..2 * self.halves(), stream, args)
     }
 
     /// # Safety
@@ -430,16 +396,30 @@ impl MoeRank {
         unsafe { self.op.launch_raw(launch, &self.addresses, stream) }
     }
 
-    fn dispatched(&mut self) -> Ticket {
-        self.ticket.serial += 1;
-        self.ticket
+    /// Launches a dispatch. From its first launch on, whether the others succeed or not, buffers hold nothing of those before.
+    fn dispatching(
+        &mut self,
+        launch: impl FnOnce(&mut MoeRank) -> Result<(), RuntimeError>,
+    ) -> Result<Ticket, RuntimeError> {
+        let (before, resets) = (self.op.begun(), self.op.world().resets());
+        let launched = launch(self);
+        if self.op.begun() > before {
+            self.ticket.serial += 1;
+            self.ticket.resets = resets;
+        }
+        launched.map(|()| self.ticket)
     }
 
-    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before, or of other operations.
+    /// Whether a dispatch is this rank's last one: buffers hold nothing of those before, of other operations, or of what was
+    /// under way when the world was reset.
     fn last(&self, field: &str, ticket: &Ticket) -> Result<(), RuntimeError> {
-        let Ticket { operation, rank, serial } = self.ticket;
+        let Ticket { operation, rank, serial, resets } = self.ticket;
         if *ticket == self.ticket {
-            return Ok(());
+            if resets == self.op.world().resets() {
+                return Ok(());
+            }
+            let value = format!("{serial}, from before the world was reset");
+            return Err(RuntimeError::invalid(field, value, "that of a dispatch after it"));
         }
         let value = match (ticket.operation == operation, ticket.rank == rank) {
             (true, true) => ticket.serial.to_string(),

@@ -18,7 +18,7 @@ const SHAPE: MoeShape =
 
 const TOKENS: Tokens = Tokens { x: 0x10, x_scale: 0x20, n: 0x30, ids: 0x40, weights: 0x50 };
 
-fn world(machine: &Arc<Machine>) -> Arc<World> {
+fn world(machine: &Machine) -> Arc<World> {
     let options = WorldOptions { wait_budget: Duration::from_millis(7), ..WorldOptions::default() };
     Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &options).unwrap())
 }
@@ -37,7 +37,7 @@ fn member(launched: &Launched, variant: &dyn DynConfig, name: &str, at: usize) -
 #[test]
 fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
     let shared_bytes = |share_sms| {
-        let machine = Arc::new(Machine::default());
+        let machine = Machine::default();
         let options = WorldOptions { share_sms, ..WorldOptions::default() };
         let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &options).unwrap());
         let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
@@ -53,7 +53,7 @@ fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
 
 #[test]
 fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let (world, tuning) = (world(&machine), tuning());
     let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
     for rank in op.ranks_mut() {
@@ -95,7 +95,7 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
 
 #[test]
 fn rows_that_arrive_in_their_places_are_the_rank_s_own_inbox() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let tuning = tuning().with_protocol(Protocol::Flags).with_layout(Layout::RankMajor);
     assert!(tuning.dispatch.in_place());
     let mut op = MoeAllToAll::new(&world(&machine), &tuning, &Uncompiled).unwrap();
@@ -123,7 +123,7 @@ fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
         (Protocol::Flags, vec!["inbox", "rec_n"], vec![("row_flag", 0), ("rec_flag", 0)]),
         (Protocol::Packets, vec!["ready_n"], vec![("inbox_packets", 0xff), ("ll_n", 0), ("ready", 0)]),
     ] {
-        let machine = Arc::new(Machine::default());
+        let machine = Machine::default();
         let (world, tuning) = (world(&machine), tuning().with_protocol(protocol));
         let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
         for (at, rank) in op.ranks_mut().iter_mut().enumerate() {
@@ -161,7 +161,7 @@ fn what_lasts_from_round_to_round_is_told_from_what_does_not() {
 
 #[test]
 fn combine_takes_its_own_dispatch_only() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let mut op = MoeAllToAll::new(&world(&machine), &tuning(), &Uncompiled).unwrap();
     let rank = &mut op.ranks_mut()[1];
     // SAFETY: nothing runs on mocks.
@@ -178,7 +178,7 @@ fn combine_takes_its_own_dispatch_only() {
 
 #[test]
 fn dispatches_of_other_operations_and_ranks_are_refused() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = world(&machine);
     let split = tuning().with_split(true);
     let [mut op, mut other] = [(); 2].map(|()| MoeAllToAll::new(&world, &split, &Uncompiled).unwrap());
@@ -209,8 +209,41 @@ fn dispatches_of_other_operations_and_ranks_are_refused() {
 }
 
 #[test]
+fn a_dispatch_of_which_one_half_was_launched_is_the_last_one() {
+    let machine = Machine::default();
+    let world = world(&machine);
+    let mut op = MoeAllToAll::new(&world, &tuning().with_split(true), &Uncompiled).unwrap();
+    let (rank, on) = (&mut op.ranks_mut()[0], RawStream::DEFAULT);
+    // SAFETY: nothing runs on mocks.
+    unsafe {
+        let whole = rank.dispatch_raw(&TOKENS, on).unwrap();
+        machine.fail("launch", 1);
+        assert!(rank.dispatch_raw(&TOKENS, on).is_err());
+        let said = rank.combine_raw(whole, 1, 2, on).unwrap_err().to_string();
+        assert_eq!(said, "routed = 1: that of the last dispatch of rank 0, 2");
+    }
+}
+
+#[test]
+fn a_dispatch_does_not_outlive_a_reset_of_the_world() {
+    let machine = Machine::default();
+    let world = world(&machine);
+    let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
+    let (rank, on) = (&mut op.ranks_mut()[0], RawStream::DEFAULT);
+    // SAFETY: nothing runs on mocks.
+    unsafe {
+        let before = rank.dispatch_raw(&TOKENS, on).unwrap();
+        world.reset().unwrap();
+        let said = rank.combine_raw(before, 1, 2, on).unwrap_err().to_string();
+        assert_eq!(said, "routed = 1, from before the world was reset: that of a dispatch after it");
+        let after = rank.dispatch_raw(&TOKENS, on).unwrap();
+        rank.combine_raw(after, 1, 2, on).unwrap();
+    }
+}
+
+#[test]
 fn halves_are_launched_one_at_a_time() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let tuning = tuning().with_split(true);
     let mut op = MoeAllToAll::new(&world(&machine), &tuning, &Uncompiled).unwrap();
     let rank = &mut op.ranks_mut()[0];
@@ -234,7 +267,7 @@ fn halves_are_launched_one_at_a_time() {
 
 #[test]
 fn an_aborted_world_launches_nothing() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = world(&machine);
     let mut op = MoeAllToAll::new(&world, &tuning(), &Uncompiled).unwrap();
     machine.fail("synchronize_stream", 0);
@@ -247,14 +280,14 @@ fn an_aborted_world_launches_nothing() {
 
 #[test]
 fn what_does_not_fit_is_refused_and_nothing_is_left() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let world = world(&machine);
     let three = MoeTuning::defaults(&MoeShape { ranks: 3, ..SHAPE }).unwrap();
     let said = MoeAllToAll::new(&world, &three, &Uncompiled).unwrap_err().to_string();
     assert_eq!(said, "ranks = 3: 2, the size of the world");
     let before = machine.alive();
     for (call, good) in [("alloc_shared", 0), ("alloc", 1), ("load", 3), ("function", 2)] {
-        let machine = Arc::new(Machine::default());
+        let machine = Machine::default();
         let world = self::world(&machine);
         assert_eq!(machine.alive(), before);
         machine.fail(call, good);
@@ -266,7 +299,7 @@ fn what_does_not_fit_is_refused_and_nothing_is_left() {
 
 #[test]
 fn blocks_that_do_not_fit_the_gpu_are_told() {
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let gpu = Arc::new(MockGpu::new(&machine, 0)) as Arc<dyn Gpu>;
     let config = LaunchConfig { grid: 133, block_threads: 32, ..LaunchConfig::default() };
     // SAFETY: nothing runs on mocks.

@@ -188,7 +188,7 @@ fn pairs(dispatch: &[Dispatch], combine: &[Combine]) -> Vec<MoeTuning> {
         let whole = Dispatch { phase: Phase::Both, ..d.clone() };
         for c in combine.iter().filter(|c| c.phase == d.phase) {
             let combined = Combine { phase: Phase::Both, ..c.clone() };
-            let tuning = MoeTuning { dispatch: whole.clone(), combine: combined, split, round_trip: None };
+            let tuning = MoeTuning { dispatch: whole.clone(), combine: combined, split };
             let there = |t: &MoeTuning| {
                 t.dispatch_launches().iter().all(|l| dispatch.contains(l))
                     && t.combine_launches().iter().all(|l| combine.contains(l))

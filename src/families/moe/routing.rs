@@ -164,10 +164,13 @@ pub fn file_dims(path: &Path) -> Result<[usize; 3], InputError> {
     parse(path).map(|(dims, _)| dims)
 }
 
+/// The most bytes that a routing file may have: those of the largest problem there is, and a header.
+const MOST: u64 = 64 * 65536 * 32 * 4 + (1 << 20);
+
 fn parse(path: &Path) -> Result<([usize; 3], Vec<i32>), InputError> {
     const FORM: &str = "an int32 .npy file of shape [ranks, tokens, topk]";
     let shown = path.display();
-    let bytes = std::fs::read(path).map_err(|e| InputError::io("--routing", &shown, &e))?;
+    let bytes = input::file::read("--routing", path, MOST)?;
     let array = npy::parse(&bytes).map_err(|e| InputError::malformed("--routing", &shown, e, FORM))?;
     match array.shape[..] {
         [ranks, tokens, topk] => Ok(([ranks, tokens, topk], array.data)),

@@ -2,6 +2,7 @@
 //! like, with lengths, element types, GPU and stream checked.
 
 use std::fmt;
+use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
@@ -36,7 +37,7 @@ impl<T> Copy for TokenSlices<'_, T> {}
 #[must_use = "combine needs it"]
 pub struct RoutedSlices<'a> {
     routed: Routed,
-    stream: &'a CudaStream,
+    stream: &'a Arc<CudaStream>,
     route: Route<'a>,
 }
 
@@ -114,14 +115,13 @@ impl MoeRank {
     pub fn dispatch<'a, T: Element>(
         &mut self,
         tokens: TokenSlices<'a, T>,
-        stream: &'a CudaStream,
+        stream: &'a Arc<CudaStream>,
     ) -> Result<RoutedSlices<'a>, RuntimeError> {
         rows_of::<T>("x", self.shape().dtype.dispatched())?;
         let TokenSlices { x, x_scale, n, ids, weights } = tokens;
         let (route, x_scale) = (Route { n, ids, weights }, x_scale.map(|scale| scale as &dyn Readable));
-        let launches = 0..self.halves();
-        self.untyped().launch_args(launches, stream.into(), Sent { x, x_scale, route })?;
-        Ok(RoutedSlices { routed: self.routed(), stream, route })
+        let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, route })?;
+        Ok(RoutedSlices { routed, stream, route })
     }
 
     /// [`MoeRank::combine_raw`] on slices, on the stream of dispatch: `y` for as many rows as dispatch has places for, and
@@ -137,9 +137,7 @@ impl MoeRank {
         out: &mut CudaSlice<T>,
     ) -> Result<(), RuntimeError> {
         let RoutedSlices { routed, stream, route } = routed;
-        self.is_last(&routed)?;
-        let launches = self.halves()..2 * self.halves();
-        self.untyped().launch_args(launches, stream.into(), Summed { y, out, route })
+        self.combine_args(routed, stream.into(), Summed { y, out, route })
     }
 }
 

@@ -18,7 +18,7 @@ pub(super) fn together(variants: &[Variant]) -> Result<(), String> {
 fn pair(variants: &[Variant]) -> Option<MoeTuning> {
     let dispatch = variants.iter().find_map(|v| v.as_any().downcast_ref::<Dispatch>())?.clone();
     let combine = variants.iter().find_map(|v| v.as_any().downcast_ref::<Combine>())?.clone();
-    Some(MoeTuning { dispatch, combine, split: false, round_trip: None })
+    Some(MoeTuning { dispatch, combine, split: false })
 }
 
 /// What a table has for the shape and layout of a pair, which is what is taken without it; none if it has nothing.

@@ -147,7 +147,7 @@ fn tuning(variants: &[Variant]) -> Result<MoeTuning, WorkloadError> {
             return Err(InputError::missing("variant", "moe_dispatch, moe_combine, or both").into());
         }
     };
-    Ok(MoeTuning { dispatch, combine, split, round_trip: None })
+    Ok(MoeTuning { dispatch, combine, split })
 }
 
 /// The configuration of one family, in one phase, and whether it is to be launched in two.

@@ -336,7 +336,9 @@ fn bench_in_processes(
         let (address, options) = (address.clone(), options.clone());
         let gpus = MockGpu::all(mocked[rank as usize], 2);
         std::thread::spawn(move || {
-            let launched = Launched { launcher: "torchrun", rank, ranks: 2, local_rank: rank, address };
+            let secret = crate::runtime::net::secret();
+            let launched =
+                Launched { launcher: "torchrun", rank, ranks: 2, local_rank: rank, address, secret };
             let world = World::of_process(&gpus, &launched, &WorldOptions::default()).unwrap();
             run(&[case(rank)], &options, &inputs(), &Arc::new(world), &Uncompiled, &mut || ())
         })

@@ -21,6 +21,8 @@ const FILLER: u8 = 0x3c;
 /// What a caller passes to a problem's launches, on each rank of this process.
 #[derive(Debug)]
 pub(crate) struct Operands {
+    /// The buffers that they were made for.
+    specs: Vec<BufferSpec>,
     ranks: Vec<RankOperands>,
 }
 
@@ -37,14 +39,21 @@ impl Operands {
     /// Memory runs out, or the inputs do not fit the operands.
     pub fn new(problem: &dyn Problem, world: &World) -> Result<Operands, RuntimeError> {
         let here = || {
-            let specs: Vec<BufferSpec> =
-                problem.buffers()?.into_iter().filter(|b| b.binding != Binding::State).collect();
+            let specs = passed(problem)?;
             let members = world.members().par_iter();
             let ranks: Result<_, RuntimeError> =
                 members.map(|member| RankOperands::new(&specs, problem, member)).collect();
-            Ok(Operands { ranks: ranks? })
+            Ok(Operands { ranks: ranks?, specs })
         };
         world.agree(here())
+    }
+
+    /// Whether another problem for the same key and inputs takes them as they are.
+    ///
+    /// # Errors
+    /// The problem's launches do not go together.
+    pub fn fit(&self, problem: &dyn Problem) -> Result<bool, RuntimeError> {
+        Ok(passed(problem)? == self.specs)
     }
 
     /// The addresses of a rank of this process, in the order in which the operation takes them.
@@ -60,6 +69,11 @@ impl Operands {
         };
         rank.operands().iter().map(of).collect()
     }
+}
+
+/// The buffers that a caller passes.
+fn passed(problem: &dyn Problem) -> Result<Vec<BufferSpec>, RuntimeError> {
+    Ok(problem.buffers()?.into_iter().filter(|b| b.binding != Binding::State).collect())
 }
 
 impl RankOperands {

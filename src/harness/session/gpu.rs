@@ -1,10 +1,13 @@
 //! Problems on GPUs.
 
 use std::ops::Range;
+use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use peerwarp_codegen::dsl::Binding;
+use rand::rngs::StdRng;
+use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
 use serde::Serialize;
 
@@ -123,6 +126,7 @@ pub struct GpuSession {
     op: Operation,
     problem: Arc<dyn Problem>,
     poisoned: bool,
+    delays: Option<u64>,
 }
 
 impl GpuSession {
@@ -138,7 +142,7 @@ impl GpuSession {
         let op = Operation::new(world, problem.launches(), images)?;
         let places = op.ranks().iter().map(|rank| Place::new(rank, &*problem));
         let places = world.agree(places.collect::<Result<Vec<_>, _>>())?;
-        Ok(GpuSession { places, op, problem, poisoned: false })
+        Ok(GpuSession { places, op, problem, poisoned: false, delays: None })
     }
 
     /// The same with all memory that a round need not read filled with NaNs before it, and looked at after it.
@@ -146,6 +150,12 @@ impl GpuSession {
     pub fn poisoned(mut self) -> GpuSession {
         self.poisoned = true;
         self
+    }
+
+    /// Launches graphs on each rank from a thread of its own, with pauses drawn from this seed, so that each rank is ahead of
+    /// the others at times.
+    pub fn delay(&mut self, seed: u64) {
+        self.delays = Some(seed);
     }
 
     /// Lets all kernels begin in the epochs after `epoch`, as if so many rounds had gone before. Before the first run, on all
@@ -353,13 +363,24 @@ impl GpuSession {
     }
 
     fn launch_graphs(&self, graphs: &[Graph], times: u32) -> Result<(), RuntimeError> {
-        for _ in 0..times {
-            for (place, graph) in self.places.iter().zip(graphs) {
-                // SAFETY: the session has all that was captured, and waits for graphs before it goes.
-                unsafe { graph.launch(place.stream.raw())? };
-            }
-        }
-        Ok(())
+        // SAFETY: the session has all that was captured, and waits for graphs before it goes.
+        let launch = |place: &Place, graph: &Graph| unsafe { graph.launch(place.stream.raw()) };
+        let Some(seed) = self.delays else {
+            let mut all = (0..times).flat_map(|_| self.places.iter().zip(graphs));
+            return all.try_for_each(|(place, graph)| launch(place, graph));
+        };
+        let on_rank = |(number, (place, graph)): (u64, (&Place, &Graph))| {
+            let mut pauses = StdRng::seed_from_u64(seed ^ number << 32);
+            (0..times).try_for_each(|_| {
+                pause(&mut pauses);
+                launch(place, graph)
+            })
+        };
+        std::thread::scope(|scope| {
+            let ranks = (0..).zip(self.places.iter().zip(graphs));
+            let threads: Vec<_> = ranks.map(|rank| scope.spawn(move || on_rank(rank))).collect();
+            threads.into_iter().try_for_each(|t| t.join().unwrap_or_else(|panic| resume_unwind(panic)))
+        })
     }
 
     /// Launches all rounds as a graph, `times` times without the host in between, and waits. Then reads what the last launches
@@ -400,6 +421,16 @@ impl GpuSession {
     /// Waits until everything on all ranks of this process has ended.
     fn finish(&self) -> Result<(), RuntimeError> {
         self.op.world().finish_all(self.places.iter().map(|p| p.stream.raw()))
+    }
+}
+
+/// One launch in 16 comes up to 1 ms late. The thread spins, as shorter sleeps are not to be had.
+fn pause(random: &mut StdRng) {
+    if random.random_ratio(1, 16) {
+        let until = Instant::now() + Duration::from_micros(random.random_range(1..1000));
+        while Instant::now() < until {
+            std::hint::spin_loop();
+        }
     }
 }
 

@@ -2,7 +2,10 @@
 
 mod gpu;
 mod memory;
+mod room;
 mod sim;
+
+pub(crate) use room::room_for;
 
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub use sim::{Ran, SimSession};

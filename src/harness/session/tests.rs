@@ -12,7 +12,7 @@ use crate::harness::workload::{Inputs, Problem};
 use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
 use crate::runtime::{World, WorldOptions};
 
-fn world(machine: &Arc<Machine>) -> Arc<World> {
+fn world(machine: &Machine) -> Arc<World> {
     Arc::new(World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap())
 }
 
@@ -21,7 +21,7 @@ fn kernels_that_write_nothing_leave_poison() {
     let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
     let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
     let rounds = Arc::new(MoeRounds::new(&problem, &MoeTuning::defaults(&shape).unwrap(), 1).unwrap());
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let ran = GpuSession::new(rounds, &world(&machine), &Uncompiled).unwrap().poisoned().run(0).unwrap();
     assert!(!ran.ok);
     let wrong = ran.verdict.first_wrong.unwrap();
@@ -44,7 +44,7 @@ fn a_family_without_a_workload_is_run_and_nothing_is_compared() {
     let ran = SimSession::new(plain()).unwrap().run(&Options::default()).unwrap();
     assert_eq!((ran.verdict.ok(), ran.verdict.compared), (true, 0));
 
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     let ran = GpuSession::new(plain(), &world(&machine), &Uncompiled).unwrap().poisoned().run(3).unwrap();
     assert_eq!((ran.ok, ran.verdict.compared), (true, 0));
     // Two rounds on two ranks that the host looks at, two in each rank's graph; three replays.

@@ -86,17 +86,18 @@ impl Legal for Put {
 pub(crate) struct PutArgs {
     /// What goes in.
     #[input]
-    #[len(|c| c.blocks_words())]
+    #[len(|c| c.padded())]
     pub x: Ptr<u32>,
     /// What is between the two.
     #[output]
-    #[len(|c| c.blocks_words())]
+    #[len(|_| 64)]
     pub mid: Ptr<u32>,
 }
 
 impl Put {
-    fn blocks_words(&self) -> u64 {
-        64
+    /// Elements that whole rounds of many vectors may read.
+    fn padded(&self) -> u64 {
+        (16 * u64::from(self.vectors)).max(64)
     }
 }
 

@@ -44,7 +44,7 @@ struct OfTask {
     task: Task,
     /// The problem of the first candidate: others may share what it has computed.
     first: Option<Arc<dyn Problem>>,
-    /// What the caller passes, which is the same for all.
+    /// What the caller passes: the same for all candidates that have the same buffers. Those of the last one.
     operands: Option<Arc<Operands>>,
 }
 
@@ -113,9 +113,11 @@ impl OnGpus {
         timed.map_err(|e| self.refused(e, candidate))
     }
 
-    /// What the caller passes to candidates of the task, made once.
+    /// What the caller passes to candidates of the task, made anew where one has other buffers than the last.
     fn operands(&mut self, problem: &dyn Problem) -> Result<Arc<Operands>, RuntimeError> {
-        if let Some(known) = self.task.as_ref().and_then(|of| of.operands.clone()) {
+        if let Some(known) = self.task.as_ref().and_then(|of| of.operands.clone())
+            && known.fit(problem)?
+        {
             return Ok(known);
         }
         let operands = Arc::new(Operands::new(problem, &self.world)?);

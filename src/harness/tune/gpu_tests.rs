@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use peerwarp_codegen::family::{DynConfig, Target};
 
-use super::super::example::{Copying, KEY, pair, small};
+use super::super::example::{Copying, KEY, pair, set, small};
 use super::*;
 use crate::runtime::WorldOptions;
 use crate::runtime::image::KernelImage;
@@ -12,7 +12,7 @@ use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
 
 const EFFORT: Effort = Effort { iterations: 4, run_off: 6, check: true };
 
-fn on(mocked: &Arc<Machine>, images: Arc<dyn Images + Send + Sync>) -> OnGpus {
+fn on(mocked: &Machine, images: Arc<dyn Images + Send + Sync>) -> OnGpus {
     // Mocks are asked for the time between events; hosts have to be faster than it.
     mocked.gap.store(60_000_000_000, Ordering::Relaxed);
     let world = Arc::new(World::of_gpus(&MockGpu::all(mocked, 2), &WorldOptions::default()).unwrap());
@@ -27,7 +27,7 @@ fn candidates() -> [Candidate; 2] {
 
 #[test]
 fn components_are_timed_by_themselves_and_rounds_in_turn_and_nothing_is_left() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let mut on = on(&mocked, Arc::new(Uncompiled));
     on.prepare(&candidates());
     let minute = 60e6;
@@ -44,7 +44,7 @@ fn components_are_timed_by_themselves_and_rounds_in_turn_and_nothing_is_left() {
 
 #[test]
 fn what_computes_nothing_is_wrong() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let error = on(&mocked, Arc::new(Uncompiled)).check(&candidates()[0]).unwrap_err();
     let MeasureError::Refused { variant, reason } = error else { panic!("{error}") };
     assert_eq!(variant, None);
@@ -72,7 +72,7 @@ unsafe impl Images for Refusing {
 
 #[test]
 fn what_does_not_compile_is_refused_and_the_rest_goes_on() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let [bad, good] = candidates();
     let variant = bad.names()[1].clone();
     let images = Arc::new(Refusing { variant: variant.clone(), asked: Mutex::default() });
@@ -95,7 +95,7 @@ fn what_does_not_compile_is_refused_and_the_rest_goes_on() {
 
 #[test]
 fn a_machine_that_fails_is_no_candidates_fault() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let mut on = on(&mocked, Arc::new(Uncompiled));
     // No event is ever later than another.
     mocked.gap.store(1, Ordering::Relaxed);
@@ -105,7 +105,7 @@ fn a_machine_that_fails_is_no_candidates_fault() {
 
 #[test]
 fn candidates_of_a_task_share_what_its_problem_has_computed() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let mut on = on(&mocked, Arc::new(Uncompiled));
     let [default, small] = candidates();
     let computed = |on: &mut OnGpus, candidate: &Candidate| {
@@ -123,11 +123,32 @@ fn candidates_of_a_task_share_what_its_problem_has_computed() {
 
 #[test]
 fn a_component_without_a_metric_is_refused() {
-    let mocked = Arc::new(Machine::default());
+    let mocked = Machine::default();
     let mut on = on(&mocked, Arc::new(Uncompiled));
     let [one, ..] = candidates();
     let three = Candidate::new([one.variants(), &one.variants()[..1]].concat());
     let error = on.components(&three).unwrap_err();
     let MeasureError::Refused { reason, .. } = &error else { panic!("{error}") };
     assert!(reason.contains("pair has 2 metrics and 3 components"), "{reason}");
+}
+
+/// What a caller passes may be of another size for another candidate of the same key.
+#[test]
+fn a_candidate_with_other_buffers_gets_operands_of_its_own() {
+    let mocked = Arc::new(Machine::default());
+    let mut on = on(&mocked, Arc::new(Uncompiled));
+    let [narrow, _] = candidates();
+    let wide = set(&narrow, 0, &[("vectors", "8")]);
+    let minute = 60e6;
+    let made = |on: &OnGpus| Arc::as_ptr(on.task.as_ref().unwrap().operands.as_ref().unwrap());
+    assert_eq!(on.components(&narrow).unwrap(), [minute, minute]);
+    let first = on.task.as_ref().unwrap().operands.clone().unwrap();
+    // Those with the same buffers share what was made.
+    assert_eq!(on.components(&small(&narrow)).unwrap(), [minute, minute]);
+    assert_eq!(made(&on), Arc::as_ptr(&first));
+    assert_eq!(on.components(&wide).unwrap(), [minute, minute]);
+    assert_ne!(made(&on), Arc::as_ptr(&first));
+    assert_eq!(on.rounds(&[narrow, wide]).unwrap(), [[minute; 6], [minute; 6]]);
+    drop((on, first));
+    assert_eq!(mocked.alive(), 0);
 }

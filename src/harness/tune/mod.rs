@@ -246,5 +246,7 @@ pub(crate) mod example;
 #[cfg(test)]
 mod fake;
 #[cfg(test)]
+mod kill_tests;
+#[cfg(test)]
 #[path = "tests.rs"]
 mod tests;

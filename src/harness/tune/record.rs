@@ -130,6 +130,9 @@ impl Record {
                 return Err(self.invalid(field, "", "something"));
             }
         }
+        if self.tried == 0 {
+            return Err(self.invalid("tried", 0, "1 or more: the winner was timed"));
+        }
         let hex = self.digest.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
         if self.digest.len() != 64 || !hex {
             return Err(self.invalid("digest", &self.digest, "64 hexadecimal digits"));
@@ -140,6 +143,7 @@ impl Record {
             return Err(self.invalid("measured", &self.measured, "a day, as in 2026-11-22"));
         }
         self.check_times()?;
+        self.check_words()?;
         let families = |names: &Names| names.keys().cloned().collect::<BTreeSet<_>>();
         let others = [("default", Some(&self.default)), ("model", self.model.as_ref())];
         for (field, timed) in others.into_iter().filter_map(|(field, timed)| Some((field, timed?))) {
@@ -154,6 +158,32 @@ impl Record {
             }
         }
         Ok(())
+    }
+
+    /// What was written down in words is a line of text each.
+    fn check_words(&self) -> Result<(), TableError> {
+        let Made { peerwarp, driver, compiler } = &self.made;
+        let made = [("made.peerwarp", peerwarp), ("made.driver", driver), ("made.compiler", compiler)];
+        let mut all: Vec<(String, &str)> =
+            made.iter().map(|(name, word)| ((*name).to_owned(), word.as_str())).collect();
+        let timed = [("variants", Some(&self.variants)), ("default.variants", Some(&self.default.variants))];
+        let model = ("model.variants", self.model.as_ref().map(|model| &model.variants));
+        for (field, names) in
+            timed.into_iter().chain([model]).filter_map(|(field, names)| Some((field, names?)))
+        {
+            all.extend(names.iter().map(|(family, name)| (format!("{field}.{family}"), name.as_str())));
+            all.extend(names.keys().map(|family| (format!("families of {field}"), family.as_str())));
+        }
+        all.extend(self.key.keys().map(|name| ("names in key".to_owned(), name.as_str())));
+        all.extend(self.metrics.keys().map(|name| ("names in metrics".to_owned(), name.as_str())));
+        all.extend(self.pruned.keys().map(|name| ("names in pruned".to_owned(), name.as_str())));
+        all.extend(
+            self.refused.iter().map(|refusal| ("refused.variant".to_owned(), refusal.variant.as_str())),
+        );
+        match all.into_iter().find(|(_, word)| word.trim().is_empty() || word.contains(char::is_control)) {
+            Some((field, word)) => Err(self.invalid(field, format!("{word:?}"), "a line of text")),
+            None => Ok(()),
+        }
     }
 
     /// Times are finite and greater than 0.

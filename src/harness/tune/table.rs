@@ -15,6 +15,7 @@ use super::record::Record;
 use crate::build::emit::EmitError;
 use crate::build::replace::Replacement;
 use crate::harness::workload::Suite;
+use crate::input::file::{self, Links};
 
 /// Version of the format. Tables of another one are refused.
 pub const SCHEMA: u32 = 3;
@@ -168,8 +169,12 @@ impl Table {
     /// Reads a table.
     pub fn read(path: &Path) -> Result<Table, TableError> {
         let shown = path.display().to_string();
-        let text = fs::read_to_string(path)
+        let bytes = file::bytes(path, file::TEXT, Links::Follow)
             .map_err(|e| TableError::Io { path: shown.clone(), reason: e.to_string() })?;
+        let text = String::from_utf8(bytes).map_err(|e| TableError::Malformed {
+            path: shown.clone(),
+            reason: format!("not UTF-8: {}", e.utf8_error()),
+        })?;
         Table::parse(&text, &shown)
     }
 

@@ -96,6 +96,9 @@ fn values_that_make_no_sense_are_refused() {
         (digest, "0123", "digest = 0123: must be 64 hexadecimal digits"),
         ("suite = \"pair\"", "suite = \"\"", "suite = : must be something"),
         ("tokens = 16", "tokens = 1.5", "t.toml: not a table"),
+        ("tried = 31", "tried = 0", "tried = 0: must be 1 or more"),
+        ("driver = \"CUDA 13.0\"", "driver = \"\"", "made.driver = \"\": must be a line of text"),
+        ("variant = \"put_x\"", "variant = \" \"", "refused.variant = \" \": must be a line of text"),
     ] {
         assert!(text.contains(from), "{from}");
         let error = Table::parse(&text.replace(from, to), "t.toml").unwrap_err().to_string();

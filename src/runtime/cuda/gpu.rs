@@ -29,6 +29,7 @@ pub struct CudaGpu {
 
 // SAFETY: contexts may be used from any thread; each call makes it current on its own.
 unsafe impl Send for CudaGpu {}
+// SAFETY: as above; nothing of it changes after it was opened.
 unsafe impl Sync for CudaGpu {}
 
 /// Calls a function of the driver in this GPU's context.
@@ -46,10 +47,12 @@ impl CudaGpu {
     pub(super) fn open(ordinal: u32) -> Result<Arc<CudaGpu>> {
         let at = Some(ordinal);
         let mut device = 0;
+        // SAFETY: the driver is initialised, and writes the one number.
         check("cuDeviceGet", at, unsafe { sys::cuDeviceGet(&mut device, ordinal as i32) })?;
         let info = info(ordinal, device)?;
         let sharing = memory::sharing(ordinal, device)?;
         let mut context = null_mut();
+        // SAFETY: the driver gave the device, and writes the one handle.
         check("cuDevicePrimaryCtxRetain", at, unsafe {
             sys::cuDevicePrimaryCtxRetain(&mut context, device)
         })?;
@@ -58,6 +61,7 @@ impl CudaGpu {
 
     /// Makes its context the current one of this thread.
     pub(super) fn enter(&self) -> Result<()> {
+        // SAFETY: the context is retained for as long as `self` lives.
         let entered = unsafe { sys::cuCtxSetCurrent(self.context) };
         check("cuCtxSetCurrent", Some(self.info.ordinal), entered)
     }
@@ -75,6 +79,7 @@ impl CudaGpu {
 
 impl Drop for CudaGpu {
     fn drop(&mut self) {
+        // SAFETY: it was retained once, when this was opened, and is released once.
         let _ = unsafe { sys::cuDevicePrimaryCtxRelease_v2(self.device) };
     }
 }
@@ -82,6 +87,7 @@ impl Drop for CudaGpu {
 /// A device's attribute.
 pub(super) fn attribute(ordinal: u32, device: sys::CUdevice, attribute: CUdevice_attribute) -> Result<u32> {
     let mut value = 0;
+    // SAFETY: the driver gave the device, and writes the one number.
     let got = unsafe { sys::cuDeviceGetAttribute(&mut value, attribute, device) };
     check("cuDeviceGetAttribute", Some(ordinal), got)?;
     Ok(value as u32)
@@ -95,10 +101,14 @@ fn info(ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
     };
     let at = Some(ordinal);
     let (mut name, mut bus_id) = ([0; 128], [0; 32]);
+    // SAFETY: the driver gave the device, and writes 128 bytes at most, its final zero included.
     check("cuDeviceGetName", at, unsafe { sys::cuDeviceGetName(name.as_mut_ptr(), 128, device) })?;
+    // SAFETY: the same of 32 bytes.
     check("cuDeviceGetPCIBusId", at, unsafe { sys::cuDeviceGetPCIBusId(bus_id.as_mut_ptr(), 32, device) })?;
     let (mut memory, mut driver) = (0, 0);
+    // SAFETY: the driver gave the device, and writes the one number.
     check("cuDeviceTotalMem", at, unsafe { sys::cuDeviceTotalMem_v2(&mut memory, device) })?;
+    // SAFETY: the driver writes the one number.
     check("cuDriverGetVersion", at, unsafe { sys::cuDriverGetVersion(&mut driver) })?;
     let (major, minor) = (attribute(ordinal, device, MAJOR)?, attribute(ordinal, device, MINOR)?);
     let name = text(&name);
@@ -158,6 +168,7 @@ fn function(raw: RawFunction) -> sys::CUfunction {
     raw.raw() as sys::CUfunction
 }
 
+// SAFETY: it gives out what the driver gave, and keeps it until it is given back.
 unsafe impl Gpu for CudaGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
@@ -298,6 +309,7 @@ unsafe impl Gpu for CudaGpu {
 
     fn stream_done(&self, raw: RawStream) -> Result<bool> {
         self.enter()?;
+        // SAFETY: the stream is alive, as its owner asks.
         match unsafe { sys::cuStreamQuery(stream(raw)) } {
             CUresult::CUDA_ERROR_NOT_READY => Ok(false),
             other => check("cuStreamQuery", Some(self.info.ordinal), other).map(|()| true),
@@ -372,6 +384,7 @@ mod tests {
             assert_eq!(all[1].value.programmaticStreamSerializationAllowed, 1);
         }
         let (all, count) = attributes(&LaunchConfig { cluster: Some(4), ..LaunchConfig::default() });
+        // SAFETY: written as this member.
         assert_eq!((count, unsafe { all[0].value.clusterDim.x }), (1, 4));
     }
 }

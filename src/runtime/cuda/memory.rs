@@ -133,6 +133,7 @@ impl CudaGpu {
     /// Lets this GPU reach the plain memory of another one.
     fn enable_access_to(&self, other: &CudaGpu) -> Result<()> {
         self.enter()?;
+        // SAFETY: the other context is retained for as long as `other` lives.
         match unsafe { sys::cuCtxEnablePeerAccess(other.context(), 0) } {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {

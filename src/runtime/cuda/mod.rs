@@ -28,6 +28,7 @@ const INSTALL: &str = "install the NVIDIA driver, version 580 or newer (in a con
 pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
     init()?;
     let mut count = 0;
+    // SAFETY: the driver is initialised, and writes the one number.
     check("cuDeviceGetCount", None, unsafe { sys::cuDeviceGetCount(&mut count) })?;
     (0..count as u32).map(|ordinal| Ok(CudaGpu::open(ordinal)? as Arc<dyn Gpu>)).collect()
 }
@@ -39,10 +40,12 @@ fn init() -> Result<(), RuntimeError> {
         install: INSTALL.into(),
     };
     // cudarc panics where the library is not there.
+    // SAFETY: it loads the library, whose initialisers the system trusts.
     if !unsafe { sys::is_culib_present() } {
         return Err(missing());
     }
     let mut version = 0;
+    // SAFETY: the library is there; it writes the one number.
     check("cuDriverGetVersion", None, unsafe { sys::cuDriverGetVersion(&mut version) })?;
     if version < DRIVER {
         return Err(RuntimeError::DriverTooOld {
@@ -51,6 +54,7 @@ fn init() -> Result<(), RuntimeError> {
             install: "the NVIDIA driver, version 580 or newer".into(),
         });
     }
+    // SAFETY: the library is there, and 0 is the one value that it takes.
     match unsafe { sys::cuInit(0) } {
         CUresult::CUDA_ERROR_NO_DEVICE => {
             Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 })
@@ -116,6 +120,7 @@ mod tests {
 
     #[test]
     fn without_a_driver_the_error_says_what_to_install() {
+        // SAFETY: as in `init`.
         if unsafe { sys::is_culib_present() } {
             eprintln!("skipped: there is a driver on this machine");
             return;

@@ -46,10 +46,12 @@ macro_rules! api {
             pub fn fake() -> Api {
                 $(
                     #[allow(non_snake_case)]
+                    // SAFETY: it reads none of its arguments.
                     unsafe extern "C" fn $name($(_: $ty),*) -> i32 {
                         super::tests::called(stringify!($name))
                     }
                 )*
+                // SAFETY: it reads none of its arguments.
                 unsafe extern "C" fn words(_: i32) -> *const c_char {
                     c"told to".as_ptr()
                 }

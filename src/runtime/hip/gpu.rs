@@ -95,6 +95,7 @@ impl HipGpu {
     }
 
     fn make_current(&self, ordinal: u32) -> Result<()> {
+        // SAFETY: the function is the library's, which checks the number.
         let entered = unsafe { (self.api.hipSetDevice)(ordinal as i32) };
         self.api.check("hipSetDevice", Some(ordinal), entered)
     }
@@ -102,6 +103,7 @@ impl HipGpu {
     /// Lets another GPU reach this one's memory.
     fn allow(&self, peer: u32) -> Result<()> {
         self.make_current(peer)?;
+        // SAFETY: the function is the library's, which checks the number.
         match unsafe { (self.api.hipDeviceEnablePeerAccess)(self.info.ordinal as i32, 0) } {
             ALREADY_ENABLED => Ok(()),
             UNSUPPORTED => Err(RuntimeError::NoPeerAccess { from: peer, to: self.info.ordinal }),
@@ -126,6 +128,7 @@ fn target(gpu: u32, name: &str, arch: &str) -> Result<Target> {
     })
 }
 
+// SAFETY: it gives out what the library gave, and keeps it until it is given back.
 unsafe impl Gpu for HipGpu {
     fn info(&self) -> &GpuInfo {
         &self.info
@@ -287,6 +290,7 @@ unsafe impl Gpu for HipGpu {
 
     fn stream_done(&self, raw: RawStream) -> Result<bool> {
         self.enter()?;
+        // SAFETY: the stream is alive, as its owner asks.
         match unsafe { (self.api.hipStreamQuery)(at(raw.raw())) } {
             NOT_READY => Ok(false),
             result => self.api.check("hipStreamQuery", Some(self.info.ordinal), result).map(|()| true),

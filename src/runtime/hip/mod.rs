@@ -26,11 +26,13 @@ pub fn gpus() -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
 
 fn gpus_of(api: Api) -> Result<Vec<Arc<dyn Gpu>>, RuntimeError> {
     let none = RuntimeError::TooFewGpus { backend: "hip", found: 0, needed: 1 };
+    // SAFETY: the function is the library's, and 0 is the one value that it takes.
     match unsafe { (api.hipInit)(0) } {
         NO_DEVICE => return Err(none),
         result => api.check("hipInit", None, result)?,
     }
     let mut count = 0;
+    // SAFETY: the library is initialised, and writes the one number.
     match unsafe { (api.hipGetDeviceCount)(&mut count) } {
         NO_DEVICE => return Err(none),
         result => api.check("hipGetDeviceCount", None, result)?,

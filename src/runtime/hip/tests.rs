@@ -195,6 +195,7 @@ fn kernels_are_launched_as_they_ask_for() {
     let gpu = gpus_of(api()).unwrap().remove(0);
     let config = LaunchConfig { grid: 304, block_threads: 256, cooperative: true, ..LaunchConfig::default() };
     calls();
+    // SAFETY: the library is a fake, which loads nothing.
     let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", config).unwrap() };
     // SAFETY: nothing runs.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
@@ -204,17 +205,20 @@ fn kernels_are_launched_as_they_ask_for() {
         ["hipModuleLoadData", "hipModuleGetFunction", "hipModuleLaunchCooperativeKernel", "hipModuleUnload"]
     );
     let plain = LaunchConfig { cooperative: false, ..config };
+    // SAFETY: the library is a fake, which loads nothing.
     let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", plain).unwrap() };
     // SAFETY: as above.
     unsafe { kernel.launch(&[1, 2], RawStream::DEFAULT).unwrap() };
     assert_eq!(calls().last().unwrap(), "hipModuleLaunchKernel");
     for bad in [LaunchConfig { cluster: Some(2), ..plain }, LaunchConfig { overlaps_previous: true, ..plain }]
     {
+        // SAFETY: the library is a fake, which loads nothing.
         let kernel = unsafe { LoadedKernel::new(&gpu, MODULE, "k", bad).unwrap() };
         // SAFETY: as above.
         assert!(unsafe { kernel.launch(&[1], RawStream::DEFAULT) }.is_err());
     }
     let many = LaunchConfig { grid: 305, ..config };
+    // SAFETY: the library is a fake, which loads nothing.
     let many = unsafe { LoadedKernel::new(&gpu, MODULE, "k", many) };
     assert!(matches!(many, Err(RuntimeError::NotResident { .. })));
 }
@@ -251,8 +255,8 @@ fn what_hip_says_is_told() {
 }
 
 /// A world of AMD GPUs that stand in for real ones, and what they were asked for.
-fn world() -> (Arc<Machine>, Arc<World>) {
-    let machine = Arc::new(Machine::default());
+fn world() -> (Machine, Arc<World>) {
+    let machine = Machine::default();
     let world = World::of_gpus(&MockGpu::all_hip(&machine, 2), &WorldOptions::default()).unwrap();
     (machine, Arc::new(world))
 }
@@ -286,7 +290,7 @@ fn operations_run_in_worlds_of_amd_gpus() {
 
 #[test]
 fn a_pack_for_nvidia_gpus_is_refused_with_what_it_is_for() {
-    let (_, world) = world();
+    let (_machine, world) = world();
     let pack = Pack::open(&std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/data/pack")).unwrap();
     let variant = ClockSync { ranks: 2, rounds: 3 }.into_variant();
     let error = Operation::new(&world, &[LaunchSpec::new("clocks", variant)], &pack).unwrap_err().to_string();
@@ -295,11 +299,11 @@ fn a_pack_for_nvidia_gpus_is_refused_with_what_it_is_for() {
 
 #[test]
 fn worlds_of_amd_gpus_say_that_they_are_untested() {
-    let (_, world) = world();
+    let (_machine, world) = world();
     let real = gpus_of(api()).unwrap().remove(0);
     for gpu in [&world.members()[0].gpu, &real] {
         assert!(gpu.untested().unwrap().contains("has not run on hardware yet"));
     }
-    let machine = Arc::new(Machine::default());
+    let machine = Machine::default();
     assert_eq!(MockGpu::all(&machine, 1)[0].untested(), None);
 }

@@ -1,5 +1,6 @@
 //! What can go wrong while ranks come together, or when one of them goes.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use serde::{Deserialize, Serialize};
@@ -27,12 +28,14 @@ pub enum FormError {
         reason: String,
     },
     /// Some ranks did not come.
-    #[error("after {waited:.1?} there was nothing of rank{} {}", if .missing.len() == 1 { "" } else { "s" }, list(.missing))]
+    #[error("after {waited:.1?} there was nothing of rank{} {}{}", if .missing.len() == 1 { "" } else { "s" }, list(.missing), others(.turned_away))]
     Missing {
         /// Which.
         missing: Vec<u32>,
         /// How long was waited.
         waited: Duration,
+        /// Others who connected: why they were turned away, and how many of them.
+        turned_away: BTreeMap<String, u32>,
     },
     /// Two processes say that they are the same rank.
     #[error("two processes say that they are rank {rank}")]
@@ -122,4 +125,14 @@ pub enum FormError {
 
 fn list(ranks: &[u32]) -> String {
     ranks.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
+}
+
+/// How many were turned away, and why.
+fn others(turned_away: &BTreeMap<String, u32>) -> String {
+    let count: u64 = turned_away.values().copied().map(u64::from).sum();
+    if count == 0 {
+        return String::new();
+    }
+    let reasons: Vec<_> = turned_away.iter().map(|(why, count)| format!("{count} {why}")).collect();
+    format!("; {count} other connections were turned away: {}", reasons.join(", "))
 }

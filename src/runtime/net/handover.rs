@@ -1,20 +1,25 @@
 //! How processes of one machine pass each other handles of their memory: a Unix socket between any two of them.
 
-use std::io::{self, IoSlice, IoSliceMut, Read, Write};
+use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use rustix::event::{PollFd, PollFlags, poll};
+use rustix::net::sockopt::socket_peercred;
 use rustix::net::{
     RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer, SendAncillaryMessage,
     SendFlags, recvmsg, sendmsg,
 };
+use rustix::process::geteuid;
 use tempfile::TempDir;
 
+use super::deadline::{Cut, Deadline, await_read, timespec};
 use super::form::FormError;
-use super::rendezvous::{Card, Deadline, timespec};
+use super::introductions::{Caller, Entrance, INTRODUCTION, Introductions, Next, Stranger, introduce};
+use super::rendezvous::{Card, malformed};
+use super::secret::Secret;
 use crate::runtime::gpu::ShareHandle;
 
 /// The socket on which a rank takes connections of others, in a folder that nobody else's processes can enter.
@@ -22,6 +27,35 @@ use crate::runtime::gpu::ShareHandle;
 pub(in crate::runtime) struct Door {
     folder: TempDir,
     listener: UnixListener,
+    /// The user whose processes may connect, and to whose processes is connected.
+    user: u32,
+}
+
+impl AsFd for Door {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.listener.as_fd()
+    }
+}
+
+impl Entrance for Door {
+    type Stream = UnixStream;
+
+    fn accept(&self) -> io::Result<Caller<UnixStream>> {
+        let (stream, _) = self.listener.accept()?;
+        let stranger = check_user(&stream, self.user).err();
+        Ok(Caller { stream, name: "a process of this machine".into(), place: place(&self.path()), stranger })
+    }
+}
+
+/// Where ranks meet at a socket, in the same words on both sides.
+fn place(path: &Path) -> String {
+    format!("unix {}", path.display())
+}
+
+/// Whether the process at the other end is a certain user's. Other users can be root's, or hold a socket that was passed on.
+fn check_user(stream: &UnixStream, user: u32) -> Result<(), Stranger> {
+    let other = socket_peercred(stream).map_err(|_| Stranger::HungUp)?.uid.as_raw();
+    if other == user { Ok(()) } else { Err(Stranger::User(other)) }
 }
 
 impl Door {
@@ -33,8 +67,13 @@ impl Door {
         let folder = tempfile::Builder::new().prefix("peerwarp-").tempdir_in(&temporary);
         let folder = folder.map_err(bad(temporary.display().to_string()))?;
         let path = folder.path().join("rank");
+        // Others are told it as text.
+        if path.to_str().is_none() {
+            return Err(bad(path.display().to_string())(io::Error::other("its path has to be UTF-8")));
+        }
         let listener = UnixListener::bind(&path).map_err(bad(path.display().to_string()))?;
-        Ok(Door { folder, listener })
+        listener.set_nonblocking(true).map_err(bad(path.display().to_string()))?;
+        Ok(Door { folder, listener, user: geteuid().as_raw() })
     }
 
     /// Its path.
@@ -43,59 +82,97 @@ impl Door {
     }
 
     /// Connects to everybody: to those of lower rank at their doors, and at this one to those of higher rank.
-    pub fn connect(self, rank: u32, cards: &[Card], deadline: &Deadline) -> Result<Handover, FormError> {
+    pub fn connect(
+        self,
+        rank: u32,
+        secret: &Secret,
+        cards: &[Card],
+        deadline: &Deadline,
+    ) -> Result<Handover, FormError> {
         let mut peers = vec![];
         for card in cards.iter().filter(|card| card.rank < rank) {
-            let bad = |e: io::Error| FormError::Socket { path: card.socket.clone(), reason: e.to_string() };
-            let mut stream = UnixStream::connect(&card.socket).map_err(bad)?;
-            stream.write_all(&rank.to_le_bytes()).map_err(|_| FormError::Lost { rank: card.rank })?;
-            peers.push((card.rank, stream));
+            peers.push((card.rank, self.visit(rank, secret, card, deadline)?));
         }
-        let mut awaited: Vec<u32> = cards.iter().map(|c| c.rank).filter(|&r| r > rank).collect();
         let path = self.path().display().to_string();
         let bad = |e: io::Error| FormError::Socket { path: path.clone(), reason: e.to_string() };
+        let mut awaited: Vec<u32> = cards.iter().map(|c| c.rank).filter(|&r| r > rank).collect();
+        let mut introductions = Introductions::new(&self, secret, rank);
         while let Some(&late) = awaited.first() {
-            self.wait(deadline)
-                .map_err(bad)?
-                .ok_or(FormError::Late { rank: late, waited: deadline.timeout() })?;
-            let (mut stream, _) = self.listener.accept().map_err(bad)?;
-            let mut number = [0; 4];
-            stream.set_read_timeout(Some(deadline.left().max(MOMENT))).map_err(bad)?;
-            if stream.read_exact(&mut number).is_err() {
-                continue;
+            match introductions.next(&[], deadline).map_err(bad)? {
+                Next::Guest(guest) => match awaited.iter().position(|&r| r == guest.rank) {
+                    Some(at) => peers.push((awaited.remove(at), guest.stream)),
+                    None => introductions.turned_away(&guest.name, Stranger::Unawaited),
+                },
+                _ => return Err(FormError::Late { rank: late, waited: deadline.timeout() }),
             }
-            let number = u32::from_le_bytes(number);
-            if let Some(at) = awaited.iter().position(|&r| r == number) {
-                awaited.remove(at);
-                peers.push((number, stream));
-            }
+        }
+        for (_, stream) in &peers {
+            stream.set_write_timeout(Some(INTRODUCTION)).map_err(bad)?;
         }
         peers.sort_by_key(|(rank, _)| *rank);
         Ok(Handover { peers })
     }
 
-    /// Waits until somebody connects; none when the time is up.
-    fn wait(&self, deadline: &Deadline) -> io::Result<Option<()>> {
-        loop {
-            let mut fds = [PollFd::from_borrowed_fd(self.listener.as_fd(), PollFlags::IN)];
-            match poll(&mut fds, Some(&timespec(deadline.left()))) {
-                Ok(0) => return Ok(None),
-                Ok(_) => return Ok(Some(())),
-                Err(rustix::io::Errno::INTR) => {}
-                Err(e) => return Err(e.into()),
-            }
+    /// The connection to a rank that has a door of its own.
+    fn visit(
+        &self,
+        rank: u32,
+        secret: &Secret,
+        card: &Card,
+        deadline: &Deadline,
+    ) -> Result<UnixStream, FormError> {
+        let bad = |reason: String| FormError::Socket { path: card.socket.clone(), reason };
+        let mut stream = UnixStream::connect(&card.socket).map_err(|e| bad(e.to_string()))?;
+        let met = check_user(&stream, self.user).and_then(|()| {
+            let place = place(Path::new(&card.socket));
+            introduce(&mut stream, &place, secret, (rank, card.rank), deadline)
+        });
+        match met {
+            Ok(_) => Ok(stream),
+            Err(Stranger::Silent) => Err(FormError::Late { rank: card.rank, waited: deadline.timeout() }),
+            Err(stranger) => Err(bad(format!("those who listen there {stranger}"))),
         }
     }
 }
 
-/// The shortest time that a socket can be told to wait: none means for ever.
-const MOMENT: std::time::Duration = std::time::Duration::from_millis(1);
-
 /// Bytes of a message before an IPC handle: its kind, and the size of the block.
 const HEAD: usize = 9;
 
-/// More than any message has.
-const LONGEST: usize = 256;
+/// Bytes of an IPC handle, CUDA's and HIP's.
+pub(super) const IPC: usize = 64;
+
+/// Bytes of a message that goes with a handle.
+pub(super) const PARCEL: usize = HEAD + IPC;
+
+/// What goes with a handle of a block.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Parcel {
+    /// Size of the block.
+    pub bytes: u64,
+    /// The IPC handle; none if a file descriptor is passed.
+    pub ipc: Option<[u8; IPC]>,
+}
+
+impl Parcel {
+    pub fn encode(&self) -> [u8; PARCEL] {
+        let mut message = [0; PARCEL];
+        message[0] = u8::from(self.ipc.is_none());
+        message[1..HEAD].copy_from_slice(&self.bytes.to_le_bytes());
+        message[HEAD..].copy_from_slice(&self.ipc.unwrap_or([0; IPC]));
+        message
+    }
+
+    pub fn decode(message: &[u8; PARCEL]) -> Result<Parcel, &'static str> {
+        let bytes = u64::from_le_bytes(message[1..HEAD].try_into().expect("eight bytes"));
+        let handle: [u8; IPC] = message[HEAD..].try_into().expect("the rest");
+        match message[0] {
+            0 => Ok(Parcel { bytes, ipc: Some(handle) }),
+            1 if handle == [0; IPC] => Ok(Parcel { bytes, ipc: None }),
+            1 => Err("a file descriptor with an IPC handle"),
+            _ => Err("a handle of an unknown kind"),
+        }
+    }
+}
 
 /// The connections of one rank to all others of its machine.
 #[derive(Debug)]
@@ -135,37 +212,33 @@ impl Handover {
 }
 
 fn give(stream: &UnixStream, handle: &ShareHandle, bytes: u64) -> io::Result<()> {
-    let mut message = [0; HEAD].to_vec();
-    message[1..].copy_from_slice(&bytes.to_le_bytes());
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     let fd;
-    match handle {
-        ShareHandle::Ipc(raw) => message.extend(raw),
+    let ipc = match handle {
+        ShareHandle::Ipc(raw) => Some(raw.as_slice().try_into().map_err(io::Error::other)?),
         ShareHandle::Fd(owned) => {
-            message[0] = 1;
             fd = [owned.as_fd()];
             control.push(SendAncillaryMessage::ScmRights(&fd));
+            None
         }
-    }
+    };
     // A message of this size goes as a whole.
-    message.resize(LONGEST, 0);
+    let message = Parcel { bytes, ipc }.encode();
     let sent = sendmsg(stream, &[IoSlice::new(&message)], &mut control, SendFlags::NOSIGNAL)?;
     if sent == message.len() { Ok(()) } else { Err(io::Error::other("a part of a message was sent")) }
 }
 
 fn take(rank: u32, stream: &UnixStream, deadline: &Deadline) -> Result<(u64, ShareHandle), FormError> {
-    let malformed = |reason: &str| FormError::Malformed { rank, reason: reason.into() };
     let lost = FormError::Lost { rank };
-    let mut message = [0; LONGEST];
+    let mut message = [0; PARCEL];
     let mut have = 0;
     let mut fd: Option<OwnedFd> = None;
-    while have < LONGEST {
-        let left = deadline.left();
-        if left.is_zero() {
-            return Err(FormError::Late { rank, waited: deadline.timeout() });
-        }
-        stream.set_read_timeout(Some(left.max(MOMENT))).map_err(|_| lost.clone())?;
+    while have < PARCEL {
+        await_read(stream, deadline).map_err(|cut| match cut {
+            Cut::Late => FormError::Late { rank, waited: deadline.timeout() },
+            Cut::Gone => lost.clone(),
+        })?;
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
         let mut control = RecvAncillaryBuffer::new(&mut space);
         let mut into = [IoSliceMut::new(&mut message[have..])];
@@ -181,14 +254,15 @@ fn take(rank: u32, stream: &UnixStream, deadline: &Deadline) -> Result<(u64, Sha
             }
         }
     }
-    let bytes = u64::from_le_bytes(message[1..HEAD].try_into().expect("eight bytes"));
-    match (message[0], fd) {
-        (0, None) => Ok((bytes, ShareHandle::Ipc(message[HEAD..HEAD + IPC].to_vec()))),
-        (1, Some(fd)) => Ok((bytes, ShareHandle::Fd(fd))),
-        (1, None) => Err(malformed("a message without its file descriptor")),
-        _ => Err(malformed("a handle of an unknown kind")),
+    let parcel = Parcel::decode(&message).map_err(|reason| malformed(rank, reason))?;
+    match (parcel.ipc, fd) {
+        (Some(ipc), None) => Ok((parcel.bytes, ShareHandle::Ipc(ipc.to_vec()))),
+        (None, Some(fd)) => Ok((parcel.bytes, ShareHandle::Fd(fd))),
+        (None, None) => Err(malformed(rank, "a message without its file descriptor")),
+        (Some(_), Some(_)) => Err(malformed(rank, "an IPC handle with a file descriptor")),
     }
 }
 
-/// Bytes of an IPC handle, CUDA's and HIP's.
-const IPC: usize = 64;
+#[cfg(test)]
+#[path = "handover_tests.rs"]
+mod tests;

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use super::secret::Secret;
 use crate::runtime::RuntimeError;
 
 /// Names the place where ranks meet, `host:port`, whatever the launcher says.
@@ -20,6 +21,8 @@ pub struct Launched {
     pub local_rank: u32,
     /// Where rank 0 listens, `host:port`.
     pub address: String,
+    /// What all ranks of the world know, and nobody else.
+    pub secret: Secret,
 }
 
 /// The variables in which a launcher says rank, world size and number on the machine.
@@ -55,20 +58,39 @@ impl Launched {
     /// From an environment. None for a process of its own: one that no launcher started, or the only one of its job.
     ///
     /// # Errors
-    /// A variable is missing or is not a number that makes sense, or nothing says where the ranks meet.
+    /// A variable is missing or is not a number that makes sense, or nothing says where the ranks meet, or what their
+    /// secret is ([`SECRET_VARIABLE`](super::SECRET_VARIABLE)).
     pub fn of(environment: &BTreeMap<String, String>) -> Result<Option<Launched>, RuntimeError> {
         let started = |l: &&Launcher| environment.contains_key(l.rank) && environment.contains_key(l.ranks);
         let Some(launcher) = LAUNCHERS.iter().find(started) else { return Ok(None) };
-        let ranks = number(environment, launcher.ranks, 1..=64)?;
+        let ranks = number(environment, launcher.ranks, 1..=RANKS)?;
         if ranks == 1 {
             return Ok(None);
         }
         let rank = number(environment, launcher.rank, 0..=ranks - 1)?;
         let local_rank = number(environment, launcher.local_rank, 0..=ranks - 1)?;
         let address = address(environment, launcher)?;
-        Ok(Some(Launched { launcher: launcher.name, rank, ranks, local_rank, address }))
+        let secret = Secret::of(environment, launcher.name)?;
+        Ok(Some(Launched { launcher: launcher.name, rank, ranks, local_rank, address, secret }))
+    }
+
+    /// Whether the numbers are those of a rank: whoever fills in the fields may have miscounted.
+    pub(in crate::runtime) fn check(&self) -> Result<(), RuntimeError> {
+        let of = |field: &str, value: u32, range: std::ops::RangeInclusive<u32>| match range.contains(&value)
+        {
+            true => Ok(()),
+            false => {
+                let allowed = format!("a number from {} to {}", range.start(), range.end());
+                Err(RuntimeError::invalid(field, value, allowed))
+            }
+        };
+        of("ranks", self.ranks, 2..=RANKS)?;
+        of("rank", self.rank, 0..=self.ranks - 1)
     }
 }
+
+/// Most ranks of a world.
+const RANKS: u32 = 64;
 
 fn number(
     environment: &BTreeMap<String, String>,
@@ -114,13 +136,15 @@ mod tests {
         Launched::of(&text.split_whitespace().filter_map(pair).collect())
     }
 
-    const MEET: &str = "MASTER_ADDR=node0 MASTER_PORT=29500";
+    const SECRET: &str = "PEERWARP_SECRET=0123456789abcdef0123456789abcdef";
+    const MEET: &str = "MASTER_ADDR=node0 MASTER_PORT=29500 PEERWARP_SECRET=0123456789abcdef0123456789abcdef";
 
     #[test]
     fn every_launcher_says_it_in_its_own_words() {
         let here = |launcher, address: &str| {
             let address = address.to_owned();
-            Some(Launched { launcher, rank: 3, ranks: 8, local_rank: 1, address })
+            let secret = Secret::new("0123456789abcdef0123456789abcdef").unwrap();
+            Some(Launched { launcher, rank: 3, ranks: 8, local_rank: 1, address, secret })
         };
         let found = |text: &str| of(&format!("{MEET} {text}")).unwrap();
         let plain = "node0:29500";
@@ -172,5 +196,36 @@ mod tests {
             let said = said(&format!("{rank} PEERWARP_RENDEZVOUS={bad}"));
             assert!(said.starts_with(&format!("PEERWARP_RENDEZVOUS = {bad}: host:port")), "{said}");
         }
+    }
+    #[test]
+    fn processes_without_a_secret_are_not_ranks() {
+        let plain = "RANK=0 WORLD_SIZE=2 LOCAL_RANK=0 MASTER_ADDR=a MASTER_PORT=1";
+        let said = |more: &str| of(&format!("{plain} {more}")).unwrap_err().to_string();
+        let none = said("SLURM_JOB_ID=7 TORCHELASTIC_RUN_ID=x");
+        let start = "PEERWARP_SECRET under torchrun = : a secret of 32 bytes or more, the same for all ranks";
+        assert!(none.starts_with(start) && none.ends_with("the number of a job is no secret"), "{none}");
+        assert!(of(&format!("{plain} {SECRET}")).unwrap().is_some());
+        let short = said("PEERWARP_SECRET=hunter2");
+        assert_eq!(short, "PEERWARP_SECRET = (7 bytes): 32 to 4096 bytes that nobody can guess");
+        let both = said(&format!("{SECRET} PEERWARP_SECRET_FILE=/x"));
+        assert_eq!(both, "PEERWARP_SECRET_FILE = /x: one of the two: PEERWARP_SECRET is set as well");
+    }
+
+    #[test]
+    fn a_rank_that_somebody_counted_is_one_of_its_world() {
+        let secret = Secret::draw().unwrap();
+        let of = |rank, ranks| Launched {
+            launcher: "mpirun",
+            rank,
+            ranks,
+            local_rank: 0,
+            address: String::new(),
+            secret: secret.clone(),
+        };
+        let said = |rank, ranks| of(rank, ranks).check().unwrap_err().to_string();
+        assert!(of(63, 64).check().is_ok());
+        assert_eq!(said(2, 2), "rank = 2: a number from 0 to 1");
+        assert_eq!(said(0, 0), "ranks = 0: a number from 2 to 64");
+        assert_eq!(said(0, 65), "ranks = 65: a number from 2 to 64");
     }
 }

@@ -6,10 +6,11 @@ use std::time::Duration;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use super::deadline::Deadline;
 use super::form::FormError;
 use super::handover::{Door, Handover};
 use super::launcher::Launched;
-use super::rendezvous::{Card, Deadline, Disagreed, Rendezvous};
+use super::rendezvous::{Card, Disagreed, Rendezvous};
 use crate::runtime::RuntimeError;
 use crate::runtime::gpu::ShareHandle;
 
@@ -30,8 +31,9 @@ impl Links {
     ) -> Result<(Links, Vec<Card>), RuntimeError> {
         let door = Door::open()?;
         card.socket = door.path().display().to_string();
-        let (mut rendezvous, cards) = Rendezvous::join(&launched.address, card, timeout)?;
-        let connected = door.connect(launched.rank, &cards, &Deadline::after(timeout));
+        let secret = &launched.secret;
+        let (mut rendezvous, cards) = Rendezvous::join(&launched.address, secret, card, timeout)?;
+        let connected = door.connect(launched.rank, secret, &cards, &Deadline::after(timeout));
         let handover = settle(rendezvous.agree(connected))?;
         Ok((Links { rendezvous, handover, timeout }, cards))
     }

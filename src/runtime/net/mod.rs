@@ -1,13 +1,21 @@
 //! Processes that find each other: who started them, where they meet, and how they pass handles of memory.
 
+mod channel;
+mod deadline;
 mod form;
+#[cfg(test)]
+mod fuzz_tests;
 pub(in crate::runtime) mod handover;
+mod handshake;
+mod introductions;
 mod launcher;
 pub(in crate::runtime) mod links;
 pub(in crate::runtime) mod processes;
 pub(in crate::runtime) mod rendezvous;
+mod secret;
 
 pub use form::FormError;
 pub use launcher::{Launched, MEET_VARIABLE};
 #[cfg(test)]
-pub(crate) use rendezvous::tests::free_address;
+pub(crate) use rendezvous::tests::{free_address, secret};
+pub use secret::{SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};

@@ -58,8 +58,7 @@ impl Processes {
         }
         let own: Vec<u32> = lock(&self.given_up).iter().map(|(allocation, _)| *allocation).collect();
         let all = self.links().gather(Ok(own))?;
-        let by_all = |allocation: &u32| all.iter().all(|rank| rank.contains(allocation));
-        lock(&self.given_up).retain(|(allocation, _)| !by_all(allocation));
+        lock(&self.given_up).retain(|(allocation, _)| !by_all(*allocation, &all));
         Ok(())
     }
 
@@ -79,9 +78,27 @@ impl Processes {
     }
 }
 
+/// Whether all ranks have given up an allocation.
+fn by_all(allocation: u32, given_up: &[Vec<u32>]) -> bool {
+    // Of nobody nothing is known.
+    !given_up.is_empty() && given_up.iter().all(|rank| rank.contains(&allocation))
+}
+
 impl Drop for Processes {
     fn drop(&mut self) {
         // There is nobody to tell: who wants to know leaves.
         let _ = self.free_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::by_all;
+
+    #[test]
+    fn what_nobody_has_given_up_is_not_given_up_by_all() {
+        assert!(by_all(1, &[vec![0, 1], vec![1]]));
+        assert!(!by_all(0, &[vec![0, 1], vec![1]]));
+        assert!(!by_all(0, &[]));
     }
 }

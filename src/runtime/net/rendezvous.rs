@@ -4,29 +4,26 @@
 //! the connections are of no use any more.
 
 use std::collections::BTreeMap;
-use std::io::{self, Read, Write};
-use std::net::{TcpListener, TcpStream, ToSocketAddrs};
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream, ToSocketAddrs};
 use std::os::fd::AsFd;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
+use super::channel::{Channel, Message};
+use super::deadline::Deadline;
 use super::form::FormError;
-
-/// Changes with the messages below, and what ranks say in them.
-const PROTOCOL: u32 = 2;
-
-/// More than any message has: what says that it is longer is something else.
-const LONGEST: u32 = 1 << 24;
-
-/// How long somebody who connects may take to say who they are.
-const INTRODUCTION: Duration = Duration::from_secs(2);
+use super::introductions::{INTRODUCTION, Introductions, Next, Stranger, between, introduce};
+use super::secret::Secret;
 
 /// Pause between attempts to connect to a rank 0 that does not listen yet.
 const RETRY: Duration = Duration::from_millis(20);
+
+/// Pause after somebody answered who is not rank 0.
+const REFUSED: Duration = Duration::from_millis(200);
 
 /// Who a rank is, and what has to be the same on all of them.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -41,35 +38,32 @@ pub(in crate::runtime) struct Card {
     pub facts: BTreeMap<String, String>,
 }
 
-#[derive(Serialize, Deserialize)]
-enum Message {
-    Hello { protocol: u32, card: Card },
-    Welcome { cards: Vec<Card> },
-    Part(Value),
-    All(Vec<Value>),
-    Failed(FormError),
-}
-
 /// The connections of one rank.
 #[derive(Debug)]
 pub(in crate::runtime) struct Rendezvous {
     rank: u32,
+    ranks: u32,
     /// By rank, on rank 0; else the one to rank 0.
-    peers: Vec<(u32, TcpStream)>,
+    peers: Vec<(u32, Channel)>,
     timeout: Duration,
     broken: Option<FormError>,
 }
 
 impl Rendezvous {
-    /// Meets the other ranks at `address`, within `timeout`; yields everybody's card, by rank.
-    pub fn join(address: &str, card: Card, timeout: Duration) -> Result<(Rendezvous, Vec<Card>), FormError> {
+    /// Meets the other ranks, who know the secret too, at `address`, within `timeout`; yields everybody's card, by rank.
+    pub fn join(
+        address: &str,
+        secret: &Secret,
+        card: Card,
+        timeout: Duration,
+    ) -> Result<(Rendezvous, Vec<Card>), FormError> {
         let deadline = Deadline::after(timeout);
-        let rank = card.rank;
+        let (rank, ranks) = (card.rank, card.ranks);
         let (peers, cards) = match rank {
-            0 => host(address, card, &deadline)?,
-            _ => visit(address, card, &deadline)?,
+            0 => host(address, secret, card, &deadline)?,
+            _ => visit(address, secret, card, &deadline)?,
         };
-        Ok((Rendezvous { rank, peers, timeout, broken: None }, cards))
+        Ok((Rendezvous { rank, ranks, peers, timeout, broken: None }, cards))
     }
 
     /// Everybody's value, by rank. All ranks have to call it.
@@ -116,30 +110,29 @@ impl Rendezvous {
 
     fn collect(&mut self, own: Value, deadline: &Deadline) -> Result<Vec<Value>, FormError> {
         let mut all = vec![own];
-        for (rank, stream) in &mut self.peers {
-            match deadline.receive(*rank, stream) {
+        for (rank, channel) in &mut self.peers {
+            match channel.receive(*rank, deadline) {
                 Ok(Message::Part(value)) => all.push(value),
-                Ok(_) => return Err(tell(&mut self.peers, malformed(0, "not a part"))),
+                Ok(_) => {
+                    let error = malformed(*rank, "not a part");
+                    return Err(tell(&mut self.peers, error));
+                }
                 Err(e) => return Err(tell(&mut self.peers, e)),
             }
         }
-        for i in 0..self.peers.len() {
-            let (rank, stream) = &mut self.peers[i];
-            if send(stream, &Message::All(all.clone())).is_err() {
-                let lost = FormError::Lost { rank: *rank };
-                return Err(tell(&mut self.peers, lost));
-            }
-        }
+        tell_all(&mut self.peers, &Message::All(all.clone()))?;
         Ok(all)
     }
 
     fn contribute(&mut self, own: Value, deadline: &Deadline) -> Result<Vec<Value>, FormError> {
-        let (_, stream) = &mut self.peers[0];
+        let ranks = self.ranks as usize;
+        let (_, channel) = &mut self.peers[0];
         // Rank 0 may have gone after it said why: what it said is still to be read.
-        let sent = send(stream, &Message::Part(own));
+        let sent = channel.send(&Message::Part(own));
         // It waits for all others as long as this, and then says who did not come.
-        match deadline.later(INTRODUCTION).receive(0, stream)? {
-            Message::All(all) if sent.is_ok() => Ok(all),
+        match channel.receive(0, &deadline.later(INTRODUCTION))? {
+            Message::All(all) if sent.is_ok() && all.len() == ranks => Ok(all),
+            Message::All(all) => Err(malformed(0, format!("{} parts of {ranks} ranks", all.len()))),
             Message::Failed(e) => Err(e),
             _ => Err(malformed(0, "not all parts")),
         }
@@ -155,74 +148,81 @@ pub(in crate::runtime) enum Disagreed<E> {
     Other(FormError),
 }
 
-fn malformed(rank: u32, reason: impl ToString) -> FormError {
+pub(super) fn malformed(rank: u32, reason: impl ToString) -> FormError {
     FormError::Malformed { rank, reason: reason.to_string() }
 }
 
 /// Tells all ranks why there is no world. Who does not listen any more needs no telling.
-fn tell(peers: &mut [(u32, TcpStream)], error: FormError) -> FormError {
-    for (_, stream) in peers {
-        let _ = send(stream, &Message::Failed(error.clone()));
+fn tell(peers: &mut [(u32, Channel)], error: FormError) -> FormError {
+    for (_, channel) in peers {
+        let _ = channel.send(&Message::Failed(error.clone()));
     }
     error
 }
 
-type Met = (Vec<(u32, TcpStream)>, Vec<Card>);
+/// Sends all ranks a message; if one is gone, all others get to know.
+fn tell_all(peers: &mut [(u32, Channel)], message: &Message) -> Result<(), FormError> {
+    for i in 0..peers.len() {
+        let (rank, channel) = &mut peers[i];
+        if channel.send(message).is_err() {
+            let lost = FormError::Lost { rank: *rank };
+            return Err(tell(peers, lost));
+        }
+    }
+    Ok(())
+}
+
+type Met = (Vec<(u32, Channel)>, Vec<Card>);
 
 /// Rank 0: waits for all others, and tells everybody who is there.
-fn host(address: &str, own: Card, deadline: &Deadline) -> Result<Met, FormError> {
+fn host(address: &str, secret: &Secret, own: Card, deadline: &Deadline) -> Result<Met, FormError> {
     let listen =
         |reason: io::Error| FormError::Listen { address: address.into(), reason: reason.to_string() };
     let listener = TcpListener::bind(address).map_err(listen)?;
     listener.set_nonblocking(true).map_err(listen)?;
     let ranks = own.ranks;
-    let mut peers: Vec<(u32, TcpStream)> = vec![];
+    let mut introductions = Introductions::new(&listener, secret, 0);
+    let mut peers: Vec<(u32, Channel)> = vec![];
     let mut cards = BTreeMap::from([(0, own)]);
     while (cards.len() as u32) < ranks {
-        let Some(ready) = deadline.wait_for(&listener, &peers).map_err(listen)? else {
-            let missing = (0..ranks).filter(|r| !cards.contains_key(r)).collect();
-            return Err(tell(&mut peers, FormError::Missing { missing, waited: deadline.timeout }));
-        };
-        if let Some(rank) = ready {
+        let watched: Vec<_> = peers.iter().map(|(_, channel)| channel.as_fd()).collect();
+        let guest = match introductions.next(&watched, deadline).map_err(listen)? {
+            Next::Guest(guest) => guest,
             // They have nothing to say before they are welcomed.
-            return Err(tell(&mut peers, FormError::Lost { rank }));
-        }
-        let Ok((stream, _)) = listener.accept() else { continue };
-        // Whoever does not introduce themselves is not one of us.
-        let Some((card, mut stream)) = introduced(stream, deadline) else { continue };
+            Next::Watched(at) => {
+                let lost = FormError::Lost { rank: peers[at].0 };
+                return Err(tell(&mut peers, lost));
+            }
+            Next::TimeUp => {
+                let missing = (0..ranks).filter(|r| !cards.contains_key(r)).collect();
+                let (waited, turned_away) = (deadline.timeout(), introductions.all_turned_away());
+                return Err(tell(&mut peers, FormError::Missing { missing, waited, turned_away }));
+            }
+        };
+        let mut channel = Channel::new(guest.stream, guest.session);
+        // It knows the secret, and says this at once.
+        let card = match channel.receive(guest.rank, &deadline.within(INTRODUCTION)) {
+            Ok(Message::Hello(card)) if card.rank == guest.rank => card,
+            Ok(_) | Err(FormError::Malformed { .. }) => {
+                introductions.turned_away(&guest.name, Stranger::Malformed);
+                continue;
+            }
+            Err(_) => {
+                introductions.turned_away(&guest.name, Stranger::HungUp);
+                continue;
+            }
+        };
         if let Err(e) = fits(&cards, &card) {
-            let _ = send(&mut stream, &Message::Failed(e.clone()));
+            let _ = channel.send(&Message::Failed(e.clone()));
             return Err(tell(&mut peers, e));
         }
-        peers.push((card.rank, stream));
+        peers.push((card.rank, channel));
         cards.insert(card.rank, card);
     }
     peers.sort_by_key(|(rank, _)| *rank);
     let cards: Vec<Card> = cards.into_values().collect();
-    for i in 0..peers.len() {
-        let (rank, stream) = &mut peers[i];
-        if send(stream, &Message::Welcome { cards: cards.clone() }).is_err() {
-            let lost = FormError::Lost { rank: *rank };
-            return Err(tell(&mut peers, lost));
-        }
-    }
+    tell_all(&mut peers, &Message::Welcome(cards.clone()))?;
     Ok((peers, cards))
-}
-
-/// The card of somebody who connected, if they have one.
-fn introduced(stream: TcpStream, deadline: &Deadline) -> Option<(Card, TcpStream)> {
-    let mut stream = stream;
-    stream.set_nonblocking(false).ok()?;
-    let soon = Deadline::after(INTRODUCTION.min(deadline.left()));
-    match soon.receive(0, &mut stream) {
-        Ok(Message::Hello { protocol: PROTOCOL, card }) => Some((card, stream)),
-        Ok(Message::Hello { protocol, card }) => {
-            let e = mismatch("protocol", card.rank, protocol, 0, PROTOCOL);
-            let _ = send(&mut stream, &Message::Failed(e));
-            None
-        }
-        _ => None,
-    }
 }
 
 /// Whether a newcomer fits those who are there.
@@ -263,138 +263,95 @@ fn mismatch(
 }
 
 /// All other ranks: connects to rank 0, and waits to be welcomed.
-fn visit(address: &str, card: Card, deadline: &Deadline) -> Result<Met, FormError> {
-    let mut stream = connect(address, deadline)?;
-    if send(&mut stream, &Message::Hello { protocol: PROTOCOL, card }).is_err() {
+fn visit(address: &str, secret: &Secret, card: Card, deadline: &Deadline) -> Result<Met, FormError> {
+    let mut channel = connect(address, secret, card.rank, deadline)?;
+    if channel.send(&Message::Hello(card.clone())).is_err() {
         return Err(FormError::Lost { rank: 0 });
     }
     // Rank 0 waits as long as this for the others, and then says who is missing.
-    match deadline.later(INTRODUCTION).receive(0, &mut stream)? {
-        Message::Welcome { cards } => Ok((vec![(0, stream)], cards)),
+    match channel.receive(0, &deadline.later(INTRODUCTION))? {
+        Message::Welcome(cards) => {
+            complete(&cards, &card)?;
+            Ok((vec![(0, channel)], cards))
+        }
         Message::Failed(e) => Err(e),
         _ => Err(malformed(0, "not a welcome")),
     }
 }
 
-fn connect(address: &str, deadline: &Deadline) -> Result<TcpStream, FormError> {
+/// Whether the cards that rank 0 hands out are those of a world, with this rank in it.
+pub(super) fn complete(cards: &[Card], own: &Card) -> Result<(), FormError> {
+    if cards.len() != own.ranks as usize {
+        return Err(malformed(0, format!("{} cards of {} ranks", cards.len(), own.ranks)));
+    }
+    if let Some((rank, card)) = (0..).zip(cards).find(|(rank, card)| card.rank != *rank) {
+        return Err(malformed(0, format!("the card of rank {} in place of rank {rank}'s", card.rank)));
+    }
+    if cards[own.rank as usize] != *own {
+        return Err(malformed(0, format!("a card of rank {} that is not its own", own.rank)));
+    }
+    let mut there = BTreeMap::from([(0, cards[0].clone())]);
+    for card in &cards[1..] {
+        fits(&there, card)?;
+        there.insert(card.rank, card.clone());
+    }
+    Ok(())
+}
+
+/// Connects to rank 0, wherever the address leads, and makes sure that it is rank 0.
+fn connect(address: &str, secret: &Secret, rank: u32, deadline: &Deadline) -> Result<Channel, FormError> {
     let mut reason = "no attempt was made".to_owned();
     while !deadline.left().is_zero() {
+        let mut pause = RETRY;
         let found = address.to_socket_addrs().map(Iterator::collect::<Vec<_>>);
         match found {
             Err(e) => reason = e.to_string(),
             Ok(all) => {
                 for one in all {
-                    match TcpStream::connect_timeout(&one, deadline.left().max(RETRY)) {
-                        Ok(stream) => {
-                            let _ = stream.set_nodelay(true);
-                            return Ok(stream);
+                    match connect_to(one, secret, rank, deadline) {
+                        Ok(channel) => return Ok(channel),
+                        Err(Unmet::Io(e)) => reason = e.to_string(),
+                        Err(Unmet::Stranger(stranger)) => {
+                            let before = std::mem::replace(
+                                &mut reason,
+                                format!("those who listen at {one} {stranger}"),
+                            );
+                            if before != reason {
+                                log::warn!("rank {rank}: {reason}");
+                            }
+                            pause = REFUSED;
                         }
-                        Err(e) => reason = e.to_string(),
                     }
                 }
             }
         }
-        std::thread::sleep(RETRY);
+        std::thread::sleep(pause.min(deadline.left()));
     }
-    Err(FormError::NoAnswer { address: address.into(), waited: deadline.timeout, reason })
+    Err(FormError::NoAnswer { address: address.into(), waited: deadline.timeout(), reason })
 }
 
-fn send(stream: &mut TcpStream, message: &Message) -> io::Result<()> {
-    let text = serde_json::to_vec(message).map_err(io::Error::other)?;
-    let length = u32::try_from(text.len()).map_err(io::Error::other)?;
-    stream.set_write_timeout(Some(INTRODUCTION))?;
-    stream.write_all(&[&length.to_le_bytes(), text.as_slice()].concat())
+/// Why an attempt to reach rank 0 failed.
+enum Unmet {
+    Io(io::Error),
+    Stranger(Stranger),
 }
 
-/// A point in time up to which is waited.
-#[derive(Debug)]
-pub(in crate::runtime) struct Deadline {
-    timeout: Duration,
-    end: Instant,
-}
-
-impl Deadline {
-    pub fn after(timeout: Duration) -> Deadline {
-        Deadline { timeout, end: Instant::now() + timeout }
+fn connect_to(
+    address: SocketAddr,
+    secret: &Secret,
+    rank: u32,
+    deadline: &Deadline,
+) -> Result<Channel, Unmet> {
+    let soon = deadline.within(INTRODUCTION);
+    let mut stream = TcpStream::connect_timeout(&address, soon.left().max(RETRY)).map_err(Unmet::Io)?;
+    let (own, other) = (stream.local_addr().map_err(Unmet::Io)?, stream.peer_addr().map_err(Unmet::Io)?);
+    if own == other {
+        // The system chose the very port that nobody listens at.
+        return Err(Unmet::Io(io::ErrorKind::ConnectionRefused.into()));
     }
-
-    fn later(&self, by: Duration) -> Deadline {
-        Deadline { timeout: self.timeout, end: self.end + by }
-    }
-
-    pub fn left(&self) -> Duration {
-        self.end.saturating_duration_since(Instant::now())
-    }
-
-    pub fn timeout(&self) -> Duration {
-        self.timeout
-    }
-
-    /// Waits until somebody connects (`None` inside), or a connection has something to say (its rank). `None` when the
-    /// time is up.
-    fn wait_for(
-        &self,
-        listener: &TcpListener,
-        peers: &[(u32, TcpStream)],
-    ) -> io::Result<Option<Option<u32>>> {
-        loop {
-            let left = self.left();
-            if left.is_zero() {
-                return Ok(None);
-            }
-            let fds = std::iter::once(listener.as_fd()).chain(peers.iter().map(|(_, s)| s.as_fd()));
-            let mut fds: Vec<PollFd<'_>> =
-                fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN)).collect();
-            match poll(&mut fds, Some(&timespec(left))) {
-                Ok(_) => {}
-                Err(rustix::io::Errno::INTR) => continue,
-                Err(e) => return Err(e.into()),
-            }
-            let gone = fds.iter().skip(1).position(|fd| !fd.revents().is_empty());
-            if let Some(at) = gone {
-                return Ok(Some(Some(peers[at].0)));
-            }
-            if !fds[0].revents().is_empty() {
-                return Ok(Some(None));
-            }
-        }
-    }
-
-    /// The next message of a rank.
-    fn receive(&self, rank: u32, stream: &mut TcpStream) -> Result<Message, FormError> {
-        let mut length = [0; 4];
-        self.read(rank, stream, &mut length)?;
-        let length = u32::from_le_bytes(length);
-        if length > LONGEST {
-            return Err(malformed(rank, format!("a message of {length} bytes")));
-        }
-        let mut text = vec![0; length as usize];
-        self.read(rank, stream, &mut text)?;
-        serde_json::from_slice(&text).map_err(|e| malformed(rank, e))
-    }
-
-    fn read(&self, rank: u32, stream: &mut TcpStream, mut bytes: &mut [u8]) -> Result<(), FormError> {
-        while !bytes.is_empty() {
-            let left = self.left();
-            if left.is_zero() {
-                return Err(FormError::Late { rank, waited: self.timeout });
-            }
-            let read = stream.set_read_timeout(Some(left)).and_then(|()| stream.read(bytes));
-            match read {
-                Ok(0) => return Err(FormError::Lost { rank }),
-                Ok(n) => bytes = &mut bytes[n..],
-                Err(e) => match e.kind() {
-                    io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut | io::ErrorKind::Interrupted => {}
-                    _ => return Err(FormError::Lost { rank }),
-                },
-            }
-        }
-        Ok(())
-    }
-}
-
-pub(in crate::runtime) fn timespec(duration: Duration) -> Timespec {
-    Timespec { tv_sec: duration.as_secs() as i64, tv_nsec: i64::from(duration.subsec_nanos()) }
+    let _ = stream.set_nodelay(true);
+    let session = introduce(&mut stream, &between(own, other), secret, (rank, 0), &soon);
+    Ok(Channel::new(stream, session.map_err(Unmet::Stranger)?))
 }
 
 #[cfg(test)]

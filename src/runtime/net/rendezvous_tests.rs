@@ -1,14 +1,29 @@
-use std::net::Shutdown;
+use std::io::{Read, Write};
+use std::sync::Mutex;
 use std::thread::{JoinHandle, spawn};
+use std::time::Instant;
 
+use super::super::handshake::{Knock, Opening, PROTOCOL};
 use super::*;
 
 const LONG: Duration = Duration::from_secs(20);
 const SHORT: Duration = Duration::from_millis(300);
+/// Enough for others to come, on a machine that has much to do, and not for ever where nobody does.
+const WHILE: Duration = Duration::from_secs(3);
 
 /// A port that was free a moment ago.
 pub(crate) fn free_address() -> String {
     TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string()
+}
+
+/// What the ranks of tests know.
+pub(crate) fn secret() -> Secret {
+    Secret::new("what the ranks of tests know and strangers do not").unwrap()
+}
+
+/// What strangers believe that it is.
+fn guess() -> Secret {
+    Secret::new("what strangers believe that the ranks know").unwrap()
 }
 
 fn card(rank: u32, ranks: u32) -> Card {
@@ -20,7 +35,7 @@ type Joined = Result<(Rendezvous, Vec<Card>), FormError>;
 
 fn join(address: &str, card: Card, timeout: Duration) -> JoinHandle<Joined> {
     let address = address.to_owned();
-    spawn(move || Rendezvous::join(&address, card, timeout))
+    spawn(move || Rendezvous::join(&address, &secret(), card, timeout))
 }
 
 /// All ranks of a world of `ranks`.
@@ -108,7 +123,7 @@ fn ranks_that_do_not_come_are_named_to_those_who_did() {
 #[test]
 fn without_rank_0_the_address_is_named() {
     let address = free_address();
-    let error = Rendezvous::join(&address, card(1, 2), SHORT).unwrap_err();
+    let error = Rendezvous::join(&address, &secret(), card(1, 2), SHORT).unwrap_err();
     assert!(matches!(&error, FormError::NoAnswer { address: a, .. } if *a == address), "{error}");
 }
 
@@ -116,7 +131,7 @@ fn without_rank_0_the_address_is_named() {
 fn an_address_that_is_taken_is_named() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
     let address = taken.local_addr().unwrap().to_string();
-    let error = Rendezvous::join(&address, card(0, 2), SHORT).unwrap_err();
+    let error = Rendezvous::join(&address, &secret(), card(0, 2), SHORT).unwrap_err();
     assert!(matches!(&error, FormError::Listen { address: a, .. } if *a == address), "{error}");
 }
 
@@ -124,35 +139,260 @@ fn an_address_that_is_taken_is_named() {
 fn a_rank_that_dies_while_others_are_awaited_is_named() {
     let address = free_address();
     let zero = join(&address, card(0, 3), LONG);
-    let deadline = Deadline::after(LONG);
-    let mut one = connect(&address, &deadline).unwrap();
-    send(&mut one, &Message::Hello { protocol: PROTOCOL, card: card(1, 3) }).unwrap();
-    one.shutdown(Shutdown::Both).unwrap();
+    let mut one = connect(&address, &secret(), 1, &Deadline::after(LONG)).unwrap();
+    one.send(&Message::Hello(card(1, 3))).unwrap();
     drop(one);
     let start = Instant::now();
     assert_eq!(zero.join().unwrap().unwrap_err(), FormError::Lost { rank: 1 });
     assert!(start.elapsed() < LONG / 2);
 }
 
+/// Connects to rank 0 as soon as it listens.
+fn reach(address: &str) -> TcpStream {
+    let end = Instant::now() + LONG;
+    loop {
+        match TcpStream::connect(address) {
+            Ok(stream) if stream.local_addr().unwrap() != stream.peer_addr().unwrap() => return stream,
+            _ => assert!(Instant::now() < end, "nobody listens"),
+        }
+        std::thread::sleep(Duration::from_millis(1));
+    }
+}
+
+/// All that is said on a connection until it is closed.
+fn heard(mut stream: TcpStream) -> Vec<u8> {
+    let mut all = vec![];
+    stream.set_read_timeout(Some(LONG)).unwrap();
+    // A connection that is closed with something unread is an error, after what was said.
+    let _ = stream.read_to_end(&mut all);
+    all
+}
+
+/// A proof of what this one believes to be the secret.
+fn knock(stream: &mut TcpStream, rank: u32) -> Vec<u8> {
+    let place = between(stream.local_addr().unwrap(), stream.peer_addr().unwrap());
+    let _ = introduce(stream, &place, &guess(), (rank, 0), &Deadline::after(LONG));
+    vec![]
+}
+
+/// Everything that is logged while tests run.
+struct Kept(Mutex<Vec<String>>);
+static KEPT: Kept = Kept(Mutex::new(vec![]));
+
+impl log::Log for Kept {
+    fn enabled(&self, _: &log::Metadata<'_>) -> bool {
+        true
+    }
+
+    fn log(&self, record: &log::Record<'_>) {
+        self.0.lock().unwrap().push(format!("{}: {}", record.level(), record.args()));
+    }
+
+    fn flush(&self) {}
+}
+
+fn logged() -> Vec<String> {
+    KEPT.0.lock().unwrap().clone()
+}
+
+/// What a stranger does, and what they say after that.
+type Act = Box<dyn Fn(&mut TcpStream) -> Vec<u8> + Send>;
+
 #[test]
-fn strangers_are_not_let_in() {
+fn strangers_are_turned_away_and_told_nothing() {
+    // Another test may have done so before.
+    let _ = log::set_logger(&KEPT);
+    log::set_max_level(log::LevelFilter::Warn);
+    let hello = br#"{"Hello":{"rank":1,"ranks":3,"bus_id":"","socket":"","facts":{}}}"#;
+    let framed = [&(hello.len() as u32).to_le_bytes(), hello.as_slice()].concat();
+    let start = b"peerwarp".as_slice();
+    let old = [start, &2u32.to_le_bytes()].concat();
+    let current = [start, &PROTOCOL.to_le_bytes()].concat();
+    let says = |bytes: Vec<u8>| Box::new(move |_: &mut TcpStream| bytes.clone()) as Act;
+    let acts: [(Act, &str); 6] = [
+        (says(b"GET / HTTP/1.1\r\n\r\n".into()), "do not speak Peerwarp's protocol"),
+        (says(framed), "do not speak Peerwarp's protocol"),
+        (says(old), "speak version 2 of the protocol"),
+        (says([current, vec![0xff; Knock::BYTES]].concat()), "do not know the world's secret"),
+        (Box::new(|stream| knock(stream, 1)), "do not know the world's secret"),
+        (Box::new(|stream| knock(stream, u32::MAX)), "do not know the world's secret"),
+    ];
+    let turned_away = acts.map(|(act, reason)| spawn(move || is_turned_away(act, reason)));
+    turned_away.into_iter().for_each(|stranger| stranger.join().unwrap());
+}
+
+/// Has a stranger come to a rank 0 of its own.
+fn is_turned_away(act: Act, reason: &str) {
+    let address = free_address();
+    let zero = join(&address, card(0, 2), WHILE);
+    let mut stranger = reach(&address);
+    let name = stranger.local_addr().unwrap();
+    let already = match act(&mut stranger) {
+        said if said.is_empty() => Opening::BYTES,
+        said => {
+            stranger.write_all(&said).unwrap();
+            0
+        }
+    };
+    let told = heard(stranger);
+    assert_eq!(already + told.len(), Opening::BYTES, "{reason}: {told:?}");
+    match zero.join().unwrap().unwrap_err() {
+        FormError::Missing { missing, turned_away, .. } => {
+            assert_eq!((missing, turned_away), (vec![1], BTreeMap::from([(reason.to_owned(), 1)])));
+        }
+        other => panic!("{other}"),
+    }
+    let line = format!("WARN: rank 0: turned {name} away: they {reason}");
+    assert!(logged().contains(&line), "{line}");
+}
+
+#[test]
+fn those_who_were_turned_away_are_counted_in_the_error() {
+    let turned_away = BTreeMap::from([("say nothing".to_owned(), 2), ("lie".to_owned(), 1)]);
+    let error = FormError::Missing { missing: vec![1, 2], waited: SHORT, turned_away };
+    let said = "after 300.0ms there was nothing of ranks 1, 2; 3 other connections were turned away: 1 lie, 2 say nothing";
+    assert_eq!(error.to_string(), said);
+}
+
+#[test]
+fn strangers_do_not_keep_a_world_from_forming() {
     let address = free_address();
     let zero = join(&address, card(0, 2), LONG);
-    let deadline = Deadline::after(LONG);
-    let mut chatty = connect(&address, &deadline).unwrap();
-    chatty.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
-    let mut old = connect(&address, &deadline).unwrap();
-    send(&mut old, &Message::Hello { protocol: PROTOCOL + 1, card: card(1, 2) }).unwrap();
-    match deadline.receive(0, &mut old).unwrap() {
-        Message::Failed(e) => {
-            let said = format!("protocol of rank 1 is {}, and {PROTOCOL} on rank 0", PROTOCOL + 1);
-            assert!(e.to_string().starts_with(&said), "{e}")
-        }
-        _ => panic!("welcome"),
-    }
+    // As many as are heard at once, and more, who say nothing; and one who says it slowly. One after the other they would
+    // have minutes.
+    let idle: Vec<TcpStream> = (0..100).map(|_| reach(&address)).collect();
+    let mut slow = reach(&address);
+    slow.write_all(b"peer").unwrap();
+    let mut wrong = reach(&address);
+    knock(&mut wrong, 1);
     let one = join(&address, card(1, 2), LONG);
     zero.join().unwrap().unwrap();
     one.join().unwrap().unwrap();
+    drop((idle, slow));
+}
+
+#[test]
+fn a_guest_who_has_proved_it_and_says_another_rank_is_turned_away() {
+    let address = free_address();
+    let zero = join(&address, card(0, 3), LONG);
+    for message in [Message::Hello(card(2, 3)), Message::Part(Value::Null)] {
+        let mut liar = connect(&address, &secret(), 1, &Deadline::after(LONG)).unwrap();
+        liar.send(&message).unwrap();
+        assert_eq!(liar.receive(0, &Deadline::after(LONG)).unwrap_err(), FormError::Lost { rank: 0 });
+    }
+    let others = [1, 2].map(|rank| join(&address, card(rank, 3), LONG));
+    zero.join().unwrap().unwrap();
+    others.into_iter().for_each(|other| drop(other.join().unwrap().unwrap()));
+}
+
+/// Somebody who listens where rank 0 should, and does not know the secret. Yields what a rank says to them.
+fn imposter(listener: TcpListener) -> Vec<u8> {
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(&Opening { nonce: [7; 32] }.encode()).unwrap();
+    let mut said = vec![0; Knock::BYTES];
+    stream.read_exact(&mut said).unwrap();
+    // Its own proof, sent back.
+    stream.write_all(&said[Knock::BYTES - 32..]).unwrap();
+    said.extend(heard(stream));
+    said
+}
+
+#[test]
+fn who_listens_first_is_not_believed_to_be_rank_0() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let imposter = spawn(move || imposter(listener));
+    let error = Rendezvous::join(&address, &secret(), card(1, 2), WHILE).unwrap_err();
+    assert_eq!(imposter.join().unwrap().len(), Knock::BYTES, "more than the proof was said");
+    assert!(matches!(&error, FormError::NoAnswer { .. }), "{error}");
+}
+
+#[test]
+fn rank_0_is_found_after_an_imposter_is_gone() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let one = join(&address, card(1, 2), LONG);
+    imposter(listener);
+    let zero = join(&address, card(0, 2), LONG);
+    zero.join().unwrap().unwrap();
+    one.join().unwrap().unwrap();
+}
+
+#[test]
+fn what_is_passed_on_through_a_third_process_proves_nothing() {
+    let between = TcpListener::bind("127.0.0.1:0").unwrap();
+    let (outside, inside) = (between.local_addr().unwrap().to_string(), free_address());
+    let zero = join(&inside, card(0, 2), WHILE);
+    let one = join(&outside, card(1, 2), WHILE);
+    let (rank, host) = (between.accept().unwrap().0, reach(&inside));
+    let pass = |from: &TcpStream, to: &TcpStream| {
+        let (mut from, mut to) = (from.try_clone().unwrap(), to.try_clone().unwrap());
+        spawn(move || {
+            let passed = io::copy(&mut from, &mut to).unwrap_or_default();
+            let _ = to.shutdown(std::net::Shutdown::Write);
+            passed
+        })
+    };
+    let passed = [pass(&host, &rank), pass(&rank, &host)];
+    drop((rank, host, between));
+    let passed = passed.map(|p| p.join().unwrap());
+    assert_eq!(passed, [Opening::BYTES as u64, Knock::BYTES as u64]);
+    assert!(matches!(zero.join().unwrap().unwrap_err(), FormError::Missing { .. }));
+    assert!(matches!(one.join().unwrap().unwrap_err(), FormError::NoAnswer { .. }));
+}
+
+/// What rank 1 makes of a rank 0 that knows the secret, and hands out these cards and these parts.
+fn scripted(welcome: Vec<Card>, all: Vec<Value>) -> Result<Vec<Value>, FormError> {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    listener.set_nonblocking(true).unwrap();
+    let address = listener.local_addr().unwrap().to_string();
+    let host = spawn(move || {
+        let (secret, deadline) = (secret(), Deadline::after(LONG));
+        let mut introductions = Introductions::new(&listener, &secret, 0);
+        let Ok(Next::Guest(guest)) = introductions.next(&[], &deadline) else { panic!("nobody came") };
+        let mut channel = Channel::new(guest.stream, guest.session);
+        channel.receive(1, &deadline).unwrap();
+        channel.send(&Message::Welcome(welcome)).unwrap();
+        if channel.receive(1, &deadline).is_ok() {
+            channel.send(&Message::All(all)).unwrap();
+            let _ = channel.receive(1, &deadline);
+        }
+    });
+    let said = Rendezvous::join(&address, &secret(), card(1, 2), LONG)
+        .and_then(|(mut rendezvous, _)| rendezvous.gather(Value::Null));
+    host.join().unwrap();
+    said
+}
+
+#[test]
+fn lists_have_everybody_once_and_in_order() {
+    let good = [card(0, 2), card(1, 2)];
+    let two = vec![Value::from(0), Value::from(1)];
+    assert_eq!(scripted(good.to_vec(), two.clone()).unwrap(), two);
+    let malformed = |said: Result<Vec<Value>, FormError>, reason: &str| match said.unwrap_err() {
+        FormError::Malformed { rank: 0, reason: said } => assert_eq!(said, reason),
+        other => panic!("{other}"),
+    };
+    let [zero, one] = good.clone();
+    for (cards, reason) in [
+        (vec![], "0 cards of 2 ranks"),
+        (vec![zero.clone()], "1 cards of 2 ranks"),
+        (vec![zero.clone(), one.clone(), card(2, 2)], "3 cards of 2 ranks"),
+        (vec![one.clone(), zero.clone()], "the card of rank 1 in place of rank 0's"),
+        (vec![one.clone(), one.clone()], "the card of rank 1 in place of rank 0's"),
+        (vec![zero.clone(), card(7, 2)], "the card of rank 7 in place of rank 1's"),
+        (
+            vec![zero.clone(), Card { socket: "/x".into(), ..one.clone() }],
+            "a card of rank 1 that is not its own",
+        ),
+    ] {
+        malformed(scripted(cards, two.clone()), reason);
+    }
+    let same = Card { bus_id: one.bus_id.clone(), ..zero.clone() };
+    assert!(matches!(scripted(vec![same, one.clone()], two), Err(FormError::SameGpu { .. })));
+    for parts in [0, 1, 3] {
+        malformed(scripted(good.to_vec(), vec![Value::Null; parts]), &format!("{parts} parts of 2 ranks"));
+    }
 }
 
 #[test]

@@ -68,13 +68,9 @@ impl<'r, 'h> Call<'r, 'h> {
     /// Passes a tensor that the kernel reads.
     ///
     /// # Errors
-    /// The variant has no such parameter, or the tensor does not fit it: see [`Call::output`].
+    /// The variant has no such parameter or writes it, or the tensor does not fit it: see [`Call::output`].
     pub fn input(&mut self, name: &str, tensor: &'h (dyn Readable + '_)) -> Result<Held<'h>, RuntimeError> {
-        let at = self.find(name)?;
-        fits(&self.rank.operands[at], &tensor.info(), &self.stream)?;
-        let (ptr, held) = tensor.read(&self.stream)?;
-        self.put(at, ptr)?;
-        Ok(held)
+        self.read(name, tensor, tensor.info())
     }
 
     /// [`Call::input`] without a look at the element type: of words that the kernel moves as they are.
@@ -86,8 +82,20 @@ impl<'r, 'h> Call<'r, 'h> {
         name: &str,
         tensor: &'h (dyn Readable + '_),
     ) -> Result<Held<'h>, RuntimeError> {
+        self.read(name, tensor, TensorInfo { dtypes: &[], ..tensor.info() })
+    }
+
+    fn read(
+        &mut self,
+        name: &str,
+        tensor: &'h (dyn Readable + '_),
+        info: TensorInfo,
+    ) -> Result<Held<'h>, RuntimeError> {
         let at = self.find(name)?;
-        fits(&self.rank.operands[at], &TensorInfo { dtypes: &[], ..tensor.info() }, &self.stream)?;
+        if self.rank.operands[at].binding != Binding::Input {
+            return Err(RuntimeError::invalid(name, "an input", "an output, as the kernel writes it"));
+        }
+        fits(&self.rank.operands[at], &info, &self.stream)?;
         let (ptr, held) = tensor.read(&self.stream)?;
         self.put(at, ptr)?;
         Ok(held)

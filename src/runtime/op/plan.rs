@@ -60,11 +60,18 @@ pub(super) struct ScalarSpec {
     pub dtype: Dtype,
 }
 
+/// The parameters of each launch.
+type Params = Vec<Vec<ParamSpec>>;
+
+fn params(launches: &[LaunchSpec]) -> Params {
+    launches.iter().map(|launch| launch.variant.params()).collect()
+}
+
 /// The numbers that launches take by value, each once.
-fn scalars(launches: &[LaunchSpec]) -> Result<Vec<ScalarSpec>, RuntimeError> {
+fn scalars(launches: &[LaunchSpec], params: &Params) -> Result<Vec<ScalarSpec>, RuntimeError> {
     let mut all: Vec<ScalarSpec> = vec![];
-    for launch in launches {
-        for param in launch.variant.params().into_iter().filter(|p| p.kind == ParamKind::Scalar) {
+    for (launch, params) in launches.iter().zip(params) {
+        for param in params.iter().filter(|p| p.kind == ParamKind::Scalar) {
             let (name, dtype) = (launch.buffer(&param.name).to_owned(), param.dtype);
             match all.iter().find(|known| known.name == name) {
                 None => all.push(ScalarSpec { name, dtype }),
@@ -85,13 +92,17 @@ fn scalars(launches: &[LaunchSpec]) -> Result<Vec<ScalarSpec>, RuntimeError> {
 /// # Errors
 /// Launches disagree on a buffer's size.
 pub fn buffers(launches: &[LaunchSpec]) -> Result<Vec<BufferSpec>, RuntimeError> {
+    merged(launches, &params(launches))
+}
+
+fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, RuntimeError> {
     let mut all: Vec<BufferSpec> = vec![];
-    for launch in launches {
-        for param in launch.variant.params().into_iter().filter(|p| p.kind != ParamKind::Scalar) {
+    for (launch, params) in launches.iter().zip(params) {
+        for param in params.iter().filter(|p| p.kind != ParamKind::Scalar) {
             let name = launch.buffer(&param.name);
             let Some(known) = all.iter_mut().find(|b| b.name == name) else {
                 let (name, binding) = (name.to_owned(), param.binding);
-                all.push(BufferSpec { name, param, binding });
+                all.push(BufferSpec { name, param: param.clone(), binding });
                 continue;
             };
             if known.param.bytes() != param.bytes() {
@@ -124,12 +135,16 @@ pub(super) struct Plan {
     pub operands: Vec<BufferSpec>,
     /// The numbers among it.
     pub scalars: Vec<ScalarSpec>,
+    /// The parameters that all of this is made of, asked for once: what authors compute lengths with may change its mind.
+    pub params: Params,
 }
 
 impl Plan {
     pub fn new(launches: &[LaunchSpec]) -> Result<Plan, RuntimeError> {
-        let mut plan = Plan { scalars: scalars(launches)?, ..Plan::default() };
-        buffers(launches)?.into_iter().for_each(|buffer| plan.add(buffer));
+        let params = params(launches);
+        let (scalars, buffers) = (scalars(launches, &params)?, merged(launches, &params)?);
+        let mut plan = Plan { scalars, params, ..Plan::default() };
+        buffers.into_iter().for_each(|buffer| plan.add(buffer));
         Ok(plan)
     }
 

@@ -6,13 +6,15 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use peerwarp_codegen::dsl::ParamSpec;
+
 use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar};
 use super::plan::{BufferSpec, LaunchSpec, Plan, ScalarSpec};
-use super::stream::StreamRef;
+use super::stream::{Kept, StreamRef};
 use crate::runtime::args::Place;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
 use crate::runtime::handles::{Buffer, LoadedKernel};
-use crate::runtime::image::Images;
+use crate::runtime::image::{Images, KernelImage};
 use crate::runtime::{KernelArgs, Recorder, Recording, RuntimeError, Slot, Symmetric, World};
 
 /// What the parts of a rank are made of.
@@ -43,11 +45,17 @@ impl Making<'_> {
         let own = self.shared.bases(self.index)[member.rank as usize];
         let buffers = self.plan.placed(own, memory.local.ptr());
         let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&memory) as _;
-        for (name, value) in &self.plan.cleared {
-            self.world.clear(self.index, buffers[name], *value, &owner)?;
+        let mut cleared = self.plan.cleared.iter();
+        let cleared =
+            cleared.try_for_each(|(name, value)| self.world.clear(self.index, buffers[name], *value, &owner));
+        if let Err(e) = gpu.synchronize() {
+            // Nobody knows whether it has been cleared: it must not become somebody else's memory.
+            std::mem::forget(memory);
+            return Err(e);
         }
-        gpu.synchronize()?;
-        let launches = self.launches.iter().map(|launch| self.launch(launch, &memory, &buffers));
+        cleared?;
+        let launches = self.launches.iter().zip(&self.plan.params);
+        let launches = launches.map(|(launch, params)| self.launch(launch, params, &memory, &buffers));
         let launches = launches.collect::<Result<_, RuntimeError>>()?;
         let written = buffers.iter().filter(|(name, _)| !self.plan.lasts(name));
         let payload = written.map(|(_, place)| *place).collect();
@@ -61,6 +69,7 @@ impl Making<'_> {
             scalars: self.plan.scalars.clone(),
             stream: None,
             launched: AtomicBool::new(false),
+            begun: 0,
             buffers,
             payload,
             memory,
@@ -70,16 +79,18 @@ impl Making<'_> {
     fn launch(
         &self,
         spec: &LaunchSpec,
+        params: &[ParamSpec],
         memory: &Memory,
         buffers: &BTreeMap<String, (DevicePtr, u64)>,
     ) -> Result<Launch, RuntimeError> {
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
+        same_params(&image, params)?;
         let mut args = self.world.kernel_args(self.index, &image)?;
         let (mut slots, mut scalars) = (vec![], vec![]);
         let mut epoch = None;
         // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
-        for (p, field) in spec.variant.params().iter().zip(&image.args.fields) {
+        for (p, field) in params.iter().zip(&image.args.fields) {
             let name = spec.buffer(&p.name);
             let everywhere = p.kind.is_symmetric();
             if let (true, Some(&(at, _))) = (everywhere, self.plan.symmetric.get(name)) {
@@ -101,6 +112,25 @@ impl Making<'_> {
         let kernel = self.world.load(&member.gpu, &image)?;
         Ok(Launch { kernel, args, slots, scalars, epoch, recorder })
     }
+}
+
+/// Whether a kernel was compiled for just these parameters: its name says nothing of their lengths, which its author may have
+/// changed since.
+fn same_params(image: &KernelImage, params: &[ParamSpec]) -> Result<(), RuntimeError> {
+    let mut compiled = image.params.iter();
+    for param in params {
+        let (here, there) = (param.signature(), compiled.next().map_or("not there", String::as_str));
+        if here != there {
+            return Err(differs(image, &param.name, there, &here));
+        }
+    }
+    compiled.next().map_or(Ok(()), |more| Err(differs(image, more, more, "not there")))
+}
+
+fn differs(image: &KernelImage, field: &str, kernel: &str, variant: &str) -> RuntimeError {
+    let problem =
+        format!("is {kernel} in the kernel, and {variant} in the variant: compile or pack it again");
+    RuntimeError::Argument { kernel: image.variant.clone(), field: field.to_owned(), problem }
 }
 
 /// One kernel with its arguments, and the places of those that change.
@@ -130,9 +160,11 @@ pub struct RankOp {
     pub(super) passed: Vec<Passed>,
     scalars: Vec<ScalarSpec>,
     /// The stream of checked launches.
-    stream: Option<u64>,
+    stream: Option<Kept>,
     /// Whether anything may be running.
     launched: AtomicBool,
+    /// How many launches the driver was asked for.
+    begun: u64,
     /// First byte and size of the operation's own buffers.
     buffers: BTreeMap<String, (DevicePtr, u64)>,
     /// First byte and size of what launches write before they read it.
@@ -247,14 +279,24 @@ impl RankOp {
             let allowed = "one that is not, or `capture`: a graph outlives what is borrowed here";
             return Err(RuntimeError::invalid("stream", "being captured", allowed));
         }
-        let raw = stream.raw().raw();
-        if self.stream.is_some_and(|used| used != raw) {
-            let allowed = format!("the one of the earlier launches of rank {}", self.rank);
-            return Err(RuntimeError::invalid("stream", format!("{raw:#x}"), allowed));
+        if stream.is_per_thread() {
+            let allowed = "one that is the same on every thread";
+            return Err(RuntimeError::invalid("stream", "the default one of each thread", allowed));
         }
-        self.launch_held(launches, stream, args)?;
-        self.stream = Some(raw);
-        Ok(())
+        if self.stream.as_ref().is_some_and(|used| !used.is(&stream)) {
+            let (raw, allowed) = (stream.raw().raw(), "the one of the earlier launches of rank");
+            return Err(RuntimeError::invalid(
+                "stream",
+                format!("{raw:#x}"),
+                format!("{allowed} {}", self.rank),
+            ));
+        }
+        let before = self.begun;
+        let launched = self.launch_held(launches, stream, args);
+        if self.begun > before && self.stream.is_none() {
+            self.stream = Some(stream.keep());
+        }
+        launched
     }
 
     /// The same on a stream that is being captured.
@@ -325,8 +367,14 @@ impl RankOp {
         }
         let args = launch.args.ready()?;
         self.launched.store(true, Ordering::Relaxed);
+        self.begun += 1;
         // SAFETY: the struct is laid out as the image says, and filled; the rest is as the caller says.
         unsafe { launch.kernel.launch(args, stream) }
+    }
+
+    /// How many launches the driver was asked for, whether it took them or not.
+    pub(crate) fn begun(&self) -> u64 {
+        self.begun
     }
 
     /// What the last launch of each kernel recorded: nothing unless images have a timeline. The launches have to have ended.

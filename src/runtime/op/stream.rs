@@ -1,5 +1,6 @@
 //! Streams of anybody, as launches take them.
 
+use std::any::Any;
 use std::sync::Arc;
 
 use cudarc::driver::CudaStream;
@@ -22,16 +23,34 @@ pub struct StreamRef<'a> {
 
 #[derive(Clone, Copy, Debug)]
 enum Source<'a> {
-    Cudarc(&'a CudaStream),
+    Cudarc(&'a Arc<CudaStream>),
     Own(&'a Stream),
     Raw,
+}
+
+/// Handle of the stream that is another one on each thread, CUDA's and HIP's.
+const PER_THREAD: u64 = 2;
+
+/// The stream of earlier launches, kept alive: after its end the driver might give its handle to another stream.
+#[derive(Debug)]
+pub(super) struct Kept {
+    raw: u64,
+    _alive: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Kept {
+    /// Whether a stream is that one.
+    pub fn is(&self, stream: &StreamRef<'_>) -> bool {
+        self.raw == stream.raw().raw()
+    }
 }
 
 impl<'a> StreamRef<'a> {
     /// A stream of any library, of the GPU with this number.
     ///
     /// # Safety
-    /// It is such a stream, and alive for `'a`. If it is being captured, the operations that are launched on it, their world and
+    /// It is such a stream, and alive for `'a`. No other stream gets its handle as long as an operation is alive that was
+    /// launched on it. If it is being captured, the operations that are launched on it, their world and
     /// the tensors that are passed stay as they are until the graph is launched for the last time and has ended; that graph is
     /// launched in order with other launches of these operations, and by one thread at a time.
     pub const unsafe fn from_raw(raw: RawStream<'a>, device: u32) -> StreamRef<'a> {
@@ -46,6 +65,21 @@ impl<'a> StreamRef<'a> {
     /// The number of its GPU, among those that this process sees.
     pub fn device(&self) -> u32 {
         self.device
+    }
+
+    /// What keeps it, to compare later launches with.
+    pub(super) fn keep(&self) -> Kept {
+        let alive = match self.source {
+            Source::Cudarc(stream) => Some(Arc::clone(stream) as _),
+            Source::Own(stream) => Some(Arc::clone(stream.owned()) as _),
+            Source::Raw => None,
+        };
+        Kept { raw: self.raw.raw(), _alive: alive }
+    }
+
+    /// Whether it is another stream on each thread, so that its handle does not tell which.
+    pub(super) fn is_per_thread(&self) -> bool {
+        !matches!(self.source, Source::Own(_)) && self.raw.raw() == PER_THREAD
     }
 
     pub(super) fn cudarc(&self) -> Option<&'a CudaStream> {
@@ -63,6 +97,11 @@ impl<'a> StreamRef<'a> {
     /// The same, with slices of cudarc told of another stream.
     pub(super) fn aside(self, aside: Option<&'a CudaStream>) -> StreamRef<'a> {
         StreamRef { aside, ..self }
+    }
+
+    /// Whether slices are told of another stream, as this one is being captured.
+    pub(super) fn captured(&self) -> bool {
+        self.aside.is_some()
     }
 
     /// Whether it is of cudarc, and so of an NVIDIA GPU.
@@ -87,8 +126,8 @@ impl<'a> StreamRef<'a> {
     }
 }
 
-impl<'a> From<&'a CudaStream> for StreamRef<'a> {
-    fn from(stream: &'a CudaStream) -> StreamRef<'a> {
+impl<'a> From<&'a Arc<CudaStream>> for StreamRef<'a> {
+    fn from(stream: &'a Arc<CudaStream>) -> StreamRef<'a> {
         // SAFETY: a stream that is borrowed for as long.
         let raw = unsafe { RawStream::from_raw(stream.cu_stream() as u64) };
         StreamRef {
@@ -97,12 +136,6 @@ impl<'a> From<&'a CudaStream> for StreamRef<'a> {
             source: Source::Cudarc(stream),
             aside: None,
         }
-    }
-}
-
-impl<'a> From<&'a Arc<CudaStream>> for StreamRef<'a> {
-    fn from(stream: &'a Arc<CudaStream>) -> StreamRef<'a> {
-        StreamRef::from(&**stream)
     }
 }
 

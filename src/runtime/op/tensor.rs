@@ -1,6 +1,7 @@
 //! What callers pass to launches: slices of cudarc, and memory of any other library.
 
 use std::fmt;
+use std::sync::Arc;
 
 use cudarc::driver::{
     CudaSlice, CudaStream, CudaView, CudaViewMut, DevicePtr as _, DevicePtrMut as _, DeviceSlice, SyncOnDrop,
@@ -144,13 +145,45 @@ fn info<T: Element>(slice: &impl DeviceSlice<T>) -> TensorInfo {
 /// the stream.
 fn held<'a>(
     stream: &StreamRef<'a>,
+    home: &CudaStream,
     take: impl FnOnce(&'a CudaStream) -> (DevicePtr, SyncOnDrop<'a>),
 ) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
     let allowed = "a stream of cudarc, as the tensor is a slice of cudarc";
     let own =
         stream.ordering().ok_or_else(|| RuntimeError::invalid("stream", "another library's", allowed))?;
     let (ptr, sync) = take(own);
-    Ok((ptr, Held { _sync: Some(sync) }))
+    let order = Order {
+        home: home.cu_stream() == own.cu_stream(),
+        event: matches!(sync, SyncOnDrop::Record(Some(_))),
+        recorded: own.context().is_managing_stream_synchronization(),
+        manual: !home.context().is_event_tracking(),
+    };
+    // In a graph events are of no use: whoever captures it sees to the order.
+    if stream.captured() || order.is_kept() {
+        return Ok((ptr, Held { _sync: Some(sync) }));
+    }
+    let allowed = "the one that the tensor was allocated on, or a tensor that was allocated after the first stream was made: \
+                   cudarc does not order others";
+    Err(RuntimeError::invalid("stream", format!("{:#x}", own.cu_stream() as u64), allowed))
+}
+
+/// What orders the freeing of a slice of cudarc, and its other uses, after a launch.
+#[derive(Clone, Copy, Debug)]
+struct Order {
+    /// The launch is on the stream that it was allocated on, and is freed on.
+    home: bool,
+    /// It has an event: slices that were allocated before their context had a stream beside the default one have none.
+    event: bool,
+    /// The context of the launch's stream records events.
+    recorded: bool,
+    /// Somebody has told cudarc not to track events, and has promised to order everything: that is unsafe there.
+    manual: bool,
+}
+
+impl Order {
+    fn is_kept(self) -> bool {
+        self.home || self.manual || (self.event && self.recorded)
+    }
 }
 
 macro_rules! readable {
@@ -161,7 +194,7 @@ macro_rules! readable {
                 info::<T>(self)
             }
             fn read<'a>(&'a self, stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
-                held(stream, |own| self.device_ptr(own))
+                held(stream, self.stream(), |own| self.device_ptr(own))
             }
         }
     )+};
@@ -173,7 +206,8 @@ macro_rules! writable {
         // SAFETY: as above, and borrowed by nobody else.
         unsafe impl<T: Element> Writable for $ty {
             fn write<'a>(&'a mut self, stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
-                held(stream, |own| self.device_ptr_mut(own))
+                let home = Arc::clone(self.stream());
+                held(stream, &home, |own| self.device_ptr_mut(own))
             }
         }
     )+};
@@ -183,6 +217,16 @@ writable!(CudaSlice<T>, CudaViewMut<'_, T>);
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn slices_that_cudarc_would_free_too_early_are_refused() {
+        let order = |home, event, recorded, manual| Order { home, event, recorded, manual }.is_kept();
+        assert!(order(true, false, false, false), "freed in the order of its own stream");
+        assert!(order(false, true, true, false), "freed after its event");
+        assert!(order(false, false, false, true), "somebody has promised to");
+        assert!(!order(false, false, true, false), "allocated while there was no other stream");
+        assert!(!order(false, true, false, false), "its event would not be recorded");
+    }
 
     #[test]
     fn host_types_are_of_the_size_of_their_element_types() {

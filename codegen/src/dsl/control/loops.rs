@@ -297,7 +297,11 @@ impl Exit {
         let Some((kind, opened)) = self.mark.conditional_since() else { return };
         let (place, thing) = match kind {
             RegionKind::Then | RegionKind::Else => ("under a device condition", "the condition"),
-            _ => ("inside a device loop", "the device loop"),
+            RegionKind::For | RegionKind::Condition | RegionKind::While | RegionKind::Dynamic => {
+                ("inside a device loop", "the device loop")
+            }
+            // These are not conditional.
+            RegionKind::Prologue | RegionKind::Role(_) | RegionKind::Split(_) => return,
         };
         let (left, help) = match self.is_block {
             true => ("a block", "let an `if` yield the value, or assign a variable of the device"),

@@ -226,7 +226,14 @@ fn host_effect(what: &str, help: &str, (kind, opened): (RegionKind, Loc)) -> ! {
         RegionKind::For | RegionKind::Dynamic | RegionKind::While | RegionKind::Condition => {
             ("a device loop", "loop", "the body is traced once, however often the device runs it")
         }
-        _ => ("a branch of a device `if`", "`if`", "both branches are traced, whichever the device takes"),
+        // The others are never in the way of the host.
+        RegionKind::Then
+        | RegionKind::Else
+        | RegionKind::Prologue
+        | RegionKind::Role(_)
+        | RegionKind::Split(_) => {
+            ("a branch of a device `if`", "`if`", "both branches are traced, whichever the device takes")
+        }
     };
     raise(
         TraceError::new(

@@ -52,19 +52,8 @@ impl Facts {
 
     fn step(&mut self, kernel: &Kernel, kind: &OpKind, vars: &mut [u32]) {
         match kind {
-            OpKind::Control(ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value }) => {
-                vars[var.index()] = vars[var.index()].min(self.zero_bits(*value));
-            }
-            OpKind::Control(ControlOp::For { var, start, step, .. }) => {
-                self.zeros[var.index()] = self.zero_bits(*start).min(self.zero_bits(*step));
-            }
-            OpKind::Control(ControlOp::If { results, .. }) => {
-                for &(out, then, otherwise) in results {
-                    self.zeros[out.index()] = self.zero_bits(then).min(self.zero_bits(otherwise));
-                }
-            }
-            OpKind::Control(ControlOp::VarGet { out, var }) => self.zeros[out.index()] = vars[var.index()],
-            _ => {
+            OpKind::Control(op) => self.control(op, vars),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
                 for out in kind.outs() {
                     let ty = kernel.ty(out);
                     let constant = fold(kind, ty, &|v| self.constants[v.index()]);
@@ -79,6 +68,27 @@ impl Facts {
         }
     }
 
+    fn control(&mut self, op: &ControlOp, vars: &mut [u32]) {
+        match op {
+            ControlOp::VarDecl { var, init: value } | ControlOp::VarSet { var, value } => {
+                vars[var.index()] = vars[var.index()].min(self.zero_bits(*value));
+            }
+            ControlOp::VarGet { out, var } => self.zeros[out.index()] = vars[var.index()],
+            ControlOp::For { var, start, step, .. } => {
+                self.zeros[var.index()] = self.zero_bits(*start).min(self.zero_bits(*step));
+            }
+            ControlOp::If { results, .. } => {
+                for &(out, then, otherwise) in results {
+                    self.zeros[out.index()] = self.zero_bits(then).min(self.zero_bits(otherwise));
+                }
+            }
+            ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::Split { .. } => {}
+        }
+    }
+
     fn zero_bits(&self, v: ValueId) -> u32 {
         self.zeros[v.index()]
     }
@@ -86,21 +96,31 @@ impl Facts {
     /// Zero low bits of an operation's integer result. Arithmetic wraps at a power of two, which keeps them.
     fn computed(&self, kernel: &Kernel, kind: &OpKind) -> u32 {
         let z = |v: &ValueId| self.zero_bits(*v);
-        match kind {
-            OpKind::Value(ValueOp::Binary { op, a, b, .. }) => self.binary(*op, *a, *b),
-            OpKind::Value(ValueOp::Unary { op: UnaryOp::Neg | UnaryOp::Abs, a, .. }) => z(a),
-            OpKind::Value(ValueOp::Select { a, b, .. }) => z(a).min(z(b)),
-            OpKind::Value(ValueOp::Cast { a, .. }) if kernel.ty(*a).dtype.is_int() => z(a),
-            OpKind::Value(
-                ValueOp::Splat { a, .. }
-                | ValueOp::Reduce { a, op: ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max, .. }
-                | ValueOp::Reduce { a, op: ReduceOp::And | ReduceOp::Or, .. }
-                | ValueOp::Bitcast { a, .. },
-            ) => z(a),
+        let OpKind::Value(op) = kind else { return 0 };
+        match op {
+            ValueOp::Binary { op, a, b, .. } => self.binary(*op, *a, *b),
+            ValueOp::Unary { op, a, .. } => match op {
+                UnaryOp::Neg | UnaryOp::Abs => z(a),
+                UnaryOp::Not | UnaryOp::Exp | UnaryOp::Sqrt | UnaryOp::PopCount | UnaryOp::TrailingZeros => 0,
+            },
+            ValueOp::Select { a, b, .. } => z(a).min(z(b)),
+            ValueOp::Cast { a, .. } if kernel.ty(*a).dtype.is_int() => z(a),
+            ValueOp::Splat { a, .. } | ValueOp::Reduce { a, .. } | ValueOp::Bitcast { a, .. } => z(a),
+            ValueOp::Scan { a, exclusive: false, .. } => z(a),
             // An exclusive scan starts from the operation's identity, which only for these two is zero.
-            OpKind::Value(ValueOp::Scan { a, op: ReduceOp::Sum | ReduceOp::Or, .. }) => z(a),
-            OpKind::Value(ValueOp::Scan { a, exclusive: false, .. }) => z(a),
-            _ => 0,
+            ValueOp::Scan { a, op, exclusive: true, .. } => match op {
+                ReduceOp::Sum | ReduceOp::Or => z(a),
+                ReduceOp::Min | ReduceOp::Max | ReduceOp::And => 0,
+            },
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Arange { .. } => 0,
         }
     }
 

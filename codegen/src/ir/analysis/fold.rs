@@ -8,20 +8,32 @@ pub(super) fn fold(kind: &OpKind, ty: Type, known: &dyn Fn(ValueId) -> Option<Co
     if ty.is_tile() {
         return None;
     }
-    match kind {
-        OpKind::Value(ValueOp::Const { value, .. }) => Some(*value),
-        OpKind::Value(ValueOp::Binary { op, a, b, .. }) => binary(*op, known(*a)?, known(*b)?),
-        OpKind::Value(ValueOp::Unary { op, a, .. }) => unary(*op, known(*a)?),
-        OpKind::Value(ValueOp::Compare { op, a, b, .. }) => compare(*op, known(*a)?, known(*b)?),
-        OpKind::Value(ValueOp::Select { cond, a, b, .. }) => match known(*cond)? {
-            Const::Bool(true) => known(*a),
-            _ => known(*b),
+    let OpKind::Value(op) = kind else { return None };
+    match op {
+        ValueOp::Const { value, .. } => Some(*value),
+        ValueOp::Binary { op, a, b, .. } => binary(*op, known(*a)?, known(*b)?),
+        ValueOp::Unary { op, a, .. } => unary(*op, known(*a)?),
+        ValueOp::Compare { op, a, b, .. } => compare(*op, known(*a)?, known(*b)?),
+        ValueOp::Select { cond, a, b, .. } => match known(*cond)? == Const::Bool(true) {
+            true => known(*a),
+            false => known(*b),
         },
-        OpKind::Value(ValueOp::Cast { a, .. }) => match known(*a)? {
+        ValueOp::Cast { a, .. } => match known(*a)? {
             Const::Bool(b) => wrap(ty.dtype, b.into()),
-            c => wrap(ty.dtype, c.as_int()?),
+            c @ (Const::I32(_) | Const::U32(_) | Const::U64(_) | Const::F32(_)) => {
+                wrap(ty.dtype, c.as_int()?)
+            }
         },
-        _ => None,
+        ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => None,
     }
 }
 
@@ -41,7 +53,15 @@ fn binary(op: BinaryOp, a: Const, b: Const) -> Option<Const> {
             BinaryOp::And => Some(Const::Bool(x & y)),
             BinaryOp::Or => Some(Const::Bool(x | y)),
             BinaryOp::Xor => Some(Const::Bool(x ^ y)),
-            _ => None,
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::Min
+            | BinaryOp::Max
+            | BinaryOp::Shl
+            | BinaryOp::Shr => None,
         };
     }
     let (x, y) = (a.as_int()?, b.as_int()?);
@@ -71,7 +91,7 @@ fn unary(op: UnaryOp, a: Const) -> Option<Const> {
     let x = a.as_int()?;
     let bits = match a {
         Const::U64(v) => v,
-        _ => u64::from(x as u32),
+        Const::Bool(_) | Const::I32(_) | Const::U32(_) | Const::F32(_) => u64::from(x as u32),
     };
     match op {
         UnaryOp::Neg => wrap(a.dtype(), -x),

@@ -99,12 +99,20 @@ impl<'k> Teller<'k> {
     fn step(&self, id: OpId, groups: u64) -> Option<Step> {
         let op = self.kernel.op(id);
         match &op.kind {
-            OpKind::Control(ControlOp::If { cond, then, otherwise, .. }) => {
+            OpKind::Control(control) => self.control(control, groups),
+            kind @ (OpKind::Memory(_) | OpKind::Comm(_)) => self.action(kind, op.loc).map(Step::Do),
+            OpKind::Value(_) => None,
+        }
+    }
+
+    fn control(&self, op: &ControlOp, groups: u64) -> Option<Step> {
+        match op {
+            ControlOp::If { cond, then, otherwise, .. } => {
                 let (then, otherwise) = (self.region(then, groups), self.region(otherwise, groups));
                 let cond = self.exprs.text(*cond);
                 (!then.is_empty() || !otherwise.is_empty()).then_some(Step::If { cond, then, otherwise })
             }
-            OpKind::Control(ControlOp::For { var, start, end, step, body }) => {
+            ControlOp::For { var, start, end, step, body } => {
                 let steps = self.region(body, groups);
                 let dealt = self.facts.int(*step) == Some(groups.into()) && self.is_group_index(*start);
                 let spread = (dealt && groups > 1).then_some(groups);
@@ -114,24 +122,20 @@ impl<'k> Teller<'k> {
                 let by = if dealt { "1".into() } else { by };
                 matters(&steps).then_some(Step::ForEach { counter, start, end, by, spread, steps })
             }
-            OpKind::Control(ControlOp::While { header, cond, body }) => {
+            ControlOp::While { header, cond, body } => {
                 let mut steps = self.region(header, groups);
                 steps.extend(self.region(body, groups));
                 let cond = self.exprs.text(*cond);
                 matters(&steps).then_some(Step::While { cond, steps })
             }
-            OpKind::Control(ControlOp::Split { warps, body }) => {
+            ControlOp::Split { warps, body } => {
                 let each = self.kernel.block_warps / warps;
                 let steps = self.region(body, groups * u64::from(each));
                 (!steps.is_empty()).then_some(Step::Split { warps: *warps, groups: each, steps })
             }
-            OpKind::Control(ControlOp::Break { depth }) => {
-                Some(Step::Leave { round_only: false, depth: *depth })
-            }
-            OpKind::Control(ControlOp::Continue { depth }) => {
-                Some(Step::Leave { round_only: true, depth: *depth })
-            }
-            kind => self.action(kind, op.loc).map(Step::Do),
+            ControlOp::Break { depth } => Some(Step::Leave { round_only: false, depth: *depth }),
+            ControlOp::Continue { depth } => Some(Step::Leave { round_only: true, depth: *depth }),
+            ControlOp::VarDecl { .. } | ControlOp::VarGet { .. } | ControlOp::VarSet { .. } => None,
         }
     }
 

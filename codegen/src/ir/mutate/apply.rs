@@ -46,11 +46,12 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 }
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
-    match &mut kernel.ops[op.index()].kind {
-        OpKind::Comm(CommOp::Signal(Signal { order, .. })) => *order = SignalOrder::Relaxed,
-        other => return Err(MutateError::NoParcel { op: other.name() }),
+    let kind = &mut kernel.ops[op.index()].kind;
+    if let OpKind::Comm(CommOp::Signal(signal)) = kind {
+        signal.order = SignalOrder::Relaxed;
+        return Ok(());
     }
-    Ok(())
+    Err(MutateError::NoParcel { op: kind.name() })
 }
 
 fn offset(kernel: &mut Kernel, op: OpId, slot: Slot, by: i64) -> Result<(), MutateError> {
@@ -83,14 +84,8 @@ fn at(kernel: &mut Kernel, op: OpId, operand: usize, change: Change) -> Result<(
 }
 
 fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
-    match &kernel.op(op).kind {
-        OpKind::Comm(
-            CommOp::Put(Put { parcel, .. })
-            | CommOp::BulkCopy(BulkCopy { parcel, .. })
-            | CommOp::Signal(Signal { parcel, .. }),
-        ) => Ok(*parcel),
-        other => Err(MutateError::NoParcel { op: other.name() }),
-    }
+    let kind = &kernel.op(op).kind;
+    kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
 /// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
@@ -103,12 +98,7 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| match kernel.op(o).kind {
-        OpKind::Comm(CommOp::Put(Put { parcel: p, .. }) | CommOp::BulkCopy(BulkCopy { parcel: p, .. })) => {
-            p == parcel
-        }
-        _ => false,
-    };
+    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
     let first_put = tree
         .in_order()
         .iter()
@@ -172,12 +162,8 @@ fn replace_value(
     let mut found = vec![];
     for &id in tree.in_order() {
         let kind = &kernel.op(id).kind;
-        let counter = match kind {
-            OpKind::Control(ControlOp::For { var, .. }) => Some(*var),
-            _ => None,
-        };
         let named = |v: &ValueId| kernel.values[v.index()].name.as_deref() == Some(name);
-        found.extend(kind.outs().into_iter().chain(counter).filter(named));
+        found.extend(kind.outs().into_iter().chain(kind.counter()).filter(named));
     }
     if found.is_empty() {
         return Err(MutateError::NoSuchValue { name: name.into() });

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::super::analysis::{DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Tree};
 use super::super::*;
 use super::site::subject;
 use super::{Access, Change, Mutation, Operand, Site, Slot};
@@ -72,15 +72,14 @@ impl Every<'_> {
                 self.add(id, change, mutation);
             }
         }
-        match kind {
-            OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) => {
-                let word = self.kernel.params[word.index()].name.clone();
-                self.add(id, "the word is kept".into(), Mutation::KeepEpoch(word));
-            }
-            OpKind::Value(ValueOp::Binary { out, op: BinaryOp::And, a, b }) if self.is_parity(*a, *b) => {
-                self.parity(*out);
-            }
-            _ => {}
+        if let OpKind::Value(ValueOp::Epoch { word, advance: true, .. }) = kind {
+            let word = self.kernel.params[word.index()].name.clone();
+            self.add(id, "the word is kept".into(), Mutation::KeepEpoch(word));
+        }
+        if let OpKind::Value(ValueOp::Binary { out, op: BinaryOp::And, a, b }) = kind
+            && self.is_parity(*a, *b)
+        {
+            self.parity(*out);
         }
     }
 
@@ -105,16 +104,20 @@ impl Every<'_> {
     }
 
     fn target(&self, id: OpId) -> Option<Target> {
-        match &self.kernel.op(id).kind {
-            OpKind::Comm(
-                CommOp::Put(Put { parcel, .. })
-                | CommOp::BulkCopy(BulkCopy { parcel, .. })
-                | CommOp::Signal(Signal { parcel, .. }),
-            ) => Some(self.kernel.parcels[parcel.index()].target),
-            OpKind::Comm(
-                CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }),
-            ) => Some(*target),
-            _ => None,
+        let kind = &self.kernel.op(id).kind;
+        let of_parcel = kind.member().map(|(parcel, _)| self.kernel.parcels[parcel.index()].target);
+        let OpKind::Comm(op) = kind else { return None };
+        match op {
+            CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
+                Some(*target)
+            }
+            CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::WaitAll(_)
+            | CommOp::TakePackets(_)
+            | CommOp::ReadLl(_) => of_parcel,
         }
     }
 
@@ -139,7 +142,8 @@ impl Every<'_> {
                 vec![(0, "index", packet(packets))]
             }
             OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
-                let of_tile = |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
+                let of_tile =
+                    |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
                 (0..tiles.len()).flat_map(of_tile).collect()
             }
             OpKind::Comm(CommOp::SendLl(_)) => vec![index, (1, "value", 1), (2, "epoch", 1)],
@@ -155,8 +159,8 @@ impl Every<'_> {
 
     fn defining(&self, v: ValueId) -> Option<&OpKind> {
         match self.uses.def(v) {
-            super::super::analysis::Def::Op(op) => Some(&self.kernel.op(op).kind),
-            _ => None,
+            Def::Op(op) => Some(&self.kernel.op(op).kind),
+            Def::Nothing | Def::Counter(_) => None,
         }
     }
 

@@ -21,20 +21,35 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     let Op { kind, loc } = &mut kernel.ops[op.index()];
     if let Some(v) = field(kind, slot) {
         *v = new;
-    } else if let OpKind::Comm(
-        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }),
-    ) = kind
-    {
-        *target = retarget(*target, new);
-    } else if let OpKind::Comm(
+        return;
+    }
+    match aim(kind) {
+        Some(Aim::Own(target)) => *target = retarget(*target, new),
+        Some(Aim::Parcel(parcel)) => {
+            let target = retarget(kernel.parcels[parcel.index()].target, new);
+            *parcel = ParcelId(kernel.parcels.len() as u32);
+            kernel.parcels.push(Parcel { target, loc: *loc });
+        }
+        None => {}
+    }
+}
+
+/// Where an operation has its target.
+enum Aim<'a> {
+    Own(&'a mut Target),
+    Parcel(&'a mut ParcelId),
+}
+
+fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
+    let OpKind::Comm(op) = kind else { return None };
+    match op {
+        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => {
+            Some(Aim::Own(target))
+        }
         CommOp::Put(Put { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
-        | CommOp::Signal(Signal { parcel, .. }),
-    ) = kind
-    {
-        let target = retarget(kernel.parcels[parcel.index()].target, new);
-        *parcel = ParcelId(kernel.parcels.len() as u32);
-        kernel.parcels.push(Parcel { target, loc: *loc });
+        | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
+        CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::TakePackets(_) | CommOp::ReadLl(_) => None,
     }
 }
 
@@ -47,69 +62,67 @@ fn retarget(old: Target, new: ValueId) -> Target {
 
 /// The slot's field, if the operation has it. Targets are no field of operations but of parcels.
 fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
-    match (slot, kind) {
-        (
-            Slot::Index,
-            OpKind::Comm(CommOp::SendLl(SendLl { index, .. }) | CommOp::ReadLl(ReadLl { index, .. })),
-        ) => Some(index),
-        (
-            Slot::Value,
-            OpKind::Comm(CommOp::SendLl(SendLl { epoch, .. }) | CommOp::ReadLl(ReadLl { epoch, .. })),
-        ) => Some(epoch),
-        (Slot::From, OpKind::Comm(CommOp::ReadLl(ReadLl { from, .. }))) => Some(from),
-        (Slot::Mask, OpKind::Comm(CommOp::ReadLl(ReadLl { mask, .. }))) => Some(mask),
-        (Slot::Count, OpKind::Comm(CommOp::WaitAll(WaitAll { count, .. }))) => Some(count),
-        (Slot::From, OpKind::Comm(CommOp::Wait(Wait { from, .. }))) => Some(from),
-        (Slot::From, OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. }))) => {
-            tiles.first_mut().map(|t| &mut t.from)
+    let slots = match kind {
+        OpKind::Memory(op) => memory_slots(op),
+        OpKind::Comm(op) => comm_slots(op),
+        OpKind::Value(_) | OpKind::Control(_) => return None,
+    };
+    match slot {
+        Slot::Index => slots.index,
+        Slot::Value => slots.value,
+        Slot::Count => slots.count,
+        Slot::From => slots.from,
+        Slot::Mask => slots.mask,
+        Slot::Target => None,
+    }
+}
+
+/// The fields that an operation has for slots.
+#[derive(Default)]
+struct Slots<'a> {
+    index: Option<&'a mut ValueId>,
+    value: Option<&'a mut ValueId>,
+    count: Option<&'a mut ValueId>,
+    from: Option<&'a mut ValueId>,
+    mask: Option<&'a mut ValueId>,
+}
+
+fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
+    let none = Slots::default();
+    match op {
+        MemoryOp::Load { index, .. }
+        | MemoryOp::LoadMasked { index, .. }
+        | MemoryOp::Gather { index, .. } => Slots { index: Some(index), ..none },
+        MemoryOp::Store { index, value, .. }
+        | MemoryOp::Scatter { index, value, .. }
+        | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
+        MemoryOp::Tally { index, mask, .. } => Slots { index: Some(index), mask: Some(mask), ..none },
+    }
+}
+
+fn comm_slots(op: &mut CommOp) -> Slots<'_> {
+    let none = Slots::default();
+    match op {
+        CommOp::Put(Put { index, value, .. })
+        | CommOp::Signal(Signal { index, value, .. })
+        | CommOp::SendPackets(SendPackets { index, value, .. })
+        | CommOp::SendLl(SendLl { index, epoch: value, .. }) => {
+            Slots { index: Some(index), value: Some(value), ..none }
         }
-        (Slot::Index, OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, .. }))) => {
-            tiles.first_mut().map(|t| &mut t.index)
+        CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },
+        CommOp::Wait(Wait { index, from, value, .. }) => {
+            Slots { index: Some(index), value: Some(value), from: Some(from), ..none }
         }
-        (
-            Slot::Mask,
-            OpKind::Comm(
-                CommOp::TakePackets(TakePackets { mask, .. })
-                | CommOp::WaitAll(WaitAll { only: Some(mask), .. }),
-            )
-            | OpKind::Memory(MemoryOp::Tally { mask, .. }),
-        ) => Some(mask),
-        (
-            Slot::Index,
-            OpKind::Memory(
-                MemoryOp::Load { index, .. }
-                | MemoryOp::LoadMasked { index, .. }
-                | MemoryOp::Gather { index, .. }
-                | MemoryOp::Store { index, .. }
-                | MemoryOp::Scatter { index, .. }
-                | MemoryOp::Atomic { index, .. }
-                | MemoryOp::Tally { index, .. },
-            )
-            | OpKind::Comm(
-                CommOp::Put(Put { index, .. })
-                | CommOp::BulkCopy(BulkCopy { index, .. })
-                | CommOp::Signal(Signal { index, .. })
-                | CommOp::Wait(Wait { index, .. })
-                | CommOp::WaitAll(WaitAll { index, .. })
-                | CommOp::SendPackets(SendPackets { index, .. }),
-            ),
-        ) => Some(index),
-        (
-            Slot::Value,
-            OpKind::Memory(
-                MemoryOp::Store { value, .. }
-                | MemoryOp::Scatter { value, .. }
-                | MemoryOp::Atomic { value, .. },
-            )
-            | OpKind::Comm(
-                CommOp::Put(Put { value, .. })
-                | CommOp::Signal(Signal { value, .. })
-                | CommOp::Wait(Wait { value, .. })
-                | CommOp::WaitAll(WaitAll { value, .. })
-                | CommOp::SendPackets(SendPackets { value, .. }),
-            ),
-        ) => Some(value),
-        _ => None,
+        CommOp::WaitAll(WaitAll { index, count, value, only, .. }) => {
+            Slots { index: Some(index), value: Some(value), count: Some(count), mask: only.as_mut(), ..none }
+        }
+        CommOp::TakePackets(TakePackets { mask, tiles, .. }) => {
+            let (index, from) = tiles.first_mut().map(|t| (&mut t.index, &mut t.from)).unzip();
+            Slots { index, from, mask: Some(mask), ..none }
+        }
+        CommOp::ReadLl(ReadLl { index, from, mask, epoch, .. }) => {
+            Slots { index: Some(index), value: Some(epoch), from: Some(from), mask: Some(mask), ..none }
+        }
     }
 }
 
@@ -157,17 +170,17 @@ pub(super) fn named(kernel: &mut Kernel, op: OpId, name: &str) -> Result<ValueId
     for &id in tree.in_order() {
         let kind = &kernel.op(id).kind;
         let before = tree.position(id).is_some_and(|p| p.role.is_none()) || tree.dominates(id, op);
-        match kind {
-            OpKind::Control(ControlOp::For { var, .. }) if is(var) && tree.enclosing(op).any(|o| o == id) => {
-                value = Some(*var)
-            }
-            OpKind::Control(ControlOp::VarDecl { var, .. })
-                if before && kernel.vars[var.index()].name.as_deref() == Some(name) =>
-            {
-                variable = Some(*var);
-            }
-            _ if before => value = kind.outs().into_iter().rfind(is).or(value),
-            _ => {}
+        if let Some(counter) = kind.counter().filter(is)
+            && tree.enclosing(op).any(|o| o == id)
+        {
+            value = Some(counter);
+        } else if let Some(var) = kind.declares()
+            && before
+            && kernel.vars[var.index()].name.as_deref() == Some(name)
+        {
+            variable = Some(var);
+        } else if before {
+            value = kind.outs().into_iter().rfind(is).or(value);
         }
     }
     match (value, variable) {

@@ -6,27 +6,6 @@ use super::super::analysis::Tree;
 use super::super::*;
 use super::MutateError;
 
-/// A kind of access.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Access {
-    /// Any read of a buffer or shared array.
-    Load,
-    /// Any write of a local buffer or shared array.
-    Store,
-    /// An atomic update.
-    Atomic,
-    /// A put, also one that copies.
-    Put,
-    /// A signal.
-    Signal,
-    /// A wait for one flag or for several, or for LL elements.
-    Wait,
-    /// A sending of packets or of LL elements.
-    Send,
-    /// A taking of packets.
-    Take,
-}
-
 /// Operations of a role that access a buffer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Site {
@@ -109,55 +88,11 @@ impl fmt::Display for Site {
     }
 }
 
-impl fmt::Display for Access {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Access::Load => "loads",
-            Access::Store => "stores",
-            Access::Atomic => "atomics",
-            Access::Put => "puts",
-            Access::Signal => "signals",
-            Access::Wait => "waits",
-            Access::Send => "sends",
-            Access::Take => "takes",
-        })
-    }
-}
-
-/// How an operation accesses which buffer.
+/// How an operation accesses which buffer: a copy is addressed by what it puts.
 pub(super) fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
-    let param = |p: &ParamId| kernel.params[p.index()].name.as_str();
-    let place = |p: &Place| match p {
-        Place::Param(p) => param(p),
-        Place::Shared(s) => kernel.shared[s.index()].name.as_str(),
-    };
-    match kind {
-        OpKind::Memory(
-            MemoryOp::Load { place: at, .. }
-            | MemoryOp::LoadMasked { place: at, .. }
-            | MemoryOp::Gather { place: at, .. },
-        ) => Some((Access::Load, place(at))),
-        OpKind::Memory(MemoryOp::Store { place: at, .. } | MemoryOp::Scatter { place: at, .. }) => {
-            Some((Access::Store, place(at)))
-        }
-        OpKind::Memory(MemoryOp::Atomic { place: at, .. } | MemoryOp::Tally { place: at, .. }) => {
-            Some((Access::Atomic, place(at)))
-        }
-        OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
-            Some((Access::Put, param(buffer)))
-        }
-        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => Some((Access::Signal, param(flag))),
-        OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
-            Some((Access::Wait, param(flag)))
-        }
-        OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
-            Some((Access::Send, param(packets)))
-        }
-        OpKind::Comm(CommOp::TakePackets(TakePackets { packets, .. })) => {
-            Some((Access::Take, param(packets)))
-        }
-        OpKind::Comm(CommOp::SendLl(SendLl { ll, .. })) => Some((Access::Send, param(ll))),
-        OpKind::Comm(CommOp::ReadLl(ReadLl { ll, .. })) => Some((Access::Wait, param(ll))),
-        OpKind::Value(_) | OpKind::Control(_) => None,
-    }
+    let Accessed { access, place, .. } = kind.accesses().pop()?;
+    Some(match place {
+        Place::Param(p) => (access, &kernel.params[p.index()].name),
+        Place::Shared(s) => (access, &kernel.shared[s.index()].name),
+    })
 }

@@ -135,7 +135,18 @@ impl Check<'_, '_, '_> {
             BinaryOp::Shl | BinaryOp::Shr if by < 0 || by >= i128::from(dtype.bytes()) * 8 => {
                 Problem::ShiftTooFar { dtype, by }
             }
-            _ => return,
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Rem
+            | BinaryOp::Min
+            | BinaryOp::Max
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr => return,
         };
         self.report.add(self.loc, problem);
     }

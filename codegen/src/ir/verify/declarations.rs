@@ -126,11 +126,8 @@ fn tiles(report: &mut Report<'_>) {
     let k = report.kernel;
     let mut place = vec![k.loc; k.values.len()];
     report.each_op(&mut |_, op| {
-        for v in op.kind.outs() {
+        for v in op.kind.outs().into_iter().chain(op.kind.counter()) {
             place[v.index()] = op.loc;
-        }
-        if let OpKind::Control(ControlOp::For { var, .. }) = op.kind {
-            place[var.index()] = op.loc;
         }
     });
     let limit = MAX_TILE;

@@ -14,21 +14,20 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     let mut parcels: BTreeMap<ParcelId, Uses> = BTreeMap::new();
     let mut leaves = vec![];
     for &id in tree.in_order() {
-        match report.kernel.op(id).kind {
-            OpKind::Comm(CommOp::Put(Put { parcel, .. }) | CommOp::BulkCopy(BulkCopy { parcel, .. })) => {
-                parcels.entry(parcel).or_default().puts.push(id)
-            }
-            OpKind::Comm(CommOp::Signal(Signal { parcel, flag, order, .. })) => {
+        let op = report.kernel.op(id);
+        match op.kind.member() {
+            Some((parcel, Member::Put(_))) => parcels.entry(parcel).or_default().puts.push(id),
+            Some((parcel, Member::Signal(signal))) => {
                 parcels.entry(parcel).or_default().signals.push(id);
-                if order == SignalOrder::Relaxed {
-                    let flag = report.param(flag).name.clone();
-                    report.add(report.kernel.op(id).loc, Problem::RelaxedSignal { flag });
+                if signal.order == SignalOrder::Relaxed {
+                    let flag = report.param(signal.flag).name.clone();
+                    report.add(op.loc, Problem::RelaxedSignal { flag });
                 }
             }
-            OpKind::Control(ControlOp::Break { depth } | ControlOp::Continue { depth }) => {
-                leaves.push((id, tree.target_loop(report.kernel, id, depth)));
-            }
-            _ => {}
+            None => {}
+        }
+        if let Some(depth) = leaves_loop(&op.kind) {
+            leaves.push((id, tree.target_loop(report.kernel, id, depth)));
         }
     }
     for uses in parcels.values() {
@@ -46,10 +45,8 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
     for &again in &uses.signals[1..] {
         report.add(loc(again), Problem::SignalledTwice { first: loc(signal) });
     }
-    let flag = match kernel.op(signal).kind {
-        OpKind::Comm(CommOp::Signal(Signal { flag, .. })) => report.param(flag).name.clone(),
-        _ => return,
-    };
+    let Some(Signal { flag, .. }) = kernel.op(signal).kind.signal() else { return };
+    let flag = report.param(*flag).name.clone();
     if uses.puts.is_empty() {
         return report.add(loc(signal), Problem::EmptyParcel { flag });
     }
@@ -67,11 +64,22 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
 }
 
 fn put_buffer(report: &Report<'_>, put: OpId) -> String {
-    match report.kernel.op(put).kind {
-        OpKind::Comm(CommOp::Put(Put { buffer, .. }) | CommOp::BulkCopy(BulkCopy { buffer, .. })) => {
-            report.param(buffer).name.clone()
-        }
-        _ => String::new(),
+    let puts = report.kernel.op(put).kind.puts();
+    puts.map(|(_, buffer)| report.param(buffer).name.clone()).unwrap_or_default()
+}
+
+/// The depth of the loop that an operation leaves, or whose next round it begins.
+fn leaves_loop(kind: &OpKind) -> Option<u32> {
+    let OpKind::Control(op) = kind else { return None };
+    match op {
+        ControlOp::Break { depth } | ControlOp::Continue { depth } => Some(*depth),
+        ControlOp::If { .. }
+        | ControlOp::For { .. }
+        | ControlOp::While { .. }
+        | ControlOp::VarDecl { .. }
+        | ControlOp::VarGet { .. }
+        | ControlOp::VarSet { .. }
+        | ControlOp::Split { .. } => None,
     }
 }
 
@@ -93,9 +101,7 @@ fn skips(
 ) {
     let order = |id: OpId| tree.position(id).map(|p| p.order);
     let around: Vec<OpId> = tree.enclosing(signal).collect();
-    let is_loop = |o: OpId| {
-        matches!(report.kernel.op(o).kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. }))
-    };
+    let is_loop = |o: OpId| report.kernel.op(o).kind.is_loop();
     let rounds: Vec<OpId> =
         tree.enclosing(put).take_while(|o| !around.contains(o)).filter(|&o| is_loop(o)).collect();
     let found = leaves.iter().find(|(leave, target)| {

@@ -9,10 +9,7 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
     let mut waits: HashMap<ReceiptId, OpId> = HashMap::new();
     for &id in tree.in_order() {
         let op = report.kernel.op(id);
-        if let OpKind::Comm(
-            CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }),
-        ) = op.kind
-        {
+        if let Some((receipt, flag)) = waited(&op.kind) {
             let named = report.kernel.receipts[receipt.index()].flag;
             if named != flag {
                 let (waited, named) = (report.param(flag).name.clone(), report.param(named).name.clone());
@@ -27,14 +24,40 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
         }
     }
     for &id in tree.in_order() {
-        if let OpKind::Memory(
-            MemoryOp::Load { place, receipt, .. }
-            | MemoryOp::LoadMasked { place, receipt, .. }
-            | MemoryOp::Gather { place, receipt, .. },
-        ) = report.kernel.op(id).kind
-        {
+        if let Some((place, receipt)) = loaded(&report.kernel.op(id).kind) {
             read(report, tree, id, place, receipt, &waits, &covered);
         }
+    }
+}
+
+/// The receipt that a wait yields, and its flags.
+fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
+    let OpKind::Comm(op) = kind else { return None };
+    match op {
+        CommOp::Wait(Wait { receipt, flag, .. }) | CommOp::WaitAll(WaitAll { receipt, flag, .. }) => {
+            Some((*receipt, *flag))
+        }
+        CommOp::Put(_)
+        | CommOp::BulkCopy(_)
+        | CommOp::Signal(_)
+        | CommOp::SendPackets(_)
+        | CommOp::TakePackets(_)
+        | CommOp::SendLl(_)
+        | CommOp::ReadLl(_) => None,
+    }
+}
+
+/// What a read reads, and the receipt that it has.
+fn loaded(kind: &OpKind) -> Option<(Place, Option<ReceiptId>)> {
+    let OpKind::Memory(op) = kind else { return None };
+    match *op {
+        MemoryOp::Load { place, receipt, .. }
+        | MemoryOp::LoadMasked { place, receipt, .. }
+        | MemoryOp::Gather { place, receipt, .. } => Some((place, receipt)),
+        MemoryOp::Store { .. }
+        | MemoryOp::Scatter { .. }
+        | MemoryOp::Atomic { .. }
+        | MemoryOp::Tally { .. } => None,
     }
 }
 
@@ -43,17 +66,14 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
 fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
     let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let OpKind::Comm(
-            CommOp::Put(Put { parcel, buffer, .. }) | CommOp::BulkCopy(BulkCopy { parcel, buffer, .. }),
-        ) = kernel.op(id).kind
-        {
+        if let Some((parcel, buffer)) = kernel.op(id).kind.puts() {
             puts.entry(parcel).or_default().push(buffer);
         }
     }
     let mut covered: HashMap<ParamId, HashSet<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
-        if let OpKind::Comm(CommOp::Signal(Signal { parcel, flag, .. })) = kernel.op(id).kind {
-            covered.entry(flag).or_default().extend(puts.get(&parcel).into_iter().flatten());
+        if let Some(Signal { parcel, flag, .. }) = kernel.op(id).kind.signal() {
+            covered.entry(*flag).or_default().extend(puts.get(parcel).into_iter().flatten());
         }
     }
     covered

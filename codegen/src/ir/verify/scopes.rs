@@ -66,11 +66,8 @@ impl<'k> Walk<'_, 'k> {
     fn find_definitions(&mut self) {
         let mut all: Vec<(Bound, Loc)> = vec![];
         self.report.each_op(&mut |_, op| {
-            match op.kind {
-                OpKind::Control(ControlOp::For { var, .. }) => all.push((Bound::Value(var), op.loc)),
-                OpKind::Control(ControlOp::VarDecl { var, .. }) => all.push((Bound::Var(var), op.loc)),
-                _ => all.extend(op.kind.outs().into_iter().map(|v| (Bound::Value(v), op.loc))),
-            };
+            let values = op.kind.outs().into_iter().chain(op.kind.counter()).map(Bound::Value);
+            all.extend(values.chain(op.kind.declares().map(Bound::Var)).map(|bound| (bound, op.loc)));
         });
         for (what, loc) in all {
             match self.binding(what).first {
@@ -154,22 +151,10 @@ impl<'k> Walk<'_, 'k> {
             self.report.add(loc, Problem::NotInPrologue { op: op.kind.name() });
         }
         match &op.kind {
-            OpKind::Control(ControlOp::If { cond, then, otherwise, results }) => {
-                self.read(*cond, loc);
-                self.region(then, |w| results.iter().for_each(|r| w.read(r.1, loc)));
-                self.region(otherwise, |w| results.iter().for_each(|r| w.read(r.2, loc)));
-            }
-            OpKind::Control(ControlOp::While { header, cond, body }) => {
-                self.loops.push(0);
-                self.region(header, |w| w.read(*cond, loc));
-                self.loops.pop();
-                self.loop_body(body, None);
-            }
-            _ => {
-                for v in op.kind.operands().into_iter().chain(target(self.kernel(), &op.kind)) {
-                    self.read(v, loc);
-                }
-                self.other(&op.kind, loc);
+            OpKind::Control(control) => self.control(control, &op.kind, loc),
+            kind @ (OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_)) => {
+                self.reads(kind, loc);
+                self.straight(kind, loc);
             }
         }
         for v in op.kind.outs() {
@@ -177,61 +162,60 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn other(&mut self, kind: &'k OpKind, loc: Loc) {
-        match kind {
-            OpKind::Control(ControlOp::For { var, body, .. }) => self.loop_body(body, Some(*var)),
-            OpKind::Control(ControlOp::Split { warps, body }) => self.enter_split(*warps, body, loc),
-            OpKind::Control(ControlOp::Break { depth } | ControlOp::Continue { depth }) => {
+    /// Reads what an operation reads before anything that it holds.
+    fn reads(&mut self, kind: &OpKind, loc: Loc) {
+        for v in kind.operands().into_iter().chain(target(self.kernel(), kind)) {
+            self.read(v, loc);
+        }
+    }
+
+    fn control(&mut self, op: &'k ControlOp, kind: &OpKind, loc: Loc) {
+        match op {
+            // What arms yield, and what a loop tests, is read at the end of the region that defines it.
+            ControlOp::If { cond, then, otherwise, results } => {
+                self.read(*cond, loc);
+                self.region(then, |w| results.iter().for_each(|r| w.read(r.1, loc)));
+                self.region(otherwise, |w| results.iter().for_each(|r| w.read(r.2, loc)));
+            }
+            ControlOp::While { header, cond, body } => {
+                self.loops.push(0);
+                self.region(header, |w| w.read(*cond, loc));
+                self.loops.pop();
+                self.loop_body(body, None);
+            }
+            ControlOp::For { var, body, .. } => {
+                self.reads(kind, loc);
+                self.loop_body(body, Some(*var));
+            }
+            ControlOp::Split { warps, body } => self.enter_split(*warps, body, loc),
+            ControlOp::Break { depth } | ControlOp::Continue { depth } => {
                 let loops = self.loops.last().copied().unwrap_or(0);
                 if *depth as usize >= loops {
                     self.report.add(loc, Problem::BadBreak { op: kind.name(), depth: *depth, loops });
                 }
             }
-            OpKind::Control(ControlOp::VarDecl { var, .. }) => self.define(Bound::Var(*var)),
-            OpKind::Control(ControlOp::VarGet { var, .. }) => self.var(*var, false, loc),
-            OpKind::Control(ControlOp::VarSet { var, .. }) => self.var(*var, true, loc),
-            OpKind::Value(ValueOp::Epoch { word, .. }) => self.epoch(*word, loc),
-            OpKind::Memory(
-                MemoryOp::Load { place, .. }
-                | MemoryOp::LoadMasked { place, .. }
-                | MemoryOp::Gather { place, .. }
-                | MemoryOp::Store { place, .. }
-                | MemoryOp::Scatter { place, .. }
-                | MemoryOp::Atomic { place, .. }
-                | MemoryOp::Tally { place, .. },
-            ) => self.shared_scope(*place, loc),
-            OpKind::Comm(CommOp::BulkCopy(BulkCopy { room, .. })) => {
-                self.shared_scope(Place::Shared(*room), loc)
+            ControlOp::VarDecl { var, .. } => {
+                self.reads(kind, loc);
+                self.define(Bound::Var(*var));
             }
-            OpKind::Value(
-                ValueOp::Const { .. }
-                | ValueOp::Rank { .. }
-                | ValueOp::ScalarParam { .. }
-                | ValueOp::GroupIndex { .. }
-                | ValueOp::Binary { .. }
-                | ValueOp::Unary { .. }
-                | ValueOp::Compare { .. }
-                | ValueOp::Select { .. }
-                | ValueOp::Cast { .. }
-                | ValueOp::Fma { .. }
-                | ValueOp::Bitcast { .. }
-                | ValueOp::Splat { .. }
-                | ValueOp::Arange { .. }
-                | ValueOp::Reduce { .. }
-                | ValueOp::Scan { .. },
-            )
-            | OpKind::Comm(
-                CommOp::Put(_)
-                | CommOp::Signal(_)
-                | CommOp::Wait(_)
-                | CommOp::WaitAll(_)
-                | CommOp::SendPackets(_)
-                | CommOp::TakePackets(_)
-                | CommOp::SendLl(_)
-                | CommOp::ReadLl(_),
-            )
-            | OpKind::Control(ControlOp::If { .. } | ControlOp::While { .. }) => {}
+            ControlOp::VarGet { var, .. } => self.var(*var, false, loc),
+            ControlOp::VarSet { var, .. } => {
+                self.reads(kind, loc);
+                self.var(*var, true, loc);
+            }
         }
+    }
+
+    /// An operation that holds no other.
+    fn straight(&mut self, kind: &OpKind, loc: Loc) {
+        if let OpKind::Value(ValueOp::Epoch { word, .. }) = kind {
+            self.epoch(*word, loc);
+        }
+        kind.parts(&mut |part| {
+            if let Part::Shared(shared) = part {
+                self.shared_scope(shared, loc);
+            }
+        });
     }
 
     fn loop_body(&mut self, body: &'k Region, counter: Option<ValueId>) {
@@ -266,8 +250,7 @@ impl<'k> Walk<'_, 'k> {
         }
     }
 
-    fn shared_scope(&mut self, place: Place, loc: Loc) {
-        let Place::Shared(id) = place else { return };
+    fn shared_scope(&mut self, id: SharedId, loc: Loc) {
         let array = &self.kernel().shared[id.index()];
         let groups = self.split.map_or(1, |warps| self.kernel().block_warps / warps);
         if array.copies != 1 && array.copies != groups {

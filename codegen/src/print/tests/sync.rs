@@ -1,8 +1,8 @@
 //! Where barriers go: every hazard between lanes gets one, and nothing else does.
 
 use crate::dsl::prelude::*;
-use crate::ir::{CommOp, ControlOp, Kernel, MemoryOp, OpKind, Place};
-use crate::print::{inline::Forms, layout::Layouts, memory::place_of, program::Program, sync::Barriers};
+use crate::ir::{Access, ControlOp, Kernel, MemoryOp, OpKind, Place};
+use crate::print::{inline::Forms, layout::Layouts, program::Program, sync::Barriers};
 
 use super::kernel;
 
@@ -17,18 +17,15 @@ fn barriers(k: &Kernel) -> Vec<String> {
     };
     let found = p.ops().iter().filter(|&&id| b.before(id)).map(|&id| {
         let kind = &k.op(id).kind;
-        let writes = matches!(
-            kind,
-            OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. } | MemoryOp::Atomic { .. })
-                | OpKind::Comm(CommOp::Put(_))
-        );
-        match place_of(kind) {
-            Some(place) => format!("{} {}", if writes { "write" } else { "read" }, name(place)),
-            None if matches!(kind, OpKind::Control(ControlOp::Split { .. })) => "split".into(),
-            None if matches!(kind, OpKind::Control(ControlOp::For { .. } | ControlOp::While { .. })) => {
-                "loop".into()
+        match kind.accesses().as_slice() {
+            [a] => {
+                let writes =
+                    a.access != Access::Load && !matches!(kind, OpKind::Memory(MemoryOp::Tally { .. }));
+                format!("{} {}", if writes { "write" } else { "read" }, name(a.place))
             }
-            None => panic!("a barrier before {kind:?}"),
+            [] if matches!(kind, OpKind::Control(ControlOp::Split { .. })) => "split".into(),
+            [] if kind.is_loop() => "loop".into(),
+            _ => panic!("a barrier before {kind:?}"),
         }
     });
     found.collect()

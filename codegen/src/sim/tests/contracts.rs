@@ -304,13 +304,17 @@ fn causes_come_first_and_what_follows_is_folded() {
     assert!(kinds[..findings.causes].contains(&WrongSender), "{findings}");
     assert!(kinds[..findings.causes].contains(&UnwaitedSignal), "{findings}");
     let follows: Vec<FindingKind> = findings.consequences().iter().map(|f| f.kind).collect();
-    assert!(!follows.is_empty() && follows.iter().all(|k| [DataRace, UninitializedRead].contains(k)), "{findings}");
+    assert!(
+        !follows.is_empty() && follows.iter().all(|k| [DataRace, UninitializedRead].contains(k)),
+        "{findings}"
+    );
     let text = findings.to_string();
     let (causes, folded) = text.split_once("what may follow from that:\n").unwrap();
     assert!(causes.contains("wrong-sender: ") && !causes.contains("inbox["), "{text}");
     assert!(folded.lines().filter(|l| l.starts_with("  - ")).count() == follows.len(), "{text}");
     let json = serde_json::to_value(&*findings).unwrap();
-    let list = |key: &str| json[key].as_array().unwrap().iter().map(|f| f["kind"].clone()).collect::<Vec<_>>();
+    let list =
+        |key: &str| json[key].as_array().unwrap().iter().map(|f| f["kind"].clone()).collect::<Vec<_>>();
     assert!(list("list").contains(&"wrong-sender".into()), "{json}");
     assert_eq!(list("consequences").len(), follows.len());
 }

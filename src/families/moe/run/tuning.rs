@@ -3,9 +3,9 @@
 use peerwarp_codegen::family::{Choice, Family};
 use serde::{Deserialize, Serialize};
 
-use super::{Semantics, fused};
+use super::Semantics;
 use crate::families::moe::kernels::{
-    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol, RoundTrip,
+    Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, Hook, Layout, Phase, Protocol,
 };
 use crate::families::moe::{MoeError, MoeShape};
 
@@ -18,9 +18,6 @@ pub struct MoeTuning {
     pub combine: Combine,
     /// Whether sending and receiving are launches of their own.
     pub split: bool,
-    /// A round trip in one launch, beside them, of the same shape.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub round_trip: Option<RoundTrip>,
 }
 
 impl MoeTuning {
@@ -41,14 +38,7 @@ impl MoeTuning {
             dispatch: Dispatch::with_defaults(&dispatch)?,
             combine: Combine::with_defaults(&combine)?,
             split: false,
-            round_trip: None,
         })
-    }
-
-    /// The same with the defaults of a round trip in one launch.
-    pub fn with_round_trip(self) -> Result<MoeTuning, MoeError> {
-        let round_trip = Some(RoundTrip::defaults(&self.dispatch.shape())?);
-        Ok(MoeTuning { round_trip, ..self })
     }
 
     /// The same with or without deduplication.
@@ -96,7 +86,6 @@ impl MoeTuning {
         (d.warps, d.send_blocks, d.recv_blocks, d.group_warps) = (2, 2, 2, 1);
         let c = &mut self.combine;
         (c.warps, c.send_blocks, c.recv_blocks, c.group_warps) = (2, 2, 2, 1);
-        self.round_trip = self.round_trip.map(RoundTrip::small);
         self
     }
 
@@ -143,18 +132,6 @@ impl MoeTuning {
                 self.dispatch.protocol.name()
             );
             return Err(MoeError::invalid("combine", name, allowed));
-        }
-        if let Some(round_trip) = &self.round_trip {
-            fused::check(round_trip, shape)?;
-            if !self.dispatch.dedup {
-                let name = round_trip.variant_name();
-                return Err(MoeError::invalid("round_trip", name, "none where dispatch is not deduplicated"));
-            }
-            if !self.semantics().weighs() {
-                let name = round_trip.variant_name();
-                let allowed = "none beside a hook on rows by token, to which nobody applies the weights";
-                return Err(MoeError::invalid("round_trip", name, allowed));
-            }
         }
         self.dispatch_launches().iter().try_for_each(Family::check)?;
         self.combine_launches().iter().try_for_each(Family::check)?;

@@ -1,0 +1,363 @@
+//! Properties of operations: what a consumer asks that need not know the operation itself.
+//!
+//! Each is defined once, over all operations of the groups that it tells apart. A new operation does not compile until it has
+//! all of them.
+
+use std::fmt;
+
+use super::{
+    BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl,
+    SendPackets, Signal, TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
+};
+
+/// What running an operation reads or changes besides values.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Nothing: equal operands give equal results.
+    None,
+    /// Reads a variable.
+    ReadsVar,
+    /// Reads memory.
+    ReadsMemory,
+    /// Changes variables or memory, communicates, or decides what runs.
+    Acts,
+}
+
+/// What is done to a buffer, flag array or shared array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Any read of a buffer or shared array.
+    Load,
+    /// Any write of a local buffer or shared array.
+    Store,
+    /// An atomic update.
+    Atomic,
+    /// A put, also one that copies.
+    Put,
+    /// A signal.
+    Signal,
+    /// A wait for one flag or for several, or for LL elements.
+    Wait,
+    /// A sending of packets or of LL elements.
+    Send,
+    /// A taking of packets.
+    Take,
+}
+
+/// An access of an operation.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Accessed {
+    /// What is done.
+    pub access: Access,
+    /// To what: this rank's own instance, or in the case of puts, signals and sends that of the target ranks.
+    pub place: Place,
+    /// From which element on (`U32`): of the first piece, if there are several.
+    pub index: Option<ValueId>,
+}
+
+/// What an operation is to its parcel.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Member<'a> {
+    /// Puts into this buffer.
+    Put(ParamId),
+    /// Publishes the puts.
+    Signal(&'a Signal),
+}
+
+/// What an operation does to a variable.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum VarUse {
+    /// Declares it with this value.
+    Declare(ValueId),
+    /// Reads it as this value.
+    Get(ValueId),
+    /// Assigns it this value.
+    Set(ValueId),
+}
+
+impl Access {
+    /// Whether it polls until another rank has sent, and so may expire.
+    pub const fn waits(self) -> bool {
+        match self {
+            Access::Wait | Access::Take => true,
+            Access::Load | Access::Store | Access::Atomic | Access::Put | Access::Signal | Access::Send => {
+                false
+            }
+        }
+    }
+
+    /// Whether another rank can wait for what it sends.
+    pub const fn is_awaited(self) -> bool {
+        match self {
+            Access::Signal | Access::Send => true,
+            Access::Load | Access::Store | Access::Atomic | Access::Put | Access::Wait | Access::Take => {
+                false
+            }
+        }
+    }
+
+    /// Whether it writes this rank's own memory with values that the kernel computes.
+    pub const fn stores(self) -> bool {
+        match self {
+            Access::Store | Access::Atomic => true,
+            Access::Load | Access::Put | Access::Signal | Access::Wait | Access::Send | Access::Take => false,
+        }
+    }
+}
+
+impl fmt::Display for Access {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Access::Load => "loads",
+            Access::Store => "stores",
+            Access::Atomic => "atomics",
+            Access::Put => "puts",
+            Access::Signal => "signals",
+            Access::Wait => "waits",
+            Access::Send => "sends",
+            Access::Take => "takes",
+        })
+    }
+}
+
+impl OpKind {
+    /// What it reads or changes besides values.
+    pub const fn effect(&self) -> Effect {
+        match self {
+            OpKind::Value(op) => op.effect(),
+            OpKind::Memory(op) => op.effect(),
+            OpKind::Comm(_) => Effect::Acts,
+            OpKind::Control(op) => op.effect(),
+        }
+    }
+
+    /// What it accesses. A copy's read comes before its put.
+    pub fn accesses(&self) -> Vec<Accessed> {
+        match self {
+            OpKind::Memory(op) => vec![op.accessed()],
+            OpKind::Comm(op) => op.accesses(),
+            OpKind::Value(_) | OpKind::Control(_) => vec![],
+        }
+    }
+
+    /// Whether it waits for another rank, and so ends the launch when none comes.
+    pub fn may_expire(&self) -> bool {
+        self.accesses().iter().any(|a| a.access.waits())
+    }
+
+    /// The parcel that it belongs to, and as what.
+    pub const fn member(&self) -> Option<(ParcelId, Member<'_>)> {
+        match self {
+            OpKind::Comm(op) => op.member(),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Control(_) => None,
+        }
+    }
+
+    /// The parcel that it puts into, and the buffer there.
+    pub const fn puts(&self) -> Option<(ParcelId, ParamId)> {
+        match self.member() {
+            Some((parcel, Member::Put(buffer))) => Some((parcel, buffer)),
+            Some((_, Member::Signal(_))) | None => None,
+        }
+    }
+
+    /// The signal, if it publishes a parcel.
+    pub const fn signal(&self) -> Option<&Signal> {
+        match self.member() {
+            Some((_, Member::Signal(signal))) => Some(signal),
+            Some((_, Member::Put(_))) | None => None,
+        }
+    }
+
+    /// The variable that it uses, and what for.
+    pub const fn var_use(&self) -> Option<(VarId, VarUse)> {
+        match self {
+            OpKind::Control(op) => op.var_use(),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => None,
+        }
+    }
+
+    /// The variable that it declares.
+    pub const fn declares(&self) -> Option<VarId> {
+        match self.var_use() {
+            Some((var, VarUse::Declare(_))) => Some(var),
+            Some((_, VarUse::Get(_) | VarUse::Set(_))) | None => None,
+        }
+    }
+
+    /// The counter that it defines in its body.
+    pub fn counter(&self) -> Option<ValueId> {
+        let mut counter = None;
+        self.parts(&mut |part| {
+            if let Part::Counter(v) = part {
+                counter = Some(v);
+            }
+        });
+        counter
+    }
+
+    /// Whether it reads values at the end of its regions, as those that arms yield and the condition of a loop.
+    pub const fn reads_inside(&self) -> bool {
+        match self {
+            OpKind::Control(op) => op.reads_inside(),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => false,
+        }
+    }
+
+    /// Whether it runs a region over and over, which `Break` and `Continue` refer to.
+    pub const fn is_loop(&self) -> bool {
+        match self {
+            OpKind::Control(op) => op.is_loop(),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => false,
+        }
+    }
+}
+
+impl ValueOp {
+    const fn effect(&self) -> Effect {
+        match self {
+            // The last block to begin stores it back.
+            ValueOp::Epoch { .. } => Effect::Acts,
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => Effect::None,
+        }
+    }
+}
+
+impl MemoryOp {
+    const fn effect(&self) -> Effect {
+        match self {
+            MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } => {
+                Effect::ReadsMemory
+            }
+            MemoryOp::Store { .. }
+            | MemoryOp::Scatter { .. }
+            | MemoryOp::Atomic { .. }
+            | MemoryOp::Tally { .. } => Effect::Acts,
+        }
+    }
+
+    /// Its access.
+    pub const fn accessed(&self) -> Accessed {
+        let (access, place, index) = match *self {
+            MemoryOp::Load { place, index, .. }
+            | MemoryOp::LoadMasked { place, index, .. }
+            | MemoryOp::Gather { place, index, .. } => (Access::Load, place, index),
+            MemoryOp::Store { place, index, .. } | MemoryOp::Scatter { place, index, .. } => {
+                (Access::Store, place, index)
+            }
+            MemoryOp::Atomic { place, index, .. } | MemoryOp::Tally { place, index, .. } => {
+                (Access::Atomic, place, index)
+            }
+        };
+        Accessed { access, place, index: Some(index) }
+    }
+}
+
+impl CommOp {
+    fn accesses(&self) -> Vec<Accessed> {
+        let to = |access, param, index| Accessed { access, place: Place::Param(param), index };
+        vec![match self {
+            CommOp::Put(Put { buffer, index, .. }) => to(Access::Put, *buffer, Some(*index)),
+            CommOp::BulkCopy(BulkCopy { buffer, index, source, from, .. }) => {
+                return vec![to(Access::Load, *source, Some(*from)), to(Access::Put, *buffer, Some(*index))];
+            }
+            CommOp::Signal(Signal { flag, index, .. }) => to(Access::Signal, *flag, Some(*index)),
+            CommOp::Wait(Wait { flag, index, .. }) | CommOp::WaitAll(WaitAll { flag, index, .. }) => {
+                to(Access::Wait, *flag, Some(*index))
+            }
+            CommOp::SendPackets(SendPackets { packets, index, .. }) => {
+                to(Access::Send, *packets, Some(*index))
+            }
+            CommOp::TakePackets(TakePackets { packets, tiles, .. }) => {
+                to(Access::Take, *packets, tiles.first().map(|t| t.index))
+            }
+            CommOp::SendLl(SendLl { ll, index, .. }) => to(Access::Send, *ll, Some(*index)),
+            CommOp::ReadLl(ReadLl { ll, index, .. }) => to(Access::Wait, *ll, Some(*index)),
+        }]
+    }
+
+    const fn member(&self) -> Option<(ParcelId, Member<'_>)> {
+        match self {
+            CommOp::Put(Put { parcel, buffer, .. }) | CommOp::BulkCopy(BulkCopy { parcel, buffer, .. }) => {
+                Some((*parcel, Member::Put(*buffer)))
+            }
+            CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
+            CommOp::Wait(_)
+            | CommOp::WaitAll(_)
+            | CommOp::SendPackets(_)
+            | CommOp::TakePackets(_)
+            | CommOp::SendLl(_)
+            | CommOp::ReadLl(_) => None,
+        }
+    }
+}
+
+impl ControlOp {
+    const fn effect(&self) -> Effect {
+        match self {
+            ControlOp::VarGet { .. } => Effect::ReadsVar,
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarSet { .. }
+            | ControlOp::Split { .. } => Effect::Acts,
+        }
+    }
+
+    const fn var_use(&self) -> Option<(VarId, VarUse)> {
+        match *self {
+            ControlOp::VarDecl { var, init } => Some((var, VarUse::Declare(init))),
+            ControlOp::VarGet { out, var } => Some((var, VarUse::Get(out))),
+            ControlOp::VarSet { var, value } => Some((var, VarUse::Set(value))),
+            ControlOp::If { .. }
+            | ControlOp::For { .. }
+            | ControlOp::While { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::Split { .. } => None,
+        }
+    }
+
+    const fn reads_inside(&self) -> bool {
+        match self {
+            ControlOp::If { .. } | ControlOp::While { .. } => true,
+            ControlOp::For { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarGet { .. }
+            | ControlOp::VarSet { .. }
+            | ControlOp::Split { .. } => false,
+        }
+    }
+
+    const fn is_loop(&self) -> bool {
+        match self {
+            ControlOp::For { .. } | ControlOp::While { .. } => true,
+            ControlOp::If { .. }
+            | ControlOp::Break { .. }
+            | ControlOp::Continue { .. }
+            | ControlOp::VarDecl { .. }
+            | ControlOp::VarGet { .. }
+            | ControlOp::VarSet { .. }
+            | ControlOp::Split { .. } => false,
+        }
+    }
+}

@@ -1,0 +1,88 @@
+//! Programs that get a time to end in, and room for what they say.
+
+use std::io::{self, Read};
+use std::os::unix::process::CommandExt;
+use std::process::{Command, Output, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::Duration;
+
+use rustix::process::{Pid, Signal, kill_process_group};
+
+/// The most that is read of what a program says, on each of its two streams. One that says more finds nobody listening.
+const MOST: u64 = 16 << 20;
+
+/// What a program says, without input.
+///
+/// # Errors
+/// It cannot be started, or has not ended after `limit`: [`io::ErrorKind::TimedOut`], and it and what it has started are killed.
+pub(crate) fn output(command: &mut Command, limit: Duration) -> io::Result<Output> {
+    // A group of its own: a program that is a script is killed with what it waits for.
+    let command = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).process_group(0);
+    let mut child = command.spawn()?;
+    let group = Pid::from_child(&child);
+    let (out, err) = (child.stdout.take(), child.stderr.take());
+    let (done, ended) = mpsc::channel();
+    thread::spawn(move || {
+        let err = thread::spawn(move || read(err));
+        let stdout = read(out);
+        let stderr = err.join().unwrap_or_default();
+        // Nobody may be there to be told any more.
+        let _ = done.send(child.wait().map(|status| Output { status, stdout, stderr }));
+    });
+    ended.recv_timeout(limit).unwrap_or_else(|_| {
+        let _ = kill_process_group(group, Signal::KILL);
+        Err(io::Error::new(io::ErrorKind::TimedOut, format!("it has not ended in {} s", limit.as_secs_f64())))
+    })
+}
+
+fn read(stream: Option<impl Read>) -> Vec<u8> {
+    let mut all = vec![];
+    if let Some(stream) = stream {
+        // What was read before an error is what there is.
+        let _ = stream.take(MOST).read_to_end(&mut all);
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    fn sh(script: &str, limit: f64) -> io::Result<Output> {
+        output(Command::new("sh").args(["-c", script]), Duration::from_secs_f64(limit))
+    }
+
+    #[test]
+    fn what_ends_in_time_is_told() {
+        let out = sh("echo a; echo b >&2; read x || exit 3", 20.0).unwrap();
+        assert_eq!(
+            (out.stdout.as_slice(), out.stderr.as_slice(), out.status.code()),
+            (&b"a\n"[..], &b"b\n"[..], Some(3))
+        );
+        assert_eq!(
+            output(&mut Command::new("/no/such"), Duration::MAX).unwrap_err().kind(),
+            io::ErrorKind::NotFound
+        );
+    }
+
+    #[test]
+    fn what_hangs_is_killed_with_what_it_has_started() {
+        let dir = tempfile::tempdir().unwrap();
+        let (mark, started) = (dir.path().join("mark"), Instant::now());
+        // The inner one would say that it lives on.
+        let script = format!("(sleep 1; echo > '{}') & sleep 1000", mark.display());
+        assert_eq!(sh(&script, 0.2).unwrap_err().kind(), io::ErrorKind::TimedOut);
+        assert!(started.elapsed() < Duration::from_secs(20));
+        thread::sleep(Duration::from_millis(1500));
+        assert!(!mark.exists());
+    }
+
+    #[test]
+    fn what_never_stops_talking_is_heard_up_to_a_limit() {
+        let out = sh("yes", 60.0).unwrap();
+        assert_eq!((out.stdout.len() as u64, out.status.success()), (MOST, false));
+    }
+}
