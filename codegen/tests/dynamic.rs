@@ -111,7 +111,8 @@ fn groups_that_share_a_counter_of_another_loop_are_found() {
 
 /// What tracing says of loops over one counter or two.
 fn refused(body: fn(Counters, Ptr<u32>)) -> TraceError {
-    let traced = trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| body(p.arg("next", 2), p.arg("x", 64)));
+    let traced =
+        trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| body(p.arg("next", 2), p.arg("x", 64)));
     traced.expect_err("groups would share numbers")
 }
 
@@ -166,9 +167,13 @@ fn a_counter_is_one_loops() {
     for body in [two_roles, two_loops] {
         let error = refused(body);
         assert!(error.message.ends_with("of `next` is drawn from by two loops"), "{error}");
-        assert!(error.loc.file.ends_with("dynamic.rs") && error.notes[0].0.file.ends_with("dynamic.rs"), "{error}");
+        assert!(
+            error.loc.file.ends_with("dynamic.rs") && error.notes[0].0.file.ends_with("dynamic.rs"),
+            "{error}"
+        );
     }
     let error = refused(again_and_again);
     assert!(error.message.ends_with("is drawn from by a loop that runs several times"), "{error}");
-    trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| one_each(p.arg("next", 2), p.arg("x", 64))).unwrap();
+    trace(TraceMeta::new("k", 2, 32, 1), |p: &mut Binder| one_each(p.arg("next", 2), p.arg("x", 64)))
+        .unwrap();
 }

@@ -169,7 +169,10 @@ fn sent<T: Element>(index: fn() -> Val<u32>) -> Result<Kernel, TraceError> {
 #[test]
 fn integers_do_not_travel_as_packets() {
     let error = sent::<u32>(|| 0u32.val()).unwrap_err();
-    assert!(error.message.starts_with("packets of u32 in `packets`: a packet that ends in all ones"), "{error}");
+    assert!(
+        error.message.starts_with("packets of u32 in `packets`: a packet that ends in all ones"),
+        "{error}"
+    );
     assert!(error.help.contains("LL elements") && error.loc.file.ends_with("packets.rs"), "{error}");
     sent::<i32>(|| 0u32.val()).unwrap_err();
     // Words that hold floats do, whatever their bits; other integers don't.

@@ -5,8 +5,8 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
 use super::config::{
-    MOST_PACKETS, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of, warps_of, with_barriers,
-    worth_dynamic_scheduling,
+    MOST_PACKETS, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of, warps_of,
+    with_barriers, worth_dynamic_scheduling,
 };
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};

@@ -452,7 +452,9 @@ pub(super) fn numbers_of(tokens: u32, slots: u32, ranks: u32, parts: u32) -> Res
     let each = u64::from(slots) * u64::from(ranks) * u64::from(parts);
     let most = (1u64 << 31) / each;
     Illegal::unless(u64::from(tokens) <= most, "tokens", tokens, || {
-        format!("at most {most}: each is {slots} rows of {parts} parts on each of {ranks} ranks, and a launch numbers 2^31")
+        format!(
+            "at most {most}: each is {slots} rows of {parts} parts on each of {ranks} ranks, and a launch numbers 2^31"
+        )
     })
 }
 
