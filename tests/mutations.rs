@@ -1,5 +1,5 @@
-//! Mutation runs over the shipped kernels: of all bugs of one change, at least 95 in 100 are found. What is not found is
-//! explained in `bench/results`.
+//! Mutation runs over the shipped kernels: of all bugs of one change, those that nothing finds are none, and each is
+//! explained in `bench/results/2026-11-23-mutations.md`.
 
 use peerwarp::codegen::family::Variant;
 use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
@@ -13,6 +13,26 @@ use peerwarp::prelude::*;
 
 const SHAPE: MoeShape =
     MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
+
+/// Changes that change nothing: role, operation and change.
+const EQUIVALENT: [(&str, &str, &str); 10] = [
+    // All records of a rank say how many tokens it has.
+    ("recv", "gather of n", "index + 1"),
+    ("index", "gather of rec_n", "index + 1"),
+    ("entries", "read_ll of ll_n", "index + 1"),
+    // The number after the last one is of a slot that no token has.
+    ("recv", "for", "end + 1"),
+    ("send", "for", "end + 1"),
+    // No bit is set after those of a token's entries.
+    ("expert", "for", "end + 1"),
+    // The flag after the last rank's is not in the mask of those that are waited for.
+    ("recv", "wait_all of return_flag", "count + 1"),
+    // A signal without data has to put something, which nobody reads.
+    ("ready", "put of ready_n", "value + 1"),
+    ("ready", "put of ready_n", "value - 1"),
+    // And with one instead of zero: ten numbers are drawn, in any order.
+    ("send", "atomic_and of next_send", "value + 1"),
+];
 
 fn launches(tuning: &MoeTuning) -> Vec<Variant> {
     let dispatch = tuning.dispatch_launches().into_iter().map(Family::into_variant);
@@ -46,32 +66,34 @@ fn cases() -> Vec<(&'static str, Vec<Variant>)> {
 fn planted(variants: &[Variant], seeds: u64, nth: usize) -> MutationRun {
     let inputs = Inputs { seed: 0, rounds: 4, ragged: true, ..Inputs::default() };
     let exploration = Exploration { inputs, seeds, resident_blocks: None };
-    plant_each(&MoeSuite, variants, &exploration, nth).unwrap_or_else(|e| panic!("{e}"))
+    let mut run = plant_each(&MoeSuite, variants, &exploration, nth).unwrap_or_else(|e| panic!("{e}"));
+    run.leave_out(|s| {
+        let role = s.mutant.role.as_deref().unwrap_or_default();
+        EQUIVALENT.contains(&(role, &s.mutant.op, &s.mutant.change))
+    });
+    run
 }
 
-/// A few of each case, to see that a run works and that hardly anything gets through.
+/// Some of each case: a few bugs need more seeds.
 #[test]
 fn most_bugs_are_found() {
     let mut all = MutationRun::default();
     for (_, variants) in cases() {
-        all.merge(planted(&variants, 4, 97));
+        all.merge(planted(&variants, 8, 11));
     }
-    assert!(all.planted > 20 && all.share() >= 0.9, "{all:#?}");
+    assert!(all.planted > 40 && all.share() >= 0.95, "{all:#?}");
 }
 
-/// `cargo test --release --test mutations -- --ignored --nocapture`
+/// `cargo test --test mutations -- --ignored --nocapture`
 #[test]
-#[ignore = "takes minutes"]
-fn every_bug_of_one_change() {
+#[ignore = "takes a minute"]
+fn every_bug_of_one_change_is_found() {
     let mut all = MutationRun::default();
     for (name, variants) in cases() {
         let run = planted(&variants, 48, 1);
-        println!("{name}: {} of {} found", run.planted - run.survivors.len(), run.planted);
-        for survivor in &run.survivors {
-            println!("  {}: {}", survivor.kernel, survivor.mutant);
-        }
+        println!("{name}: {run}");
         all.merge(run);
     }
-    println!("{:.1} % of {}; first found by {:?}", 100.0 * all.share(), all.planted, all.found);
-    assert!(all.share() >= 0.95);
+    println!("all: {all}");
+    assert!(all.survivors.is_empty());
 }

@@ -2,6 +2,7 @@
 //! kernels of a problem, by itself, and schedules are explored as `check` does.
 
 use std::collections::BTreeMap;
+use std::fmt;
 use std::sync::Arc;
 
 use peerwarp_codegen::family::Variant;
@@ -30,23 +31,49 @@ pub struct MutationRun {
     pub planted: usize,
     /// How many were found first by what: `refused` by the verifier, a kind of finding, or a wrong `result`.
     pub found: BTreeMap<String, usize>,
+    /// How many of them change nothing that could be found.
+    pub equivalent: usize,
     /// Those that nothing found, in the order of the kernels' operations.
     pub survivors: Vec<Survivor>,
 }
 
 impl MutationRun {
-    /// The share that was found.
+    /// The share that was found, of those that change something.
     pub fn share(&self) -> f64 {
-        (self.planted - self.survivors.len()) as f64 / self.planted.max(1) as f64
+        let bugs = self.planted - self.equivalent;
+        (bugs - self.survivors.len()) as f64 / bugs.max(1) as f64
+    }
+
+    /// Leaves survivors out that change nothing.
+    pub fn leave_out(&mut self, is_equivalent: impl Fn(&Survivor) -> bool) {
+        let before = self.survivors.len();
+        self.survivors.retain(|s| !is_equivalent(s));
+        self.equivalent += before - self.survivors.len();
     }
 
     /// Adds what another run showed.
     pub fn merge(&mut self, other: MutationRun) {
         self.planted += other.planted;
+        self.equivalent += other.equivalent;
         for (kind, times) in other.found {
             *self.found.entry(kind).or_default() += times;
         }
         self.survivors.extend(other.survivors);
+    }
+}
+
+impl fmt::Display for MutationRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (planted, same) = (self.planted, self.equivalent);
+        let found = planted - same - self.survivors.len();
+        write!(f, "{planted} planted, {found} found ({:.1} %), {same} change nothing", 100.0 * self.share())?;
+        let mut first: Vec<String> = self.found.iter().map(|(kind, n)| format!("{n} {kind}")).collect();
+        first.sort();
+        write!(f, "; first by {}", first.join(", "))?;
+        for Survivor { kernel, mutant } in &self.survivors {
+            write!(f, "\n  not found: {kernel}, {mutant}")?;
+        }
+        Ok(())
     }
 }
 

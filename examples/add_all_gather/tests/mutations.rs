@@ -1,0 +1,47 @@
+//! A mutation run over the kernel: bugs of one change that nothing finds are none.
+
+use add_all_gather::config::{AddAllGather, Protocol};
+use peerwarp::harness::check::Exploration;
+use peerwarp::harness::mutation::{MutationRun, plant_each};
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::Inputs;
+use peerwarp::prelude::*;
+
+/// Changes that change nothing: role, operation and change.
+const EQUIVALENT: [(&str, &str, &str); 2] = [
+    // A signal without data has to put something, which nobody reads.
+    ("ready", "put of note", "value + 1"),
+    ("ready", "put of note", "value - 1"),
+];
+
+fn planted(protocol: Protocol, seeds: u64, nth: usize) -> MutationRun {
+    let config = AddAllGather {
+        elements: 600,
+        ranks: 3,
+        dtype: Dtype::F32,
+        warps: 2,
+        protocol,
+        chunk: 256,
+        send_blocks: 2,
+        recv_blocks: 2,
+    };
+    let inputs = Inputs { seed: 0, rounds: 4, ragged: true, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds, resident_blocks: None };
+    let suite = suite::of::<AddAllGather>();
+    let mut run =
+        plant_each(suite, &[config.into_variant()], &exploration, nth).unwrap_or_else(|e| panic!("{e}"));
+    run.leave_out(|s| {
+        let role = s.mutant.role.as_deref().unwrap_or_default();
+        EQUIVALENT.contains(&(role, &s.mutant.op, &s.mutant.change))
+    });
+    run
+}
+
+#[test]
+fn every_bug_of_one_change_is_found() {
+    for protocol in [Protocol::Flags, Protocol::Packets] {
+        let run = planted(protocol, 16, 1);
+        println!("add_all_gather, {}: {run}", protocol.name());
+        assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
+    }
+}
