@@ -123,6 +123,8 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
 }
 
 const DIV0: Why = ("a division by the constant zero", "check the config before dividing by it");
+const DIV_MIN: Why =
+    ("the smallest i32 divided by -1, which does not fit i32", "negate it, or check the config before");
 const SHIFT: Why = (
     "a shift by at least the width of its operand",
     "widen the operand first (`.to_u64()`), or check what the count is computed from",
@@ -185,6 +187,9 @@ fn zero_like(c: Const) -> Option<Const> {
 fn binary(op: BinaryOp, x: Const, y: Const) -> Result<Option<Const>, Why> {
     use BinaryOp::*;
     check_right(op, Some(y))?;
+    if matches!((op, x, y), (Div | Rem, Const::I32(i32::MIN), Const::I32(-1))) {
+        return Err(DIV_MIN);
+    }
     macro_rules! int {
         ($x:expr, $y:expr, $wrap:path) => {
             $wrap(match op {

@@ -104,7 +104,7 @@ fn dynamic_loops_left_before_their_end() {
     errors! {
         "break": broken
         "break of the loop around": from_a_loop_inside
-        "continue of the loop around": to_a_loop_around
+        "in a loop that runs several times": to_a_loop_around
     }
 }
 
