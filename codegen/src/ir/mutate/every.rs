@@ -19,7 +19,7 @@ pub struct Mutant {
     pub op: String,
     /// What is done to it: `index + 1`.
     pub change: String,
-    /// The same for [`mutate`](super::mutate).
+    /// The same for [`mutate`](super::mutate()).
     pub mutation: Mutation,
 }
 
