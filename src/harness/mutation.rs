@@ -77,7 +77,7 @@ impl fmt::Display for MutationRun {
     }
 }
 
-/// Plants every `nth` bug into the kernels of variants, on all cores.
+/// Plants every bug into the kernels of variants, on all cores.
 ///
 /// # Errors
 /// The variants do not go together, the inputs are not for them, or something is wrong with the kernels as they are.
@@ -85,7 +85,6 @@ pub fn plant_each(
     suite: &dyn Suite,
     variants: &[Variant],
     exploration: &Exploration,
-    nth: usize,
 ) -> Result<MutationRun, WorkloadError> {
     let explorer = Explorer { suite, variants, exploration };
     let mut kernels: Vec<Kernel> = vec![];
@@ -107,8 +106,7 @@ pub fn plant_each(
         }
         Ok(run)
     };
-    let all: Result<Vec<MutationRun>, WorkloadError> =
-        bugs.into_par_iter().step_by(nth.max(1)).map(outcome).collect();
+    let all: Result<Vec<MutationRun>, WorkloadError> = bugs.into_par_iter().map(outcome).collect();
     Ok(all?.into_iter().fold(MutationRun::default(), |mut sum, run| {
         sum.merge(run);
         sum
