@@ -11,10 +11,9 @@ use crate::dsl::mem::Epoch;
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::{Nameable, attempt};
 use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, host};
-use crate::ir::{BinaryOp, Const, Dtype, Loc};
+use crate::ir::{BinaryOp, Const, Dtype, Loc, PACKET_BYTES, ParamKind};
 
 /// A channel in a launch; made by [`Channel::open`].
-#[derive(Debug)]
 pub struct OpenChannel<'a, T: Payload> {
     pub(super) channel: &'a Channel<T>,
     pub(super) epoch: Epoch,
@@ -53,7 +52,9 @@ impl<T: Payload> Channel<T> {
             if t.open.len() == 1 {
                 let bank = bank.map(|[slots, _]| (slots, "bank"));
                 for (value, name) in [Some((epoch.value, "epoch")), bank].into_iter().flatten() {
-                    t.builder.kernel.values[value.to_raw().id.index()].name.get_or_insert_with(|| name.into());
+                    t.builder.kernel.values[value.to_raw().id.index()]
+                        .name
+                        .get_or_insert_with(|| name.into());
                 }
             }
             Ok(())
@@ -180,10 +181,18 @@ pub(super) fn check_inside(hub: &Hub, store: &Store, offset: Index, len: u32, lo
             _ => 0,
         };
         let end = first.saturating_add(len.into());
+        let of = field_name(hub, store);
+        let packet = PACKET_BYTES / store.buf.dtype.bytes();
+        if store.kind == ParamKind::Packets && !first.is_multiple_of(packet.into()) {
+            return Err(TraceError::new(
+                loc,
+                format!("element {first} of a message of {of}, which moves packets of {packet}"),
+                format!("begin at a multiple of {packet} elements"),
+            ));
+        }
         if end <= u64::from(store.len) {
             return Ok(());
         }
-        let of = field_name(hub, store);
         Err(TraceError::new(
             loc,
             format!("elements {first} to {end} of a message of {of}, which has {}", store.len),

@@ -16,7 +16,6 @@ use crate::dsl::{ll, packets};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
 
 /// Messages of a channel from one rank; made by [`OpenChannel::from`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct Inbound<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -24,7 +23,6 @@ pub struct Inbound<'a, T: Payload> {
 }
 
 /// A message that is received. With flags it is there; otherwise loading waits for what it loads.
-#[derive(Debug)]
 pub struct Incoming<'a, T: Payload> {
     reading: Reading<'a, T>,
     sender: Val<u32>,
@@ -32,7 +30,6 @@ pub struct Incoming<'a, T: Payload> {
 }
 
 /// Messages of a channel from several ranks; made by [`OpenChannel::from_some`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct InboundSome<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -40,7 +37,6 @@ pub struct InboundSome<'a, T: Payload> {
 }
 
 /// Messages in the same slot of several ranks.
-#[derive(Debug)]
 pub struct IncomingSome<'a, T: Payload> {
     reading: Reading<'a, T>,
     senders: Val<u64>,
@@ -48,7 +44,6 @@ pub struct IncomingSome<'a, T: Payload> {
     first: Val<u32>,
 }
 
-#[derive(Debug)]
 struct Reading<'a, T: Payload> {
     open: OpenChannel<'a, T>,
     /// With flags, the receipt of the wait for them.
@@ -64,9 +59,9 @@ impl<'a, T: Payload> Inbound<'a, T> {
 
     /// The message in a slot of the sender's; with flags, waits for it.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
-        let Inbound { open, sender } = self;
+        let Inbound { open, sender } = *self;
         let number = open.number(Some(sender), slot.val(), loc);
         let declared = &open.hub().declared;
         if declared.shape.batches.is_some() {
@@ -84,9 +79,9 @@ impl<'a, T: Payload> Inbound<'a, T> {
 
     /// The message in a slot of a batch: waits for flag `number` of the batches.
     #[track_caller]
-    pub fn batch(self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
-        let Inbound { open, sender } = self;
+        let Inbound { open, sender } = *self;
         let flag = open.in_flags(number.val(), loc);
         let number = open.number(Some(sender), slot.val(), loc);
         let places = Places::of(open.hub(), number, loc);
@@ -103,7 +98,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
 
     /// The messages in the same slot of each of the ranks; with flags, waits for all of them.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, slot) = (Loc::caller(), slot.val());
         self.receive(slot, None, loc)
     }
@@ -111,13 +106,13 @@ impl<'a, T: Payload> InboundSome<'a, T> {
     /// The messages in the same slot of a batch of each of the ranks; with flags, waits for those of batches `number * ranks` on, one
     /// of each rank.
     #[track_caller]
-    pub fn batch(self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, number, slot) = (Loc::caller(), number.val(), slot.val());
         self.receive(slot, Some(number), loc)
     }
 
-    fn receive(self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
-        let InboundSome { open, senders } = self;
+    fn receive(&self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
+        let InboundSome { open, senders } = *self;
         let declared = &open.hub().declared;
         let (name, ranks) = (&declared.name, declared.shape.ranks);
         if !matches!(declared.shape.slots, Slots::ByNumber(_) | Slots::BySender(1)) {

@@ -16,7 +16,6 @@ use crate::dsl::{buffer::Buf, ll, packets};
 use crate::ir::{Loc, ParamKind};
 
 /// Messages of a channel to some ranks; made by [`OpenChannel::to`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct Outbound<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -27,7 +26,6 @@ pub struct Outbound<'a, T: Payload> {
 ///
 /// With flags each receiver's slot is signalled once, so that a message is put by one group. Without, several groups may have a
 /// message of their own to the same slot, each for other elements.
-#[derive(Debug)]
 #[must_use = "put something into the message and finish it with `done`"]
 pub struct Outgoing<'a, T: Payload> {
     sending: Sending<'a, T>,
@@ -37,14 +35,12 @@ pub struct Outgoing<'a, T: Payload> {
 }
 
 /// Several messages to the same ranks with one flag; made by [`Outbound::batch`].
-#[derive(Debug)]
 #[must_use = "put messages into the batch and finish it with `done`"]
 pub struct Batch<'a, T: Payload> {
     sending: Sending<'a, T>,
 }
 
 /// A message of a [`Batch`].
-#[derive(Debug)]
 pub struct BatchSlot<'b, 'a, T: Payload> {
     batch: &'b Batch<'a, T>,
     places: Places,
@@ -58,7 +54,6 @@ pub struct OutgoingField<'m, T> {
 }
 
 /// What messages and batches have in common.
-#[derive(Debug)]
 struct Sending<'a, T: Payload> {
     open: OpenChannel<'a, T>,
     peers: Peers,
@@ -81,7 +76,7 @@ impl<'a, T: Payload> Outbound<'a, T> {
 
     /// A message to a slot: of this rank's slots, where each sender has some.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
         let loc = Loc::caller();
         let number = self.open.number(None, slot.val(), loc);
         let places = Places::of(self.open.hub(), number, loc);
@@ -91,7 +86,7 @@ impl<'a, T: Payload> Outbound<'a, T> {
 
     /// Several messages with one flag. The channel's shape says how many [batches](super::ChannelShape::batches) there are.
     #[track_caller]
-    pub fn batch(self) -> Batch<'a, T> {
+    pub fn batch(&self) -> Batch<'a, T> {
         let loc = Loc::caller();
         let declared = &self.open.hub().declared;
         if declared.shape.batches.is_none() {
