@@ -84,8 +84,8 @@ pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg}
 pub use buffer::IntoIndex;
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound,
-    Outgoing, OutgoingField, Payload, Slots, Transport,
+    InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
+    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Transport,
 };
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
@@ -114,10 +114,10 @@ pub mod prelude {
 
     pub use super::{
         AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Channel, ChannelShape, Counter,
-        Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, IntoIndex, IntoTile, IntoVal,
-        KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile,
-        TileVar, TraceError, Transport, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat,
-        var,
+        Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, IntoIndex,
+        IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr,
+        Shared, Slots, Sym, Tile, TileVar, TraceError, Transport, Val, Var, arange, bit, rank, ranks, role,
+        send_to, shared, splat, var,
     };
 }
 

@@ -11,7 +11,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 pub use open::OpenChannel;
-pub use receive::{Inbound, InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField};
+pub use receive::{
+    Inbound, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField,
+};
 pub use send::{Batch, BatchSlot, Outbound, Outgoing, OutgoingField};
 pub(crate) use shape::Declared;
 pub use shape::{ChannelShape, FieldSpec, Slots, Transport};

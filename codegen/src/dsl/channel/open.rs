@@ -1,6 +1,6 @@
 //! Open channels: a launch's bank, and where messages are in it.
 
-use super::receive::{Inbound, InboundSome};
+use super::receive::{Inbound, InboundSome, IncomingEach};
 use super::send::Outbound;
 use super::shape::Slots;
 use super::{Channel, Hub, Payload, Store};
@@ -80,6 +80,16 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
     #[track_caller]
     pub fn from_some(&self, senders: impl IntoVal<u64>) -> InboundSome<'a, T> {
         InboundSome::new(*self, senders.val())
+    }
+
+    /// Messages in slots of several senders, given as (sender, slot), that come without flags: those whose bit is set.
+    #[track_caller]
+    pub fn from_each(
+        &self,
+        messages: impl IntoIterator<Item = (Val<u32>, Val<u32>)>,
+        mask: impl IntoVal<u64>,
+    ) -> IncomingEach<'a, T> {
+        IncomingEach::new(*self, messages.into_iter().collect(), mask.val(), Loc::caller())
     }
 
     pub(super) fn hub(&self) -> &'a Hub {

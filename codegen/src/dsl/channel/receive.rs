@@ -2,7 +2,7 @@
 
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
-use super::{Any, Field, OpenChannel, Payload, Slots, Store};
+use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store};
 use crate::dsl::any::AnyTile;
 use crate::dsl::buffer::{Index, IntoIndex, cast};
 use crate::dsl::error::{TraceError, fail_at};
@@ -310,6 +310,67 @@ pub struct IncomingField<'m, F> {
 pub struct IncomingSomeField<'m, F> {
     messages: &'m dyn GettingEach,
     field: Field<F>,
+}
+
+/// Messages of several senders that are loaded together; made by [`OpenChannel::from_each`].
+pub struct IncomingEach<'a, T: Payload> {
+    reading: Reading<'a, T>,
+    /// Each sender, and the number of its slot among all.
+    messages: Vec<(Val<u32>, Val<u32>)>,
+    mask: Val<u64>,
+}
+
+impl<'a, T: Payload> IncomingEach<'a, T> {
+    pub(super) fn new(
+        open: OpenChannel<'a, T>,
+        messages: Vec<(Val<u32>, Val<u32>)>,
+        mask: Val<u64>,
+        loc: Loc,
+    ) -> Self {
+        let Declared { name, shape, .. } = &*open.hub().declared;
+        if shape.transport.has_flags() {
+            let message = format!("messages of any senders at once, of channel `{name}`, which has flags");
+            fail_at(
+                loc,
+                message,
+                "wait for each: `channel.from(sender).slot(slot)`, or for one slot of several: `from_some`",
+            );
+        }
+        let number = |(sender, slot)| (sender, open.number(Some(sender), slot, loc));
+        let messages = messages.into_iter().map(number).collect();
+        IncomingEach { reading: Reading::new(open, None, loc), messages, mask }
+    }
+
+    fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw> {
+        self.reading.check(store, offset, len, loc);
+        let hub = self.reading.open.hub();
+        let there = (0..self.messages.len() as u32).map(|i| move || has(self.mask, host(i, loc), loc));
+        let there = there.collect::<Vec<_>>();
+        let tiles = self.messages.iter().zip(&there).map(|((sender, number), there)| {
+            let index = Places::of(hub, *number, loc).at(store, offset, loc);
+            Each { index, sender: *sender, there }
+        });
+        let tiles = tiles.collect::<Vec<_>>();
+        self.reading.load_each(store, &tiles, || self.mask, len, loc)
+    }
+}
+
+impl<T: Element + Payload<Fields = Field<T>>> IncomingEach<'_, T> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<Tile<T>> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+impl IncomingEach<'_, Any> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<AnyTile> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(AnyTile::new).collect()
+    }
 }
 
 impl<T: Payload> Incoming<'_, T> {

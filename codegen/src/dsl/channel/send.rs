@@ -299,13 +299,13 @@ macro_rules! of_elements {
             /// Puts a tile to the message's elements from element `offset` on.
             #[track_caller]
             pub fn put(&self, offset: impl IntoIndex, tile: impl IntoTile<T>) {
-                self.field(self.elements()).put(offset, tile);
+                self.elements().put(offset, tile);
             }
 
             /// Puts elements of this rank's memory as they are; see [`OutgoingField::copy`].
             #[track_caller]
             pub fn copy(&self, offset: impl IntoIndex, source: &Ptr<T>, from: impl IntoIndex, len: u32) {
-                self.field(self.elements()).copy(offset, source, from, len);
+                self.elements().copy(offset, source, from, len);
             }
         }
 
@@ -313,19 +313,19 @@ macro_rules! of_elements {
             /// Puts a tile of the channel's element type to the message's elements from element `offset` on, as it is.
             #[track_caller]
             pub fn put(&self, offset: impl IntoIndex, tile: AnyTile) {
-                self.field(self.elements()).put(offset, tile);
+                self.elements().put(offset, tile);
             }
 
             /// Puts an `f32` tile, rounded to the channel's element type.
             #[track_caller]
             pub fn put_f32(&self, offset: impl IntoIndex, tile: impl IntoTile<f32>) {
-                self.field(self.elements()).put_f32(offset, tile);
+                self.elements().put_f32(offset, tile);
             }
 
             /// Puts elements of this rank's memory as they are; see [`OutgoingField::copy`].
             #[track_caller]
             pub fn copy(&self, offset: impl IntoIndex, source: &AnyPtr, from: impl IntoIndex, len: u32) {
-                self.field(self.elements()).copy(offset, source, from, len);
+                self.elements().copy(offset, source, from, len);
             }
         }
     };
@@ -334,13 +334,15 @@ of_elements!(Outgoing<'_>);
 of_elements!(BatchSlot<'_, '_>);
 
 impl<T: Payload<Fields = Field<T>>> Outgoing<'_, T> {
-    fn elements(&self) -> Field<T> {
-        *self.sending.open
+    /// The message's elements, as what a message of a batch has too.
+    pub fn elements(&self) -> OutgoingField<'_, T> {
+        self.field(*self.sending.open)
     }
 }
 
 impl<T: Payload<Fields = Field<T>>> BatchSlot<'_, '_, T> {
-    fn elements(&self) -> Field<T> {
-        *self.batch.sending.open
+    /// The message's elements, as what a message for itself has too.
+    pub fn elements(&self) -> OutgoingField<'_, T> {
+        self.field(*self.batch.sending.open)
     }
 }
