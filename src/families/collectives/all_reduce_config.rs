@@ -1,0 +1,142 @@
+//! What all-reduce is specialised for, and how it goes about it unless somebody says otherwise.
+
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::all_reduce::{self, AllReduceArgs};
+use super::cut::Cut;
+use super::exchange::{Reduce, Reduction};
+use super::inbox::{Protocol, Wire};
+use super::legal;
+
+/// How an all-reduce goes about it.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Everybody sends its vector to all, and everybody reduces all of it: one hop, `ranks - 1` vectors out of each rank.
+    OneShot,
+    /// Everybody reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
+    TwoShot,
+}
+
+/// A variant of all-reduce.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "all_reduce", kernel = all_reduce::all_reduce, args = AllReduceArgs, warps = warps)]
+pub struct AllReduce {
+    /// Elements of a rank's vector.
+    #[key(short = "n", range = 1..=268435456)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the elements.
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    pub dtype: Dtype,
+    /// How elements of different ranks become one.
+    #[key(default = Reduction::Sum)]
+    pub op: Reduction,
+    /// Whether the result takes the vector's place.
+    #[key(short = "i", default = false)]
+    pub in_place: bool,
+    /// How it goes about it.
+    #[tune(default = |key| algorithm(key))]
+    pub algorithm: Algorithm,
+    /// How tiles travel.
+    #[tune]
+    pub protocol: Protocol,
+    /// Warps of a block.
+    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| warps(key))]
+    pub warps: u32,
+    /// Elements of a tile.
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
+    pub chunk: u32,
+    /// Blocks that only send, with one shot and packets; with 0, those that reduce send first.
+    #[tune(short = "s", values = [0, 4, 8, 16, 32, 48, 64], default = |key| senders(key))]
+    pub senders: u32,
+    /// Blocks that reduce.
+    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128], default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+/// Bytes that a link carries in the time that a second hop takes: 2 us, at 343 GB/s.
+const BYTES_OF_A_HOP: u64 = 686_000;
+
+/// From how many bytes on it pays to send and to reduce in blocks of their own: measured at 8 MiB, not yet at 2 MiB.
+const BYTES_APART: u64 = 4 << 20;
+
+fn bytes(key: &AllReduceKey) -> u64 {
+    u64::from(key.elements) * u64::from(key.dtype.bytes())
+}
+
+/// Two shots where the bytes that they save take longer than their second hop: never with two ranks, from some 130 KB on with
+/// eight.
+fn algorithm(key: &AllReduceKey) -> Algorithm {
+    let ranks = u64::from(key.ranks);
+    // (ranks - 1) vectors against 2 (ranks - 1) / ranks.
+    let saved = bytes(key) * (ranks - 1) * (ranks - 2) / ranks;
+    if saved > BYTES_OF_A_HOP { Algorithm::TwoShot } else { Algorithm::OneShot }
+}
+
+/// Elements that 128 blocks share: a vector, or the part of it that a rank reduces.
+fn shared(key: &AllReduceKey) -> u32 {
+    match algorithm(key) {
+        Algorithm::OneShot => key.elements,
+        Algorithm::TwoShot => key.elements.div_ceil(key.ranks),
+    }
+}
+
+fn chunk(key: &AllReduceKey) -> u32 {
+    legal::chunk(shared(key))
+}
+
+fn warps(key: &AllReduceKey) -> u32 {
+    legal::warps(chunk(key), key.dtype)
+}
+
+fn senders(key: &AllReduceKey) -> u32 {
+    let apart = algorithm(key) == Algorithm::OneShot && !key.in_place && bytes(key) >= BYTES_APART;
+    if apart { 32 } else { 0 }
+}
+
+fn blocks(key: &AllReduceKey) -> u32 {
+    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), chunk(key)) }
+}
+
+impl Legal for AllReduce {
+    fn legal(&self) -> Result<(), Illegal> {
+        legal::inbox(&self.wire(), self.elements)?;
+        legal::tile(self.chunk, self.warps)?;
+        let together = self.algorithm == Algorithm::OneShot && self.protocol == Protocol::Packets && !self.in_place;
+        let allowed = || {
+            let where_else = "one-shot with packets that is not in place";
+            format!("0, except for {where_else}: blocks send what they reduce")
+        };
+        Illegal::unless(self.senders == 0 || together, "senders", self.senders, allowed)
+    }
+}
+
+impl AllReduce {
+    pub(super) fn cut(&self) -> Cut {
+        Cut::new(self.elements, self.chunk, self.dtype)
+    }
+
+    /// Elements of the tiles that a rank owns with two shots.
+    pub(super) fn owned(&self) -> u32 {
+        let of_all = self.blocks * self.ranks;
+        self.cut().tiles().div_ceil(of_all) * self.blocks * self.chunk
+    }
+
+    pub(super) fn reduce(&self) -> Reduce {
+        Reduce::new(self.op, self.ranks, self.chunk.min(self.cut().row()), self.dtype.bytes(), self.warps)
+    }
+
+    pub(super) fn wire(&self) -> Wire {
+        let (ranks, row) = (u64::from(self.ranks), u64::from(self.cut().row()));
+        let (elements, exchanges) = match self.algorithm {
+            Algorithm::OneShot => (ranks * row, 1),
+            Algorithm::TwoShot => (ranks * u64::from(self.owned()) + row, 2),
+        };
+        let flags = exchanges * self.blocks * self.ranks;
+        let (dtype, protocol) = (self.dtype, self.protocol);
+        Wire { ranks: self.ranks, dtype, protocol, elements, flags, all_wait: true }
+    }
+}

@@ -1,0 +1,42 @@
+//! What collectives have in common: limits, and what they do unless somebody says otherwise.
+
+use peerwarp_codegen::family::Illegal;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+
+use super::inbox::Wire;
+
+/// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
+const BLOCKS: u32 = 128;
+
+/// Both halves of the inbox are indexed with 32 bits.
+pub(super) fn inbox(wire: &Wire, elements: u32) -> Result<(), Illegal> {
+    let most = u64::from(u32::MAX) / 2;
+    let allowed = || {
+        let fit = u128::from(elements) * u128::from(most) / u128::from(wire.elements);
+        format!("at most about {fit} with {} ranks, so that 32 bits index what arrives", wire.ranks)
+    };
+    Illegal::unless(wire.elements <= most, "elements", elements, allowed)
+}
+
+/// Tiles are kept in registers: 64 elements a thread.
+pub(super) fn tile(chunk: u32, warps: u32) -> Result<(), Illegal> {
+    let most = 64 * 32 * warps;
+    let allowed = || format!("at most {most} with {warps} warps");
+    Illegal::unless(chunk <= most, "chunk", chunk, allowed)
+}
+
+/// Elements of a tile where so many elements are shared among the blocks of a launch. At least four warps of packets of 16-bit
+/// elements: more and smaller blocks gain nothing.
+pub(super) fn chunk(elements: u32) -> u32 {
+    elements.div_ceil(BLOCKS).next_power_of_two().clamp(1024, 8192)
+}
+
+/// Warps, so that each thread has a packet of a tile, up to 16.
+pub(super) fn warps(chunk: u32, dtype: Dtype) -> u32 {
+    (chunk * dtype.bytes() / PACKET_BYTES / 32).next_power_of_two().clamp(4, 16)
+}
+
+/// A block for each tile, up to the most.
+pub(super) fn blocks(elements: u32, chunk: u32) -> u32 {
+    elements.div_ceil(chunk).next_power_of_two().min(BLOCKS)
+}

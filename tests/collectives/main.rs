@@ -1,0 +1,4 @@
+//! Collectives on simulated ranks, against plain Rust.
+
+mod simulate;
+mod support;
