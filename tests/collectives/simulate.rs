@@ -1,6 +1,6 @@
 //! Every algorithm in every protocol, for worlds and lengths that do not divide, several rounds back to back.
 
-use peerwarp::families::collectives::AllReduce;
+use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 
 use crate::support::explore;
 
@@ -24,4 +24,37 @@ fn all_reduce() {
             explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=1 op={op}"), 1);
         }
     }
+}
+
+/// A family in both protocols, in place and not.
+fn both<F: peerwarp::harness::workload::Workload>(more: &str) {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for protocol in ["packets", "flags"] {
+            explore::<F>(&format!("{key} protocol={protocol} blocks=2 {more}"), 2);
+            explore::<F>(&format!("{key} protocol={protocol} blocks=1 in_place=true {more}"), 1);
+        }
+    }
+}
+
+#[test]
+fn reduce_scatter() {
+    both::<ReduceScatter>("op=sum");
+    both::<ReduceScatter>("op=max");
+}
+
+#[test]
+fn all_gather() {
+    both::<AllGather>("");
+}
+
+#[test]
+fn all_to_all() {
+    both::<AllToAll>("");
+}
+
+#[test]
+fn broadcast() {
+    both::<Broadcast>("root=0");
+    both::<Broadcast>("root=1");
 }

@@ -37,11 +37,11 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     match c.algorithm {
         Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, b, &inbox, &x, &a.out)),
         Algorithm::OneShot if c.senders > 0 => {
-            role("send", c.senders, |b| send_to_all(b, &inbox, c.cut(), &x, Part::whole()));
+            role("send", c.senders, |b| send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |_, _| {}));
             role("reduce", c.blocks, |b| reduce_all(c, b, &inbox, &x, &a.out));
         }
         Algorithm::OneShot => role("exchange", c.blocks, |b| {
-            send_to_all(b, &inbox, c.cut(), &x, Part::whole());
+            send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |_, _| {});
             reduce_all(c, b, &inbox, &x, &a.out);
         }),
     }

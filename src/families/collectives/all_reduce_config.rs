@@ -85,7 +85,7 @@ fn shared(key: &AllReduceKey) -> u32 {
 }
 
 fn chunk(key: &AllReduceKey) -> u32 {
-    legal::chunk(shared(key))
+    legal::chunk(shared(key), 1)
 }
 
 fn warps(key: &AllReduceKey) -> u32 {
@@ -98,7 +98,7 @@ fn senders(key: &AllReduceKey) -> u32 {
 }
 
 fn blocks(key: &AllReduceKey) -> u32 {
-    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), chunk(key)) }
+    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), chunk(key), 1) }
 }
 
 impl Legal for AllReduce {
@@ -130,13 +130,14 @@ impl AllReduce {
     }
 
     pub(super) fn wire(&self) -> Wire {
-        let (ranks, row) = (u64::from(self.ranks), u64::from(self.cut().row()));
-        let (elements, exchanges) = match self.algorithm {
-            Algorithm::OneShot => (ranks * row, 1),
-            Algorithm::TwoShot => (ranks * u64::from(self.owned()) + row, 2),
-        };
-        let flags = exchanges * self.blocks * self.ranks;
-        let (dtype, protocol) = (self.dtype, self.protocol);
-        Wire { ranks: self.ranks, dtype, protocol, elements, flags, all_wait: true }
+        let row = self.cut().row();
+        let rows = Wire::rows(self.ranks, self.dtype, self.protocol, row, self.blocks);
+        match self.algorithm {
+            Algorithm::OneShot => rows,
+            Algorithm::TwoShot => {
+                let parts = u64::from(self.ranks) * u64::from(self.owned());
+                Wire { elements: parts + u64::from(row), flags: 2 * rows.flags, ..rows }
+            }
+        }
     }
 }

@@ -66,23 +66,32 @@ pub(super) struct Piece {
 pub(super) struct Part {
     /// Its first element.
     pub first: Val<u32>,
-    /// Where the buffer ends, if that may be before the vector does.
-    pub end: Option<u32>,
+    /// How many elements it has there, if not on all ranks as many as were cut.
+    len: Option<Val<u32>>,
 }
 
 impl Part {
+    /// A vector that is there from some element on.
+    pub fn from(first: impl IntoVal<u32>) -> Part {
+        Part { first: first.val(), len: None }
+    }
+
     /// All of a buffer.
     pub fn whole() -> Part {
-        Part { first: 0u32.val(), end: None }
+        Part::from(0u32)
+    }
+
+    /// The same part of another buffer.
+    pub fn at(self, first: impl IntoVal<u32>) -> Part {
+        Part { first: first.val(), ..self }
     }
 
     /// Which elements of a tile there are; none if all are.
     fn there(&self, t: &Piece) -> Option<Tile<bool>> {
-        let from = self.first + t.at;
-        match self.end {
+        match self.len {
             None if t.real == t.len => None,
             None => Some(arange(t.len).lt(t.real)),
-            Some(end) => Some(arange(t.len).lt((from.max(end) - from).min(t.real))),
+            Some(len) => Some(arange(t.len).lt((len.max(t.at) - t.at).min(t.real))),
         }
     }
 
@@ -100,6 +109,28 @@ impl Part {
             None => out.store(self.first + t.at, tile),
             Some(there) => out.store_where(self.first + t.at, tile, there),
         }
+    }
+}
+
+/// A vector in parts, one for each rank: all of one length, but for the last ones where that does not divide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Elements of the vector.
+    pub elements: u32,
+    /// Elements of a part.
+    pub part: u32,
+}
+
+impl Parts {
+    pub fn new(elements: u32, ranks: u32) -> Parts {
+        Parts { elements, part: elements.div_ceil(ranks) }
+    }
+
+    /// The part of a rank.
+    pub fn of(&self, rank: Val<u32>) -> Part {
+        let first = rank * self.part;
+        let all = self.elements.is_multiple_of(self.part) && self.elements / self.part == ranks();
+        Part { first, len: (!all).then(|| first.max(self.elements) - first) }
     }
 }
 

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
 
-use super::cut::{Cut, Part, Piece};
+use super::cut::{Cut, Part, Parts, Piece};
 use super::inbox::{Inbox, Receipt};
 
 /// How elements of different ranks become one.
@@ -47,21 +47,31 @@ pub(super) fn flag(b: Group, exchange: u32) -> Val<u32> {
     (b.index() + exchange * b.count()) * ranks()
 }
 
-/// Sends this rank's vector to all others, as the row of its number.
-pub(super) fn send_to_all(b: Group, inbox: &Inbox<'_>, cut: Cut, x: &AnyPtr, part: Part) {
+/// Sends this rank's vector to all others, as the row of its number; `keep` gets what is sent.
+pub(super) fn send_to_all(
+    b: Group,
+    inbox: &Inbox<'_>,
+    cut: Cut,
+    (x, part): (&AnyPtr, Part),
+    mut keep: impl FnMut(Piece, AnyTile),
+) {
     let mut sending = inbox.send_to(Peers::others());
-    cut.each(b, |t| sending.tile(rank() * cut.row() + t.at, part.load(x, &t)));
+    cut.each(b, |t| {
+        let tile = part.load(x, &t);
+        sending.tile(rank() * cut.row() + t.at, tile);
+        keep(t, tile);
+    });
     sending.signal(flag(b, 0) + rank());
 }
 
 /// Sends every other rank its part of a vector, as the row of this rank's number. The next rank's is the first, so that not all
 /// ranks send to the same one.
 #[kernel]
-pub(super) fn send_to_each(b: Group, inbox: &Inbox<'_>, cut: Cut, x: &AnyPtr, part: impl Fn(Val<u32>) -> Part) {
+pub(super) fn send_to_each(b: Group, inbox: &Inbox<'_>, cut: Cut, x: &AnyPtr, parts: Parts) {
     for i in 1..ranks().val() {
         let to = (rank() + i) % ranks();
         let mut sending = inbox.send_to(Peers::rank(to));
-        cut.each(b, |t| sending.tile(rank() * cut.row() + t.at, part(to).load(x, &t)));
+        cut.each(b, |t| sending.tile(rank() * cut.row() + t.at, parts.of(to).load(x, &t)));
         sending.signal(flag(b, 0) + rank());
     }
 }

@@ -31,6 +31,12 @@ pub struct Wire {
 }
 
 impl Wire {
+    /// A row of every rank, in one exchange of `blocks` blocks, in which everybody waits for everybody.
+    pub(super) fn rows(ranks: u32, dtype: Dtype, protocol: Protocol, row: u32, blocks: u32) -> Wire {
+        let elements = u64::from(ranks) * u64::from(row);
+        Wire { ranks, dtype, protocol, elements, flags: ranks * blocks, all_wait: true }
+    }
+
     fn only(&self, protocol: Protocol, count: u64) -> u64 {
         if self.protocol == protocol { count } else { 0 }
     }

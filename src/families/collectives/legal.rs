@@ -25,10 +25,10 @@ pub(super) fn tile(chunk: u32, warps: u32) -> Result<(), Illegal> {
     Illegal::unless(chunk <= most, "chunk", chunk, allowed)
 }
 
-/// Elements of a tile where so many elements are shared among the blocks of a launch. At least four warps of packets of 16-bit
-/// elements: more and smaller blocks gain nothing.
-pub(super) fn chunk(elements: u32) -> u32 {
-    elements.div_ceil(BLOCKS).next_power_of_two().clamp(1024, 8192)
+/// Elements of a tile where so many elements are shared among the blocks of each of `roles` roles. At least four warps of packets
+/// of 16-bit elements: more and smaller blocks gain nothing.
+pub(super) fn chunk(elements: u32, roles: u32) -> u32 {
+    elements.div_ceil(BLOCKS / roles).next_power_of_two().clamp(1024, 8192)
 }
 
 /// Warps, so that each thread has a packet of a tile, up to 16.
@@ -36,7 +36,7 @@ pub(super) fn warps(chunk: u32, dtype: Dtype) -> u32 {
     (chunk * dtype.bytes() / PACKET_BYTES / 32).next_power_of_two().clamp(4, 16)
 }
 
-/// A block for each tile, up to the most.
-pub(super) fn blocks(elements: u32, chunk: u32) -> u32 {
-    elements.div_ceil(chunk).next_power_of_two().min(BLOCKS)
+/// A block of each of `roles` roles for each tile, up to the most.
+pub(super) fn blocks(elements: u32, chunk: u32, roles: u32) -> u32 {
+    elements.div_ceil(chunk).next_power_of_two().min(BLOCKS / roles)
 }
