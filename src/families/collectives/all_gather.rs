@@ -46,7 +46,7 @@ fn chunk(key: &AllGatherKey) -> u32 {
 impl Legal for AllGather {
     fn legal(&self) -> Result<(), Illegal> {
         legal::inbox(&self.wire(), self.elements)?;
-        legal::tile(self.chunk, self.warps)
+        legal::tile("chunk", self.chunk, self.warps)
     }
 }
 

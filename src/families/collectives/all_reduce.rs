@@ -2,10 +2,11 @@
 
 use peerwarp_codegen::dsl::prelude::*;
 
-use super::all_reduce_config::{AllReduce, Algorithm};
+use super::all_reduce_config::{Algorithm, AllReduce};
 use super::cut::{Part, Piece};
 use super::exchange::{flag, others, send_to_all};
 use super::inbox::{Inbox, InboxArgs};
+use super::norm::{NormArgs, NormLaunch};
 
 /// Parameters of [`all_reduce`].
 #[derive(KernelArgs)]
@@ -16,11 +17,15 @@ pub struct AllReduceArgs {
     #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
     #[dtype(|c| c.dtype)]
     pub x: Option<AnyPtr>,
-    /// The reduction.
+    /// The reduction, normalised where there is a hook.
     #[output]
     #[len(|c| c.elements.into())]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
+    /// What the hook takes and yields besides.
+    #[group]
+    #[input]
+    pub norm: NormArgs,
     /// Memory that peers write to.
     #[group(|c| c.wire())]
     pub inbox: InboxArgs,
@@ -35,33 +40,33 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     let inbox = Inbox::new(c.wire(), &a.inbox, epoch);
     let x = a.x.unwrap_or(a.out);
     match c.algorithm {
-        Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, b, &inbox, &x, &a.out)),
+        Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, a, b, &inbox, &x)),
         Algorithm::OneShot if c.senders > 0 => {
             role("send", c.senders, |b| send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |_, _| {}));
-            role("reduce", c.blocks, |b| reduce_all(c, b, &inbox, &x, &a.out));
+            role("reduce", c.blocks, |b| reduce_all(c, a, b, &inbox, &x));
         }
         Algorithm::OneShot => role("exchange", c.blocks, |b| {
             send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |_, _| {});
-            reduce_all(c, b, &inbox, &x, &a.out);
+            reduce_all(c, a, b, &inbox, &x);
         }),
     }
     inbox.ready();
 }
 
 /// One-shot: reduces all tiles, of which every rank has sent its own to all.
-fn reduce_all(c: &AllReduce, b: Group, inbox: &Inbox<'_>, x: &AnyPtr, out: &AnyPtr) {
+fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, inbox: &Inbox<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
     let got = inbox.wait(flag(b, 0), others());
     cut.each(b, |t| {
         let sum = c.reduce().tiles(&got, all.load(x, &t), t.len, |r| r * cut.row() + t.at);
-        all.store(out, &t, AnyTile::rounded(sum, c.dtype));
+        a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
     });
 }
 
 /// Two-shot: every tile has an owner, which everybody sends it to, and which sends the reduction to everybody. A block's tiles have
 /// the ranks as owners in turn.
 #[kernel]
-fn two_shot(c: &AllReduce, b: Group, inbox: &Inbox<'_>, x: &AnyPtr, out: &AnyPtr) {
+fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, inbox: &Inbox<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
     let owner = |t: &Piece| t.index / b.count() % c.ranks;
     // Where a tile is among its owner's.
@@ -85,7 +90,7 @@ fn two_shot(c: &AllReduce, b: Group, inbox: &Inbox<'_>, x: &AnyPtr, out: &AnyPtr
             let sum = c.reduce().tiles(&got, all.load(x, &t), t.len, |r| r * c.owned() + owned(&t));
             let sum = AnyTile::rounded(sum, c.dtype);
             sending.tile(results + t.at, sum);
-            all.store(out, &t, sum);
+            a.norm.store(&a.out, &t, sum);
         }
     });
     sending.signal(flag(b, 1) + rank());
@@ -94,7 +99,7 @@ fn two_shot(c: &AllReduce, b: Group, inbox: &Inbox<'_>, x: &AnyPtr, out: &AnyPtr
     cut.each(b, |t| {
         let from = owner(&t);
         if from != rank() {
-            all.store(out, &t, got.take(results + t.at, t.len, from));
+            a.norm.store(&a.out, &t, got.take(results + t.at, t.len, from));
         }
     });
 }

@@ -1,7 +1,7 @@
 //! What all-reduce is specialised for, and how it goes about it unless somebody says otherwise.
 
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
-use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::all_reduce::{self, AllReduceArgs};
 use super::cut::Cut;
@@ -16,6 +16,16 @@ pub enum Algorithm {
     OneShot,
     /// Everybody reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
     TwoShot,
+}
+
+/// What follows the reduction in the same launch.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hook {
+    /// Nothing.
+    None,
+    /// A residual is added, and rows are normalised by their root mean square, as between the layers of a language model:
+    /// `residual_out = all_reduce(x) + residual`, `out = residual_out / sqrt(mean(residual_out^2) + eps) * weight`.
+    RmsNorm,
 }
 
 /// A variant of all-reduce.
@@ -37,6 +47,12 @@ pub struct AllReduce {
     /// Whether the result takes the vector's place.
     #[key(short = "i", default = false)]
     pub in_place: bool,
+    /// What follows the reduction.
+    #[key(default = Hook::None)]
+    pub hook: Hook,
+    /// Elements of a row that the hook normalises; 0 without one.
+    #[key(short = "h", range = 0..=65536, default = 0)]
+    pub hidden: u32,
     /// How it goes about it.
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
@@ -46,7 +62,7 @@ pub struct AllReduce {
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| warps(key))]
     pub warps: u32,
-    /// Elements of a tile.
+    /// Elements of a tile; with a hook a tile is a row, and this is 256.
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
     /// Blocks that only send, with one shot and packets; with 0, those that reduce send first.
@@ -84,12 +100,20 @@ fn shared(key: &AllReduceKey) -> u32 {
     }
 }
 
+/// Stands for rows.
+const OF_ROWS: u32 = 256;
+
 fn chunk(key: &AllReduceKey) -> u32 {
-    legal::chunk(shared(key), 1)
+    if key.hook == Hook::None { legal::chunk(shared(key), 1) } else { OF_ROWS }
+}
+
+/// Elements of a tile.
+fn tile(key: &AllReduceKey) -> u32 {
+    if key.hook == Hook::None { chunk(key) } else { key.hidden.max(1) }
 }
 
 fn warps(key: &AllReduceKey) -> u32 {
-    legal::warps(chunk(key), key.dtype)
+    legal::warps(tile(key), key.dtype)
 }
 
 fn senders(key: &AllReduceKey) -> u32 {
@@ -98,13 +122,13 @@ fn senders(key: &AllReduceKey) -> u32 {
 }
 
 fn blocks(key: &AllReduceKey) -> u32 {
-    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), chunk(key), 1) }
+    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), tile(key), 1) }
 }
 
 impl Legal for AllReduce {
     fn legal(&self) -> Result<(), Illegal> {
+        self.rows()?;
         legal::inbox(&self.wire(), self.elements)?;
-        legal::tile(self.chunk, self.warps)?;
         let together = self.algorithm == Algorithm::OneShot && self.protocol == Protocol::Packets && !self.in_place;
         let allowed = || {
             let where_else = "one-shot with packets that is not in place";
@@ -115,18 +139,40 @@ impl Legal for AllReduce {
 }
 
 impl AllReduce {
+    /// Whether tiles, or rows where there is a hook, are what a block can hold.
+    fn rows(&self) -> Result<(), Illegal> {
+        if self.hook == Hook::None {
+            Illegal::unless(self.hidden == 0, "hidden", self.hidden, || "0 without a hook")?;
+            return legal::tile("chunk", self.chunk, self.warps);
+        }
+        let packet = PACKET_BYTES / self.dtype.bytes();
+        let whole = self.hidden > 0 && self.hidden.is_multiple_of(packet) && self.elements.is_multiple_of(self.hidden);
+        Illegal::unless(whole, "hidden", self.hidden, || {
+            format!("elements of a row: a multiple of {packet} that divides {} elements", self.elements)
+        })?;
+        legal::tile("hidden", self.hidden, self.warps)?;
+        let allowed = || format!("{OF_ROWS} with a hook: a tile is a row then");
+        Illegal::unless(self.chunk == OF_ROWS, "chunk", self.chunk, allowed)
+    }
+
     pub(super) fn cut(&self) -> Cut {
-        Cut::new(self.elements, self.chunk, self.dtype)
+        let tile = if self.hook == Hook::None { self.chunk } else { self.hidden.max(1) };
+        Cut::new(self.elements, tile, self.dtype)
+    }
+
+    /// How many of something there are with a hook.
+    pub(super) fn with_hook(&self, count: u32) -> u64 {
+        if self.hook == Hook::None { 0 } else { count.into() }
     }
 
     /// Elements of the tiles that a rank owns with two shots.
     pub(super) fn owned(&self) -> u32 {
         let of_all = self.blocks * self.ranks;
-        self.cut().tiles().div_ceil(of_all) * self.blocks * self.chunk
+        self.cut().tiles().div_ceil(of_all) * self.blocks * self.cut().chunk
     }
 
     pub(super) fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.chunk.min(self.cut().row()), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, self.ranks, self.cut().chunk.min(self.cut().row()), self.dtype.bytes(), self.warps)
     }
 
     pub(super) fn wire(&self) -> Wire {

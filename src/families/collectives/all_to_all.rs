@@ -50,7 +50,7 @@ fn blocks(key: &AllToAllKey) -> u32 {
 impl Legal for AllToAll {
     fn legal(&self) -> Result<(), Illegal> {
         legal::inbox(&self.wire(), self.elements)?;
-        legal::tile(self.chunk, self.warps)
+        legal::tile("chunk", self.chunk, self.warps)
     }
 }
 

@@ -51,7 +51,7 @@ impl Legal for Broadcast {
         let allowed = || format!("a rank: 0 to {}", self.ranks - 1);
         Illegal::unless(self.root < self.ranks, "root", self.root, allowed)?;
         legal::inbox(&self.wire(), self.elements)?;
-        legal::tile(self.chunk, self.warps)
+        legal::tile("chunk", self.chunk, self.warps)
     }
 }
 

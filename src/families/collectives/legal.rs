@@ -19,10 +19,10 @@ pub(super) fn inbox(wire: &Wire, elements: u32) -> Result<(), Illegal> {
 }
 
 /// Tiles are kept in registers: 64 elements a thread.
-pub(super) fn tile(chunk: u32, warps: u32) -> Result<(), Illegal> {
+pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(), Illegal> {
     let most = 64 * 32 * warps;
     let allowed = || format!("at most {most} with {warps} warps");
-    Illegal::unless(chunk <= most, "chunk", chunk, allowed)
+    Illegal::unless(elements <= most, field, elements, allowed)
 }
 
 /// Elements of a tile where so many elements are shared among the blocks of each of `roles` roles. At least four warps of packets
@@ -31,9 +31,10 @@ pub(super) fn chunk(elements: u32, roles: u32) -> u32 {
     elements.div_ceil(BLOCKS / roles).next_power_of_two().clamp(1024, 8192)
 }
 
-/// Warps, so that each thread has a packet of a tile, up to 16.
-pub(super) fn warps(chunk: u32, dtype: Dtype) -> u32 {
-    (chunk * dtype.bytes() / PACKET_BYTES / 32).next_power_of_two().clamp(4, 16)
+/// Warps, so that each thread has a packet of a tile, up to 16; more only where threads could not hold a tile.
+pub(super) fn warps(tile: u32, dtype: Dtype) -> u32 {
+    let packets = (tile * dtype.bytes()).div_ceil(PACKET_BYTES * 32).next_power_of_two();
+    packets.clamp(4, if tile > 64 * 32 * 16 { 32 } else { 16 })
 }
 
 /// A block of each of `roles` roles for each tile, up to the most.

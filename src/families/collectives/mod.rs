@@ -9,17 +9,21 @@ mod cut;
 mod exchange;
 mod inbox;
 mod legal;
+mod norm;
+mod op;
 mod reduce_scatter;
 mod reference;
 mod workload;
 
 pub use all_gather::{AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, all_gather};
 pub use all_reduce::{AllReduceArgs, AllReduceLaunch, all_reduce};
-pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey};
+pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
 pub use exchange::Reduction;
 pub use inbox::{InboxArgs, Protocol, Wire};
+pub use norm::{NormArgs, NormLaunch};
+pub use op::{Collective, Collectives, Norm};
 pub use reduce_scatter::{
     ReduceScatter, ReduceScatterArgs, ReduceScatterKey, ReduceScatterLaunch, reduce_scatter,
 };

@@ -53,7 +53,7 @@ fn blocks(key: &ReduceScatterKey) -> u32 {
 impl Legal for ReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
         legal::inbox(&self.wire(), self.elements)?;
-        legal::tile(self.chunk, self.warps)
+        legal::tile("chunk", self.chunk, self.warps)
     }
 }
 

@@ -1,11 +1,18 @@
 //! What collectives are run on, and what must come out.
 
+use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
-use super::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter, reference};
+use super::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, ReduceScatter, reference};
+use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
-use crate::harness::workload::{Contents, Turn, Work, Workload};
+use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
+
+/// PyTorch with NCCL, and with its symmetric memory, launched one by one and as a CUDA graph.
+const BASELINES: Baseline = Baseline {
+    scripts: &[("collectives.py", include_str!("../../../bench/baselines/collectives.py")), TIMING],
+};
 
 fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
     Contents::new(buffer, encode(dtype, values))
@@ -26,15 +33,61 @@ fn parts(elements: u32, ranks: u32, dtype: Dtype) -> Work {
     Work { bytes: (0..ranks).map(to).collect(), hops: 1, ..Work::default() }
 }
 
+/// What the scripts take: all fields, and which collective it is.
+fn case<F: Family>(config: &F) -> serde_json::Value {
+    let named = [("collective".to_owned(), F::NAME.to_owned())];
+    let all = named.into_iter().chain(config.describe());
+    all.map(|(name, value)| (name, serde_json::Value::from(value))).collect()
+}
+
+/// What is added to the mean of squares.
+const EPS: f32 = 1e-5;
+
+impl AllReduce {
+    /// A residual and weights, of rows that all ranks have.
+    fn residual_and_weight(&self, turn: Turn) -> [Vec<f32>; 2] {
+        let of = |rank, elements| reference::vector(Turn { rank, ..turn }, elements, self.dtype);
+        [of(self.ranks, self.elements), of(self.ranks + 1, self.hidden)]
+    }
+}
+
 impl Workload for AllReduce {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let buffer = if self.in_place { "out" } else { "x" };
-        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+        let x = contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype));
+        if self.hook == Hook::None {
+            return vec![x];
+        }
+        let [residual, weight] = self.residual_and_weight(turn);
+        let named = |name, values: &[f32]| contents(name, self.dtype, values);
+        vec![x, named("residual", &residual), named("weight", &weight), Contents::of("eps", &[EPS])]
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
         let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
-        vec![exactly("out", self.dtype, &reference::reduction(self.op, &all, self.dtype))]
+        let sum = reference::reduction(self.op, &all, self.dtype);
+        if self.hook == Hook::None {
+            return vec![exactly("out", self.dtype, &sum)];
+        }
+        let [residual, weight] = self.residual_and_weight(turn);
+        let added = reference::added(&sum, &residual, self.dtype);
+        let normalised = reference::rms_norm(&added, &weight, EPS, self.dtype);
+        // Twice what rounding to the type may change: the mean's additions have another order.
+        let rel = match self.dtype {
+            Dtype::Bf16 => 1.0 / 128.0,
+            Dtype::Fp16 => 1.0 / 1024.0,
+            _ => 1e-5,
+        };
+        let normalised = exactly("out", self.dtype, &normalised).within(1e-6, rel);
+        vec![exactly("residual_out", self.dtype, &added), normalised]
     }
 
     fn work(&self) -> Work {
@@ -51,6 +104,14 @@ impl Workload for AllReduce {
 }
 
 impl Workload for ReduceScatter {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let buffer = if self.in_place { "out" } else { "x" };
         vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
@@ -76,6 +137,14 @@ impl Workload for ReduceScatter {
 }
 
 impl Workload for AllGather {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let vector = contents("x", self.dtype, &reference::vector(turn, self.elements, self.dtype));
         if !self.in_place {
@@ -96,6 +165,14 @@ impl Workload for AllGather {
 }
 
 impl Workload for AllToAll {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let buffer = if self.in_place { "out" } else { "x" };
         vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
@@ -118,6 +195,14 @@ impl Workload for AllToAll {
 }
 
 impl Workload for Broadcast {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         // Also the others: what they have is not to be found in the result.
         let buffer = if self.in_place { "out" } else { "x" };
@@ -136,5 +221,27 @@ impl Workload for Broadcast {
             (0..self.ranks).map(sent).collect()
         };
         Work { bytes: (0..self.ranks).map(to).collect(), hops: 1, ..Work::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn scripts_compile() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        for (name, text) in BASELINES.scripts {
+            std::fs::write(file(name), text).unwrap();
+        }
+        let files = BASELINES.scripts.iter().map(|(name, _)| file(name));
+        match Command::new("python3").args(["-m", "py_compile"]).args(files).output() {
+            Ok(ran) => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
+            Err(why) if std::env::var_os("CI").is_none() => eprintln!("skipped: python3: {why}"),
+            Err(why) => panic!("python3: {why}"),
+        }
     }
 }
