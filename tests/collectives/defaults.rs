@@ -28,9 +28,9 @@ fn two_ranks_take_one_shot_at_every_size() {
 fn more_ranks_take_two_shots_where_bytes_outweigh_a_hop() {
     use Algorithm::{OneShot, TwoShot};
     let first_two_shot = |ranks| (1..26).map(|log| 1u32 << log).find(|b| all_reduce(*b, ranks).0 == TwoShot);
-    assert_eq!([2, 4, 8, 64].map(first_two_shot), [None, Some(512 << 10), Some(256 << 10), Some(16 << 10)]);
+    assert_eq!([2, 4, 8, 64].map(first_two_shot), [None, Some(512 << 10), Some(128 << 10), Some(16 << 10)]);
     assert_eq!(all_reduce(8 << 20, 8), (TwoShot, 4096, 16, 0, 128));
-    assert_eq!(all_reduce(128 << 10, 8).0, OneShot);
+    assert_eq!(all_reduce(64 << 10, 8).0, OneShot);
 }
 
 #[test]
