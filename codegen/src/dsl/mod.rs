@@ -52,6 +52,7 @@
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
+//! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -59,6 +60,7 @@
 mod any;
 mod args;
 mod buffer;
+mod channel;
 mod check;
 mod error;
 mod fold;
@@ -75,11 +77,16 @@ mod val;
 mod values;
 mod var;
 
-pub use peerwarp_macros::KernelArgs;
+pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
+pub use channel::{
+    Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
+    InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound,
+    Outgoing, OutgoingField, Payload, Slots, Transport,
+};
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
@@ -97,6 +104,7 @@ pub use var::{IntoVar, TileVar, Var, var};
 pub use {
     args::Bound,
     buffer::{Buf, Index},
+    channel::Fields,
     val::{FromRaw, Raw},
 };
 
@@ -105,10 +113,11 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Channel, ChannelShape, Counter,
+        Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, IntoIndex, IntoTile, IntoVal,
+        KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile,
+        TileVar, TraceError, Transport, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat,
+        var,
     };
 }
 
