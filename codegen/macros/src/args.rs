@@ -138,14 +138,17 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
     match (&dtype, kind) {
-        (None, "AnyPtr" | "AnySym" | "AnyPackets") => {
+        (None, "AnyPtr" | "AnySym" | "AnyWindow" | "AnyPackets") => {
             let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
             errors.at(
                 ty.span(),
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val") => {
+        (
+            Some((at, _)),
+            "Ptr" | "Sym" | "Window" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val",
+        ) => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);
@@ -198,9 +201,10 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
             return None;
         }
     };
-    if !matches!(kind, "Ptr" | "AnyPtr") {
-        let message =
-            format!("the caller passes memory of its own GPU, Ptr or AnyPtr: `{kind}` is the operation's");
+    if !matches!(kind, "Ptr" | "AnyPtr" | "Window" | "AnyWindow") {
+        let message = format!(
+            "the caller passes memory of its own GPU, Ptr or AnyPtr, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
+        );
         errors.at(attr.span(), message);
     }
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
@@ -266,7 +270,7 @@ fn chosen<'a>(
 }
 
 /// `Ptr` of `dsl::Ptr<u32>`.
-fn last_segment(ty: &Type) -> Option<String> {
+pub(crate) fn last_segment(ty: &Type) -> Option<String> {
     match ty {
         Type::Path(path) => path.path.segments.last().map(|s| s.ident.to_string()),
         _ => None,

@@ -49,6 +49,7 @@
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
+//! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
@@ -74,6 +75,7 @@ mod trace;
 mod val;
 mod values;
 mod var;
+mod window;
 
 pub use peerwarp_macros::KernelArgs;
 
@@ -92,6 +94,7 @@ pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 
 #[doc(hidden)]
 pub use {
@@ -105,9 +108,9 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
+        AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
         F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
+        Shared, Sym, Tile, TileVar, TraceError, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared,
         splat, var,
     };
 }

@@ -98,11 +98,10 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
     let first_put = tree
         .in_order()
         .iter()
-        .filter(|&&o| is_put(o))
+        .filter(|&&o| is_published(kernel, o, parcel))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
     let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
@@ -112,6 +111,16 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         ops.splice(first..=at, front.into_iter().chain([signal]).chain(back));
     }
     Ok(())
+}
+
+/// Whether an operation puts into a parcel, or stores to a window that the parcel's signal publishes.
+fn is_published(kernel: &Kernel, op: OpId, parcel: ParcelId) -> bool {
+    let kind = &kernel.op(op).kind;
+    let windows = &kernel.parcels[parcel.index()].windows;
+    let stored = |a: Accessed| {
+        a.access == Access::Store && a.place.param().is_some_and(|window| windows.contains(&window))
+    };
+    kind.puts().is_some_and(|(of, _)| of == parcel) || kind.accesses().into_iter().any(stored)
 }
 
 /// The operations that an operation's operands come from, directly or not.
