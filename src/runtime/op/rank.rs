@@ -159,6 +159,13 @@ struct Launch {
     recorder: Option<Recorder>,
 }
 
+impl Launch {
+    /// The operands that it takes.
+    fn operands(&self) -> impl Iterator<Item = &(usize, Slot)> {
+        self.slots.iter().chain(&self.windows)
+    }
+}
+
 /// An operation on one rank of this process.
 #[derive(Debug)]
 pub struct RankOp {
@@ -339,8 +346,7 @@ impl RankOp {
         self.world.usable()?;
         self.there_are(launches.clone())?;
         let _held = args.pass(&mut Call::new(self, stream))?;
-        let taken = |launch: &'_ Launch| launch.slots.iter().chain(&launch.windows);
-        for &(at, _) in self.launches[launches.clone()].iter().flat_map(taken) {
+        for &(at, _) in self.launches[launches.clone()].iter().flat_map(Launch::operands) {
             if self.passed[at].ptr == 0 {
                 return Err(RuntimeError::invalid(&self.operands[at].name, "nothing", "a tensor"));
             }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Tree, target};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
@@ -123,10 +123,12 @@ fn is_published(kernel: &Kernel, op: OpId, parcel: ParcelId) -> bool {
     kind.puts().is_some_and(|(of, _)| of == parcel) || kind.accesses().into_iter().any(stored)
 }
 
-/// The operations that an operation's operands come from, directly or not.
+/// The operations that an operation's operands and target come from, directly or not.
 fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
     let mut found = HashSet::new();
-    let mut open = kernel.op(op).kind.operands();
+    let kind = &kernel.op(op).kind;
+    let mut open = kind.operands();
+    open.extend(target(kernel, kind));
     while let Some(v) = open.pop() {
         if let Def::Op(id) = defs.def(v)
             && found.insert(id)
