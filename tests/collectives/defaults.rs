@@ -1,6 +1,8 @@
 //! What collectives do unless somebody says otherwise, and what they refuse.
 
-use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Protocol, ReduceScatter};
+use peerwarp::families::collectives::{
+    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Protocol, ReduceScatter,
+};
 use peerwarp::prelude::*;
 
 use crate::support::config;
@@ -67,11 +69,20 @@ fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
     refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=avg", &["op", "avg", "sum, max, min"]);
     refused::<AllReduce>("ranks=2 dtype=f32", &["no value for `elements`"]);
-    refused::<AllReduce>("elements=268435456 ranks=64 dtype=f32 algorithm=one-shot", &["elements", "32 bits"]);
-    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 warps=1 chunk=4096", &["chunk", "4096", "at most 2048"]);
+    refused::<AllReduce>(
+        "elements=268435456 ranks=64 dtype=f32 algorithm=one-shot",
+        &["elements", "32 bits"],
+    );
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
+        &["chunk", "4096", "at most 2048"],
+    );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 algorithm=two-shot senders=8", &["senders", "8"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);
-    refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8", &["hidden", "100 elements"]);
+    refused::<AllReduce>(
+        "elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8",
+        &["hidden", "100 elements"],
+    );
     refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm", &["hidden", "= 0"]);
     refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
 }

@@ -89,7 +89,9 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     let row = |r: Val<u32>| Part::from(r * c.elements);
     role("send", c.blocks, |b| match a.x {
         Some(x) => {
-            send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |t, tile| row(rank()).store(&a.out, &t, tile));
+            send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |t, tile| {
+                row(rank()).store(&a.out, &t, tile)
+            });
         }
         None => send_to_all(b, &inbox, c.cut(), (&a.out, row(rank())), |_, _| {}),
     });

@@ -129,7 +129,8 @@ impl Legal for AllReduce {
     fn legal(&self) -> Result<(), Illegal> {
         self.rows()?;
         legal::inbox(&self.wire(), self.elements)?;
-        let together = self.algorithm == Algorithm::OneShot && self.protocol == Protocol::Packets && !self.in_place;
+        let together =
+            self.algorithm == Algorithm::OneShot && self.protocol == Protocol::Packets && !self.in_place;
         let allowed = || {
             let where_else = "one-shot with packets that is not in place";
             format!("0, except for {where_else}: blocks send what they reduce")
@@ -146,7 +147,9 @@ impl AllReduce {
             return legal::tile("chunk", self.chunk, self.warps);
         }
         let packet = PACKET_BYTES / self.dtype.bytes();
-        let whole = self.hidden > 0 && self.hidden.is_multiple_of(packet) && self.elements.is_multiple_of(self.hidden);
+        let whole = self.hidden > 0
+            && self.hidden.is_multiple_of(packet)
+            && self.elements.is_multiple_of(self.hidden);
         Illegal::unless(whole, "hidden", self.hidden, || {
             format!("elements of a row: a multiple of {packet} that divides {} elements", self.elements)
         })?;
@@ -172,7 +175,13 @@ impl AllReduce {
     }
 
     pub(super) fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.cut().chunk.min(self.cut().row()), self.dtype.bytes(), self.warps)
+        Reduce::new(
+            self.op,
+            self.ranks,
+            self.cut().chunk.min(self.cut().row()),
+            self.dtype.bytes(),
+            self.warps,
+        )
     }
 
     pub(super) fn wire(&self) -> Wire {

@@ -85,7 +85,8 @@ pub(super) struct Inbox<'a> {
 impl<'a> Inbox<'a> {
     /// Before the roles.
     pub fn new(w: Wire, a: &'a InboxArgs, epoch: Epoch) -> Self {
-        let elements = u32::try_from(w.elements).expect("legal configurations have an inbox that 32 bits index");
+        let elements =
+            u32::try_from(w.elements).expect("legal configurations have an inbox that 32 bits index");
         let (bank, flags) = (epoch.parity() * elements, epoch.parity() * w.flags);
         Inbox { a, ranks: w.ranks, bank, flags, epoch }
     }
