@@ -205,6 +205,8 @@ pub struct Shared {
 pub struct Parcel {
     /// Where its puts and its signal go.
     pub target: Target,
+    /// Whether it is a signal without data, which nothing is put for. Any other parcel has puts.
+    pub bare: bool,
     /// Where it is opened.
     pub loc: Loc,
 }

@@ -175,8 +175,14 @@ impl Emitter<'_, '_> {
         let (index, value) = (self.scalar(index)?, self.scalar(value)?);
         self.w.gap();
         let place = self.place(loc);
-        self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
-        self.await_copies(parcel);
+        let bare = self.f.p.kernel.parcels[parcel.index()].bare;
+        let what = if bare {
+            "what every lane did before comes before it"
+        } else {
+            "every lane's puts are there before it is"
+        };
+        self.w.comment(&format!("Signal {name}: {what} ({place})"));
+        self.await_copies(id, parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {
                 self.used.add(Prim::Signal);

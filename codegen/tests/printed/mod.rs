@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod signals;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -24,6 +25,8 @@ pub const ALL: &[Fixture] = &[
     ("arms", arms),
     ("teams", teams),
     ("mail", mail::mail),
+    ("credit", signals::credit),
+    ("meeting", signals::meeting),
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),

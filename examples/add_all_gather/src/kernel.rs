@@ -34,9 +34,6 @@ pub struct AddArgs {
     #[len(|c| c.only(Protocol::Packets, 2 * c.gathered()))]
     #[dtype(|c| c.dtype)]
     pub packets: Option<AnyPackets>,
-    /// With packets, what comes with `ready`: nobody reads it.
-    #[len(|c| c.only(Protocol::Packets, 2 * c.ranks))]
-    pub note: Option<Sym<u32>>,
     /// With packets, says that a peer has started this launch, so that it has taken all packets of earlier ones, `[2][ranks]`.
     #[len(|c| c.only(Protocol::Packets, 2 * c.ranks))]
     pub ready: Option<Flags>,
@@ -90,13 +87,9 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
     });
 
     // Packets order nothing: a flag says that the packets of earlier launches were taken. Sends of the next launch come after it.
-    if let (Some(note), Some(ready)) = (a.note, a.ready) {
+    if let Some(ready) = a.ready {
         role("ready", 1, |_| {
-            let first = epoch.parity() * c.ranks;
-            let mut parcel = send_to(Peers::all());
-            parcel.put_value(&note, first + rank(), 1);
-            parcel.signal(&ready, first + rank(), epoch);
-            let _everybody = ready.wait_all(first, c.ranks, 1, epoch);
+            let _everybody = ready.meet(epoch);
         });
     }
 }

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Tree, target};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
@@ -88,9 +88,11 @@ fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
-/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
+/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on. A signal without
+/// data goes before all of its region that it does not need.
 fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     let parcel = parcel_of(kernel, signal)?;
+    let bare = kernel.parcels[parcel.index()].bare;
     let tree = Tree::of(kernel);
     let defs = DefUse::of(kernel, &tree);
     let home = tree.position(signal);
@@ -105,7 +107,9 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         .filter(|&&o| is_put(o))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
-    let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
+    let Some(first) = first_put.or(bare.then_some(0)) else {
+        return Err(MutateError::NoParcel { op: "signal" });
+    };
     let Some((ops, at)) = siblings(kernel, signal) else { return Ok(()) };
     if first < at {
         let (front, back): (Vec<OpId>, Vec<OpId>) = ops[first..at].iter().partition(|o| needed.contains(o));
@@ -118,6 +122,7 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
 fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
     let mut found = HashSet::new();
     let mut open = kernel.op(op).kind.operands();
+    open.extend(target(kernel, &kernel.op(op).kind));
     while let Some(v) = open.pop() {
         if let Def::Op(id) = defs.def(v)
             && found.insert(id)

@@ -26,9 +26,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     match aim(kind) {
         Some(Aim::Own(target)) => *target = retarget(*target, new),
         Some(Aim::Parcel(parcel)) => {
-            let target = retarget(kernel.parcels[parcel.index()].target, new);
+            let Parcel { target, bare, .. } = kernel.parcels[parcel.index()];
             *parcel = ParcelId(kernel.parcels.len() as u32);
-            kernel.parcels.push(Parcel { target, loc: *loc });
+            kernel.parcels.push(Parcel { target: retarget(target, new), bare, loc: *loc });
         }
         None => {}
     }

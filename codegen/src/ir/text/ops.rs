@@ -172,7 +172,9 @@ impl Line<'_> {
             OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) => {
                 let at = self.element(Place::Param(*flag), *index);
                 let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
-                format!("signal {at} <- {}{}{relaxed}", v(value), self.to(*parcel))
+                let bare = self.kernel.parcels.get(parcel.index()).is_some_and(|p| p.bare);
+                let bare = if bare { ", without data" } else { "" };
+                format!("signal {at} <- {}{}{bare}{relaxed}", v(value), self.to(*parcel))
             }
             OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);
