@@ -115,7 +115,7 @@ impl ChannelShape {
         ChannelShape { read_many: true, ..self }
     }
 
-    /// Names the parameter of a part: of a field, `arrived`, `note` or `ready`. Else it is `channel_part`, and the one field of a channel
+    /// Names the parameter of a part: of a field, `arrived` or `ready`. Else it is `channel_part`, and the one field of a channel
     /// of elements has the channel's own name.
     #[must_use]
     pub fn named(mut self, part: &'static str, name: &'static str) -> Self {
@@ -234,8 +234,6 @@ impl Declared {
         }
         if shape.credits {
             let len = 2 * u64::from(shape.ranks);
-            let doc = format!("What comes with the credits of `{name}`: nobody reads it.");
-            params.push(spec("note", ParamKind::Symmetric, Dtype::U32, len, doc));
             let doc =
                 format!("A rank is done with what `{name}` brought in earlier launches, `[parity][rank]`.");
             params.push(spec("ready", ParamKind::Flags, Dtype::U32, len, doc));

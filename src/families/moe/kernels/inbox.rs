@@ -1,6 +1,5 @@
 //! The channel that rows of dispatch take to the ranks of their experts.
 
-use peerwarp_codegen::dsl::Outgoing;
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
