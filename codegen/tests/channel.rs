@@ -79,7 +79,8 @@ fn post(c: &Post, a: &PostArgs) {
             } else {
                 // In two pieces.
                 for start in [0, ROW / 2] {
-                    row.field(rows.row).put(start, a.x.load(i * ROW + start, ROW / 2));
+                    let x = a.x.load(i * ROW + start, ROW / 2);
+                    row.field(rows.row).put(u64::from(start), x);
                 }
             }
             if let Some(scales) = rows.scales {
@@ -92,7 +93,8 @@ fn post(c: &Post, a: &PostArgs) {
         for i in b.strided(ROWS * RANKS) {
             let row = rows.from(i % RANKS).slot(i / RANKS);
             let to = (i % RANKS) * ROWS + i / RANKS;
-            a.out.store(to * ROW, row.field(rows.row).load(0, ROW));
+            // Also by an offset of 64 bits.
+            a.out.store(to * ROW, row.field(rows.row).load(i.to_u64() * 0, ROW));
             if let Some(scales) = rows.scales {
                 a.out_scales.store(to * 4, row.field(scales).load(0, 4));
             }
@@ -325,6 +327,7 @@ fn mistakes_end_the_trace() {
         Slip { shape: ChannelShape::new(Transport::Flags, 5, Slots::Shared(1)), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, RANKS, Slots::BySender(1 << 31)), ..flags() },
         Slip { len: 0, ..flags() },
+        Slip { shape: shape(Transport::Ll), len: 1 << 30, ..flags() },
     ] {
         said.push(slip(config, nothing));
     }

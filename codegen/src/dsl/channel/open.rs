@@ -165,9 +165,13 @@ impl Places {
 
     /// The element `offset` of a message's field, in the field's buffer. An offset of 64 bits makes it one of 64 bits.
     pub fn at(&self, store: &Store, offset: Index, loc: Loc) -> Index {
-        let offset = offset.0;
-        let dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
+        let mut offset = offset.0;
+        let mut dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
         let (narrow, wide) = self.first[store.field];
+        // Indices of LL elements have 32 bits, whatever the offset.
+        if store.kind == ParamKind::Ll && dtype == Dtype::U64 {
+            (offset, dtype) = (Val::<u64>::from_raw(offset).cast_at::<u32>(loc).to_raw(), Dtype::U32);
+        }
         match (narrow, dtype) {
             (Some(first), Dtype::U32) => {
                 Index(binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw())

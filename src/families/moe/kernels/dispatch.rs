@@ -275,12 +275,14 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
             row.field(rows.row).copy(0u64, &a.x, at(token, c.row()), c.row());
         } else {
             pieces.each(part, |start, len| {
-                put_row(&rows, &row, start, a.x.load(at(token, c.row()) + start.to_u64(), len));
+                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+                put_row(&rows, &row, start, x);
             });
         }
         if let Some(scales) = a.x_scale {
             pieces.each(part, |start, len| {
-                put_scales(c, &rows, &row, start, scales_to_send(c, &scales, token, start, len));
+                let scale = scales_to_send(c, &scales, token, start, len);
+                put_scales(c, &rows, &row, start, scale);
             });
         }
         row.done();

@@ -22,6 +22,7 @@ struct Slot {
 }
 
 impl Slot {
+    #[kernel]
     fn new(c: &Combine, source: Val<u32>, number: Val<u32>) -> Slot {
         let entry = source * (c.tokens * c.topk) + number * c.slot_entries();
         Slot { source, number, entry }
@@ -115,9 +116,11 @@ fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, to: Outgo
     } else {
         c.sent_pieces().each(part, |start, len| {
             if let Some(weights) = a.weight_from {
-                to.put_f32(start.to_u64(), owned_sum(c, a, &weights, slot.entry, start, len));
+                let sum = owned_sum(c, a, &weights, slot.entry, start, len);
+                to.put_f32(start.to_u64(), sum);
             } else {
-                to.put(start.to_u64(), a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len));
+                let y = a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len);
+                to.put(start.to_u64(), y);
             }
         });
     }
