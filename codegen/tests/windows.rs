@@ -52,7 +52,11 @@ fn peers_read_what_is_published() {
                     let want = rows.iter().fold(0f32, |sum, row| sum + row[at].to_f32());
                     assert_eq!(sum[at], bf16::from_f32(want), "rank {rank}, element {i}");
                     let there = i - part < counted(next);
-                    assert_eq!(copied[at], if there { rows[next as usize][at] } else { bf16::ZERO }, "{rank} {i}");
+                    assert_eq!(
+                        copied[at],
+                        if there { rows[next as usize][at] } else { bf16::ZERO },
+                        "{rank} {i}"
+                    );
                     let word = (PULL_PART - 1 - (i - part)) * 3 + next * 1000 + part;
                     assert_eq!(turned[at], word, "rank {rank}, element {i}");
                 }
@@ -154,7 +158,10 @@ fn a_race_on_a_window_names_both_sides() {
     let machine = machine(Planted::new(pull_with(32, Bug::SingleHalf)).unwrap(), 2);
     let run = |seed| machine.run(&Options::default().with_seed(seed)).err();
     let findings: Box<Findings> = (0..24).find_map(run).unwrap();
-    let race = findings.list.iter().find(|f| f.kind == FindingKind::DataRace && f.buffer.as_deref() == Some("window"));
+    let race = findings
+        .list
+        .iter()
+        .find(|f| f.kind == FindingKind::DataRace && f.buffer.as_deref() == Some("window"));
     let text = race.unwrap().to_string();
     assert!(text.contains("store to `window`") && text.contains("load of a rank's `window`"), "{text}");
 }

@@ -10,8 +10,8 @@ use std::time::Duration;
 use bytemuck::Pod;
 
 use super::RuntimeError;
-use super::symmetric::{Member, Symmetric};
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream};
+use super::symmetric::{Member, Symmetric};
 
 /// Memory of one GPU.
 #[derive(Debug)]

@@ -216,12 +216,7 @@ impl World {
     }
 
     /// The shared memory in which these bytes of a member are, and how far from its start.
-    pub(crate) fn shared(
-        &self,
-        member: usize,
-        ptr: DevicePtr,
-        bytes: u64,
-    ) -> Option<(Arc<Symmetric>, u64)> {
+    pub(crate) fn shared(&self, member: usize, ptr: DevicePtr, bytes: u64) -> Option<(Arc<Symmetric>, u64)> {
         let rank = self.members[member].rank as usize;
         lock(&self.shared).iter().filter_map(Weak::upgrade).find_map(|memory| {
             let at = ptr.checked_sub(memory.bases(member)[rank])?;

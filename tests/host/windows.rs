@@ -53,8 +53,10 @@ fn expected(rank: u32) -> Vec<u8> {
     let there = |at: usize, within| if within < counted(next) { rows[next as usize][at] } else { bf16::ZERO };
     let copied = each().map(|(at, _, within)| there(at, within));
     let turned = each().map(|(_, part, within)| (PULL_PART - 1 - within) * 3 + next * 1000 + part);
-    let (sum, copied, turned): (Vec<bf16>, Vec<bf16>, Vec<u32>) = (sum.collect(), copied.collect(), turned.collect());
-    [bytemuck::cast_slice(&sum), bytemuck::cast_slice(&copied), bytemuck::cast_slice::<_, u8>(&turned)].concat()
+    let (sum, copied, turned): (Vec<bf16>, Vec<bf16>, Vec<u32>) =
+        (sum.collect(), copied.collect(), turned.collect());
+    [bytemuck::cast_slice(&sum), bytemuck::cast_slice(&copied), bytemuck::cast_slice::<_, u8>(&turned)]
+        .concat()
 }
 
 fn runs(text: &Text, job: &Job) -> Vec<Run> {
@@ -79,7 +81,11 @@ fn peers_read_what_is_published() {
 fn a_window_that_is_overwritten_too_soon_is_found() {
     for language in Language::ALL {
         let (job, text) = job(language);
-        let text = text.edited("const u32 window_index = half_2 * 1440 + part;", "const u32 window_index = part;", 1);
+        let text = text.edited(
+            "const u32 window_index = half_2 * 1440 + part;",
+            "const u32 window_index = part;",
+            1,
+        );
         let text = text.edited("const u32 at = half_2 * 1440 + part;", "const u32 at = part;", 1);
         let found = runs(&text, &job).iter().any(|run| !run.findings.is_empty());
         assert!(found, "{language:?}: nothing found");

@@ -108,10 +108,10 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Counter, Counters, DevRange, Element, Epoch,
+        EpochWord, F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel,
+        Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var, Window, arange, bit, rank, ranks, role,
+        send_to, shared, splat, var,
     };
 }
 

@@ -2,10 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{
-        BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, SharedId, Target as To,
-        ValueId,
-    },
+    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, SharedId, Target as To, ValueId},
 };
 
 use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};

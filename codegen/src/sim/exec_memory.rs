@@ -373,7 +373,10 @@ pub(super) fn place_name(agent: &Agent, place: Place) -> String {
 }
 
 /// Runs of elements that are selected by the mask and go to consecutive places.
-pub(super) fn contiguous<'a>(index: &'a [u32], mask: Option<&'a Tile>) -> impl Iterator<Item = (usize, usize)> + 'a {
+pub(super) fn contiguous<'a>(
+    index: &'a [u32],
+    mask: Option<&'a Tile>,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mask = mask.map(|m| m.view::<u8>());
     let set = move |i: usize| mask.is_none_or(|m| m[i] != 0);
     let mut at = 0;

@@ -96,7 +96,13 @@ impl World<'_> {
     }
 
     /// The elements `from..to` of an instance, as they are now.
-    fn window_elements(&mut self, agent: &Agent, of: Instance<'_>, from: u64, to: u64) -> Result<&[u8], Fault> {
+    fn window_elements(
+        &mut self,
+        agent: &Agent,
+        of: Instance<'_>,
+        from: u64,
+        to: u64,
+    ) -> Result<&[u8], Fault> {
         let PeerLoad { window, dtype, receipt, .. } = *of.load;
         let (rank, buffer, place) = (of.rank, agent.buffer(window), Place::Param(window));
         self.bounds(agent, place, from, to)?;

@@ -120,7 +120,8 @@ impl Making<'_> {
 
 /// The error for a window that is not symmetric memory.
 fn unreachable_by_peers(spec: &BufferSpec, ptr: DevicePtr) -> RuntimeError {
-    let allowed = format!("{} bytes of a `SymmetricPart` of this world, as peers read it", spec.param.bytes());
+    let allowed =
+        format!("{} bytes of a `SymmetricPart` of this world, as peers read it", spec.param.bytes());
     RuntimeError::invalid(format!("memory of {}", spec.name), format!("{ptr:#x}"), allowed)
 }
 

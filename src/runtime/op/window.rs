@@ -50,7 +50,8 @@ impl World {
     /// # Errors
     /// `len` is 0 or too large, memory runs out, or another rank's length differs.
     pub fn symmetric<T: Element>(&self, len: u64) -> Result<Vec<SymmetricPart<T>>, RuntimeError> {
-        let bytes = len.checked_mul(size_of::<T>() as u64).filter(|bytes| (1..=i64::MAX as u64).contains(bytes));
+        let bytes =
+            len.checked_mul(size_of::<T>() as u64).filter(|bytes| (1..=i64::MAX as u64).contains(bytes));
         let bytes = bytes.ok_or_else(|| {
             let most = i64::MAX as u64 / size_of::<T>() as u64;
             RuntimeError::invalid("elements of symmetric memory", len, format!("1 to {most}"))

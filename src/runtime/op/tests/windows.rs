@@ -86,7 +86,8 @@ fn a_window_is_where_it_is_on_every_rank() {
     // A tensor of another library in the same memory, 128 elements on.
     // SAFETY: nothing runs on mocks.
     launch(&mut op, &unsafe { RawTensor::new(parts[0].buffer().ptr() + 512, 256, 0) }).unwrap();
-    let of = |parts: &[SymmetricPart<f32>], at| parts.iter().map(|p| p.buffer().ptr() + at).collect::<Vec<_>>();
+    let of =
+        |parts: &[SymmetricPart<f32>], at| parts.iter().map(|p| p.buffer().ptr() + at).collect::<Vec<_>>();
     let launches = machine.launches.lock().unwrap().clone();
     let given: Vec<_> = launches.iter().map(pointers).collect();
     assert_eq!(given, [of(&parts, 0), of(&other, 0), of(&parts, 512)]);
@@ -126,14 +127,18 @@ fn memory_that_peers_cannot_reach_is_no_window() {
 fn addresses_of_raw_launches_are_checked_too() {
     let machine = Machine::default();
     let world = world(&machine);
-    let mut op = Operation::new(&world, &[LaunchSpec::new("total", config().into_variant())], &Uncompiled).unwrap();
+    let mut op =
+        Operation::new(&world, &[LaunchSpec::new("total", config().into_variant())], &Uncompiled).unwrap();
     let parts = world.symmetric::<f32>(64).unwrap();
     let rank = &mut op.ranks_mut()[1];
     let own = parts[1].buffer().ptr();
     // SAFETY: nothing runs on mocks.
     let mut raw = |x| unsafe { rank.launch_raw(0, &[x, 0x3000], RawStream::from_raw(0xbeef)) };
     raw(own).unwrap();
-    assert!(raw(parts[0].buffer().ptr()).unwrap_err().to_string().starts_with("memory of x = "), "another rank's");
+    assert!(
+        raw(parts[0].buffer().ptr()).unwrap_err().to_string().starts_with("memory of x = "),
+        "another rank's"
+    );
     let launches = machine.launches.lock().unwrap().clone();
     assert_eq!(pointers(&launches[0]), [parts[0].buffer().ptr(), own]);
 }
@@ -154,6 +159,7 @@ fn the_last_part_frees_the_memory_after_all_has_ended() {
     let parts = world.symmetric::<f32>(64).unwrap();
     machine.fail("synchronize", 0);
     drop(parts);
+    machine.fail("synchronize", u32::MAX);
     assert_eq!(machine.alive(), before + 2);
     machine.leaves(2);
     let said = world.symmetric::<f32>(0).unwrap_err().to_string();
