@@ -266,7 +266,7 @@ impl LoadedKernel {
         entry: &str,
         config: LaunchConfig,
     ) -> Result<LoadedKernel, RuntimeError> {
-        let config = config.on(gpu.info().multiprocessors);
+        let config = config.on(gpu.info().sms);
         // SAFETY: as the caller says.
         let module = unsafe { gpu.load(image)? };
         let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
@@ -312,8 +312,8 @@ fn check_resident(
     entry: &str,
     config: &LaunchConfig,
 ) -> Result<(), RuntimeError> {
-    let per_sm = gpu.blocks_per_multiprocessor(function, config)?;
-    let (sms, blocks) = (gpu.info().multiprocessors, config.grid);
+    let per_sm = gpu.blocks_per_sm(function, config)?;
+    let (sms, blocks) = (gpu.info().sms, config.grid);
     let resident = per_sm * sms;
     if blocks <= resident {
         return Ok(());

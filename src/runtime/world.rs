@@ -39,8 +39,8 @@ pub struct WorldOptions {
     pub wait_budget: Duration,
     /// How memory is shared; the best way that all GPUs have if not given.
     pub sharing: Option<Sharing>,
-    /// Whether blocks of other streams' kernels may run on the same multiprocessors as the blocks of these kernels. By default
-    /// each of these asks for so much shared memory that it has a multiprocessor to itself, if the GPU has one for each: on two
+    /// Whether blocks of other streams' kernels may run on the same SMs as the blocks of these kernels. By default
+    /// each of these asks for so much shared memory that it has an SM to itself, if the GPU has one for each: on two
     /// H200s rounds of up to 64 tokens are then about 1 us faster, and such of 256 that follow each other at once 5 us. Worth
     /// giving up where a computation is to run beside them.
     pub share_sms: bool,
@@ -177,7 +177,7 @@ impl World {
         self.sharing
     }
 
-    /// Whether blocks of other kernels may run on the multiprocessors of these kernels' blocks.
+    /// Whether blocks of other kernels may run on the SMs of these kernels' blocks.
     pub fn shares_sms(&self) -> bool {
         self.share_sms
     }

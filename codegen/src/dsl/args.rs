@@ -1,5 +1,8 @@
 //! Kernel parameters: what `#[derive(KernelArgs)]` implements, and how a parameter becomes a handle.
 
+use std::sync::Arc;
+
+use super::channel::Declared;
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
 use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
@@ -31,6 +34,8 @@ pub struct ParamSpec {
     pub doc: String,
     /// Whose memory it is.
     pub binding: Binding,
+    /// The channel that it is a part of.
+    pub(crate) channel: Option<Arc<Declared>>,
 }
 
 impl ParamSpec {
@@ -46,7 +51,7 @@ impl ParamSpec {
 
     fn new<A: Arg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
         let binding = Binding::default();
-        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding }
+        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding, channel: None }
     }
 
     /// The same, of memory that is the caller's or the operation's own.
@@ -148,6 +153,9 @@ impl Binder {
         let loc = self.loc;
         for spec in specs {
             attempt(loc, |t| {
+                if let Some(declared) = &spec.channel {
+                    t.declare_channel(declared, loc)?;
+                }
                 check_spec(&spec, loc)?;
                 if t.builder.kernel.params.iter().any(|p| p.name == spec.name) {
                     return Err(TraceError::new(
@@ -186,6 +194,29 @@ impl Binder {
         let found =
             with(self.loc, |t| t.builder.kernel.params.get(next.index()).is_some_and(|p| p.name == name));
         found.then(|| self.next())
+    }
+
+    /// The next declared parameter, which is a part of a channel.
+    pub(crate) fn next_part(&mut self) -> Bound {
+        let (trace, param) = (self.trace, ParamId(self.next));
+        self.next += 1;
+        with(self.loc, |t| {
+            let p = &t.builder.kernel.params[param.index()];
+            Bound { param, trace, len: p.len, dtype: p.dtype }
+        })
+    }
+
+    /// A declared channel.
+    pub(crate) fn channel(&self, name: &str) -> (usize, Arc<Declared>) {
+        let found = with(self.loc, |t| {
+            let at = t.channels.iter().position(|c| c.declared.name == name)?;
+            Some((at, t.channels[at].declared.clone()))
+        });
+        found.unwrap_or_else(|| {
+            let help =
+                "let `KernelArgs::params` and `KernelArgs::bind` go through the fields in the same order";
+            raise(TraceError::new(self.loc, format!("channel `{name}` is not declared"), help))
+        })
     }
 
     /// Declares a parameter and returns its handle.

@@ -13,6 +13,7 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
             "say which blocks run what: `role(\"name\", blocks, |b| ..)`",
         ));
     }
+    super::channel::at_end(t)?;
     unsignalled(t)?;
     receipts(t)
 }

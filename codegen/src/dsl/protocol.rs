@@ -58,7 +58,10 @@ impl Peers {
     /// Every rank, this one too.
     #[track_caller]
     pub fn all() -> Peers {
-        let loc = Loc::caller();
+        Peers::all_at(Loc::caller())
+    }
+
+    pub(crate) fn all_at(loc: Loc) -> Peers {
         Peers { target: host(every_rank(loc), loc).to_raw(), mask: true }
     }
 
@@ -100,7 +103,7 @@ impl ParcelState {
             return Err(TraceError::new(
                 loc,
                 "signalling what was not sent: nothing was put into this parcel",
-                "put the data into the parcel before signalling it",
+                "put the data into the parcel before signalling it; a signal without data is `flags.signal(peers, i, epoch)`",
             )
             .note(self.made.loc, "the parcel is opened here"));
         }
@@ -149,7 +152,10 @@ pub struct Parcel {
 /// Opens a parcel to the given ranks.
 #[track_caller]
 pub fn send_to(peers: Peers) -> Parcel {
-    let loc = Loc::caller();
+    send_to_at(peers, Loc::caller())
+}
+
+pub(crate) fn send_to_at(peers: Peers, loc: Loc) -> Parcel {
     require_role(loc, "a parcel");
     attempt(loc, |t| {
         let target = peers.target(t, loc)?;
@@ -227,8 +233,12 @@ impl Parcel {
     /// of the parcel's puts must be on every path to it, or in a branch or loop before it.
     #[track_caller]
     pub fn signal(self, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
-        let (loc, parcel) = (Loc::caller(), self.parcel);
-        let i = i.index();
+        let loc = Loc::caller();
+        self.signal_at(flags, i.index(), epoch, loc);
+    }
+
+    pub(crate) fn signal_at(self, flags: &Flags, i: Index, epoch: Epoch, loc: Loc) {
+        let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
             t.parcels[parcel.index()].check_signal(t, loc)?;
@@ -242,7 +252,7 @@ impl Parcel {
         });
     }
 
-    pub(crate) fn store(&mut self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
+    pub(crate) fn store(&self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
@@ -278,7 +288,7 @@ impl Parcel {
     }
 }
 
-fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
+pub(super) fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
     let raw = epoch.value.to_raw();
     t.use_value(raw.trace, raw.id, loc)
 }
@@ -303,7 +313,11 @@ impl Flags {
     /// The same flags, as signalled by rank `from`: the rank that a timed-out wait blames.
     #[track_caller]
     pub fn from(&self, from: impl IntoVal<u32>) -> FlagsFrom {
-        FlagsFrom { flags: *self, from: from.val() }
+        self.from_at(from.val())
+    }
+
+    pub(crate) fn from_at(&self, from: Val<u32>) -> FlagsFrom {
+        FlagsFrom { flags: *self, from }
     }
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch. Flag `i` is signalled by rank
@@ -335,7 +349,7 @@ impl Flags {
         self.wait_for(i, host(count, loc).to_raw(), Some(only), per_rank, epoch, loc)
     }
 
-    fn wait_for(
+    pub(crate) fn wait_for(
         &self,
         i: Index,
         count: Raw,
@@ -388,8 +402,11 @@ impl FlagsFrom {
     #[track_caller]
     pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) -> Arrived {
         let loc = Loc::caller();
+        self.wait_at(i.index(), epoch, loc)
+    }
+
+    pub(crate) fn wait_at(&self, i: Index, epoch: Epoch, loc: Loc) -> Arrived {
         require_role(loc, "a wait");
-        let i = i.index();
         let from = self.from.to_raw();
         attempt(loc, |t| {
             if let Some(Const::U32(r)) = t.constant_of(from)
