@@ -1,6 +1,6 @@
 //! What collectives do unless somebody says otherwise, and what they refuse.
 
-use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Protocol, ReduceScatter};
+use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 use peerwarp::prelude::*;
 
 use crate::support::config;
@@ -8,7 +8,7 @@ use crate::support::config;
 /// Algorithm, tile, warps, and blocks that send and reduce, of an all-reduce of so many bytes in bf16.
 fn all_reduce(bytes: u32, ranks: u32) -> (Algorithm, u32, u32, u32, u32) {
     let c = config::<AllReduce>(&format!("elements={} ranks={ranks} dtype=bf16", bytes / 2));
-    assert_eq!(c.protocol, Protocol::Packets, "they were faster at every size measured");
+    assert_eq!(c.protocol, Transport::Packets, "they were faster at every size measured");
     (c.algorithm, c.chunk, c.warps, c.senders, c.blocks)
 }
 
@@ -67,11 +67,20 @@ fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
     refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=avg", &["op", "avg", "sum, max, min"]);
     refused::<AllReduce>("ranks=2 dtype=f32", &["no value for `elements`"]);
-    refused::<AllReduce>("elements=268435456 ranks=64 dtype=f32 algorithm=one-shot", &["elements", "32 bits"]);
-    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 warps=1 chunk=4096", &["chunk", "4096", "at most 2048"]);
+    refused::<AllGather>(
+        "elements=268435456 ranks=64 dtype=f32",
+        &["elements", "268435456", "at most 67108863"],
+    );
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
+        &["chunk", "4096", "at most 2048"],
+    );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 algorithm=two-shot senders=8", &["senders", "8"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);
-    refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8", &["hidden", "100 elements"]);
+    refused::<AllReduce>(
+        "elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8",
+        &["hidden", "100 elements"],
+    );
     refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm", &["hidden", "= 0"]);
     refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
 }

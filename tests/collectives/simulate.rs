@@ -17,7 +17,9 @@ fn all_reduce() {
     for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
         let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
         for protocol in ["packets", "flags"] {
-            for rest in ["algorithm=one-shot blocks=2", "algorithm=two-shot blocks=2", "algorithm=two-shot blocks=1"] {
+            for rest in
+                ["algorithm=one-shot blocks=2", "algorithm=two-shot blocks=2", "algorithm=two-shot blocks=1"]
+            {
                 explore::<AllReduce>(&format!("{key} protocol={protocol} {rest} senders=0"), 2);
                 explore::<AllReduce>(&format!("{key} protocol={protocol} {rest} senders=0 in_place=true"), 1);
             }
@@ -66,8 +68,11 @@ fn broadcast() {
 fn all_reduce_with_a_norm_behind_it() {
     for (i, (ranks, rows, hidden)) in [(2, 5, 64), (3, 7, 2880), (4, 1, 136)].iter().enumerate() {
         let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
-        let key = format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=2");
-        for rest in ["one-shot blocks=2", "two-shot blocks=1", "two-shot blocks=2 protocol=flags in_place=true"] {
+        let key =
+            format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=2");
+        for rest in
+            ["one-shot blocks=2", "two-shot blocks=1", "two-shot blocks=2 protocol=flags in_place=true"]
+        {
             explore::<AllReduce>(&format!("{key} senders=0 algorithm={rest}"), 2);
         }
     }

@@ -24,7 +24,10 @@ fn cuda_and_hip() {
     // Two full tiles and a rest that is no whole packet.
     let key = "elements=2051 ranks=3 dtype=bf16";
     emitted::<AllReduce>("all_reduce_one_shot", key);
-    emitted::<AllReduce>("all_reduce_two_shot", &format!("{key} algorithm=two-shot chunk=256 warps=1 blocks=2"));
+    emitted::<AllReduce>(
+        "all_reduce_two_shot",
+        &format!("{key} algorithm=two-shot chunk=256 warps=1 blocks=2"),
+    );
     emitted::<AllReduce>("all_reduce_flags", &format!("{key} protocol=flags"));
     emitted::<AllReduce>("all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
     emitted::<ReduceScatter>("reduce_scatter", key);

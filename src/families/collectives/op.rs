@@ -6,8 +6,8 @@ use peerwarp_codegen::family::{Family, FamilyKey};
 use peerwarp_codegen::ir::Dtype;
 
 use super::{
-    AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast, BroadcastLaunch,
-    Hook, NormLaunch, ReduceScatter, ReduceScatterLaunch, Reduction,
+    AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast,
+    BroadcastLaunch, Hook, NormLaunch, ReduceScatter, ReduceScatterLaunch, Reduction,
 };
 use crate::runtime::image::Images;
 use crate::runtime::op::{LaunchArgs, Op, Readable, StreamRef, TensorInfo, Writable};

@@ -1,5 +1,5 @@
 use super::*;
-use crate::families::collectives::{AllReduceKey, Algorithm, BroadcastKey};
+use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey};
 use crate::runtime::WorldOptions;
 use crate::runtime::gpu::RawStream;
 use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
@@ -65,11 +65,9 @@ fn what_is_not_prepared_is_told_beside_what_is() {
     assert!(launch(&mut all, Reduction::Sum, tensor(0x1000, 2000)).contains("nothing is"));
     all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap();
     let x = tensor(0x1000, 2000);
-    for (op, x) in [
-        (Reduction::Sum, tensor(0x1000, 1998)),
-        (Reduction::Max, x),
-        (Reduction::Sum, x.of::<f32>()),
-    ] {
+    for (op, x) in
+        [(Reduction::Sum, tensor(0x1000, 1998)), (Reduction::Max, x), (Reduction::Sum, x.of::<f32>())]
+    {
         let error = launch(&mut all, op, x);
         assert!(error.contains("elements=1000 ranks=2 dtype=bf16 op=sum"), "{error}");
     }
@@ -85,7 +83,8 @@ fn what_is_not_prepared_is_told_beside_what_is() {
     let mut short = tensor(0x2000, 1000);
     let error = all.all_reduce(Reduction::Sum, 0, stream(), &x.of::<half::f16>(), &mut short).unwrap_err();
     assert!(error.to_string().contains("out"), "{error}");
-    let error = all.prepare::<AllReduce>(&AllReduceKey { ranks: 4, ..key(8, false) }, &Uncompiled).unwrap_err();
+    let error =
+        all.prepare::<AllReduce>(&AllReduceKey { ranks: 4, ..key(8, false) }, &Uncompiled).unwrap_err();
     assert!(error.to_string().contains("size of the world"), "{error}");
 }
 

@@ -56,7 +56,10 @@ pub fn rms_norm(rows: &[f32], weight: &[f32], eps: f32, dtype: Dtype) -> Vec<f32
     let row = |row: &[f32]| {
         let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / row.len() as f64;
         let scale = 1.0 / (mean + f64::from(eps)).sqrt();
-        row.iter().zip(weight).map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32).collect::<Vec<f32>>()
+        row.iter()
+            .zip(weight)
+            .map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32)
+            .collect::<Vec<f32>>()
     };
     round(dtype, &rows.chunks(weight.len()).flat_map(row).collect::<Vec<f32>>())
 }

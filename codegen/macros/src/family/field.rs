@@ -75,7 +75,10 @@ impl Field {
             check_default(menu, default, errors);
         }
         if let (Some(closure @ Expr::Closure(_)), false) = (&default, tune) {
-            errors.at(closure.span(), "the default of a key is a value: what it could be computed from is the key");
+            errors.at(
+                closure.span(),
+                "the default of a key is a value: what it could be computed from is the key",
+            );
         }
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());

@@ -53,7 +53,9 @@ impl<T: Payload> Channel<T> {
             if t.open.len() == 1 {
                 let bank = bank.map(|[slots, _]| (slots, "bank"));
                 for (value, name) in [Some((epoch.value, "epoch")), bank].into_iter().flatten() {
-                    t.builder.kernel.values[value.to_raw().id.index()].name.get_or_insert_with(|| name.into());
+                    t.builder.kernel.values[value.to_raw().id.index()]
+                        .name
+                        .get_or_insert_with(|| name.into());
                 }
             }
             Ok(())
