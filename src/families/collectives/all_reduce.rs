@@ -63,11 +63,11 @@ fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: 
 }
 
 /// Two-shot: every tile has an owner, which everybody sends it to, and which sends the reduction to everybody. A block's tiles have
-/// the ranks as owners in turn.
+/// the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use at once.
 #[kernel]
 fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
-    let owner = |t: &Piece| t.index / b.count() % c.ranks;
+    let owner = |t: &Piece| (t.index / b.count() + t.index % b.count()) % c.ranks;
     // Which of its owner's tiles it is.
     let owned = |t: &Piece| t.index / (b.count() * c.ranks) * b.count() + t.index % b.count();
     cut.each(b, |t| {
