@@ -12,3 +12,4 @@ mod rewrite;
 mod shapes;
 mod timeline;
 mod waits;
+mod windows;

@@ -187,14 +187,17 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         return None;
     }
     match (&dtype, kind) {
-        (None, "AnyPtr" | "AnySym" | "AnyPackets") => {
+        (None, "AnyPtr" | "AnySym" | "AnyWindow" | "AnyPackets") => {
             let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
             errors.at(
                 ty.span(),
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val") => {
+        (
+            Some((at, _)),
+            "Ptr" | "Sym" | "Window" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val",
+        ) => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);
@@ -247,9 +250,10 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
             return None;
         }
     };
-    if !matches!(kind, "Ptr" | "AnyPtr") {
-        let message =
-            format!("the caller passes memory of its own GPU, Ptr or AnyPtr: `{kind}` is the operation's");
+    if !matches!(kind, "Ptr" | "AnyPtr" | "Window" | "AnyWindow") {
+        let message = format!(
+            "the caller passes memory of its own GPU, Ptr or AnyPtr, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
+        );
         errors.at(attr.span(), message);
     }
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))

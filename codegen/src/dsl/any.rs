@@ -51,7 +51,14 @@ impl AnyTile {
 }
 
 /// As a load, but zeros unless `cond` holds; memory is not touched then.
-fn load_if(buf: &Buf, i: Index, len: u32, cond: Raw, receipt: Option<&Arrived>, loc: Loc) -> AnyTile {
+pub(super) fn load_if(
+    buf: &Buf,
+    i: Index,
+    len: u32,
+    cond: Raw,
+    receipt: Option<&Arrived>,
+    loc: Loc,
+) -> AnyTile {
     check_len(loc, len);
     let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), buf.dtype, loc);
     AnyTile { raw: buf.load_masked(i, spread(cond, len, loc), zero, receipt, loc) }

@@ -39,12 +39,12 @@ pub struct ParamSpec {
 }
 
 impl ParamSpec {
-    /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Flags`, `EpochWord`, `Val<T>`.
+    /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Window<T>`, `Flags`, `EpochWord`, `Val<T>`.
     pub fn of<A: TypedArg>(name: &str, len: u64, doc: &str) -> ParamSpec {
         ParamSpec::new::<A>(name, len, A::DTYPE, doc)
     }
 
-    /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`.
+    /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`, `AnyWindow`.
     pub fn erased<A: ErasedArg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
         ParamSpec::new::<A>(name, len, dtype, doc)
     }
@@ -72,6 +72,7 @@ impl ParamSpec {
             ParamKind::EpochWord => 8,
             ParamKind::Local
             | ParamKind::Symmetric
+            | ParamKind::Window
             | ParamKind::Flags
             | ParamKind::Packets
             | ParamKind::Ll
@@ -98,7 +99,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, AnyPtr, AnySym, Packets<T>, AnyPackets, Ll<T>, Flags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Packets<T>, AnyPackets, Ll<T>, Flags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -111,7 +112,7 @@ pub trait Arg: Sized {
 /// A parameter type that fixes its element type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say its element type",
-    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Packets<T>, Ll<T>, Flags, EpochWord, Counters or Val<T>"
+    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Window<T>, Packets<T>, Ll<T>, Flags, EpochWord, Counters or Val<T>"
 )]
 pub trait TypedArg: Arg {
     /// Element type.
@@ -121,7 +122,7 @@ pub trait TypedArg: Arg {
 /// A parameter type whose element type a config chooses.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has an element type of its own",
-    note = "`#[dtype(..)]` is for AnyPtr and AnySym"
+    note = "`#[dtype(..)]` is for AnyPtr, AnySym and AnyWindow"
 )]
 pub trait ErasedArg: Arg {}
 

@@ -49,6 +49,7 @@
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
+//! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
@@ -76,6 +77,7 @@ mod trace;
 mod val;
 mod values;
 mod var;
+mod window;
 
 pub use peerwarp_macros::{KernelArgs, Message};
 
@@ -99,6 +101,7 @@ pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 
 #[doc(hidden)]
 pub use {
@@ -113,11 +116,11 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Channel, ChannelShape, Counter,
-        Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, IntoIndex, IntoTile, IntoVal,
-        KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile,
-        TileVar, TraceError, Transport, Val, Var, arange, bit, rank, ranks, role, send_to, shared, splat,
-        var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Channel, ChannelShape,
+        Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, IntoIndex, IntoTile,
+        IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr, Shared, Slots,
+        Sym, Tile, TileVar, TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to,
+        shared, splat, var,
     };
 }
 

@@ -9,6 +9,7 @@ use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
 use super::val::{Element, FromRaw, IntoVal, Raw, Val, host};
+use super::window::{AnyWindow, Window};
 use super::{bit, rank};
 use crate::ir::{
     CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, Wait, WaitAll,
@@ -72,7 +73,7 @@ impl Peers {
     }
 }
 
-fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
+pub(super) fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
     let ranks = t.builder.kernel.ranks;
     TraceError::new(
         loc,
@@ -90,7 +91,7 @@ fn every_rank(loc: Loc) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ParcelState {
     pub made: Made,
-    /// The buffers put to, and where.
+    /// The buffers put to and the windows published, and where.
     pub puts: Vec<(ParamId, Made)>,
     pub signalled: Option<ParamId>,
 }
@@ -197,6 +198,35 @@ impl Parcel {
         let loc = Loc::caller();
         let (i, tile) = (i.index(), tile.tile().to_raw());
         self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
+    }
+
+    /// Publishes what this group has stored to a window so far, too: the targets may read this rank's instance with the
+    /// receipt of a wait for the parcel's signal. So does what is ordered before it: what the groups of a split stored that
+    /// has ended, and what the kernels before this one stored.
+    #[track_caller]
+    pub fn publish<T: Element>(&mut self, window: &Window<T>) {
+        self.publish_buf(&window.buf, Loc::caller());
+    }
+
+    /// [`Parcel::publish`] of a window whose element type the config chooses.
+    #[track_caller]
+    pub fn publish_any(&mut self, window: &AnyWindow) {
+        self.publish_buf(&window.buf, Loc::caller());
+    }
+
+    pub(super) fn publish_buf(&mut self, window: &Buf, loc: Loc) {
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            window.check(t, loc)?;
+            let window = param_of(window).expect("a window is a parameter");
+            let made = t.made(loc);
+            t.parcels[self.parcel.index()].puts.push((window, made));
+            let windows = &mut t.builder.kernel.parcels[self.parcel.index()].windows;
+            if !windows.contains(&window) {
+                windows.push(window);
+            }
+            Ok(())
+        });
     }
 
     /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes. Each

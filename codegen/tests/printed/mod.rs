@@ -3,7 +3,6 @@
 mod broadcast;
 mod census;
 mod freight;
-mod mail;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -27,6 +26,7 @@ pub const ALL: &[Fixture] = &[
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("pull", pull::pull),
 ];
 
 /// Emits a fixture for a target.
@@ -352,3 +352,6 @@ pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<So
         EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
     emit_with_timeline(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info, 256)
 }
+
+mod mail;
+mod pull;
