@@ -4,6 +4,7 @@
 
 mod bugs;
 mod build;
+mod collectives;
 mod job;
 mod moe;
 mod ptx;
