@@ -145,7 +145,10 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val") => {
+        (
+            Some((at, _)),
+            "Ptr" | "Sym" | "Packets" | "Ll" | "Flags" | "BlockFlags" | "EpochWord" | "Counters" | "Val",
+        ) => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);

@@ -51,6 +51,7 @@
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -59,6 +60,7 @@
 
 mod any;
 mod args;
+mod block_flags;
 mod buffer;
 mod check;
 mod error;
@@ -81,6 +83,7 @@ pub use peerwarp_macros::KernelArgs;
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use buffer::IntoIndex;
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
@@ -107,10 +110,10 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, BlockFlags, Counter, Counters, DevRange, Element,
+        Epoch, EpochWord, F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets,
+        Parcel, Peers, Ptr, Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role,
+        send_to, shared, splat, var,
     };
 }
 

@@ -125,6 +125,8 @@ pub enum ParamKind {
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
     Counters,
+    /// `U32` flags in this rank's global memory, which its blocks signal to each other; zero before the first launch.
+    BlockFlags,
     /// A scalar passed by value.
     Scalar,
 }
@@ -166,7 +168,11 @@ impl ParamKind {
     pub const fn is_symmetric(self) -> bool {
         match self {
             ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => true,
-            ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
+            ParamKind::Local
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::BlockFlags
+            | ParamKind::Scalar => false,
         }
     }
 
@@ -180,6 +186,7 @@ impl ParamKind {
             | ParamKind::Packets
             | ParamKind::EpochWord
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => dtype.bytes(),
         }
     }

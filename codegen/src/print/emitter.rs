@@ -256,7 +256,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
                     Expr::atom(format!("{}[args.rank]", self.arg(id).text))
                 }
                 ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
-                ParamKind::Local | ParamKind::Counters | ParamKind::Scalar => self.arg(id),
+                ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
+                    self.arg(id)
+                }
             },
         }
     }

@@ -47,8 +47,12 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
     let kind = &mut kernel.ops[op.index()].kind;
-    if let OpKind::Comm(CommOp::Signal(signal)) = kind {
-        signal.order = SignalOrder::Relaxed;
+    if let OpKind::Comm(
+        CommOp::Signal(Signal { order, .. }) | CommOp::BlockSignal(BlockSignal { order, .. }),
+    )
+    | OpKind::Memory(MemoryOp::Ticket { order, .. }) = kind
+    {
+        *order = SignalOrder::Relaxed;
         return Ok(());
     }
     Err(MutateError::NoParcel { op: kind.name() })
@@ -91,8 +95,8 @@ fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
 /// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on. A signal without
 /// data goes before all of its region that it does not need.
 fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
-    let parcel = parcel_of(kernel, signal)?;
-    let bare = kernel.parcels[parcel.index()].bare;
+    let parcel = kernel.op(signal).kind.member().map(|(parcel, _)| parcel);
+    let bare = parcel.is_none_or(|p| kernel.parcels[p.index()].bare);
     let tree = Tree::of(kernel);
     let defs = DefUse::of(kernel, &tree);
     let home = tree.position(signal);
@@ -100,7 +104,7 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
+    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| Some(of) == parcel);
     let first_put = tree
         .in_order()
         .iter()
