@@ -9,5 +9,6 @@ mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod signals;
 mod timeline;
 mod waits;

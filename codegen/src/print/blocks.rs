@@ -45,7 +45,7 @@ impl Emitter<'_, '_> {
         let (from, value) = (self.scalar(from)?, self.scalar(value)?);
         let k = self.f.p.kernel;
         let (name, place) = (self.param_name(flag), self.place(k.op(id).loc));
-        let role = signaller(k, flag).map_or("any_role".into(), |r| format!("role_{}", k.roles[r].name));
+        let role = signaller(k, flag).map_or("0x7fff".into(), |r| format!("role_{}", k.roles[r].name));
         self.w.gap();
         self.w.comment(&format!(
             "Wait for {name} of this rank's blocks: what they did before setting it comes before this ({place})"
