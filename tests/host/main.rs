@@ -12,3 +12,4 @@ mod shapes;
 mod signals;
 mod timeline;
 mod waits;
+mod windows;

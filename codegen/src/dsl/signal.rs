@@ -39,7 +39,7 @@ impl Flags {
         self.signal_at(to, i.index(), epoch, loc);
     }
 
-    fn signal_at(&self, to: Peers, i: Index, epoch: Epoch, loc: Loc) {
+    pub(super) fn signal_at(&self, to: Peers, i: Index, epoch: Epoch, loc: Loc) {
         attempt(loc, |t| {
             let target = to.target(t, loc)?;
             let flag = param_of(&self.buf).expect("flags are a parameter");

@@ -115,6 +115,7 @@ impl ParamKind {
         match self {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
+            ParamKind::Window => "window",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
             ParamKind::Ll => "ll",
@@ -130,6 +131,7 @@ impl ParamKind {
         match self {
             ParamKind::Local => "a local buffer",
             ParamKind::Symmetric => "a symmetric buffer",
+            ParamKind::Window => "a window",
             ParamKind::Flags => "a flag array",
             ParamKind::Packets => "a packet buffer",
             ParamKind::Ll => "an LL buffer",

@@ -370,6 +370,15 @@ pub(super) const DEFINED: &[&str] = &[
     "wrap_neg",
     "wrap_shl",
     "wrap_sub",
+    "acquire_device",
+    "comes_last",
+    "load_relaxed_device",
+    "own_blocks",
+    "poll_block",
+    "release_device",
+    "signal_blocks",
+    "store_release_device",
+    "wait_for_blocks",
 ];
 
 #[cfg(test)]

@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod pull;
 mod signals;
 
 use peerwarp_codegen::dsl::prelude::*;
@@ -31,6 +32,7 @@ pub const ALL: &[Fixture] = &[
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("pull", pull::pull),
 ];
 
 /// Emits a fixture for a target.

@@ -1,13 +1,13 @@
 //! A mutation run over the kernel: bugs of one change that nothing finds are none.
 
-use add_all_gather::config::{AddAllGather, Protocol};
+use add_all_gather::config::AddAllGather;
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::{MutationRun, plant_each};
 use peerwarp::harness::suite;
 use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 
-fn planted(protocol: Protocol) -> MutationRun {
+fn planted(protocol: Transport) -> MutationRun {
     let config = AddAllGather {
         elements: 600,
         ranks: 3,
@@ -26,7 +26,7 @@ fn planted(protocol: Protocol) -> MutationRun {
 
 #[test]
 fn every_bug_of_one_change_is_found() {
-    for protocol in [Protocol::Flags, Protocol::Packets] {
+    for protocol in [Transport::Flags, Transport::Packets, Transport::Ll] {
         let run = planted(protocol);
         println!("add_all_gather, {}: {run}", protocol.name());
         assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");

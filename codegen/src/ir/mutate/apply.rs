@@ -104,11 +104,10 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| Some(of) == parcel);
     let first_put = tree
         .in_order()
         .iter()
-        .filter(|&&o| is_put(o))
+        .filter(|&&o| parcel.is_some_and(|p| is_published(kernel, o, p)))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
     let Some(first) = first_put.or(bare.then_some(0)) else {
@@ -122,11 +121,22 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     Ok(())
 }
 
-/// The operations that an operation's operands come from, directly or not.
+/// Whether an operation puts into a parcel, or stores to a window that the parcel's signal publishes.
+fn is_published(kernel: &Kernel, op: OpId, parcel: ParcelId) -> bool {
+    let kind = &kernel.op(op).kind;
+    let windows = &kernel.parcels[parcel.index()].windows;
+    let stored = |a: Accessed| {
+        a.access == Access::Store && a.place.param().is_some_and(|window| windows.contains(&window))
+    };
+    kind.puts().is_some_and(|(of, _)| of == parcel) || kind.accesses().into_iter().any(stored)
+}
+
+/// The operations that an operation's operands and target come from, directly or not.
 fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
     let mut found = HashSet::new();
-    let mut open = kernel.op(op).kind.operands();
-    open.extend(target(kernel, &kernel.op(op).kind));
+    let kind = &kernel.op(op).kind;
+    let mut open = kind.operands();
+    open.extend(target(kernel, kind));
     while let Some(v) = open.pop() {
         if let Def::Op(id) = defs.def(v)
             && found.insert(id)
