@@ -10,6 +10,7 @@ mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod signals;
 mod timeline;
 mod waits;
 mod windows;

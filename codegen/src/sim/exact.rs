@@ -140,7 +140,8 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             MemoryOp::Load { index, .. }
             | MemoryOp::LoadMasked { index, .. }
             | MemoryOp::Store { index, .. }
-            | MemoryOp::Atomic { index, .. },
+            | MemoryOp::Atomic { index, .. }
+            | MemoryOp::Ticket { index, .. },
         ) => Some(*index),
         OpKind::Comm(op) => match op {
             CommOp::Put(op) => Some(op.index),
@@ -148,6 +149,8 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::Signal(op) => Some(op.index),
             CommOp::Wait(op) => Some(op.index),
             CommOp::WaitAll(op) => Some(op.index),
+            CommOp::BlockSignal(op) => Some(op.index),
+            CommOp::BlockWait(op) => Some(op.index),
             CommOp::SendPackets(op) => Some(op.index),
             CommOp::SendLl(op) => Some(op.index),
             CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),
