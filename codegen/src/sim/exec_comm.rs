@@ -101,7 +101,7 @@ impl World<'_> {
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
-            self.send(agent, rank, spot, Pending { by: event, cargo });
+            self.send(agent, rank, Pending { by: event, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -143,15 +143,16 @@ impl World<'_> {
         for rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
-            self.send(agent, rank, Spot::Flag { buffer, index }, Pending { by, cargo });
+            let spot = Spot::Flag { buffer, index };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }
 
     /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
-    pub fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+    pub fn send(&mut self, agent: &Agent, rank: usize, pending: Pending) {
         self.progress();
-        self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
+        self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].pending.len() > self.options.max_delayed {
             self.deliver(rank, 0);
@@ -177,7 +178,7 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let p = self.wires[rank].take(at);
-        if let Cargo::Flag { signal, .. } = &p.cargo
+        if let Cargo::Flag { signal, .. } = &*p.cargo
             && signal.release
         {
             for earlier in self.wires[rank].take_ordered(&signal.clock) {
@@ -188,7 +189,7 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, p: Pending) {
-        match p.cargo {
+        match *p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
@@ -353,7 +354,7 @@ fn put_parts(
         }
         (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), vec![(0, 1)]),
         (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
-            let parts = runs(agent.tile(m).view()).collect();
+            let parts = runs(agent.tile(m)).collect();
             (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
         }
         (AnyReg::Tile(v), _) => {

@@ -78,7 +78,7 @@ pub(super) enum Action {
     Atomic,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 enum Readers {
     None,
     One(Event),
@@ -91,6 +91,15 @@ impl Readers {
             Readers::None => &[],
             Readers::One(e) => std::slice::from_ref(e),
             Readers::Many(list) => list,
+        }
+    }
+
+    /// Whether two are known to be the same. Long lists are not compared: they would cost more than the segments.
+    fn same(&self, other: &Readers) -> bool {
+        match (self, other) {
+            (Readers::None, Readers::None) => true,
+            (Readers::One(a), Readers::One(b)) => a == b,
+            (Readers::None | Readers::One(_) | Readers::Many(_), _) => false,
         }
     }
 
@@ -115,7 +124,7 @@ impl Readers {
     }
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug)]
 struct Segment {
     from: u16,
     to: u16,
@@ -142,11 +151,11 @@ impl Segment {
         self.written == other.written
             && self.write == other.write
             && self.data_epoch == other.data_epoch
-            && self.readers == other.readers
+            && self.readers.same(&other.readers)
     }
 }
 
-const PAGE_BITS: u32 = 12;
+const PAGE_BITS: u32 = 9;
 const PAGE: u64 = 1 << PAGE_BITS;
 
 type Page = SmallVec<[Segment; 1]>;
@@ -163,7 +172,12 @@ pub(super) struct Shadow {
 /// Makes segment borders at `from` and `to` and fills gaps between them, so that the segments returned (as a range of
 /// indices) cover exactly `from..to`.
 fn carve(page: &mut Page, from: u16, to: u16) -> (usize, usize) {
-    let mut first = page.partition_point(|s| s.to <= from);
+    // Elements of one size stand where they are counted; to search costs a cache miss a step.
+    let guess = page.len() * usize::from(from) / PAGE as usize;
+    let mut first = match page.get(guess) {
+        Some(s) if s.from == from => guess,
+        _ => page.partition_point(|s| s.to <= from),
+    };
     match page.get(first) {
         Some(s) if s.from == from && s.to == to => return (first, first + 1),
         Some(s) if s.from < from => {

@@ -349,7 +349,7 @@ impl<'m> World<'m> {
             parent: None,
             pc: 0,
             scalars: code.scalars.clone(),
-            tiles: vec![Default::default(); code.tiles as usize],
+            tiles: vec![Default::default(); code.tiles.count as usize],
             receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
             arrived: 0,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
