@@ -1,5 +1,7 @@
 //! Puts, signals and waits, and the delivery of what is on its way.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::agent::{Agent, AgentId};
 use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
@@ -50,10 +52,10 @@ impl World<'_> {
     }
 
     /// The target ranks, in order.
-    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
+    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<SmallVec<[usize; 8]>, Fault> {
         let ranks = u64::from(self.machine.ranks);
-        let list: Vec<u64> = match target {
-            TargetReg::Rank(r) => vec![agent.get(r)],
+        let list: SmallVec<[u64; 8]> = match target {
+            TargetReg::Rank(r) => smallvec![agent.get(r)],
             TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
         match list.iter().find(|&&rank| rank >= ranks) {
@@ -346,13 +348,13 @@ fn put_parts(
     dtype: Dtype,
     value: AnyReg,
     mask: Option<AnyReg>,
-) -> (Payload, Vec<(usize, usize)>) {
+) -> (Payload, SmallVec<[(usize, usize); 1]>) {
     let size = dtype.bytes() as u8;
     match (value, mask) {
         (AnyReg::Scalar(v), Some(AnyReg::Scalar(m))) if agent.get(m) == 0 => {
-            (Payload::Word(agent.get(v), 0), vec![])
+            (Payload::Word(agent.get(v), 0), smallvec![])
         }
-        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), vec![(0, 1)]),
+        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), smallvec![(0, 1)]),
         (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
             let parts = runs(agent.tile(m)).collect();
             (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
@@ -360,7 +362,7 @@ fn put_parts(
         (AnyReg::Tile(v), _) => {
             let tile = agent.tile(v).clone();
             let elements = tile.bytes() / size as usize;
-            (Payload::Tile(tile), vec![(0, elements)])
+            (Payload::Tile(tile), smallvec![(0, elements)])
         }
     }
 }

@@ -65,6 +65,7 @@ mod machine;
 mod memory;
 mod options;
 mod packets;
+mod pages;
 mod pool;
 mod registers;
 mod report;
