@@ -11,3 +11,4 @@ mod rewrite;
 mod shapes;
 mod timeline;
 mod waits;
+mod windows;

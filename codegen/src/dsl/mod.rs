@@ -49,9 +49,12 @@
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
-//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
+//! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
+//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
+//! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -59,6 +62,7 @@
 mod any;
 mod args;
 mod buffer;
+mod channel;
 mod check;
 mod error;
 mod fold;
@@ -69,17 +73,24 @@ mod ops;
 mod packets;
 mod protocol;
 mod scope;
+mod signal;
 mod tile;
 mod trace;
 mod val;
 mod values;
 mod var;
+mod window;
 
-pub use peerwarp_macros::KernelArgs;
+pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use buffer::IntoIndex;
+pub use channel::{
+    Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
+    InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound,
+    Outgoing, OutgoingField, Payload, Slots, Transport,
+};
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
@@ -92,11 +103,13 @@ pub use tile::{IntoTile, Tile, Word, arange};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 
 #[doc(hidden)]
 pub use {
     args::Bound,
     buffer::{Buf, Index},
+    channel::Fields,
     val::{FromRaw, Raw},
 };
 
@@ -105,10 +118,11 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Channel, ChannelShape,
+        Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, IntoIndex, IntoTile,
+        IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr, Shared, Slots,
+        Sym, Tile, TileVar, TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to,
+        shared, splat, var,
     };
 }
 

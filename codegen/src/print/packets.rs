@@ -1,6 +1,6 @@
 //! Sending and taking packets.
 
-use crate::ir::{OpId, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{OpId, PACKET_BYTES, SendPackets, TakePackets, Target, ValueId};
 
 use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
 
@@ -72,7 +72,7 @@ impl Emitter<'_, '_> {
         let first = list(self, tiles.iter().map(|t| t.index).collect())?;
         let from = list(self, tiles.iter().map(|t| t.from).collect())?;
         let mask = self.scalar(*mask)?;
-        let base = self.base(Place::Param(*packets));
+        let base = self.own(*packets);
         self.leave_unless(&format!(
             "take_packets({}, args, {}, {first}, {from}, {}, {}, {name}, {})",
             self.group.name,

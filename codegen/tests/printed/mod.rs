@@ -4,6 +4,8 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod pull;
+mod signals;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -24,9 +26,12 @@ pub const ALL: &[Fixture] = &[
     ("arms", arms),
     ("teams", teams),
     ("mail", mail::mail),
+    ("credit", signals::credit),
+    ("meeting", signals::meeting),
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("pull", pull::pull),
 ];
 
 /// Emits a fixture for a target.

@@ -117,6 +117,8 @@ pub enum Problem {
     WrongParamKind { op: &'static str, param: String, kind: ParamKind, needed: &'static str },
     #[error("`{param}` is symmetric memory that peers write: send to it with a put, do not store to it")]
     StoreToSymmetric { param: String },
+    #[error("`{param}` of a peer is read only: store to this rank's own, and publish that with a signal")]
+    StoreToPeer { param: String },
     #[error("`{param}` is a flag array: it is set by `signal` and read by `wait`, nothing else")]
     FlagAccess { param: String },
     #[error("`{op}`: {value} does not have the element type of `{buffer}`, {dtype}")]
@@ -182,6 +184,8 @@ pub enum Problem {
     SignalledTwice { first: Loc },
     #[error("`{flag}` is signalled for a parcel into which nothing was put; signalling what was not sent")]
     EmptyParcel { flag: String },
+    #[error("put to `{buffer}` in a parcel that is a signal without data; open a parcel for the put")]
+    PutIntoBare { buffer: String },
     #[error("put to `{buffer}` after the parcel's signal at {signal}; put before signalling")]
     PutAfterSignal { buffer: String, signal: Loc },
     #[error(
