@@ -1,5 +1,7 @@
 //! Puts, signals and waits, and the delivery of what is on its way.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::agent::{Agent, AgentId};
 use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
@@ -62,10 +64,10 @@ impl World<'_> {
     }
 
     /// The target ranks, in order.
-    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
+    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<SmallVec<[usize; 8]>, Fault> {
         let ranks = u64::from(self.machine.ranks);
-        let list: Vec<u64> = match target {
-            TargetReg::Rank(r) => vec![agent.get(r)],
+        let list: SmallVec<[u64; 8]> = match target {
+            TargetReg::Rank(r) => smallvec![agent.get(r)],
             TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
         match list.iter().find(|&&rank| rank >= ranks) {
@@ -113,7 +115,7 @@ impl World<'_> {
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
-            self.send(agent, rank, spot, Pending { by: event, cargo });
+            self.send(agent, rank, Pending { by: event, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -165,7 +167,8 @@ impl World<'_> {
         for &rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
-            self.send(agent, rank, Spot::Flag { buffer, index }, Pending { by, cargo });
+            let spot = Spot::Flag { buffer, index };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
     }
 
@@ -207,9 +210,9 @@ impl World<'_> {
     }
 
     /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
-    pub fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+    pub fn send(&mut self, agent: &Agent, rank: usize, pending: Pending) {
         self.progress();
-        self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
+        self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].pending.len() > self.options.max_delayed {
             self.deliver(rank, 0);
@@ -235,7 +238,7 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let p = self.wires[rank].take(at);
-        if let Cargo::Flag { signal, .. } = &p.cargo
+        if let Cargo::Flag { signal, .. } = &*p.cargo
             && signal.release
         {
             for earlier in self.wires[rank].take_ordered(&signal.clock) {
@@ -246,7 +249,7 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, p: Pending) {
-        match p.cargo {
+        match *p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
@@ -401,21 +404,21 @@ fn put_parts(
     dtype: Dtype,
     value: AnyReg,
     mask: Option<AnyReg>,
-) -> (Payload, Vec<(usize, usize)>) {
+) -> (Payload, SmallVec<[(usize, usize); 1]>) {
     let size = dtype.bytes() as u8;
     match (value, mask) {
         (AnyReg::Scalar(v), Some(AnyReg::Scalar(m))) if agent.get(m) == 0 => {
-            (Payload::Word(agent.get(v), 0), vec![])
+            (Payload::Word(agent.get(v), 0), smallvec![])
         }
-        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), vec![(0, 1)]),
+        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), smallvec![(0, 1)]),
         (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
-            let parts = runs(agent.tile(m).view()).collect();
+            let parts = runs(agent.tile(m)).collect();
             (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
         }
         (AnyReg::Tile(v), _) => {
             let tile = agent.tile(v).clone();
             let elements = tile.bytes() / size as usize;
-            (Payload::Tile(tile), vec![(0, elements)])
+            (Payload::Tile(tile), smallvec![(0, elements)])
         }
     }
 }

@@ -198,8 +198,11 @@ impl World<'_> {
     ) -> Result<(), Fault> {
         let base = agent.get(from.index);
         let size = from.dtype.bytes() as usize;
+        if mask.uniform().is_some_and(|set| set != 0) {
+            return self.load_tile(agent, from, mask.bytes() as u32, out, receipt);
+        }
         let out = out.fresh_copy::<u8>(other);
-        for (a, b) in runs(mask.view()) {
+        for (a, b) in runs(mask) {
             let (at, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
             self.bounds(agent, from.place, at, to)?;
             self.note_read(agent, from.place, at, to, size as u64, receipt);
@@ -245,7 +248,7 @@ impl World<'_> {
                 let tile = agent.tile(v);
                 let whole = (0, tile.bytes() / size);
                 let masked = match mask {
-                    Some(AnyReg::Tile(m)) => runs(agent.tile(m).view()).collect(),
+                    Some(AnyReg::Tile(m)) => runs(agent.tile(m)).collect(),
                     _ => vec![],
                 };
                 let parts = if mask.is_some() { &masked[..] } else { std::slice::from_ref(&whole) };

@@ -46,7 +46,8 @@ impl World<'_> {
             array.set(stretch.packets.clone(), State::Sent(by));
             let (buffer, at) = (stretch.buffer, stretch.at);
             let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
-            self.send(agent, rank, Spot::Bytes { buffer, from: at, to: at + bytes }, Pending { by, cargo });
+            let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }

@@ -352,7 +352,7 @@ impl<'m> World<'m> {
             parent: None,
             pc: 0,
             scalars: code.scalars.clone(),
-            tiles: vec![Default::default(); code.tiles as usize],
+            tiles: vec![Default::default(); code.tiles.count as usize],
             receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
             heard: vec![0; compiled.kernel.receipts.len()],
             arrived: 0,
