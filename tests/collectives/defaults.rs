@@ -1,8 +1,6 @@
 //! What collectives do unless somebody says otherwise, and what they refuse.
 
-use peerwarp::families::collectives::{
-    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Protocol, ReduceScatter,
-};
+use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
 use peerwarp::prelude::*;
 
 use crate::support::config;
@@ -10,7 +8,7 @@ use crate::support::config;
 /// Algorithm, tile, warps, and blocks that send and reduce, of an all-reduce of so many bytes in bf16.
 fn all_reduce(bytes: u32, ranks: u32) -> (Algorithm, u32, u32, u32, u32) {
     let c = config::<AllReduce>(&format!("elements={} ranks={ranks} dtype=bf16", bytes / 2));
-    assert_eq!(c.protocol, Protocol::Packets, "they were faster at every size measured");
+    assert_eq!(c.protocol, Transport::Packets, "they were faster at every size measured");
     (c.algorithm, c.chunk, c.warps, c.senders, c.blocks)
 }
 
@@ -69,9 +67,9 @@ fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
     refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=avg", &["op", "avg", "sum, max, min"]);
     refused::<AllReduce>("ranks=2 dtype=f32", &["no value for `elements`"]);
-    refused::<AllReduce>(
-        "elements=268435456 ranks=64 dtype=f32 algorithm=one-shot",
-        &["elements", "32 bits"],
+    refused::<AllGather>(
+        "elements=268435456 ranks=64 dtype=f32",
+        &["elements", "268435456", "at most 67108863"],
     );
     refused::<AllReduce>(
         "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",

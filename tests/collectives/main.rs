@@ -1,6 +1,8 @@
 //! Collectives: on simulated ranks, against plain Rust; bugs that are planted; defaults; what is emitted.
 
+mod cli;
 mod defaults;
+mod docs;
 mod mutations;
 mod simulate;
 mod snapshots;

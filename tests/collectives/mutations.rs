@@ -11,8 +11,8 @@ use crate::support::config;
 /// Changes that change nothing: operation and change.
 const EQUIVALENT: [(&str, &str); 2] = [
     // A signal without data has to put something, which nobody reads.
-    ("put of note", "value + 1"),
-    ("put of note", "value - 1"),
+    ("put of tiles_note", "value + 1"),
+    ("put of tiles_note", "value - 1"),
 ];
 
 #[track_caller]

@@ -4,11 +4,13 @@
 
 mod bugs;
 mod build;
+mod collectives;
 mod job;
 mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod signals;
 mod timeline;
 mod waits;
 mod windows;

@@ -52,6 +52,7 @@
 //! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
@@ -61,6 +62,7 @@
 
 mod any;
 mod args;
+mod block_flags;
 mod buffer;
 mod channel;
 mod check;
@@ -85,6 +87,7 @@ pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use buffer::IntoIndex;
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
@@ -118,11 +121,11 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Channel, ChannelShape,
-        Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, Incoming, IntoIndex,
-        IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers,
-        Ptr, Shared, Slots, Sym, Tile, TileVar, TraceError, Transport, Val, Var, Window, arange, bit, rank,
-        ranks, role, send_to, shared, splat, var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
+        ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
+        Incoming, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Outgoing,
+        Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileVar, TraceError, Transport, Val, Var,
+        Window, arange, bit, rank, ranks, role, send_to, shared, splat, var,
     };
 }
 

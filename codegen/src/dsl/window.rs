@@ -183,9 +183,9 @@ fn signalled_by(t: &Trace, receipt: &Arrived, rank: u32, loc: Loc) -> Result<(),
 
 /// The rank that a wait waits for, if it is for one.
 fn awaited(t: &Trace, of: ReceiptId) -> Option<ValueId> {
-    t.builder.kernel.ops.iter().rev().find_map(|op| match &op.kind {
-        OpKind::Comm(CommOp::Wait(Wait { receipt, from, .. })) if *receipt == of => Some(*from),
-        _ => None,
+    t.builder.kernel.ops.iter().rev().find_map(|op| {
+        let OpKind::Comm(CommOp::Wait(Wait { receipt, from, .. })) = &op.kind else { return None };
+        (*receipt == of).then_some(*from)
     })
 }
 

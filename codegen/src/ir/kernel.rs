@@ -127,6 +127,8 @@ pub enum ParamKind {
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
     Counters,
+    /// `U32` flags in this rank's global memory, which its blocks signal to each other; zero before the first launch.
+    BlockFlags,
     /// A scalar passed by value.
     Scalar,
 }
@@ -172,7 +174,11 @@ impl ParamKind {
             | ParamKind::Flags
             | ParamKind::Packets
             | ParamKind::Ll => true,
-            ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
+            ParamKind::Local
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::BlockFlags
+            | ParamKind::Scalar => false,
         }
     }
 
@@ -187,6 +193,7 @@ impl ParamKind {
             | ParamKind::Packets
             | ParamKind::EpochWord
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => dtype.bytes(),
         }
     }

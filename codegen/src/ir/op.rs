@@ -253,11 +253,15 @@ operations! {
         /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
         /// meanwhile.
         Tally { out: Out, place: Place, index: In, mask: In }
+        /// Adds one to a counter, once for the group: release of all that every lane of it did before, and acquire of what
+        /// the groups that came before had released, at gpu scope. `out` (`Bool`, had by every lane) is whether this is the
+        /// `count`-th (`U32`) to come, which sets the counter back to zero. It has then acquired what all of them released.
+        Ticket { out: Out, counter: ParamId, index: In, count: In, order: SignalOrder }
     }
 }
 
 operation_structs! {
-    /// What goes to other ranks or waits for them.
+    /// What goes to other ranks or other blocks, or waits for them.
     CommOp {
         /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
         /// it has). Not ordered before the parcel is signalled.
@@ -292,6 +296,13 @@ operation_structs! {
             only: OptIn,
             per_rank: u32,
         }
+        /// Store-release of `value` to element `index` of this rank's flags between blocks, at gpu scope, after all that every
+        /// lane of the group did before.
+        BlockSignal { flag: ParamId, index: In, value: In, order: SignalOrder }
+        /// Polls the `count` (`U32`) flags between blocks from `index` on until each equals `value`, then acquires at gpu scope.
+        /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, for the
+        /// diagnosis.
+        BlockWait { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
         /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
         SendPackets { packets: ParamId, target: Target, index: In, value: In }

@@ -210,7 +210,8 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             | MemoryOp::LoadMasked { .. }
             | MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. } => true,
+            | MemoryOp::Atomic { .. }
+            | MemoryOp::Ticket { .. } => true,
         },
         OpKind::Comm(op) => match op {
             CommOp::Put(Put { parcel, value, mask, .. }) => {
@@ -222,6 +223,8 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             | CommOp::Signal(_)
             | CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::TakePackets(_)
             | CommOp::ReadLl(_) => true,
         },

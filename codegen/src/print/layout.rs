@@ -124,7 +124,8 @@ impl Layouts {
                 | MemoryOp::Gather { .. }
                 | MemoryOp::Store { .. }
                 | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. } => return Ok(()),
+                | MemoryOp::Atomic { .. }
+                | MemoryOp::Ticket { .. } => return Ok(()),
             },
             OpKind::Comm(comm) => match comm {
                 CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
@@ -134,6 +135,8 @@ impl Layouts {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::SendLl(_) => return Ok(()),
             },
@@ -242,7 +245,8 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. } => None,
+            | MemoryOp::Tally { .. }
+            | MemoryOp::Ticket { .. } => None,
         },
         OpKind::Comm(ref op) => match *op {
             CommOp::Put(Put { index, value, mask, .. }) => mask.is_none().then_some((value, index)),
@@ -254,7 +258,9 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)
-            | CommOp::WaitAll(_) => None,
+            | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_) => None,
         },
         OpKind::Value(_) | OpKind::Control(_) => None,
     }

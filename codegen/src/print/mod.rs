@@ -23,6 +23,7 @@
 
 mod args;
 mod banner;
+mod blocks;
 mod control;
 mod copy;
 mod describe;

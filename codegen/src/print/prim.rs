@@ -170,6 +170,12 @@ prims! {
     AtomicOr = own "atomic_or", Nothing, [];
     /// Flag accesses at system scope.
     System = own "system", Target, [];
+    /// Flag accesses at gpu scope.
+    Device = own "device", Target, [System];
+    /// Take a ticket.
+    Ticket = own "ticket", Nothing, [Device];
+    /// Signal the blocks of this rank.
+    BlockSignal = own "block_signal", Nothing, [Device];
     /// Bring what is to be copied in bulk to shared memory.
     Stage = cuda "stage", Nothing, [];
     /// Copy it to one rank.
@@ -196,6 +202,8 @@ prims! {
     WaitAll = common "wait_all", Nothing, [Poll];
     /// Wait for those of a few flags that a mask picks.
     WaitSome = common "wait_some", Nothing, [Poll];
+    /// Wait for blocks of this rank.
+    BlockWait = own "block_wait", Nothing, [Poll, Device];
     /// Packets and their atomic accesses.
     Packet = own "packet", Nothing, [];
     /// Send a packet.
@@ -362,6 +370,15 @@ pub(super) const DEFINED: &[&str] = &[
     "wrap_neg",
     "wrap_shl",
     "wrap_sub",
+    "acquire_device",
+    "comes_last",
+    "load_relaxed_device",
+    "own_blocks",
+    "poll_block",
+    "release_device",
+    "signal_blocks",
+    "store_release_device",
+    "wait_for_blocks",
 ];
 
 #[cfg(test)]

@@ -128,7 +128,8 @@ impl<'k> Program<'k> {
             | MemoryOp::Store { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. } => None,
+            | MemoryOp::Tally { .. }
+            | MemoryOp::Ticket { .. } => None,
         }
     }
 

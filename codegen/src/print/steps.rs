@@ -364,7 +364,7 @@ impl Emitter<'_, '_> {
                 let condition = self.condition(mask, step)?;
                 self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
             }
-            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
+            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {
                 let loc = self.f.p.kernel.op(item.op).loc;
                 return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
             }

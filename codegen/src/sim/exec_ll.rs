@@ -1,6 +1,7 @@
 //! Sending and reading LL elements.
 
 use super::agent::{Agent, AgentId};
+use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::flags::newer;
@@ -34,7 +35,7 @@ impl World<'_> {
             let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
             let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
             let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
-            self.send(agent, rank, spot, Pending { by, cargo });
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -148,7 +149,7 @@ impl World<'_> {
             self.sent_too_early(agent, ll, agent.rank as usize, (at, at + 1), next, event);
         }
         if by.agent.rank() as u32 != from {
-            self.wrong_sender(agent, ll, at, from.into(), by);
+            self.check_sender(agent, ll, at, Sender::Rank(from.into()), by);
         }
     }
 

@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use super::agent::{Agent, AgentId};
 use super::code::TakenReg;
+use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::insns;
@@ -45,7 +46,8 @@ impl World<'_> {
             array.set(stretch.packets.clone(), State::Sent(by));
             let (buffer, at) = (stretch.buffer, stretch.at);
             let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
-            self.send(agent, rank, Spot::Bytes { buffer, from: at, to: at + bytes }, Pending { by, cargo });
+            let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -170,7 +172,7 @@ impl World<'_> {
         array.set(stretch.packets.clone(), State::Taken(event));
         if let Some((range, by)) = stranger {
             let (first, _) = self.elements(agent, packets, &range);
-            self.wrong_sender(agent, packets, first, from, by);
+            self.check_sender(agent, packets, first, Sender::Rank(from), by);
         }
     }
 }

@@ -47,6 +47,20 @@ impl Flattener<'_> {
                     epoch: self.facts.epoch_of.get(&value).copied(),
                 })
             }
+            CommOp::BlockSignal(ir::BlockSignal { flag, index, value, order }) => {
+                let (index, value) = (self.reg(index), self.reg(value));
+                CommInsn::BlockSignal(insns::BlockSignal { flag, index, value, order })
+            }
+            CommOp::BlockWait(ir::BlockWait { flag, index, count, from, value, per_block }) => {
+                CommInsn::BlockWait(insns::BlockWait {
+                    flag,
+                    index: self.reg(index),
+                    count: self.reg(count),
+                    from: self.reg(from),
+                    value: self.reg(value),
+                    per_block,
+                })
+            }
             CommOp::TakePackets(ref take) => self.take_packets(take),
             CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
                 CommInsn::SendPackets(insns::SendPackets {

@@ -28,6 +28,7 @@ pub const ALL: &[Fixture] = &[
     ("mail", mail::mail),
     ("credit", signals::credit),
     ("meeting", signals::meeting),
+    ("hand_over", signals::hand_over),
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),

@@ -81,3 +81,45 @@ fn add(x: Ptr<f32>, out: Ptr<f32>, inbox: Sym<f32>, sent: Flags, read: Flags, ep
     out.store(0, total.get());
     let _everybody = read.meet(epoch);
 }
+
+/// Blocks of a role of [`hand_over`], and elements that each scales.
+pub const PARTS: u32 = 4;
+const PART: u32 = ROW / PARTS;
+
+/// Blocks scale a row, another one turns it when their flags say that it is there, and the last group of a third role to come
+/// sums up what all of its groups have summed up.
+pub fn hand_over(warp_size: u32) -> Kernel {
+    traced("hand_over", "Scales a row, turns it and sums it up.", warp_size, |p| {
+        let (x, scaled) = (p.arg::<Ptr<f32>>("x", ROW.into()), p.arg::<Ptr<f32>>("scaled", ROW.into()));
+        let (out, sum) = (p.arg::<Ptr<f32>>("out", ROW.into()), p.arg::<Ptr<f32>>("sum", 1));
+        let (parts, ticket) = (p.arg::<Ptr<f32>>("parts", 8), p.arg::<Counters>("ticket", 1));
+        let done = p.arg::<BlockFlags>("done", PARTS.into());
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("scale", PARTS, |b| scale(b, x, scaled, done, epoch));
+        role("turn", 1, |_| turn(scaled, out, done, epoch));
+        role("add", PARTS, |b| add_up(b, x, parts, sum, ticket));
+    })
+}
+
+#[kernel]
+fn scale(b: Group, x: Ptr<f32>, scaled: Ptr<f32>, done: BlockFlags, epoch: Epoch) {
+    let block = b.index();
+    scaled.store(block * PART, x.load(block * PART, PART) * 2.0);
+    done.signal(block, epoch);
+}
+
+#[kernel]
+fn turn(scaled: Ptr<f32>, out: Ptr<f32>, done: BlockFlags, epoch: Epoch) {
+    done.from(0).wait(0, epoch);
+    out.store(ROW - PART, scaled.load(0, PART));
+    done.from(1).wait_all(1, PARTS - 1, 1, epoch);
+    out.store(0, scaled.load(PART, ROW - PART));
+}
+
+#[kernel]
+fn add_up(b: Group, x: Ptr<f32>, parts: Ptr<f32>, sum: Ptr<f32>, ticket: Counters) {
+    b.split(1, |g| {
+        parts.set(g.index(), x.load(g.index() * 8, 8).sum());
+        g.last(ticket.counter(0), || sum.set(0, parts.load(0, 8).sum()));
+    });
+}

@@ -5,8 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Part};
-use super::exchange::{send_to_all, take_from_each};
-use super::inbox::{Inbox, InboxArgs, Protocol, Wire};
+use super::exchange::{self, send_to_all, take_from_each};
 use super::legal;
 
 /// A variant of all-gather.
@@ -26,8 +25,8 @@ pub struct AllGather {
     #[key(short = "i", default = false)]
     pub in_place: bool,
     /// How tiles travel.
-    #[tune]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
     pub warps: u32,
@@ -45,7 +44,9 @@ fn chunk(key: &AllGatherKey) -> u32 {
 
 impl Legal for AllGather {
     fn legal(&self) -> Result<(), Illegal> {
-        legal::inbox(&self.wire(), self.elements)?;
+        let most = u32::MAX / self.ranks;
+        let allowed = || format!("at most {most} with {} ranks", self.ranks);
+        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -55,8 +56,8 @@ impl AllGather {
         Cut::new(self.elements, self.chunk, self.dtype)
     }
 
-    fn wire(&self) -> Wire {
-        Wire::rows(self.ranks, self.dtype, self.protocol, self.cut().row(), self.blocks)
+    fn channel(&self) -> ChannelShape {
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
     }
 }
 
@@ -74,9 +75,11 @@ pub struct AllGatherArgs {
     #[len(|c| u64::from(c.ranks) * u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Memory that peers write to.
-    #[group(|c| c.wire())]
-    pub inbox: InboxArgs,
+    /// Everybody's vectors, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -84,19 +87,18 @@ pub struct AllGatherArgs {
 /// Gives every rank everybody's vectors, in the order of ranks.
 #[kernel]
 pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
-    let epoch = a.epoch.begin();
-    let inbox = Inbox::new(c.wire(), &a.inbox, epoch);
+    let tiles = a.tiles.open(a.epoch.begin());
     let row = |r: Val<u32>| Part::from(r * c.elements);
     role("send", c.blocks, |b| match a.x {
         Some(x) => {
-            send_to_all(b, &inbox, c.cut(), (&x, Part::whole()), |t, tile| {
+            send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |t, tile| {
                 row(rank()).store(&a.out, &t, tile)
             });
         }
-        None => send_to_all(b, &inbox, c.cut(), (&a.out, row(rank())), |_, _| {}),
+        None => send_to_all(b, &tiles, c.cut(), (&a.out, row(rank())), |_, _| {}),
     });
     role("receive", c.blocks, |b| {
-        take_from_each(b, &inbox, c.cut(), |from, t, tile| row(from).store(&a.out, &t, tile));
+        take_from_each(b, &tiles, c.cut(), |from, t, tile| row(from).store(&a.out, &t, tile));
     });
-    inbox.ready();
+    tiles.credits();
 }

@@ -1,12 +1,12 @@
 //! What all-reduce is specialised for, and how it goes about it unless somebody says otherwise.
 
+use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
 use super::all_reduce::{self, AllReduceArgs};
 use super::cut::Cut;
-use super::exchange::{Reduce, Reduction};
-use super::inbox::{Protocol, Wire};
+use super::exchange::{self, Reduce, Reduction};
 use super::legal;
 
 /// How an all-reduce goes about it.
@@ -57,15 +57,15 @@ pub struct AllReduce {
     #[tune(default = |key| algorithm(key))]
     pub algorithm: Algorithm,
     /// How tiles travel.
-    #[tune]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| warps(key))]
     pub warps: u32,
     /// Elements of a tile; with a hook a tile is a row, and this is 256.
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
-    /// Blocks that only send, with one shot and packets; with 0, those that reduce send first.
+    /// Blocks that only send, with one shot; with 0, those that reduce send first.
     #[tune(short = "s", values = [0, 4, 8, 16, 32, 48, 64], default = |key| senders(key))]
     pub senders: u32,
     /// Blocks that reduce.
@@ -128,14 +128,12 @@ fn blocks(key: &AllReduceKey) -> u32 {
 impl Legal for AllReduce {
     fn legal(&self) -> Result<(), Illegal> {
         self.rows()?;
-        legal::inbox(&self.wire(), self.elements)?;
-        let together =
-            self.algorithm == Algorithm::OneShot && self.protocol == Protocol::Packets && !self.in_place;
+        let apart = self.algorithm == Algorithm::OneShot && !self.in_place;
         let allowed = || {
-            let where_else = "one-shot with packets that is not in place";
+            let where_else = "one-shot that is not in place";
             format!("0, except for {where_else}: blocks send what they reduce")
         };
-        Illegal::unless(self.senders == 0 || together, "senders", self.senders, allowed)
+        Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)
     }
 }
 
@@ -168,31 +166,20 @@ impl AllReduce {
         if self.hook == Hook::None { 0 } else { count.into() }
     }
 
-    /// Elements of the tiles that a rank owns with two shots.
+    /// Tiles that a rank owns at most with two shots.
     pub(super) fn owned(&self) -> u32 {
-        let of_all = self.blocks * self.ranks;
-        self.cut().tiles().div_ceil(of_all) * self.blocks * self.cut().chunk
+        self.cut().tiles().div_ceil(self.blocks * self.ranks) * self.blocks
     }
 
     pub(super) fn reduce(&self) -> Reduce {
-        Reduce::new(
-            self.op,
-            self.ranks,
-            self.cut().chunk.min(self.cut().row()),
-            self.dtype.bytes(),
-            self.warps,
-        )
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
     }
 
-    pub(super) fn wire(&self) -> Wire {
-        let row = self.cut().row();
-        let rows = Wire::rows(self.ranks, self.dtype, self.protocol, row, self.blocks);
-        match self.algorithm {
-            Algorithm::OneShot => rows,
-            Algorithm::TwoShot => {
-                let parts = u64::from(self.ranks) * u64::from(self.owned());
-                Wire { elements: parts + u64::from(row), flags: 2 * rows.flags, ..rows }
-            }
-        }
+    pub(super) fn channel(&self) -> ChannelShape {
+        let slots = match self.algorithm {
+            Algorithm::OneShot => self.cut().tiles(),
+            Algorithm::TwoShot => 2 * self.owned(),
+        };
+        exchange::tiles(self.protocol, self.ranks, slots)
     }
 }

@@ -5,8 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Parts};
-use super::exchange::{send_to_each, take_from_each};
-use super::inbox::{Inbox, InboxArgs, Protocol, Wire};
+use super::exchange::{self, send_to_each, take_from_each};
 use super::legal;
 
 /// A variant of all-to-all.
@@ -26,8 +25,8 @@ pub struct AllToAll {
     #[key(short = "i", default = false)]
     pub in_place: bool,
     /// How tiles travel.
-    #[tune]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
     pub warps: u32,
@@ -49,7 +48,6 @@ fn blocks(key: &AllToAllKey) -> u32 {
 
 impl Legal for AllToAll {
     fn legal(&self) -> Result<(), Illegal> {
-        legal::inbox(&self.wire(), self.elements)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -63,8 +61,8 @@ impl AllToAll {
         Cut::new(self.parts().part, self.chunk, self.dtype)
     }
 
-    fn wire(&self) -> Wire {
-        Wire::rows(self.ranks, self.dtype, self.protocol, self.cut().row(), self.blocks)
+    fn channel(&self) -> ChannelShape {
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
     }
 }
 
@@ -82,9 +80,11 @@ pub struct AllToAllArgs {
     #[len(|c| u64::from(c.ranks) * u64::from(c.parts().part))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Memory that peers write to.
-    #[group(|c| c.wire())]
-    pub inbox: InboxArgs,
+    /// Everybody's parts, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -92,17 +92,16 @@ pub struct AllToAllArgs {
 /// Sends each rank its part of this rank's vector.
 #[kernel]
 pub fn all_to_all(c: &AllToAll, a: &AllToAllArgs) {
-    let epoch = a.epoch.begin();
-    let inbox = Inbox::new(c.wire(), &a.inbox, epoch);
+    let tiles = a.tiles.open(a.epoch.begin());
     let (cut, parts) = (c.cut(), c.parts());
     let receive = |b| {
         let row = |r: Val<u32>| parts.of(rank()).at(r * parts.part);
-        take_from_each(b, &inbox, cut, |from, t, tile| row(from).store(&a.out, &t, tile));
+        take_from_each(b, &tiles, cut, |from, t, tile| row(from).store(&a.out, &t, tile));
     };
     match a.x {
         Some(x) => {
             role("send", c.blocks, |b| {
-                send_to_each(b, &inbox, cut, &x, parts);
+                send_to_each(b, &tiles, cut, &x, parts);
                 let own = parts.of(rank());
                 cut.each(b, |t| own.store(&a.out, &t, own.load(&x, &t)));
             });
@@ -110,9 +109,9 @@ pub fn all_to_all(c: &AllToAll, a: &AllToAllArgs) {
         }
         // A block has sent what was where it puts what comes.
         None => role("exchange", c.blocks, |b| {
-            send_to_each(b, &inbox, cut, &a.out, parts);
+            send_to_each(b, &tiles, cut, &a.out, parts);
             receive(b);
         }),
     }
-    inbox.ready();
+    tiles.credits();
 }

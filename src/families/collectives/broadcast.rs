@@ -5,8 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Part};
-use super::exchange::flag;
-use super::inbox::{Inbox, InboxArgs, Protocol, Wire};
+use super::exchange::send;
 use super::legal;
 
 /// A variant of broadcast.
@@ -29,8 +28,8 @@ pub struct Broadcast {
     #[key(short = "i", default = false)]
     pub in_place: bool,
     /// How tiles travel.
-    #[tune]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
     pub warps: u32,
@@ -50,7 +49,6 @@ impl Legal for Broadcast {
     fn legal(&self) -> Result<(), Illegal> {
         let allowed = || format!("a rank: 0 to {}", self.ranks - 1);
         Illegal::unless(self.root < self.ranks, "root", self.root, allowed)?;
-        legal::inbox(&self.wire(), self.elements)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -60,9 +58,9 @@ impl Broadcast {
         Cut::new(self.elements, self.chunk, self.dtype)
     }
 
-    fn wire(&self) -> Wire {
-        let rows = Wire::rows(self.ranks, self.dtype, self.protocol, self.cut().row(), self.blocks);
-        Wire { elements: self.cut().row().into(), all_wait: false, ..rows }
+    /// The root sends alone, so that ranks know nothing of each other but by credits.
+    fn channel(&self) -> ChannelShape {
+        ChannelShape::new(self.protocol, self.ranks, Slots::Shared(self.cut().tiles())).credits(true)
     }
 }
 
@@ -80,9 +78,11 @@ pub struct BroadcastArgs {
     #[len(|c| c.elements.into())]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Memory that peers write to.
-    #[group(|c| c.wire())]
-    pub inbox: InboxArgs,
+    /// The root's vector, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -90,24 +90,20 @@ pub struct BroadcastArgs {
 /// Gives every rank the root's vector.
 #[kernel]
 pub fn broadcast(c: &Broadcast, a: &BroadcastArgs) {
-    let epoch = a.epoch.begin();
-    let inbox = Inbox::new(c.wire(), &a.inbox, epoch);
+    let tiles = a.tiles.open(a.epoch.begin());
     let (cut, all) = (c.cut(), Part::whole());
     role("exchange", c.blocks, |b| {
         if rank() == c.root {
-            let mut sending = inbox.send_to(Peers::others());
             cut.each(b, |t| {
                 let tile = all.load(&a.x.unwrap_or(a.out), &t);
-                sending.tile(t.at, tile);
+                send(&tiles, Peers::others(), t.index, tile);
                 if !c.in_place {
                     all.store(&a.out, &t, tile);
                 }
             });
-            sending.signal(flag(b, 0) + c.root);
         } else {
-            let got = inbox.wait(flag(b, 0), bit(c.root.val()));
-            cut.each(b, |t| all.store(&a.out, &t, got.take(t.at, t.len, c.root.val())));
+            cut.each(b, |t| all.store(&a.out, &t, tiles.from(c.root).slot(t.index).load(0, t.len)));
         }
     });
-    inbox.ready();
+    tiles.credits();
 }

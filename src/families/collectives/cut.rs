@@ -19,9 +19,9 @@ impl Cut {
         Cut { elements, chunk, packet: PACKET_BYTES / dtype.bytes() }
     }
 
-    /// Elements that the vector has where it travels: its last packet is a whole one.
-    pub fn row(&self) -> u32 {
-        self.elements.next_multiple_of(self.packet)
+    /// Elements of the longest tile where it travels: packets are whole.
+    pub fn longest(&self) -> u32 {
+        self.elements.min(self.chunk).next_multiple_of(self.packet)
     }
 
     /// How many tiles there are.
@@ -40,9 +40,9 @@ impl Cut {
         }
         if rest > 0 {
             let len = rest.next_multiple_of(self.packet);
-            for i in b.strided(1) {
-                let index = i + full;
-                act(Piece { index, at: index * self.chunk, len, real: rest });
+            // It is dealt out as the others are.
+            if b.index() == full % b.count() {
+                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest });
             }
         }
     }
@@ -156,6 +156,7 @@ mod tests {
         assert_eq!(traced(513, 256), [(256, 256), (8, 1)]);
         assert_eq!(traced(7, 256), [(8, 7)]);
         let cut = Cut::new(513, 256, Dtype::Bf16);
-        assert_eq!((cut.row(), cut.tiles()), (520, 3));
+        assert_eq!((cut.longest(), cut.tiles()), (256, 3));
+        assert_eq!(Cut::new(7, 256, Dtype::Bf16).longest(), 8);
     }
 }

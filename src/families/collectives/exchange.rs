@@ -1,10 +1,13 @@
 //! What collectives are made of: sending a vector to all, sending everybody its part, and reducing everybody's tiles.
 
+use peerwarp_codegen::dsl::Any;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
 
 use super::cut::{Cut, Part, Parts, Piece};
-use super::inbox::{Inbox, Receipt};
+
+/// Tiles on their way.
+pub(super) type Tiles<'a> = OpenChannel<'a, Any>;
 
 /// How elements of different ranks become one.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -38,56 +41,57 @@ impl Reduction {
 }
 
 /// All ranks but this one, as a mask.
-pub(super) fn others() -> Val<u64> {
+fn others() -> Val<u64> {
     !bit(rank()) & (u64::MAX >> (64 - ranks()))
 }
 
-/// The flag of a block's exchange, for what `source` sends, and the first of those of all sources.
-pub(super) fn flag(b: Group, exchange: u32) -> Val<u32> {
-    (b.index() + exchange * b.count()) * ranks()
+/// The channel of tiles, so many of each sender: a tile is a message.
+pub(super) fn tiles(transport: Transport, ranks: u32, tiles: u32) -> ChannelShape {
+    ChannelShape::new(transport, ranks, Slots::ByNumber(tiles))
 }
 
-/// Sends this rank's vector to all others, as the row of its number; `keep` gets what is sent.
+/// Sends a tile.
+pub(super) fn send(channel: &Tiles<'_>, to: Peers, slot: Val<u32>, tile: AnyTile) {
+    let message = channel.to(to).slot(slot);
+    message.put(0, tile);
+    message.done();
+}
+
+/// Sends this rank's vector to all others; `keep` gets what is sent.
 pub(super) fn send_to_all(
     b: Group,
-    inbox: &Inbox<'_>,
+    channel: &Tiles<'_>,
     cut: Cut,
     (x, part): (&AnyPtr, Part),
     mut keep: impl FnMut(Piece, AnyTile),
 ) {
-    let mut sending = inbox.send_to(Peers::others());
     cut.each(b, |t| {
         let tile = part.load(x, &t);
-        sending.tile(rank() * cut.row() + t.at, tile);
+        send(channel, Peers::others(), t.index, tile);
         keep(t, tile);
     });
-    sending.signal(flag(b, 0) + rank());
 }
 
-/// Sends every other rank its part of a vector, as the row of this rank's number. The next rank's is the first, so that not all
-/// ranks send to the same one.
+/// Sends every other rank its part of a vector. The next rank's is the first, so that not all ranks send to the same one.
 #[kernel]
-pub(super) fn send_to_each(b: Group, inbox: &Inbox<'_>, cut: Cut, x: &AnyPtr, parts: Parts) {
+pub(super) fn send_to_each(b: Group, channel: &Tiles<'_>, cut: Cut, x: &AnyPtr, parts: Parts) {
     for i in 1..ranks().val() {
         let to = (rank() + i) % ranks();
-        let mut sending = inbox.send_to(Peers::rank(to));
-        cut.each(b, |t| sending.tile(rank() * cut.row() + t.at, parts.of(to).load(x, &t)));
-        sending.signal(flag(b, 0) + rank());
+        cut.each(b, |t| send(channel, Peers::rank(to), t.index, parts.of(to).load(x, &t)));
     }
 }
 
-/// Takes every other rank's row. The next rank's is the first.
+/// Takes what every other rank sends. The next rank's is the first.
 #[kernel]
 pub(super) fn take_from_each(
     b: Group,
-    inbox: &Inbox<'_>,
+    channel: &Tiles<'_>,
     cut: Cut,
     mut act: impl FnMut(Val<u32>, Piece, AnyTile),
 ) {
-    let got = inbox.wait(flag(b, 0), others());
     for i in 1..ranks().val() {
         let from = (rank() + i) % ranks();
-        cut.each(b, |t| act(from, t, got.take(from * cut.row() + t.at, t.len, from)));
+        cut.each(b, |t| act(from, t, channel.from(from).slot(t.index).load(0, t.len)));
     }
 }
 
@@ -109,24 +113,17 @@ impl Reduce {
         Reduce { op, together: (BYTES_IN_FLIGHT / of_thread).clamp(1, ranks) }
     }
 
-    /// Everybody's tiles as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and others' from the
-    /// places that `place` says.
+    /// Everybody's tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
+    /// others send.
     #[kernel]
-    pub fn tiles(
-        &self,
-        got: &Receipt<'_>,
-        own: AnyTile,
-        len: u32,
-        place: impl Fn(Val<u32>) -> Val<u32>,
-    ) -> Tile<f32> {
+    pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {
         let mut sum = var(splat(self.op.identity(), len));
         let own = own.to_f32();
+        let theirs = channel.from_some(others()).slot(slot);
         let mut some = |first: Val<u32>, count: u32| {
-            let from: Vec<Val<u32>> = (0..count).map(|i| first + i).collect();
-            let tiles = got.take_others(from.iter().map(|r| (place(*r), *r)).collect(), len);
-            for (r, theirs) in from.into_iter().zip(tiles) {
-                let part = r.eq_to(rank()).splat(len).select(own, theirs.to_f32());
-                sum.set(self.op.tiles(sum.get(), part));
+            for (i, tile) in (0..count).zip(theirs.load_each(first, count, 0, len)) {
+                let mine = (first + i).eq_to(rank()).splat(len);
+                sum.set(self.op.tiles(sum.get(), mine.select(own, tile.to_f32())));
             }
         };
         let (whole, rest) = (ranks() / self.together, ranks() % self.together);

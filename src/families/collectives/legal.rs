@@ -3,20 +3,8 @@
 use peerwarp_codegen::family::Illegal;
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
-use super::inbox::Wire;
-
 /// Blocks that a launch has at most by default: with one more, each has one of an H200's 132 SMs to itself.
 const BLOCKS: u32 = 128;
-
-/// Both halves of the inbox are indexed with 32 bits.
-pub(super) fn inbox(wire: &Wire, elements: u32) -> Result<(), Illegal> {
-    let most = u64::from(u32::MAX) / 2;
-    let allowed = || {
-        let fit = u128::from(elements) * u128::from(most) / u128::from(wire.elements);
-        format!("at most about {fit} with {} ranks, so that 32 bits index what arrives", wire.ranks)
-    };
-    Illegal::unless(wire.elements <= most, "elements", elements, allowed)
-}
 
 /// Tiles are kept in registers: 64 elements a thread.
 pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(), Illegal> {

@@ -7,7 +7,6 @@ mod all_to_all;
 mod broadcast;
 mod cut;
 mod exchange;
-mod inbox;
 mod legal;
 mod norm;
 mod op;
@@ -21,7 +20,6 @@ pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
 pub use exchange::Reduction;
-pub use inbox::{InboxArgs, Protocol, Wire};
 pub use norm::{NormArgs, NormLaunch};
 pub use op::{Collective, Collectives, Norm};
 pub use reduce_scatter::{

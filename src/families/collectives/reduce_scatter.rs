@@ -5,8 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Parts};
-use super::exchange::{Reduce, Reduction, flag, others, send_to_each};
-use super::inbox::{Inbox, InboxArgs, Protocol, Wire};
+use super::exchange::{self, Reduce, Reduction, send_to_each};
 use super::legal;
 
 /// A variant of reduce-scatter.
@@ -29,8 +28,8 @@ pub struct ReduceScatter {
     #[key(short = "i", default = false)]
     pub in_place: bool,
     /// How tiles travel.
-    #[tune]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
     /// Warps of a block.
     #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
     pub warps: u32,
@@ -52,7 +51,6 @@ fn blocks(key: &ReduceScatterKey) -> u32 {
 
 impl Legal for ReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
-        legal::inbox(&self.wire(), self.elements)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -67,11 +65,11 @@ impl ReduceScatter {
     }
 
     fn reduce(&self) -> Reduce {
-        Reduce::new(self.op, self.ranks, self.chunk.min(self.cut().row()), self.dtype.bytes(), self.warps)
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
     }
 
-    fn wire(&self) -> Wire {
-        Wire::rows(self.ranks, self.dtype, self.protocol, self.cut().row(), self.blocks)
+    fn channel(&self) -> ChannelShape {
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
     }
 }
 
@@ -89,9 +87,11 @@ pub struct ReduceScatterArgs {
     #[len(|c| if c.in_place { c.elements } else { c.parts().part }.into())]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Memory that peers write to.
-    #[group(|c| c.wire())]
-    pub inbox: InboxArgs,
+    /// Everybody's parts, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -99,18 +99,16 @@ pub struct ReduceScatterArgs {
 /// Reduces a vector over all ranks, in the order of ranks, and leaves each rank its part.
 #[kernel]
 pub fn reduce_scatter(c: &ReduceScatter, a: &ReduceScatterArgs) {
-    let epoch = a.epoch.begin();
-    let inbox = Inbox::new(c.wire(), &a.inbox, epoch);
+    let tiles = a.tiles.open(a.epoch.begin());
     let x = a.x.unwrap_or(a.out);
-    role("send", c.blocks, |b| send_to_each(b, &inbox, c.cut(), &x, c.parts()));
+    role("send", c.blocks, |b| send_to_each(b, &tiles, c.cut(), &x, c.parts()));
     role("reduce", c.blocks, |b| {
         let (cut, own) = (c.cut(), c.parts().of(rank()));
         let result = if c.in_place { own } else { own.at(0) };
-        let got = inbox.wait(flag(b, 0), others());
         cut.each(b, |t| {
-            let sum = c.reduce().tiles(&got, own.load(&x, &t), t.len, |r| r * cut.row() + t.at);
+            let sum = c.reduce().tiles(&tiles, t.index, own.load(&x, &t), t.len);
             result.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
         });
     });
-    inbox.ready();
+    tiles.credits();
 }

@@ -180,6 +180,9 @@ impl<'k> Teller<'k> {
             OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
                 masked(at(Deed::Updates, *place, index, out), Some(mask))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, count, .. }) => {
+                at(Deed::Updates, Place::Param(*counter), index, count)
+            }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
@@ -202,6 +205,17 @@ impl<'k> Teller<'k> {
                 let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
                 let wait = masked(wait, only.as_ref());
                 Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
+            }
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, value, .. })) => {
+                let signal = at(Deed::Signals, Place::Param(*flag), index, value);
+                Action { ranks: Some("this rank".into()), ..signal }
+            }
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, from, value, .. })) => {
+                let wait = at(Deed::Waits, Place::Param(*flag), index, value);
+                let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+                let ranks = Some(format!("block `{}`", text(from)));
+                let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
+                Action { count, ranks, bytes: wait.bytes * flags, ..wait }
             }
             OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
                 let send = at(Deed::Sends, Place::Param(*packets), index, value);

@@ -30,7 +30,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// Every signal, wait, sending and taking of a kernel left out or sent elsewhere; every release relaxed and put first; every
+/// Every signal, wait, sending and taking of a kernel left out or sent elsewhere; every release (tickets too) relaxed, and every signal put first; every
 /// index, epoch, awaited rank, count, integer that is stored or sent, and end of a loop off by one, both ways; every use of a
 /// parity fixed; every epoch word kept.
 pub fn every(kernel: &Kernel) -> Vec<Mutant> {
@@ -86,22 +86,25 @@ impl Every<'_> {
     /// What is done to a whole operation.
     fn whole(&mut self, id: OpId, site: &Site) {
         let can_go = self.kernel.op(id).kind.outs().is_empty();
-        let bare =
-            self.kernel.op(id).kind.signal().is_some_and(|s| self.kernel.parcels[s.parcel.index()].bare);
+        let with_data =
+            self.kernel.op(id).kind.signal().is_some_and(|s| !self.kernel.parcels[s.parcel.index()].bare);
+        let (releases, has_target) = (self.kernel.op(id).kind.release().is_some(), self.target(id).is_some());
         let comes_after_something = self.comes_after_something(id);
         let mut add = |change: &str, mutation| self.add(id, change.into(), mutation);
         if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait) && can_go {
             add("left out", Mutation::Drop(site.clone()));
         }
-        if site.access == Access::Signal {
+        if releases {
             add("relaxed", Mutation::Relax(site.clone()));
-            if !bare {
+        }
+        if site.access == Access::Signal {
+            if with_data {
                 add("before its puts", Mutation::SignalFirst(site.clone()));
             } else if comes_after_something {
                 add("before what came before", Mutation::SignalFirst(site.clone()));
             }
         }
-        if matches!(site.access, Access::Signal | Access::Put | Access::Send) {
+        if has_target && matches!(site.access, Access::Signal | Access::Put | Access::Send) {
             // Rank 0, also as a mask.
             let mask = matches!(self.target(id), Some(Target::Mask(_)));
             let with = Operand::Number(mask.into());
@@ -135,6 +138,8 @@ impl Every<'_> {
             | CommOp::Signal(_)
             | CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::TakePackets(_)
             | CommOp::ReadLl(_) => of_parcel,
         }
@@ -152,12 +157,16 @@ impl Every<'_> {
             {
                 vec![index, (1, "value", 1)]
             }
+            OpKind::Memory(MemoryOp::Ticket { .. }) => vec![index, (1, "count", 1)],
             OpKind::Memory(op) if op.accessed().place.rank().is_some() => {
                 vec![(0, "rank", 1), (1, "index", 1)]
             }
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
-            OpKind::Comm(CommOp::Signal(_)) => vec![index, (1, "epoch", 1)],
+            OpKind::Comm(CommOp::Signal(_) | CommOp::BlockSignal(_)) => vec![index, (1, "epoch", 1)],
+            OpKind::Comm(CommOp::BlockWait(_)) => {
+                vec![index, (1, "count", 1), (2, "awaited block", 1), (3, "epoch", 1)]
+            }
             OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
             OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
             OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {

@@ -49,7 +49,12 @@ fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
         CommOp::Put(Put { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
-        CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::TakePackets(_) | CommOp::ReadLl(_) => None,
+        CommOp::Wait(_)
+        | CommOp::WaitAll(_)
+        | CommOp::BlockSignal(_)
+        | CommOp::BlockWait(_)
+        | CommOp::TakePackets(_)
+        | CommOp::ReadLl(_) => None,
     }
 }
 
@@ -102,6 +107,7 @@ fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
         MemoryOp::Store { index, value, .. }
         | MemoryOp::Scatter { index, value, .. }
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
+        MemoryOp::Ticket { index, count, .. } => Slots { index: Some(index), count: Some(count), ..none },
         MemoryOp::Tally { index, mask, .. } => Slots { index: Some(index), mask: Some(mask), ..none },
     }
 }
@@ -111,6 +117,7 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
     match op {
         CommOp::Put(Put { index, value, .. })
         | CommOp::Signal(Signal { index, value, .. })
+        | CommOp::BlockSignal(BlockSignal { index, value, .. })
         | CommOp::SendPackets(SendPackets { index, value, .. })
         | CommOp::SendLl(SendLl { index, epoch: value, .. }) => {
             Slots { index: Some(index), value: Some(value), ..none }
@@ -118,6 +125,9 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
         CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },
         CommOp::Wait(Wait { index, from, value, .. }) => {
             Slots { index: Some(index), value: Some(value), from: Some(from), ..none }
+        }
+        CommOp::BlockWait(BlockWait { index, count, from, value, .. }) => {
+            Slots { index: Some(index), value: Some(value), count: Some(count), from: Some(from), ..none }
         }
         CommOp::WaitAll(WaitAll { index, count, value, only, .. }) => {
             Slots { index: Some(index), value: Some(value), count: Some(count), mask: only.as_mut(), ..none }

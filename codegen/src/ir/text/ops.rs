@@ -172,6 +172,10 @@ impl Line<'_> {
             OpKind::Memory(MemoryOp::Tally { place, index, mask, .. }) => {
                 format!("tally {}{}", self.element(*place, *index), self.mask(Some(*mask)))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, count, order, .. }) => {
+                let at = self.element(Place::Param(*counter), *index);
+                format!("ticket {at} of {}{}", v(count), relaxed(*order))
+            }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
@@ -184,7 +188,7 @@ impl Line<'_> {
             }
             OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) => {
                 let at = self.element(Place::Param(*flag), *index);
-                let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
+                let relaxed = relaxed(*order);
                 let published = self.published(*parcel);
                 let bare = self.kernel.parcels.get(parcel.index()).is_some_and(|p| p.bare);
                 let bare = if bare { ", without data" } else { "" };
@@ -202,6 +206,17 @@ impl Line<'_> {
                     "^{} = wait_all {flag}[{index}; {count}]{only} == {}, {per_rank} a rank",
                     receipt.0,
                     v(value)
+                )
+            }
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, value, order })) => {
+                let at = self.element(Place::Param(*flag), *index);
+                format!("block_signal {at} <- {}{}", v(value), relaxed(*order))
+            }
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, from, value, per_block })) => {
+                let (flag, index, count) = (self.param(*flag), v(index), v(count));
+                let (value, from) = (v(value), v(from));
+                format!(
+                    "block_wait {flag}[{index}; {count}] == {value} from block {from} on, {per_block} a block"
                 )
             }
             OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
@@ -252,5 +267,12 @@ impl Line<'_> {
                 format!("split {}", count((*warps).into(), "warp"))
             }
         }
+    }
+}
+
+fn relaxed(order: SignalOrder) -> &'static str {
+    match order {
+        SignalOrder::Release => "",
+        SignalOrder::Relaxed => ", relaxed",
     }
 }

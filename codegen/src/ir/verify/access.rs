@@ -29,6 +29,9 @@ impl Check<'_, '_, '_> {
                 self.elements(*place, *index, self.count(*v));
             }
             OpKind::Memory(MemoryOp::Atomic { place, index, .. }) => self.elements(*place, *index, 1),
+            OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+                self.elements(Place::Param(*counter), *index, 1);
+            }
             // Where a mask decides which elements are touched, only the index's width can be judged.
             OpKind::Memory(
                 MemoryOp::LoadMasked { place, index, .. }
@@ -68,6 +71,13 @@ impl Check<'_, '_, '_> {
                 if only.is_some() && count > 64 {
                     self.report.add(self.loc, Problem::MaskedFlags { count });
                 }
+                self.elements(Place::Param(*flag), *index, count);
+            }
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, .. })) => {
+                self.elements(Place::Param(*flag), *index, 1);
+            }
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, .. })) => {
+                let count = self.facts.int(*count).unwrap_or(0);
                 self.elements(Place::Param(*flag), *index, count);
             }
             OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {

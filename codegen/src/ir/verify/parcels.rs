@@ -17,14 +17,12 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
         let op = report.kernel.op(id);
         match op.kind.member() {
             Some((parcel, Member::Put(_))) => parcels.entry(parcel).or_default().puts.push(id),
-            Some((parcel, Member::Signal(signal))) => {
-                parcels.entry(parcel).or_default().signals.push(id);
-                if signal.order == SignalOrder::Relaxed {
-                    let flag = report.param(signal.flag).name.clone();
-                    report.add(op.loc, Problem::RelaxedSignal { flag });
-                }
-            }
+            Some((parcel, Member::Signal(_))) => parcels.entry(parcel).or_default().signals.push(id),
             None => {}
+        }
+        if let Some((param, SignalOrder::Relaxed)) = op.kind.release() {
+            let (name, flag) = (op.kind.name(), report.param(param).name.clone());
+            report.add(op.loc, Problem::Relaxed { name, flag });
         }
         if let Some(depth) = leaves_loop(&op.kind) {
             leaves.push((id, tree.target_loop(report.kernel, id, depth)));

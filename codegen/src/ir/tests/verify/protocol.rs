@@ -178,7 +178,7 @@ fn parcels_are_signalled_once_after_their_puts() {
         put(s, p, parcel);
         signal(s, p, parcel);
     });
-    assert_snapshot!(filled, @"");
+    assert_snapshot!(filled, @"src/sample.rs:8: put to `inbox` in a parcel that is a signal without data; open a parcel for the put");
     let before = soft_error(|s, p| {
         let parcel = to_one(s);
         signal(s, p, parcel);
@@ -192,7 +192,7 @@ fn parcels_are_signalled_once_after_their_puts() {
         let order = SignalOrder::Relaxed;
         s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index, value: p.epoch, order }));
     });
-    assert_snapshot!(relaxed, @"src/sample.rs:10: relaxed signal of `flag`: it does not order the puts before it");
+    assert_snapshot!(relaxed, @"src/sample.rs:10: relaxed signal of `flag`: it does not order what is done before it");
 }
 
 #[test]
