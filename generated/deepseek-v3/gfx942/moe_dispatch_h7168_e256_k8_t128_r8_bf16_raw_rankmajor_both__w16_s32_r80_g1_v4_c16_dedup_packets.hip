@@ -50,7 +50,8 @@
 //     n_from         local    u32[8]        32 B     Out, for combine: tokens of each source.
 //     weight_from    local    f32[8192]     32 KiB   Out, for whoever sums a token's rows at its owner:
 //                                                    weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[7340032]  28 MiB   Rows as packets, `[parity][source][slot][row]`.
+//     inbox_packets  packets  u32[7340032]  28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
+//                                                    in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
 //                                                    packets.
 //     ll_route       LL       u32[16384]    128 KiB  Expert and rank of each entry,
@@ -112,7 +113,7 @@ struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g
     i32* entry_expert;      // i32[8192]: Out, for rows by token, and for combine: which..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[128]: Tokens of the source,..
     u64* ll_route[8];       // LL u32[16384]: Expert and rank of each entry,..
     u64* ll_weight[8];      // LL f32[16384]: Weight of each entry,..
@@ -750,12 +751,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                 const u32 at = (step * 64 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
             }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                 const u32 peer = (args.rank + turn) % ranks;
                 if ((to >> peer) & 1) {
                     u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:61
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
                         const u32 at = (step * 64 + group.lane) * 4;
                         send_packet(inbox_packets_there
                             + (u64(args.rank * 128 + token + value * 1024) * 3584 + as_u64) + at, x[step]);
@@ -801,11 +802,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 const u32 value_4 = source * 128 + token;
                 const u64 as_u64 = u64(part * 512);
 
-                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:123)
+                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:65)
                 Vec<u32, 4> value_5[1][2];
                 if (!take_packets(group, args, args.inbox_packets[args.rank],
                     {u64(value_4 + value * 1024) * 3584 + as_u64}, {source}, 512, 1, value_5,
-                    {role_recv, flag_inbox_packets, 123})) return;
+                    {role_recv, flag_inbox_packets, 65})) return;
 #pragma unroll
                 for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:429
                     const u32 at = (step * 64 + group.lane) * 4;

@@ -43,7 +43,8 @@
 //                                                    here.
 //     weight_from    local    f32[512]      2 KiB    Out, for whoever sums a token's rows at its owner:
 //                                                    weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[458752]   1.8 MiB  Rows as packets, `[parity][source][slot][row]`.
+//     inbox_packets  packets  u32[458752]   1.8 MiB  Rows as they arrive, `[source][slot][row]`, as packets
+//                                                    in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[16]       128 B    Tokens of the source, `[parity][source][chunk]`, with
 //                                                    packets.
 //     ll_count       LL       u32[512]      4 KiB    Entries of the chunk by expert of this rank,
@@ -110,7 +111,7 @@ struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s32_r64_g1
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[512]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[512]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[458752]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[458752]: Rows as they..
     u64* ll_n[8];           // LL u32[16]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[512]: Entries of the chunk by expert of this rank,..
     u64* ll_route[8];       // LL u32[1024]: Expert and rank of each entry,..
@@ -721,7 +722,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     // 8 groups of a warp each (dispatch.rs:161)
     {
         const Warp group;
-        for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // dispatch.rs:299
+        for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // dispatch.rs:297
             const u32 to = (i + args.rank) % 8;
             const u32 value_2 = i / 8;
             const u32 token = value_2 / 7;
@@ -732,7 +733,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
             u64 mask = 0;
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:305
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:304
                 const u32 at = (step * 32 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
             }
@@ -745,11 +746,11 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
             }
             const u64 owners = mask;
             const u32 n_value = args.n[0];
-            if (token < min_of(n_value, 8u) && (owners & (1ull << to)) != 0) {  // dispatch.rs:308
+            if (token < min_of(n_value, 8u) && (owners & (1ull << to)) != 0) {  // dispatch.rs:307
                 {
                     u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
-                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:61
+                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
                         const u32 at = (step * 32 + group.lane) * 4;
                         send_packet(inbox_packets_there + (value_3 + as_u64) + at, x[step]);
                     }
@@ -879,11 +880,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     }
 
                     // Take packets of inbox_packets: those that have not arrived end in all ones
-                    // (inbox.rs:123)
+                    // (inbox.rs:65)
                     Vec<u32, 4> value_4[1][4];
                     if (!take_packets(group, args, args.inbox_packets[args.rank],
                         {u64(source * 8 + slot + value * 64) * 3584 + as_u64}, {source}, 512, 1, value_4,
-                        {role_recv, flag_inbox_packets, 123})) return;
+                        {role_recv, flag_inbox_packets, 65})) return;
                     for (u32 k = 0; k < 8; ++k) {  // layout.rs:42
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44

@@ -43,7 +43,8 @@
 //                                                     here.
 //     weight_from    local    f32[4096]     16 KiB    Out, for whoever sums a token's rows at its owner:
 //                                                     weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[2949120]  11.2 MiB  Rows as packets, `[parity][source][slot][row]`.
+//     inbox_packets  packets  u32[2949120]  11.2 MiB  Rows as they arrive, `[source][slot][row]`, as packets
+//                                                     in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[64]       512 B     Tokens of the source, `[parity][source][chunk]`, with
 //                                                     packets.
 //     ll_count       LL       u32[1024]     8 KiB     Entries of the chunk by expert of this rank,
@@ -107,7 +108,7 @@ struct moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[4096]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[4096]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[2949120]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[2949120]: Rows as they..
     u64* ll_n[8];           // LL u32[64]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[1024]: Entries of the chunk by expert of this rank,..
     u64* ll_route[8];       // LL u32[8192]: Expert and rank of each entry,..
@@ -736,12 +737,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                     const u32 at = (step * 64 + group.lane) * 4;
                     x[step] = load<4>(args.x + (u64(token) * 1440 + as_u64) + at);
                 }
-                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                     const u32 peer = (args.rank + turn) % ranks;
                     if ((to >> peer) & 1) {
                         u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:61
+                        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
                             const u32 at = (step * 64 + group.lane) * 4;
                             send_packet(inbox_packets_there + (value_2 + as_u64) + at, x[step]);
                         }
@@ -756,12 +757,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                         x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + at);
                     }
                 }
-                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                     const u32 peer = (args.rank + turn) % ranks;
                     if ((to >> peer) & 1) {
                         u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:61
+                        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
                             const u32 at = (step * 64 + group.lane) * 4;
                             if (step < 1 || at < 416) {  // the last step is partial
                                 send_packet(inbox_packets_there + (value_2 + 1024) + at, x[step]);
@@ -902,10 +903,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         const u64 as_u64 = u64(min_of(part, 1u) * 512);
 
                         // Take packets of inbox_packets: those that have not arrived end in all ones
-                        // (inbox.rs:123)
+                        // (inbox.rs:65)
                         Vec<u32, 4> value_6[1][2];
                         if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + as_u64},
-                            {source}, 512, 1, value_6, {role_recv, flag_inbox_packets, 123})) return;
+                            {source}, 512, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
                         for (u32 k = 0; k < 4; ++k) {  // layout.rs:42
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44
@@ -919,10 +920,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         }
                     } else {
                         // Take packets of inbox_packets: those that have not arrived end in all ones
-                        // (inbox.rs:123)
+                        // (inbox.rs:65)
                         Vec<u32, 4> value_6[1][2];
                         if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + 1024},
-                            {source}, 416, 1, value_6, {role_recv, flag_inbox_packets, 123})) return;
+                            {source}, 416, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
                         for (u32 k = 0; k < 4; ++k) {  // layout.rs:42
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44

@@ -43,7 +43,8 @@
 //                                                    here.
 //     weight_from    local    f32[2048]     8 KiB    Out, for whoever sums a token's rows at its owner:
 //                                                    weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets  u32[6291456]  24 MiB   Rows as packets, `[parity][source][slot][row]`.
+//     inbox_packets  packets  u32[6291456]  24 MiB   Rows as they arrive, `[source][slot][row]`, as packets
+//                                                    in two banks. Out, where rows arrive in their places.
 //     ll_n           LL       u32[32]       256 B    Tokens of the source, `[parity][source][chunk]`, with
 //                                                    packets.
 //     ll_count       LL       u32[32]       256 B    Entries of the chunk by expert of this rank,
@@ -106,7 +107,7 @@ struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[2048]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[2048]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[6291456]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[6291456]: Rows as they..
     u64* ll_n[8];           // LL u32[32]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[32]: Entries of the chunk by expert of this rank,..
     u64* ll_route[8];       // LL u32[4096]: Expert and rank of each entry,..
@@ -733,12 +734,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                 const u32 at = (step * 64 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3072 + as_u64) + at);
             }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                 const u32 peer = (args.rank + turn) % ranks;
                 if ((to >> peer) & 1) {
                     u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:61
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
                         const u32 at = (step * 64 + group.lane) * 4;
                         send_packet(inbox_packets_there
                             + (u64(args.rank * 128 + token + value * 1024) * 3072 + as_u64) + at, x[step]);
@@ -875,11 +876,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     }
 
                     // Take packets of inbox_packets: those that have not arrived end in all ones
-                    // (inbox.rs:123)
+                    // (inbox.rs:65)
                     Vec<u32, 4> value_5[1][2];
                     if (!take_packets(group, args, args.inbox_packets[args.rank],
                         {u64(source * 128 + slot + value * 1024) * 3072 + as_u64}, {source}, 512, 1, value_5,
-                        {role_recv, flag_inbox_packets, 123})) return;
+                        {role_recv, flag_inbox_packets, 65})) return;
                     for (u32 k = 0; k < 2; ++k) {  // layout.rs:42
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:44

@@ -99,7 +99,8 @@ typedef struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s
     /* f32[2048]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */
     float* weight_from;
-    /* packets, all ones at first, u32[6291456]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, u32[6291456]: Rows as they arrive, `[source][slot][row]`, as packets in two
+     * banks. Out, where rows arrive in their places. */
     uint32_t* inbox_packets[8];
     /* LL u32[32]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* ll_n[8];

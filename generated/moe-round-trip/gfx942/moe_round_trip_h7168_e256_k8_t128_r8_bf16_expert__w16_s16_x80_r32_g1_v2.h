@@ -76,11 +76,13 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32
     const float* weights;
     /* bf16[917504]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
-    /* packets, all ones at first, bf16[14680064]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, bf16[14680064]: Rows as they arrive, `[source][slot][row]`, as packets in
+     * two banks. Out, where rows arrive in their places. */
     uint16_t* inbox_packets[8];
     /* LL u32[32768]: Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`. */
     uint64_t* entries[8];
-    /* packets, all ones at first, bf16[14680064]: Rows as they come back, `[parity][token][owner][hidden]`. */
+    /* packets, all ones at first, bf16[14680064]: Rows as they come back, `[token][owner][hidden]`, or
+     * `[token][k][hidden]` in plain mode; as packets in two banks. */
     uint16_t* return_packets[8];
     /* 16 flags on each rank: The source is in this launch, ready for what the next one sends,
      * `[parity][source]`. */
