@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
+use super::index::IntoIndex;
 use super::mem::{Epoch, param_of};
 use super::protocol::Peers;
 use super::scope::require_role;
@@ -67,7 +68,9 @@ impl<T: Word> Ll<T> {
         let (index, value, epoch) = (i.index(), tile.tile().to_raw(), epoch.value.to_raw());
         require_role(loc, "sending");
         attempt(loc, |t| {
-            let index = self.buf.at(t, index, value.len.unwrap_or(1).into(), loc)?;
+            let len = value.len.unwrap_or(1);
+            index.part.all(t, len, "sending LL elements", loc)?;
+            let index = self.buf.at(t, index, len.into(), loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
             let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
             let target = to.target(t, loc)?;

@@ -63,13 +63,16 @@ mod check;
 mod error;
 mod fold;
 mod group;
+mod index;
 mod ll;
 mod mem;
 mod ops;
 mod packets;
 mod protocol;
 mod scope;
+mod select;
 mod tile;
+mod tiles;
 mod trace;
 mod val;
 mod values;
@@ -79,16 +82,18 @@ pub use peerwarp_macros::KernelArgs;
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
-pub use buffer::IntoIndex;
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
+pub use index::{Index, IntoIndex};
 pub use ll::Ll;
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
+pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
+pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
@@ -96,7 +101,7 @@ pub use var::{IntoVar, TileVar, Var, var};
 #[doc(hidden)]
 pub use {
     args::Bound,
-    buffer::{Buf, Index},
+    buffer::Buf,
     val::{FromRaw, Raw},
 };
 
@@ -106,10 +111,11 @@ pub mod prelude {
 
     pub use super::{
         AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        F8, Flags, Group, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
+        Shared, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
+        splat, tiles, var,
     };
+    pub use half::{bf16, f16};
 }
 
 pub mod control;

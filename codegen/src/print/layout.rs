@@ -231,21 +231,22 @@ impl Layouts {
     }
 }
 
-/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Masked accesses, gathers
-/// and scatters go element by element, and coalesce best one a lane.
+/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Gathers, scatters and
+/// accesses under a mask of single elements go element by element, and coalesce best one a lane.
 pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
+    let by_vectors = |mask: Option<ValueId>| mask.is_none_or(|m| p.vector_mask(m).is_some());
     match p.kernel.op(id).kind {
         OpKind::Memory(ref op) => match *op {
             MemoryOp::Load { out, index, .. } => Some((out, index)),
-            MemoryOp::LoadMasked { out, index, .. } => p.loads_all_or_zero(id).then_some((out, index)),
-            MemoryOp::Store { index, value, mask, .. } => mask.is_none().then_some((value, index)),
+            MemoryOp::LoadMasked { out, index, .. } => p.loads_by_vectors(id).then_some((out, index)),
+            MemoryOp::Store { index, value, mask, .. } => by_vectors(mask).then_some((value, index)),
             MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
             | MemoryOp::Tally { .. } => None,
         },
         OpKind::Comm(ref op) => match *op {
-            CommOp::Put(Put { index, value, mask, .. }) => mask.is_none().then_some((value, index)),
+            CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
             CommOp::SendPackets(_)
             | CommOp::TakePackets(_)

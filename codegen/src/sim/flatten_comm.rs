@@ -48,13 +48,14 @@ impl Flattener<'_> {
                 })
             }
             CommOp::TakePackets(ref take) => self.take_packets(take),
-            CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
+            CommOp::SendPackets(ir::SendPackets { packets, target, index, value, count }) => {
                 CommInsn::SendPackets(insns::SendPackets {
                     target: self.target(target),
                     packets,
                     dtype: self.kernel.ty(value).dtype,
                     index: self.reg(index),
                     value: self.tile(value),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
             CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
@@ -81,7 +82,7 @@ impl Flattener<'_> {
     }
 
     fn take_packets(&mut self, take: &ir::TakePackets) -> CommInsn {
-        let ir::TakePackets { packets, tiles, mask } = take;
+        let ir::TakePackets { packets, tiles, mask, count } = take;
         let ty = self.kernel.ty(tiles[0].out);
         let taken =
             |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
@@ -91,6 +92,7 @@ impl Flattener<'_> {
             len: ty.len.unwrap_or(1),
             tiles: tiles.iter().map(taken).collect(),
             mask: self.reg(*mask),
+            count: count.map(|n| self.reg(n)),
         })
     }
 

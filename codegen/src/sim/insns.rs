@@ -121,6 +121,8 @@ pub(super) struct SendPackets {
     pub dtype: Dtype,
     pub index: Reg,
     pub value: TileReg,
+    /// How many first elements' packets.
+    pub count: Option<Reg>,
 }
 
 /// Of a taking of packets.
@@ -132,6 +134,8 @@ pub(super) struct TakePackets {
     pub len: u32,
     pub tiles: Box<[TakenReg]>,
     pub mask: Reg,
+    /// How many first elements' packets of each.
+    pub count: Option<Reg>,
 }
 
 /// Of a sending of LL elements.

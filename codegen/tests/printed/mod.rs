@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod tails;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -27,6 +28,8 @@ pub const ALL: &[Fixture] = &[
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("tails", tails::tails),
+    ("tails_of_vectors", tails::tails_of_vectors),
 ];
 
 /// Emits a fixture for a target.

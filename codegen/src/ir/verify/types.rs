@@ -280,8 +280,9 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
-            CommOp::SendPackets(SendPackets { packets, target, index, value }) => {
+            CommOp::SendPackets(SendPackets { packets, target, index, value, count }) => {
                 self.target(*target);
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.packets(*packets, *index, *value);
             }
             CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
@@ -296,7 +297,8 @@ impl Check<'_, '_> {
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            CommOp::TakePackets(TakePackets { packets, tiles, mask }) => {
+            CommOp::TakePackets(TakePackets { packets, tiles, mask, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);
