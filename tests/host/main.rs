@@ -9,5 +9,6 @@ mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod tails;
 mod timeline;
 mod waits;

@@ -62,7 +62,7 @@ impl Alternatives<AnyTile, Chosen> for AnyTile {
     fn choose(self, other: AnyTile, cond: Raw, loc: Loc) -> AnyTile {
         let [a, b] = [self, other].map(FromRaw::to_raw);
         attempt(loc, |t| {
-            let mut dtype = |v: Raw| Ok(t.ty(t.use_value(v.trace, v.id, loc)?).dtype);
+            let dtype = |v: Raw| Ok(t.ty(t.use_value(v.trace, v.id, loc)?).dtype);
             let (x, y) = (dtype(a)?, dtype(b)?);
             if x == y {
                 return Ok(());

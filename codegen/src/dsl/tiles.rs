@@ -72,6 +72,7 @@ impl Tiles {
     }
 
     fn tile_at(&self, number: Val<u32>, loc: Loc) -> TileRange {
+        name(number, "tile");
         let chunk = host(self.chunk, loc);
         let first: Val<u32> = binary(BinaryOp::Mul, number.to_raw(), chunk.to_raw(), loc);
         name(first, "first");

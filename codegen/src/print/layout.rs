@@ -13,7 +13,7 @@ use crate::ir::{
 use super::{PrintError, program::Program};
 
 /// Bytes of the widest memory access of a lane.
-const WIDEST: u32 = 16;
+pub(super) const WIDEST: u32 = 16;
 
 /// How a tile is spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -53,38 +53,34 @@ pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
     let half = epoch.parity() * c.gathered();
     let flags = epoch.parity() * c.flags();
 
+    let tiles = tiles(c.elements, c.chunk);
+
     role("send", c.send_blocks, |block| {
-        for piece in c.pieces() {
-            for i in block.strided(piece.count) {
-                let chunk = i + piece.first;
-                let at = chunk * c.chunk;
-                let mine = rank() * c.elements + at;
-                let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
-                if let Some(packets) = a.packets {
-                    packets.send_f32(Peers::others(), half + mine, sum);
-                } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
-                    let mut parcel = send_to(Peers::others());
-                    parcel.put_f32(&inbox, half + mine, sum);
-                    parcel.signal(&arrived, flags + rank() * c.chunks() + chunk, epoch);
-                }
-                a.out.store_f32(mine, sum);
+        for t in block.tiles(c.elements, c.chunk) {
+            let mine = rank() * c.elements + t.at();
+            let sum = a.x.load_f32(t.at(), t.len()) + a.y.load_f32(t.at(), t.len());
+            if let Some(packets) = a.packets {
+                packets.send_f32(Peers::others(), half + mine, sum);
+            } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
+                let mut parcel = send_to(Peers::others());
+                parcel.put_f32(&inbox, half + mine, sum);
+                parcel.signal(&arrived, flags + rank() * c.chunks() + t.number(), epoch);
             }
+            a.out.store_f32(mine, sum);
         }
     });
 
     role("recv", c.recv_blocks, |block| {
-        for piece in c.pieces() {
-            for i in block.strided(piece.count * (c.ranks - 1)) {
-                // The next rank first, so that not all ranks wait for the same one.
-                let src = (rank() + 1 + i / piece.count) % c.ranks;
-                let chunk = i % piece.count + piece.first;
-                let at = src * c.elements + chunk * c.chunk;
-                if let Some(packets) = a.packets {
-                    a.out.store(at, packets.take(half + at, piece.len, src));
-                } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
-                    let got = arrived.from(src).wait(flags + src * c.chunks() + chunk, epoch);
-                    a.out.store(at, inbox.load(&got, half + at, piece.len));
-                }
+        for i in block.strided(tiles.count() * (c.ranks - 1)) {
+            // The next rank first, so that not all ranks wait for the same one.
+            let src = (rank() + 1 + i / tiles.count()) % c.ranks;
+            let t = tiles.tile(i % tiles.count());
+            let theirs = src * c.elements + t.at();
+            if let Some(packets) = a.packets {
+                a.out.store(theirs, packets.take(half + theirs, t.len(), src));
+            } else if let (Some(inbox), Some(arrived)) = (a.inbox, a.arrived) {
+                let got = arrived.from(src).wait(flags + src * c.chunks() + t.number(), epoch);
+                a.out.store(theirs, inbox.load(&got, half + theirs, t.len()));
             }
         }
     });
