@@ -249,17 +249,19 @@ fn parts_of_tiles() {
 /// What moves in whole packets, in bulk or with its epoch.
 #[test]
 fn parts_of_what_is_sent() {
-    fn one(body: impl FnOnce(Packets<f32>, Ll<u32>, TileRange)) -> String {
+    fn one(body: impl FnOnce(Packets<f32>, (Ll<u32>, Epoch), TileRange)) -> String {
         let made = trace(TraceMeta::new("test", 8, 32, 6), |p| {
             let (packets, ll) = (p.arg("packets", 1024), p.arg("ll", 1024));
-            role("r", 1, |b| body(packets, ll, tiles(200, 64).tile(b.index())));
+            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+            role("r", 1, |b| body(packets, (ll, epoch), tiles(200, 64).tile(b.index())));
         });
         render(&made.unwrap_err())
     }
     let cases = [
         one(|packets, _, _| unused(packets.take(0.only(arange(64).lt(4)), 64, 1))),
         one(|packets, _, t| packets.send(Peers::all(), t.at().only(arange(64).lt(4)), splat(0f32, 64))),
-        one(|packets, _, t| unused(packets.take_each([(t.at(), 1u32), (t.at(), 2)], 64, 3u64))),
+        one(|packets, _, t| unused(packets.take_each([(t.at(), 1u32), (t.first().index(), 2)], 64, 3u64))),
+        one(|_, (ll, epoch), t| ll.send(Peers::all(), t.at(), arange(64), epoch)),
         one(|packets, _, t| unused(packets.take(t.at(), 32, 1))),
         one(|packets, _, _| unused(packets.take(tiles(200, 6).tile(0).at(), 6, 1))),
     ];

@@ -141,7 +141,8 @@ fn masks_are_for_every_access() {
             let flag = p.arg::<Flags>("flag", 2);
             let odd = || (arange(LEN) % 2).eq_to(1);
             if typed {
-                let (x, out) = (p.arg::<Ptr<f32>>("x", LEN.into()), p.arg::<Ptr<f32>>("out", 2 * u64::from(LEN)));
+                let (x, out) =
+                    (p.arg::<Ptr<f32>>("x", LEN.into()), p.arg::<Ptr<f32>>("out", 2 * u64::from(LEN)));
                 let inbox = p.arg::<Sym<f32>>("inbox", 2 * u64::from(LEN));
                 role("all", 1, |_| {
                     let here = shared::<f32>("here", LEN);
@@ -190,7 +191,13 @@ fn masks_are_for_every_access() {
         outcome.memory.read::<f32>(1, "out").unwrap().to_vec()
     }
     let want = |i: u32| match i {
-        i if i < LEN => if i.is_multiple_of(2) { 3.0 } else { 7.0 },
+        i if i < LEN => {
+            if i.is_multiple_of(2) {
+                3.0
+            } else {
+                7.0
+            }
+        }
         i if i.is_multiple_of(2) => 0.0,
         i if i < LEN + 8 => 5.0,
         _ => 7.0,
@@ -260,7 +267,9 @@ fn tiles_that_leave_lanes_idle_are_told() {
             out.store(i * len, x.load(i * len, len));
         }
     }
-    let arguments = |p: &mut Binder| (p.erased::<AnyPtr>("x", 4096, Dtype::Bf16), p.erased::<AnyPtr>("out", 4096, Dtype::Bf16));
+    let arguments = |p: &mut Binder| {
+        (p.erased::<AnyPtr>("x", 4096, Dtype::Bf16), p.erased::<AnyPtr>("out", 4096, Dtype::Bf16))
+    };
     let block = |warps, len| {
         warned(warps, |p| {
             let (x, out) = arguments(p);

@@ -182,7 +182,11 @@ impl Part {
             return Ok(());
         }
         let message = format!("{what} of some of a tile's elements");
-        Err(TraceError::new(loc, message, "it moves whole tiles: use a put, a load or a store, which take masks"))
+        Err(TraceError::new(
+            loc,
+            message,
+            "it moves whole tiles: use a put, a load or a store, which take masks",
+        ))
     }
 
     /// Fails where one element would be accessed under a mask.
@@ -274,9 +278,8 @@ device_index!(u32 u64);
 /// The sum of two indices, one of which may say which elements.
 fn sum(a: Index, b: Index, loc: Loc) -> Index {
     let part = match (a.part, b.part) {
-        (part, Part { len: None, count: None, mask: None }) | (Part { len: None, count: None, mask: None }, part) => {
-            part
-        }
+        (part, Part { len: None, count: None, mask: None })
+        | (Part { len: None, count: None, mask: None }, part) => part,
         _ => fail_at(
             loc,
             "the sum of two indices that both say which elements",

@@ -111,9 +111,9 @@ pub mod prelude {
 
     pub use super::{
         AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, tiles, var,
+        F8, Flags, Group, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel,
+        Peers, Ptr, Shared, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Val, Var, arange, bit, rank,
+        ranks, role, send_to, shared, splat, tiles, var,
     };
     pub use half::{bf16, f16};
 }

@@ -94,7 +94,8 @@ macro_rules! binary_operator {
 /// Hands a variable's name on to its new value. A traced value never changes: `x += y` gives the name to another.
 fn name_alike<V: FromRaw>(old: V, new: V) {
     let raw = old.to_raw();
-    let name = try_current(|t| (t.id == raw.trace).then(|| t.builder.kernel.values[raw.id.index()].name.clone()));
+    let name =
+        try_current(|t| (t.id == raw.trace).then(|| t.builder.kernel.values[raw.id.index()].name.clone()));
     if let Some(Some(Some(name))) = name {
         super::control::name_value(new, &name);
     }

@@ -215,13 +215,14 @@ fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: L
             None => t.host(crate::ir::Const::U64(u64::MAX >> (64 - tiles.len())), loc),
         };
         let ty = Type { dtype: buf.dtype, len: Some(len) };
-        let count = match &tiles[..] {
-            [(only, _)] => only.part.first_only(t, len, "packets", loc)?,
-            several => {
-                several.iter().try_for_each(|(i, _)| i.part.all(t, len, "taking several at once", loc))?;
-                None
-            }
-        };
+        let parts = tiles.iter().map(|(i, _)| i.part.first_only(t, len, "packets", loc));
+        let counts: Vec<_> = parts.collect::<Result<_, _>>()?;
+        let count = counts[0];
+        if counts.iter().any(|&other| other != count) {
+            let message = "tiles taken at once, of which more is there of some than of others";
+            let help = "take those of one tile range at once: `t.at()` with an offset for each";
+            return Err(TraceError::new(loc, message, help));
+        }
         let least = if count.is_some() { 0 } else { len.into() };
         let mut taken = vec![];
         for (index, from) in tiles {

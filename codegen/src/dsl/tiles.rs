@@ -56,9 +56,8 @@ impl Tiles {
     }
 
     fn count_at(&self, loc: Loc) -> Val<u32> {
-        let number = |op, a: Val<u32>, b: u32| -> Val<u32> {
-            binary(op, a.to_raw(), host(b, loc).to_raw(), loc)
-        };
+        let number =
+            |op, a: Val<u32>, b: u32| -> Val<u32> { binary(op, a.to_raw(), host(b, loc).to_raw(), loc) };
         // Unlike a sum that is rounded down, this does not wrap.
         let full = number(BinaryOp::Div, self.n, self.chunk);
         let rest = number(BinaryOp::Min, number(BinaryOp::Rem, self.n, self.chunk), 1);

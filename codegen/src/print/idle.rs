@@ -5,8 +5,7 @@ use std::fmt;
 
 use crate::family::Target;
 use crate::ir::{
-    CommOp, Loc, MemoryOp, OpId, OpKind, Place, Put, SendPackets, TakePackets, Type, ValueId,
-    Verified,
+    CommOp, Loc, MemoryOp, OpId, OpKind, Place, Put, SendPackets, TakePackets, Type, ValueId, Verified,
 };
 
 use super::{
@@ -129,7 +128,8 @@ impl Moved {
     fn is_idle(&self, warp: u32) -> bool {
         let control = !self.tile.dtype.is_float() && self.layout.len <= warp;
         let widest = self.layout.per_lane * self.tile.dtype.bytes() >= WIDEST;
-        let enough = if widest { 2 * self.busy() >= self.layout.lanes } else { 2 * self.busy() > self.layout.lanes };
+        let enough =
+            if widest { 2 * self.busy() >= self.layout.lanes } else { 2 * self.busy() > self.layout.lanes };
         self.layout.lanes > warp && !control && !enough
     }
 

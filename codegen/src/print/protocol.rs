@@ -115,9 +115,7 @@ impl Emitter<'_, '_> {
                 if wide(&me.f.p, id).is_some() {
                     return me.store_all(base, place, index, value, mask, step);
                 }
-                me.each_element(layout.per_lane, |me, _| {
-                    me.store_all(base, place, index, value, mask, step)
-                })
+                me.each_element(layout.per_lane, |me, _| me.store_all(base, place, index, value, mask, step))
             })
         })
     }

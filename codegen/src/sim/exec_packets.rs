@@ -174,7 +174,8 @@ impl World<'_> {
         let from = agent.get(tile.from);
         let memory = &mut self.memory[agent.rank as usize][stretch.buffer];
         let data = &memory.bytes()[stretch.at as usize..(stretch.at + bytes) as usize];
-        let (taken, rest) = agent.tiles[tile.out as usize].fresh::<u8>(whole as usize).split_at_mut(data.len());
+        let (taken, rest) =
+            agent.tiles[tile.out as usize].fresh::<u8>(whole as usize).split_at_mut(data.len());
         taken.copy_from_slice(data);
         rest.fill(0);
         let Some(array) = &mut memory.packets else { return };

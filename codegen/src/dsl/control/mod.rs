@@ -29,8 +29,7 @@ pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends
 pub(super) use names::name_value;
 pub use names::{name, named};
 pub use place::{
-    AnyPlace, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place,
-    touch,
+    AnyPlace, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place, touch,
 };
 
 pub use super::rt::{Mark, mark};

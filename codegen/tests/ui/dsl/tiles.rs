@@ -9,8 +9,8 @@ fn place_as_number(x: Ptr<f32>, t: TileRange) -> Val<f32> {
     x.get(t.at() / 2)
 }
 
-fn place_in_condition(t: TileRange) -> Val<bool> {
-    t.at().lt(256)
+fn place_with_offset(t: TileRange) -> Index {
+    8 + t.at() + rank()
 }
 
 fn unlike_types(c: Val<bool>, a: Tile<f32>, b: Tile<u32>) -> Tile<f32> {
