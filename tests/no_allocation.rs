@@ -130,7 +130,7 @@ impl Host {
             name: "host".into(),
             bus_id: format!("0000:{ordinal:02x}:00.0"),
             target: "cuda:sm_90a".parse().unwrap(),
-            multiprocessors: 132,
+            sms: 132,
             memory: 1 << 30,
             driver: "none".into(),
         })
@@ -206,7 +206,7 @@ unsafe impl Gpu for Host {
         // SAFETY: nobody looks at it.
         Ok(unsafe { RawFunction::from_raw(1) })
     }
-    fn blocks_per_multiprocessor(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32, RuntimeError> {
+    fn blocks_per_sm(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32, RuntimeError> {
         Ok(4)
     }
     unsafe fn launch(

@@ -19,12 +19,12 @@ fn put(name: &str, manifest: &str, object: Option<&str>) {
 fn compile_errors() {
     const SHA_OF_ABC: &str = "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad";
     let good = format!(
-        r#"{{"schema": 1, "kernels": [{{"object": {{"file": "sm_90a/k.cubin", "bytes": 3, "sha256": "{SHA_OF_ABC}"}}}}]}}"#
+        r#"{{"schema": 2, "kernels": [{{"object": {{"file": "sm_90a/k.cubin", "bytes": 3, "sha256": "{SHA_OF_ABC}"}}}}]}}"#
     );
     put("truncated_object", &good, Some("ab"));
     put("foreign_object", &good, Some("xyz"));
     put("missing_object", &good, None);
-    put("other_schema", &good.replace("\"schema\": 1", "\"schema\": 2"), Some("abc"));
+    put("other_schema", &good.replace("\"schema\": 2", "\"schema\": 3"), Some("abc"));
     put("truncated_manifest", &good[..60], Some("abc"));
     trybuild::TestCases::new().compile_fail("tests/ui/pack/*.rs");
 }

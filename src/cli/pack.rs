@@ -16,7 +16,7 @@ use super::output::{Done, Failure, Progress, Style, bytes, shown};
 pub(super) fn pack(app: &App, args: &PackArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let options = Options {
         compilers: args.compiler.iter().map(|name| compiler(name)).collect::<Result<_, _>>()?,
-        multiprocessors: args.sms,
+        sms: args.sms,
         allow_spills: args.allow_spills,
         timeline: args.wanted.recording.timeline,
     };

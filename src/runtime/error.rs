@@ -100,7 +100,7 @@ pub enum RuntimeError {
     /// Blocks that wait for each other would not all be resident.
     #[error(
         "{kernel} needs {blocks} blocks resident at once and GPU {gpu} holds {resident} ({per_sm} on each of {sms} \
-         multiprocessors): use a variant with fewer blocks"
+         SMs): use a variant with fewer blocks"
     )]
     NotResident {
         /// The variant.
@@ -111,9 +111,9 @@ pub enum RuntimeError {
         gpu: u32,
         /// Blocks that fit on it.
         resident: u32,
-        /// Blocks that fit on a multiprocessor.
+        /// Blocks that fit on an SM.
         per_sm: u32,
-        /// Multiprocessors.
+        /// SMs.
         sms: u32,
     },
     /// What is passed to a kernel does not fit its argument struct.

@@ -81,8 +81,8 @@ pub struct GpuInfo {
     pub bus_id: String,
     /// What to compile for.
     pub target: Target,
-    /// Multiprocessors, or compute units.
-    pub multiprocessors: u32,
+    /// SMs, or compute units.
+    pub sms: u32,
     /// Bytes of memory.
     pub memory: u64,
     /// Version of the driver, in its own words.
@@ -130,7 +130,7 @@ pub struct LaunchConfig {
     pub block_threads: u32,
     /// Dynamic shared memory a block, in bytes.
     pub shared_bytes: u32,
-    /// So many bytes instead, where the GPU has a multiprocessor for each block.
+    /// So many bytes instead, where the GPU has an SM for each block.
     pub exclusive_sm_bytes: Option<u32>,
     /// Whether the driver has to guarantee that all blocks are resident at once.
     pub cooperative: bool,
@@ -149,10 +149,10 @@ impl From<&LaunchShape> for LaunchConfig {
 }
 
 impl LaunchConfig {
-    /// As it is launched on a GPU with so many multiprocessors.
+    /// As it is launched on a GPU with so many SMs.
     #[must_use]
-    pub fn on(self, multiprocessors: u32) -> LaunchConfig {
-        let alone = self.exclusive_sm_bytes.filter(|_| self.grid <= multiprocessors);
+    pub fn on(self, sms: u32) -> LaunchConfig {
+        let alone = self.exclusive_sm_bytes.filter(|_| self.grid <= sms);
         LaunchConfig { shared_bytes: alone.unwrap_or(self.shared_bytes), ..self }
     }
 }
@@ -225,8 +225,8 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     unsafe fn unload(&self, module: RawModule) -> Result<()>;
     /// A kernel of a module, loaded to the last: a first launch must not have to wait for the GPU to be idle.
     fn function(&self, module: RawModule, entry: &str, shared_bytes: u32) -> Result<RawFunction>;
-    /// How many blocks of a kernel a multiprocessor can hold at once.
-    fn blocks_per_multiprocessor(&self, function: RawFunction, config: &LaunchConfig) -> Result<u32>;
+    /// How many blocks of a kernel an SM can hold at once.
+    fn blocks_per_sm(&self, function: RawFunction, config: &LaunchConfig) -> Result<u32>;
     /// Launches a kernel with one argument, passed by value.
     ///
     /// # Safety

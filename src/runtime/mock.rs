@@ -217,7 +217,7 @@ impl MockGpu {
             name: "mock".into(),
             bus_id: format!("0000:{ordinal:02x}:00.0"),
             target: Target::Cuda(CudaArch::Sm90a),
-            multiprocessors: 132,
+            sms: 132,
             memory: 1 << 30,
             driver: "mock".into(),
         };
@@ -239,7 +239,7 @@ impl MockGpu {
     pub fn all_hip(machine: &Machine, count: u32) -> Vec<Arc<dyn Gpu>> {
         let gpu = |i| {
             let mut gpu = MockGpu { sharing: vec![Sharing::Ipc], ..MockGpu::new(machine, i) };
-            (gpu.info.target, gpu.info.multiprocessors) = (Target::Hip(HipArch::Gfx942), 304);
+            (gpu.info.target, gpu.info.sms) = (Target::Hip(HipArch::Gfx942), 304);
             gpu
         };
         (0..count).map(|i| Arc::new(gpu(i)) as Arc<dyn Gpu>).collect()
@@ -390,7 +390,7 @@ unsafe impl Gpu for MockGpu {
         Ok(unsafe { RawFunction::from_raw(module.raw()) })
     }
 
-    fn blocks_per_multiprocessor(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32> {
+    fn blocks_per_sm(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32> {
         Ok(1)
     }
 

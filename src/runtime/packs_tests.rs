@@ -76,7 +76,7 @@ fn entry(variant: &Variant, slots: Option<u32>, files: &mut BTreeMap<String, Vec
         params: source.params.clone(),
         timeline: source.timeline.clone(),
         resources: Resources { registers: 32, ..Resources::default() },
-        residency: Residency { device: "H100 SXM".into(), multiprocessors: 132, blocks_each },
+        residency: Residency { device: "H100 SXM".into(), sms: 132, blocks_each },
         object: stored(
             format!("sm_90a/{}.cubin", source.entry),
             format!("object of {}", source.entry).into_bytes(),

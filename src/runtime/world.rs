@@ -39,8 +39,8 @@ pub struct WorldOptions {
     pub wait_budget: Duration,
     /// How memory is shared; the best way that all GPUs have if not given.
     pub sharing: Option<Sharing>,
-    /// Whether blocks of other streams' kernels may run on the same multiprocessors as the blocks of these kernels. By default
-    /// each of these asks for so much shared memory that it has a multiprocessor to itself, if the GPU has one for each: on two
+    /// Whether blocks of other streams' kernels may run on the same SMs as the blocks of these kernels. By default
+    /// each of these asks for so much shared memory that it has an SM to itself, if the GPU has one for each: on two
     /// H200s rounds of up to 64 tokens are then about 1 us faster, and such of 256 that follow each other at once 5 us. Worth
     /// giving up where a computation is to run beside them.
     pub share_sms: bool,
@@ -89,6 +89,8 @@ pub struct World {
     processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
     cleared: Mutex<Vec<Cleared>>,
+    /// Memory that launches may be given for windows.
+    shared: Mutex<Vec<Weak<Symmetric>>>,
     /// The error after which nothing may be launched.
     poisoned: Mutex<Option<String>>,
 }
@@ -141,6 +143,7 @@ impl World {
     ) -> Result<World, RuntimeError> {
         let WorldOptions { wait_budget, share_sms, .. } = *options;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let shared = Mutex::default();
         let world = World {
             ranks,
             members,
@@ -152,6 +155,7 @@ impl World {
             processes,
             kernels,
             cleared,
+            shared,
             poisoned,
         };
         world.greet()?;
@@ -173,7 +177,7 @@ impl World {
         self.sharing
     }
 
-    /// Whether blocks of other kernels may run on the multiprocessors of these kernels' blocks.
+    /// Whether blocks of other kernels may run on the SMs of these kernels' blocks.
     pub fn shares_sms(&self) -> bool {
         self.share_sms
     }
@@ -200,6 +204,24 @@ impl World {
                 Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, processes)
             }
         }
+    }
+
+    /// [`World::allocate`] of memory that launches may be given for windows, as long as it is there.
+    pub(crate) fn share(&self, bytes: u64) -> Result<Arc<Symmetric>, RuntimeError> {
+        let memory = Arc::new(self.allocate(bytes)?);
+        let mut all = lock(&self.shared);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&memory));
+        Ok(memory)
+    }
+
+    /// The shared memory in which these bytes of a member are, and how far from its start.
+    pub(crate) fn shared(&self, member: usize, ptr: DevicePtr, bytes: u64) -> Option<(Arc<Symmetric>, u64)> {
+        let rank = self.members[member].rank as usize;
+        lock(&self.shared).iter().filter_map(Weak::upgrade).find_map(|memory| {
+            let at = ptr.checked_sub(memory.bases(member)[rank])?;
+            at.checked_add(bytes).is_some_and(|end| end <= memory.bytes()).then_some((memory, at))
+        })
     }
 
     /// Waits for all ranks; an error on one of them becomes an error on all of them. All ranks have to call it, within

@@ -128,7 +128,7 @@ fn damaged_objects_are_compiled_again() {
     // A manifest that is cut off or of another version says nothing of what is there.
     let path = p.place.path("out/pack.json");
     let text = fs::read_to_string(&path).unwrap();
-    for bad in [&text[..text.len() / 2], &text.replace("\"schema\": 1", "\"schema\": 2"), ""] {
+    for bad in [&text[..text.len() / 2], &text.replace("\"schema\": 2", "\"schema\": 3"), ""] {
         fs::write(&path, bad).unwrap();
         assert_eq!((p.pack("", &[]).code, p.compiled()), (0, 2));
         assert_eq!(fs::read_to_string(&path).unwrap(), text);
@@ -140,7 +140,7 @@ fn the_manifest_says_how_to_launch_and_what_is_used() {
     let p = Packing::new();
     p.pack("--set vectors=2", &[("REGISTERS", "64")]);
     let manifest = p.manifest();
-    assert_eq!((&manifest["schema"], &manifest["generator"]), (&1.into(), &"peerwarp".into()));
+    assert_eq!((&manifest["schema"], &manifest["generator"]), (&2.into(), &"peerwarp".into()));
     let kernel = &manifest["kernels"][1];
     let name = kernel["variant"].as_str().unwrap();
     assert!(name.starts_with("moe_dispatch_h4096_e8_k2_t8_r8_bf16"), "{name}");
@@ -183,7 +183,7 @@ fn kernels_that_spill_or_are_not_resident_are_refused_all_at_once() {
     assert_eq!(json["refused"][0]["why"], "a thread uses 8 bytes of local memory, 0 allowed");
     assert_eq!(p.pack("--target cuda:sm_80 --allow-spills", &[("SPILLS", "16")]).code, 0);
 
-    // With 128 registers two blocks of 256 threads fit, so one multiprocessor less than half of the grid is too few.
+    // With 128 registers two blocks of 256 threads fit, so one SM less than half of the grid is too few.
     let grids = p.manifest()["kernels"].as_array().unwrap().clone();
     let grid = |k: &serde_json::Value| k["launch"]["grid"].as_u64().unwrap();
     let most = grids.iter().map(grid).max().unwrap();
@@ -191,7 +191,7 @@ fn kernels_that_spill_or_are_not_resident_are_refused_all_at_once() {
     let ran = p.pack(&format!("--sms {few}"), &[("REGISTERS", "128")]);
     let told = format!(
         "{most} blocks wait for each other and must be resident at once, and {} are: 128 registers for each of 256 \
-         threads leave room for 2 on each of {few} multiprocessors (as given); tune it with --set, now",
+         threads leave room for 2 on each of {few} SMs (as given); tune it with --set, now",
         2 * few
     );
     assert_eq!((ran.code, ran.stdout.contains(&told)), (1, true), "{}", ran.stdout);

@@ -100,7 +100,7 @@ impl Job {
             let fill = match p.kind {
                 ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => Some(0),
                 ParamKind::Packets => Some(0xff),
-                ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => None,
             };
             let bytes = match p.kind {
                 ParamKind::Scalar => continue,
@@ -148,9 +148,11 @@ impl Job {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => {
                     Field::Local(self.find(&renamed(&p.name)))
                 }
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
-                    Field::Symmetric(self.find(&renamed(&p.name)))
-                }
+                ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Flags
+                | ParamKind::Packets
+                | ParamKind::Ll => Field::Symmetric(self.find(&renamed(&p.name))),
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),
             };
             fields.push((field.offset, what));

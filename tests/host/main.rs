@@ -12,3 +12,4 @@ mod shapes;
 mod tails;
 mod timeline;
 mod waits;
+mod windows;

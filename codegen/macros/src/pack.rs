@@ -10,7 +10,7 @@ use sha2::{Digest, Sha256};
 use syn::LitStr;
 
 /// The version of the manifest that is understood; `peerwarp::build::pack::SCHEMA` in the expansion must be the same.
-const SCHEMA: u64 = 1;
+const SCHEMA: u64 = 2;
 
 const MANIFEST: &str = "pack.json";
 
@@ -109,7 +109,7 @@ mod tests {
 
     fn manifest() -> String {
         format!(
-            r#"{{"schema": 1, "kernels": [{{"object": {{"file": "a/k.cubin", "bytes": 3, "sha256": "{SHA_OF_ABC}"}}}}]}}"#
+            r#"{{"schema": 2, "kernels": [{{"object": {{"file": "a/k.cubin", "bytes": 3, "sha256": "{SHA_OF_ABC}"}}}}]}}"#
         )
     }
 
@@ -119,7 +119,7 @@ mod tests {
         for part in [
             r#"include_str ! ("ROOT/p/pack.json")"#,
             r#""a/k.cubin" , :: core :: include_bytes ! ("ROOT/p/a/k.cubin")"#,
-            ":: peerwarp :: build :: pack :: SCHEMA == 1u32",
+            ":: peerwarp :: build :: pack :: SCHEMA == 2u32",
         ] {
             assert!(tokens.contains(part), "{part}: {tokens}");
         }

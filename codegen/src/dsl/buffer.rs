@@ -11,7 +11,7 @@ use super::scope::{Thing, require_role};
 use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
 use super::val::{FromRaw, Raw, length_mismatch, pure};
-use crate::ir::{Const, Dtype, Loc, MemoryOp, Place, ReceiptId, ReduceOp, Type, ValueId};
+use crate::ir::{Const, Dtype, Loc, MemoryOp, ParamKind, Place, ReceiptId, ReduceOp, Type, ValueId};
 
 /// A buffer parameter or shared-memory array.
 #[derive(Clone, Copy, Debug)]
@@ -57,10 +57,15 @@ impl Buf {
         Buf { place: Place::Param(b.param), trace: b.trace, len: b.len, dtype: b.dtype, _here: PhantomData }
     }
 
+    /// The same elements of another instance.
+    pub(super) fn placed(self, place: Place) -> Buf {
+        Buf { place, ..self }
+    }
+
     /// The author's name for it.
     pub(crate) fn name(&self, t: &Trace) -> String {
         match self.place {
-            Place::Param(p) => t.builder.kernel.params[p.index()].name.clone(),
+            Place::Param(p) | Place::Peer(p, _) => t.builder.kernel.params[p.index()].name.clone(),
             Place::Shared(s) => t.builder.kernel.shared[s.index()].name.clone(),
         }
     }
@@ -69,7 +74,7 @@ impl Buf {
     pub(crate) fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
         t.same_trace(self.trace, Thing::Buffer, loc)?;
         match self.place {
-            Place::Param(_) => Ok(()),
+            Place::Param(_) | Place::Peer(..) => Ok(()),
             Place::Shared(s) => t.reachable(t.shared[s.index()].made, Thing::Shared, loc),
         }
     }
@@ -131,7 +136,7 @@ impl Buf {
         let Some(r) = receipt else { return Ok(None) };
         t.same_trace(r.trace, Thing::Receipt, loc)?;
         t.reachable(t.receipts[r.receipt.index()], Thing::Receipt, loc)?;
-        if let Place::Param(buffer) = self.place {
+        if let Some(buffer) = self.place.param() {
             t.reads.push(InboxRead { receipt: r.receipt, buffer, loc });
         }
         Ok(Some(r.receipt))
@@ -233,6 +238,18 @@ impl Buf {
         });
     }
 
+    /// Fails for a window: peers would see its elements change under their eyes.
+    fn updatable(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
+        match self.place {
+            Place::Param(p) if t.builder.kernel.params[p.index()].kind == ParamKind::Window => {
+                let message = format!("an atomic on the window `{}`", self.name(t));
+                let help = "count in memory of this rank's own, and store the result to the window";
+                Err(TraceError::new(loc, message, help))
+            }
+            Place::Param(_) | Place::Shared(_) | Place::Peer(..) => Ok(()),
+        }
+    }
+
     pub(crate) fn tally(&self, index: Raw, mask: Raw, loc: Loc) -> Raw {
         require_role(loc, "a tally");
         let len = index.len.unwrap_or(1);
@@ -250,6 +267,7 @@ impl Buf {
     pub(crate) fn atomic(&self, op: ReduceOp, index: Index, value: Raw, loc: Loc) -> Raw {
         require_role(loc, "an atomic");
         attempt(loc, |t| {
+            self.updatable(t, loc)?;
             let index = self.at(t, index, 1, loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
             let place = self.place;

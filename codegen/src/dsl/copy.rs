@@ -55,7 +55,13 @@ impl Parcel {
         self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
-    fn copy_between(&mut self, (buf, i): (&Buf, Index), (source, from): (&Buf, Index), len: u32, loc: Loc) {
+    pub(crate) fn copy_between(
+        &self,
+        (buf, i): (&Buf, Index),
+        (source, from): (&Buf, Index),
+        len: u32,
+        loc: Loc,
+    ) {
         check_len(loc, len);
         attempt(loc, |t| {
             self.check(t, loc)?;

@@ -92,8 +92,13 @@ pub(crate) struct Part {
 }
 
 impl Index {
-    fn whole(raw: Raw) -> Index {
+    pub(crate) fn whole(raw: Raw) -> Index {
         Index { raw, part: Part::default() }
+    }
+
+    /// For memory that has room for the elements beyond the end, too, where sending them does no harm.
+    pub(crate) fn with_room(self) -> Index {
+        Index { part: Part { len: None, count: None, ..self.part }, ..self }
     }
 }
 
@@ -128,6 +133,26 @@ impl Part {
                 t.pure(Pure::Binary(BinaryOp::And, first, mask), loc).map(Some)
             }
         }
+    }
+
+    /// A scalar condition, spread to those of a tile's elements that are touched.
+    pub fn spread(self, cond: Raw, len: u32, loc: Loc) -> Raw {
+        let only = |before: Option<Raw>| match before {
+            None => cond,
+            Some(before) => super::val::binary::<Untyped>(BinaryOp::And, before, cond, loc).0,
+        };
+        let part = Part { mask: Some(only(self.mask)), ..self };
+        attempt(loc, |t| {
+            let mask = match part.mask(t, Some(len), loc)? {
+                Some(mask) => mask,
+                // It is known to hold.
+                None => {
+                    let always = t.host(Const::Bool(true), loc);
+                    t.pure(Pure::Splat(always, len), loc)?
+                }
+            };
+            Ok(t.raw(mask))
+        })
     }
 
     /// `mask`, where an access under it touches these elements, too.

@@ -11,7 +11,7 @@ use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile};
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
-use crate::ir::{Dtype, Loc, ParamId, ParamKind, Place, ReduceOp, Type, ValueOp};
+use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {
     ($(#[$m:meta])* $name:ident) => {
@@ -468,8 +468,5 @@ impl<T: Num> TypedArg for Val<T> {
 
 /// Where a buffer is.
 pub(crate) fn param_of(buf: &Buf) -> Option<ParamId> {
-    match buf.place {
-        Place::Param(p) => Some(p),
-        Place::Shared(_) => None,
-    }
+    buf.place.param()
 }

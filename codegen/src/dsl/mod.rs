@@ -49,9 +49,11 @@
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
+//! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
 //! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
+//! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
@@ -59,6 +61,7 @@
 mod any;
 mod args;
 mod buffer;
+mod channel;
 mod check;
 mod error;
 mod fold;
@@ -77,11 +80,17 @@ mod trace;
 mod val;
 mod values;
 mod var;
+mod window;
 
-pub use peerwarp_macros::KernelArgs;
+pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use channel::{
+    Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
+    InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound,
+    Outgoing, OutgoingField, Payload, Slots, Transport,
+};
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
@@ -97,11 +106,13 @@ pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 
 #[doc(hidden)]
 pub use {
     args::Bound,
     buffer::Buf,
+    channel::Fields,
     val::{FromRaw, Raw},
 };
 
@@ -110,10 +121,11 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel,
-        Peers, Ptr, Shared, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Val, Var, arange, bit, rank,
-        ranks, role, send_to, shared, splat, tiles, var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, Channel, ChannelShape,
+        Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, Index, IntoIndex,
+        IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers, Ptr,
+        Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange,
+        bit, rank, ranks, role, send_to, shared, splat, tiles, var,
     };
     pub use half::{bf16, f16};
 }

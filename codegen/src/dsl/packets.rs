@@ -185,7 +185,7 @@ fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
     ))
 }
 
-fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
+pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
     require_role(loc, "sending");
     attempt(loc, |t| {
         let len = value.len.unwrap_or(1);
@@ -201,7 +201,7 @@ fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
 }
 
 /// Takes tiles given by first element and sender; without a mask, all of them.
-fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
+pub(super) fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
     require_role(loc, "taking");
     check_len(loc, len);
     attempt(loc, |t| {

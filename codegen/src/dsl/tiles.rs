@@ -120,6 +120,13 @@ impl TileRange {
         Index { raw: self.first.to_raw(), part: Part { len: Some(self.len), count: self.rest, mask: None } }
     }
 
+    /// Where they are in memory that has this tile's elements only, with room for a whole one: in a message of a channel, or in
+    /// shared memory. Add an offset where they don't begin with its first element.
+    #[track_caller]
+    pub fn local(&self) -> Index {
+        Index { raw: host(0u32, Loc::caller()).to_raw(), part: self.at().part }
+    }
+
     /// Elements of its tiles: the number that [`tiles`] was given, for the last one too.
     #[allow(clippy::len_without_is_empty)] // no tile is empty
     pub fn len(&self) -> u32 {

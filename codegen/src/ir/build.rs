@@ -56,7 +56,7 @@ impl Builder {
 
     /// Adds a parcel.
     pub fn parcel(&mut self, target: Target, loc: Loc) -> ParcelId {
-        self.kernel.parcels.push(Parcel { target, loc });
+        self.kernel.parcels.push(Parcel { target, windows: vec![], loc });
         ParcelId(self.kernel.parcels.len() as u32 - 1)
     }
 

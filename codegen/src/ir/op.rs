@@ -104,20 +104,22 @@ pub enum ReduceOp {
     Or,
 }
 
-/// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu.
+/// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu, peer is system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// This rank's own instance of a buffer parameter (plain or symmetric).
     Param(ParamId),
     /// A shared-memory array of the group.
     Shared(SharedId),
+    /// A rank's instance of a window, to be read only; the rank (`U32`) may be this one.
+    Peer(ParamId, ValueId),
 }
 
 impl Place {
     /// The parameter, if it is not shared memory.
     pub const fn param(self) -> Option<ParamId> {
         match self {
-            Place::Param(param) => Some(param),
+            Place::Param(param) | Place::Peer(param, _) => Some(param),
             Place::Shared(_) => None,
         }
     }
@@ -125,8 +127,16 @@ impl Place {
     /// The shared array, if it is one.
     pub const fn shared(self) -> Option<SharedId> {
         match self {
-            Place::Param(_) => None,
+            Place::Param(_) | Place::Peer(..) => None,
             Place::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// The rank whose instance it is, if an operand says so.
+    pub const fn rank(self) -> Option<ValueId> {
+        match self {
+            Place::Peer(_, rank) => Some(rank),
+            Place::Param(_) | Place::Shared(_) => None,
         }
     }
 }
@@ -211,7 +221,8 @@ operations! {
     /// What accesses this rank's memory.
     MemoryOp {
         /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
-        /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there.
+        /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there, reading a peer's window
+        /// that of a wait for the peer's signal that publishes it.
         Load { out: Out, place: Place, index: In, receipt: OptReceipt }
         /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
         /// memory is not touched.
@@ -263,7 +274,7 @@ operation_structs! {
             room: SharedId,
         }
         /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
-        /// every lane's puts of the parcel.
+        /// every lane's puts of the parcel, and after all that the group has stored to windows before.
         Signal { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
         /// `from` (`U32`) is the rank that signals, for the diagnosis.
@@ -330,7 +341,7 @@ operations! {
 /// checker must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SignalOrder {
-    /// Orders all puts of the parcel, by every lane, before the flag.
+    /// Orders all puts of the parcel and all stores to windows, by every lane, before the flag.
     Release,
     /// Orders nothing.
     Relaxed,

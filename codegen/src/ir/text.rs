@@ -219,6 +219,7 @@ fn param_row(p: &Param) -> [String; 3] {
     match p.kind {
         ParamKind::Local
         | ParamKind::Symmetric
+        | ParamKind::Window
         | ParamKind::Flags
         | ParamKind::Packets
         | ParamKind::Ll

@@ -115,6 +115,7 @@ impl ParamKind {
         match self {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
+            ParamKind::Window => "window",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
             ParamKind::Ll => "ll",
@@ -129,6 +130,7 @@ impl ParamKind {
         match self {
             ParamKind::Local => "a local buffer",
             ParamKind::Symmetric => "a symmetric buffer",
+            ParamKind::Window => "a window",
             ParamKind::Flags => "a flag array",
             ParamKind::Packets => "a packet buffer",
             ParamKind::Ll => "an LL buffer",

@@ -66,9 +66,11 @@ impl ArgsLayout {
             let name = names.of(ParamId(i as u32));
             match p.kind {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => add(name, 8, 1),
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
-                    add(name, 8, kernel.ranks);
-                }
+                ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Flags
+                | ParamKind::Packets
+                | ParamKind::Ll => add(name, 8, kernel.ranks),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }
@@ -181,7 +183,7 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
             ParamKind::Local | ParamKind::Counters => format!("{ty}* {name};"),
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+            ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
             ParamKind::Ll => format!("{}* {name}[{ranks}];", scalar_type(Dtype::U64, language)),
@@ -206,7 +208,7 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
         let all = p.len * u64::from(p.element_bytes());
         let (kind, bytes) = match p.kind {
             ParamKind::Local => ("LOCAL", all),
-            ParamKind::Symmetric => ("SYMMETRIC", all),
+            ParamKind::Symmetric | ParamKind::Window => ("SYMMETRIC", all),
             ParamKind::Flags => ("FLAGS", all),
             ParamKind::Packets => ("PACKETS", all),
             ParamKind::Ll => ("LL", all),
@@ -240,6 +242,7 @@ fn comment(p: &Param) -> String {
     let what = match p.kind {
         ParamKind::Local => format!("{}[{}]", p.dtype, p.len),
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
+        ParamKind::Window => format!("peers read it, {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
         ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
         ParamKind::Ll => format!("LL {}[{}]", p.dtype, p.len),

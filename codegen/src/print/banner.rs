@@ -110,6 +110,7 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
         let kind = match p.kind {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
+            ParamKind::Window => "window",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
             ParamKind::Ll => "LL",

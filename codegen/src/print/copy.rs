@@ -2,10 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{
-        BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Place, SharedId, Target as To,
-        ValueId,
-    },
+    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, SharedId, Target as To, ValueId},
 };
 
 use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
@@ -30,7 +27,7 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let BulkCopy { parcel, buffer, index, source, from, len, room } = *op;
         let bytes = self.aligned(id, source, [index, from], len)?;
-        let from = Expr::offset(&self.base(Place::Param(source)), &self.scalar(from)?);
+        let from = Expr::offset(&self.own(source), &self.scalar(from)?);
         self.w.gap();
         let (name, place) =
             (&self.f.p.kernel.params[source.index()].name, self.place(self.f.p.kernel.op(id).loc));

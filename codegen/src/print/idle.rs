@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::family::Target;
 use crate::ir::{
-    CommOp, Loc, MemoryOp, OpId, OpKind, Place, Put, SendPackets, TakePackets, Type, ValueId, Verified,
+    CommOp, Loc, MemoryOp, OpId, OpKind, Put, SendPackets, TakePackets, Type, ValueId, Verified,
 };
 
 use super::{
@@ -87,9 +87,9 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
         OpKind::Memory(op) => match *op {
             MemoryOp::Load { out, place, .. }
             | MemoryOp::LoadMasked { out, place, .. }
-            | MemoryOp::Gather { out, place, .. } => Some(out).filter(|_| matches!(place, Place::Param(_))),
+            | MemoryOp::Gather { out, place, .. } => Some(out).filter(|_| place.param().is_some()),
             MemoryOp::Store { value, place, .. } | MemoryOp::Scatter { value, place, .. } => {
-                Some(value).filter(|_| matches!(place, Place::Param(_)))
+                Some(value).filter(|_| place.param().is_some())
             }
             MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => None,
         },

@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{OpId, Place, ReadLl, SendLl, Target, ValueId};
+use crate::ir::{OpId, ReadLl, SendLl, Target, ValueId};
 
 use super::{
     PrintError,
@@ -116,7 +116,7 @@ impl Emitter<'_, '_> {
         let name = self.names.fresh(&super::describe::value(&self.f.p, out));
         self.w.line(&format!("{} {name}[{steps}];", type_name(param.dtype)));
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
-        let base = self.base(Place::Param(ll));
+        let base = self.own(ll);
         let [index, from, wanted] = arguments;
         self.leave_unless(&format!(
             "read_ll({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})",

@@ -62,7 +62,8 @@ impl Emitter<'_, '_> {
         }
         self.flush_before(&self.f.p.reads(id))?;
         ops::use_dtype(self.used, self.ty(out).dtype);
-        let cell = self.cell_at(&self.base(place), index)?;
+        let base = self.base(place)?;
+        let cell = self.cell_at(&base, index)?;
         let name = self.declare(out);
         self.w.line(&format!("const {} {name} = {};", type_name(self.ty(out).dtype), cell.text));
         Ok(())
@@ -93,7 +94,8 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
         self.flush()?;
-        let cell = self.cell_at(&self.base(place), index)?;
+        let base = self.base(place)?;
+        let cell = self.cell_at(&base, index)?;
         let e = self.scalar(value)?;
         let first = format!("{} == 0", self.lane());
         let test = match mask {
@@ -130,7 +132,7 @@ impl Emitter<'_, '_> {
         }
         self.used.add(Prim::of_atomic(how));
         let scope = if matches!(place, Place::Shared(_)) { "_shared" } else { "" };
-        let base = self.base(place);
+        let base = self.base(place)?;
         let index = self.scalar(index)?;
         let address = Expr::offset(&base, &index);
         let operand = self.scalar(value)?;
@@ -223,7 +225,7 @@ impl Emitter<'_, '_> {
             self.declare_registers(&name, Dtype::U32, layout);
         }
         let warps = layout.len.min(layout.lanes).div_ceil(self.f.p.kernel.warp_size);
-        let (base, group) = (self.base(place).text, self.group.name);
+        let (base, group) = (self.base(place)?.text, self.group.name);
         self.step_loop(Step::new(layout), false, loc, |me, step| {
             let (mut bin, mut counted) = (me.element(index, step)?, me.element(mask, step)?);
             if layout.len != layout.full_steps() * layout.lanes {

@@ -1,6 +1,6 @@
 //! Sending and taking packets.
 
-use crate::ir::{Const, OpId, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{Const, OpId, PACKET_BYTES, SendPackets, TakePackets, Target, ValueId};
 
 use super::{
     PrintError,
@@ -94,7 +94,7 @@ impl Emitter<'_, '_> {
                 Expr::call("min_of", [&self.scalar(*count)?, &len]).text
             }
         };
-        let base = self.base(Place::Param(*packets));
+        let base = self.own(*packets);
         self.leave_unless(&format!(
             "take_packets({}, args, {}, {first}, {from}, {len}, {}, {name}, {})",
             self.group.name,

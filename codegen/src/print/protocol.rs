@@ -175,7 +175,13 @@ impl Emitter<'_, '_> {
         let (index, value) = (self.scalar(index)?, self.scalar(value)?);
         self.w.gap();
         let place = self.place(loc);
-        self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
+        let windows = self.f.p.kernel.parcels[parcel.index()].windows.iter();
+        let windows: Vec<&str> = windows.map(|w| &*self.f.p.kernel.params[w.index()].name).collect();
+        let stored = match windows.is_empty() {
+            true => "every lane's puts are".into(),
+            false => format!("what every lane has stored to {} is", windows.join(", ")),
+        };
+        self.w.comment(&format!("Signal {name}: {stored} there before it is ({place})"));
         self.await_copies(parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {

@@ -237,7 +237,8 @@ impl Emitter<'_, '_> {
             Some(w) => format!("<{e}, {w}>"),
             None => format!("<{e}>"),
         };
-        let address = self.address(&self.base(place), index, step)?;
+        let base = self.base(place)?;
+        let address = self.address(&base, index, step)?;
         Ok(format!("load{arguments}({address})"))
     }
 
@@ -263,7 +264,8 @@ impl Emitter<'_, '_> {
                     Some(w) => format!("<{e}, {w}>"),
                     None => format!("<{e}>"),
                 };
-                let (start, at) = self.start(&self.base(place), index, step)?;
+                let base = self.base(place)?;
+                let (start, at) = self.start(&base, index, step)?;
                 Ok(format!("load_below{arguments}({start}, {at}, {end})"))
             }
         }
@@ -404,7 +406,8 @@ impl Emitter<'_, '_> {
                 self.keep(out, &ty, &e, step, false);
             }
             MemoryOp::Load { out, place, index, .. } => {
-                let e = self.cell(&self.base(place), index, step)?;
+                let base = self.base(place)?;
+                let e = self.cell(&base, index, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::LoadMasked { out, place, index, mask, .. }
@@ -415,23 +418,24 @@ impl Emitter<'_, '_> {
                 self.keep(out, &ty, &e, step, false);
             }
             MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
-                let cell = self.cell(&self.base(place), index, step)?;
+                let base = self.base(place)?;
+                let cell = self.cell(&base, index, step)?;
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::Gather { out, place, index, mask, other, .. } => {
                 let at = self.element(index, step)?;
-                let cell = Expr::index(&self.base(place), &at);
+                let cell = Expr::index(&self.base(place)?, &at);
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::Store { place, index, value, mask, .. } => {
-                let base = self.base(place);
+                let base = self.base(place)?;
                 self.store_all(&base, place, index, value, mask, step)?;
             }
             MemoryOp::Scatter { place, index, value, mask } => {
                 let at = self.element(index, step)?;
-                let cell = Expr::index(&self.base(place), &at);
+                let cell = Expr::index(&self.base(place)?, &at);
                 let e = self.element(value, step)?;
                 let condition = self.condition(mask, step)?;
                 self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));

@@ -12,6 +12,7 @@ use crate::ir::{
 
 use super::{
     PrintError,
+    effects::may_meet,
     emitter::Emitter,
     inline::Form,
     layout::{Layout, wide},
@@ -302,9 +303,10 @@ impl Emitter<'_, '_> {
             a.iter().any(|x| b.contains(x))
         }
         let ((ar, aw, avr, avw), (br, bw, bvr, bvw)) = (self.effects(a), self.effects(b));
-        meet(&aw, &br)
-            || meet(&ar, &bw)
-            || meet(&aw, &bw)
+        let met = |a: &[Place], b: &[Place]| a.iter().any(|x| b.iter().any(|y| may_meet(*x, *y)));
+        met(&aw, &br)
+            || met(&ar, &bw)
+            || met(&aw, &bw)
             || meet(&avw, &bvr)
             || meet(&avr, &bvw)
             || meet(&avw, &bvw)

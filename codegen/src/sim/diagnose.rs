@@ -271,6 +271,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
     let place = |p: Place| match p {
         Place::Param(p) => param(p),
         Place::Shared(s) => format!("shared `{}`", kernel.shared[s.index()].name),
+        Place::Peer(p, _) => format!("a rank's {}", param(p)),
     };
     match &kernel.op(op).kind {
         OpKind::Memory(MemoryOp::Load { place: p, .. } | MemoryOp::LoadMasked { place: p, .. }) => {

@@ -157,6 +157,7 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
     match kind {
         ParamKind::Local => "plain memory",
         ParamKind::Symmetric => "symmetric memory",
+        ParamKind::Window => "a window",
         ParamKind::Flags => "a flag array",
         ParamKind::Packets => "a packet buffer",
         ParamKind::Ll => "an LL buffer",

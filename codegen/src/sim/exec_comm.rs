@@ -34,7 +34,7 @@ impl World<'_> {
                     value: agent.get(value) as u32,
                 };
                 self.wait(id, agent, &awaited)
-                    .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, 1))
+                    .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, &[awaited.from]))
             }
             CommInsn::WaitAll(insn) => self.wait_all(id, agent, insn),
             CommInsn::SendPackets(insn) => self.send_packets(agent, insn).map(|()| true),
@@ -314,27 +314,29 @@ impl World<'_> {
             agent.arrived += 1;
         }
         agent.arrived = 0;
-        let flags = (0..count).filter(|&i| chosen(i)).count() as u64;
+        let sender = |i| first.saturating_add(i) / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+        let from: Vec<u64> = (0..count).filter(|&i| chosen(i)).map(sender).collect();
         let all = Awaited { flag, index: first, from: 0, value };
-        Ok(self.received(agent, receipt, &all, epoch, flags))
+        Ok(self.received(agent, receipt, &all, epoch, &from))
     }
 
-    /// Notes a satisfied wait.
+    /// Notes a satisfied wait, with the rank that signals each of its flags.
     fn received(
         &mut self,
         agent: &mut Agent,
         receipt: ReceiptId,
         awaited: &Awaited,
         epoch: Option<ParamId>,
-        flags: u64,
+        from: &[u64],
     ) -> bool {
         let counts = &mut self.counts[agent.kernel];
         counts.waits += 1;
-        counts.flags_waited += flags;
+        counts.flags_waited += from.len() as u64;
         self.progress();
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
         let flag = agent.buffer(awaited.flag) as u16 + 1;
         agent.receipts[receipt.index()] = DataEpoch { word, flag, epoch: awaited.value };
+        agent.heard[receipt.index()] = from.iter().fold(0, |mask, rank| mask | 1 << rank);
         true
     }
 }

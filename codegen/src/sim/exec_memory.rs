@@ -52,6 +52,7 @@ impl World<'_> {
                 })
             }
             MemoryInsn::Gather(ref gather) => self.gather(agent, gather),
+            MemoryInsn::Peer(ref load) => self.peer_load(agent, load),
             MemoryInsn::Store { to, value, mask } => self.store(agent, to, value, mask),
             MemoryInsn::Scatter(ref scatter) => self.scatter(agent, scatter),
             MemoryInsn::Atomic { op, on, out, value } => {
@@ -72,7 +73,7 @@ impl World<'_> {
     }
 
     /// Lends out a tile register while the agent is read.
-    fn fill_tile<R>(
+    pub(super) fn fill_tile<R>(
         &mut self,
         agent: &mut Agent,
         out: u32,
@@ -87,7 +88,7 @@ impl World<'_> {
     /// The memory behind a place.
     fn at_place(&mut self, agent: &Agent, place: Place) -> &mut Memory {
         match place {
-            Place::Param(p) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
+            Place::Param(p) | Place::Peer(p, _) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
             Place::Shared(s) => self.shared(agent, s.index()),
         }
     }
@@ -96,13 +97,13 @@ impl World<'_> {
     fn place_len(agent: &Agent, place: Place) -> u64 {
         let kernel = agent.compiled.kernel();
         match place {
-            Place::Param(p) => kernel.params[p.index()].len,
+            Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].len,
             Place::Shared(s) => u64::from(kernel.shared[s.index()].len),
         }
     }
 
     /// Elements `from..to` of a place must exist.
-    fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
+    pub(super) fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
         let len = Self::place_len(agent, place);
         if to <= len && from <= to {
             return Ok(());
@@ -137,7 +138,7 @@ impl World<'_> {
     fn settle_place(&mut self, agent: &Agent, place: Place, from: u64, to: u64) {
         let Place::Param(p) = place else { return };
         let buffer = agent.buffer(p);
-        if self.machine.buffers[buffer].kind == ParamKind::Symmetric {
+        if matches!(self.machine.buffers[buffer].kind, ParamKind::Symmetric | ParamKind::Window) {
             self.settle_own(agent, Spot::Bytes { buffer, from, to });
         }
     }
@@ -233,7 +234,7 @@ impl World<'_> {
                 }
                 self.bounds(agent, to.place, base, base.saturating_add(1))?;
                 self.note_write(agent, to.place, base, base + 1, size as u64);
-                write_bits(self.at_place(agent, to.place).bytes_mut(), base, size, agent.get(v));
+                self.write(agent, to.place, base * size as u64, &agent.get(v).to_le_bytes()[..size]);
             }
             AnyReg::Tile(v) => {
                 let tile = agent.tile(v);
@@ -264,9 +265,7 @@ impl World<'_> {
         let (at, end) = (base.saturating_add(run.0 as u64), base.saturating_add(run.1 as u64));
         self.bounds(agent, to.place, at, end)?;
         self.note_write(agent, to.place, at, end, size as u64);
-        let memory = self.at_place(agent, to.place).bytes_mut();
-        memory[at as usize * size..end as usize * size]
-            .copy_from_slice(&tile.view()[run.0 * size..run.1 * size]);
+        self.write(agent, to.place, at * size as u64, &tile.view()[run.0 * size..run.1 * size]);
         Ok(())
     }
 
@@ -281,11 +280,20 @@ impl World<'_> {
             let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
             self.bounds(agent, place, at, to)?;
             self.note_write(agent, place, at, to, size as u64);
-            let memory = self.at_place(agent, place).bytes_mut();
-            memory[at as usize * size..to as usize * size]
-                .copy_from_slice(&agent.tile(value).view()[a * size..b * size]);
+            self.write(agent, place, at * size as u64, &agent.tile(value).view()[a * size..b * size]);
         }
         Ok(())
+    }
+
+    /// Writes bytes of this rank's own memory: at once, but for peers late if they may read it.
+    fn write(&mut self, agent: &Agent, place: Place, at: u64, bytes: &[u8]) {
+        if let Place::Param(p) = place
+            && self.machine.buffers[agent.buffer(p)].kind == ParamKind::Window
+        {
+            return self.write_window(agent, p, at, bytes);
+        }
+        let at = at as usize;
+        self.at_place(agent, place).bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// The indices of a scatter must be distinct where the mask holds.
@@ -359,13 +367,16 @@ impl World<'_> {
 pub(super) fn place_name(agent: &Agent, place: Place) -> String {
     let kernel = agent.compiled.kernel();
     match place {
-        Place::Param(p) => kernel.params[p.index()].name.clone(),
+        Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].name.clone(),
         Place::Shared(s) => kernel.shared[s.index()].name.clone(),
     }
 }
 
 /// Runs of elements that are selected by the mask and go to consecutive places.
-fn contiguous<'a>(index: &'a [u32], mask: Option<&'a Tile>) -> impl Iterator<Item = (usize, usize)> + 'a {
+pub(super) fn contiguous<'a>(
+    index: &'a [u32],
+    mask: Option<&'a Tile>,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mask = mask.map(|m| m.view::<u8>());
     let set = move |i: usize| mask.is_none_or(|m| m[i] != 0);
     let mut at = 0;

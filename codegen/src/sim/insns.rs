@@ -25,6 +25,7 @@ pub(super) enum MemoryInsn {
     LoadTile { from: Access, len: u32, out: TileReg, receipt: Option<ReceiptId> },
     LoadMasked { from: Access, out: TileReg, mask: TileReg, other: TileReg, receipt: Option<ReceiptId> },
     Gather(Gather),
+    Peer(PeerLoad),
     Store { to: Access, value: AnyReg, mask: Option<AnyReg> },
     Scatter(Scatter),
     Atomic { op: ReduceOp, on: Access, out: Reg, value: Reg },
@@ -54,6 +55,25 @@ pub(super) struct Gather {
     pub mask: TileReg,
     pub other: TileReg,
     pub receipt: Option<ReceiptId>,
+}
+
+/// A load from a rank's window.
+#[derive(Clone, Debug)]
+pub(super) struct PeerLoad {
+    pub window: ParamId,
+    pub rank: Reg,
+    pub dtype: Dtype,
+    pub form: PeerForm,
+    pub receipt: Option<ReceiptId>,
+}
+
+/// Which elements such a load reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PeerForm {
+    One { out: Reg, index: Reg },
+    Tile { out: TileReg, index: Reg, len: u32 },
+    Masked { out: TileReg, index: Reg, mask: TileReg, other: TileReg },
+    Gather { out: TileReg, index: TileReg, mask: TileReg, other: TileReg },
 }
 
 /// Registers of a scatter.
@@ -200,6 +220,14 @@ impl MemoryInsn {
             MemoryInsn::Scatter(Scatter { index, value, mask, .. }) => {
                 [index, value].into_iter().chain(mask).for_each(visit);
             }
+            MemoryInsn::Peer(PeerLoad { form, .. }) => match form {
+                PeerForm::One { .. } => {}
+                PeerForm::Tile { out, .. } => visit(out),
+                PeerForm::Masked { out, mask, other, .. } => [mask, other, out].into_iter().for_each(visit),
+                PeerForm::Gather { out, index, mask, other } => {
+                    [index, mask, other, out].into_iter().for_each(visit);
+                }
+            },
             MemoryInsn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
             MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } => {}
         }

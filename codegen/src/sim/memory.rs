@@ -64,7 +64,11 @@ impl Block {
 /// Whether it is memory that may be read and written as one likes.
 pub(super) fn is_plain(kind: ParamKind) -> bool {
     match kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters | ParamKind::Scalar => true,
+        ParamKind::Local
+        | ParamKind::Symmetric
+        | ParamKind::Window
+        | ParamKind::Counters
+        | ParamKind::Scalar => true,
         ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets | ParamKind::Ll => false,
     }
 }

@@ -53,6 +53,7 @@ mod exec_comm;
 mod exec_ll;
 mod exec_memory;
 mod exec_packets;
+mod exec_window;
 mod explore;
 mod finding;
 mod flags;

@@ -351,6 +351,7 @@ impl<'m> World<'m> {
             scalars: code.scalars.clone(),
             tiles: vec![Default::default(); code.tiles as usize],
             receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
+            heard: vec![0; compiled.kernel.receipts.len()],
             arrived: 0,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,

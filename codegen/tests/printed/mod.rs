@@ -3,8 +3,6 @@
 mod broadcast;
 mod census;
 mod freight;
-mod mail;
-mod tails;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -30,6 +28,7 @@ pub const ALL: &[Fixture] = &[
     ("broadcast", broadcast::broadcast),
     ("tails", tails::tails),
     ("tails_of_vectors", tails::tails_of_vectors),
+    ("pull", pull::pull),
 ];
 
 /// Emits a fixture for a target.
@@ -355,3 +354,7 @@ pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<So
         EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
     emit_with_timeline(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info, 256)
 }
+
+mod mail;
+mod pull;
+mod tails;

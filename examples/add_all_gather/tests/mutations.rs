@@ -1,6 +1,6 @@
 //! A mutation run over the kernel: bugs of one change that nothing finds are none.
 
-use add_all_gather::config::{AddAllGather, Protocol};
+use add_all_gather::config::AddAllGather;
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::{MutationRun, plant_each};
 use peerwarp::harness::suite;
@@ -10,11 +10,11 @@ use peerwarp::prelude::*;
 /// Changes that change nothing: role, operation and change.
 const EQUIVALENT: [(&str, &str, &str); 2] = [
     // A signal without data has to put something, which nobody reads.
-    ("ready", "put of note", "value + 1"),
-    ("ready", "put of note", "value - 1"),
+    ("sums_ready", "put of sums_note", "value + 1"),
+    ("sums_ready", "put of sums_note", "value - 1"),
 ];
 
-fn planted(protocol: Protocol) -> MutationRun {
+fn planted(protocol: Transport) -> MutationRun {
     let config = AddAllGather {
         elements: 600,
         ranks: 3,
@@ -38,7 +38,7 @@ fn planted(protocol: Protocol) -> MutationRun {
 
 #[test]
 fn every_bug_of_one_change_is_found() {
-    for (protocol, equivalent) in [(Protocol::Flags, 0), (Protocol::Packets, 2)] {
+    for (protocol, equivalent) in [(Transport::Flags, 0), (Transport::Packets, 2), (Transport::Ll, 2)] {
         let run = planted(protocol);
         println!("add_all_gather, {}: {run}", protocol.name());
         assert_eq!(run.equivalent, equivalent, "{run}");

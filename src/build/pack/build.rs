@@ -26,9 +26,9 @@ use crate::build::digest::sha256;
 pub struct Options {
     /// The compilers to choose from; empty for all.
     pub compilers: Vec<Tool>,
-    /// Multiprocessors (compute units on AMD) of the device that grids must fit; the target's reference device has its
+    /// SMs (compute units on AMD) of the device that grids must fit; the target's reference device has its
     /// own number.
-    pub multiprocessors: Option<u32>,
+    pub sms: Option<u32>,
     /// Whether kernels that spill are packed all the same.
     pub allow_spills: bool,
     /// Records of a warp that kernels' timelines have room for; none for kernels without.
@@ -204,8 +204,8 @@ fn one(
     if let Some(spills) = spills(&made.resources).filter(|_| !options.allow_spills) {
         return Err(refuse(spills));
     }
-    let residency = limits::residency(target, &source.launch, &made.resources, options.multiprocessors)
-        .map_err(refuse)?;
+    let residency =
+        limits::residency(target, &source.launch, &made.resources, options.sms).map_err(refuse)?;
     let folder = target.arch();
     let extension = match target {
         Target::Cuda(_) => "cubin",

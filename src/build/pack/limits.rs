@@ -15,7 +15,7 @@ pub(super) enum Limit {
     Blocks,
 }
 
-/// The blocks that a multiprocessor of the target holds, and what sets that number.
+/// The blocks that an SM of the target holds, and what sets that number.
 pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources) -> (u32, Limit) {
     let m = Device::of(target);
     let warp = target.warp_size();
@@ -36,22 +36,18 @@ pub(super) fn blocks_each(target: Target, launch: &LaunchShape, used: &Resources
     all.into_iter().min_by_key(|(blocks, _)| *blocks).expect("there are limits")
 }
 
-/// The residency of a kernel on `multiprocessors` of its target, by default those of the reference device. The error is a
+/// The residency of a kernel on so many SMs of its target, by default those of the reference device. The error is a
 /// sentence that says what is too much.
 pub(super) fn residency(
     target: Target,
     launch: &LaunchShape,
     used: &Resources,
-    multiprocessors: Option<u32>,
+    sms: Option<u32>,
 ) -> Result<Residency, String> {
     let Device { name: device, sms: own, .. } = Device::of(target);
     let (each, limit) = blocks_each(target, launch, used);
-    let device = if multiprocessors.is_some() { "as given" } else { device };
-    let residency = Residency {
-        device: device.into(),
-        multiprocessors: multiprocessors.unwrap_or(own),
-        blocks_each: each,
-    };
+    let device = if sms.is_some() { "as given" } else { device };
+    let residency = Residency { device: device.into(), sms: sms.unwrap_or(own), blocks_each: each };
     if residency.blocks() >= launch.grid {
         return Ok(residency);
     }
@@ -66,9 +62,9 @@ pub(super) fn residency(
     };
     Err(format!(
         "{grid} blocks wait for each other and must be resident at once, and {} are: {because} leave room for {each} on \
-         each of {} multiprocessors ({})",
+         each of {} SMs ({})",
         residency.blocks(),
-        residency.multiprocessors,
+        residency.sms,
         residency.device,
     ))
 }
@@ -123,20 +119,16 @@ mod tests {
         };
         let fits = ask(108, 128, None).unwrap();
         assert_eq!((fits.blocks(), fits.device.as_str()), (108, "A100"));
-        insta::assert_snapshot!(ask(109, 128, None).unwrap_err(), @"109 blocks wait for each other and must be resident at once, and 108 are: 128 registers for each of 512 threads leave room for 1 on each of 108 multiprocessors (A100)");
+        insta::assert_snapshot!(ask(109, 128, None).unwrap_err(), @"109 blocks wait for each other and must be resident at once, and 108 are: 128 registers for each of 512 threads leave room for 1 on each of 108 SMs (A100)");
         assert!(ask(109, 128, Some(110)).is_ok());
-        assert!(
-            ask(1, 129, Some(1))
-                .unwrap_err()
-                .contains("leave room for 0 on each of 1 multiprocessors (as given)")
-        );
+        assert!(ask(1, 129, Some(1)).unwrap_err().contains("leave room for 0 on each of 1 SMs (as given)"));
     }
 
     #[test]
     fn every_target_has_a_device_that_holds_a_small_kernel() {
         for target in Target::all() {
             let found = residency(target, &launch(64, 256, 32 << 10), &registers(64), None);
-            assert!(found.is_ok_and(|r| r.multiprocessors >= 64), "{target}");
+            assert!(found.is_ok_and(|r| r.sms >= 64), "{target}");
         }
     }
 }

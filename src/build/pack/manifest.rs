@@ -15,7 +15,7 @@ pub const PACK_MANIFEST: &str = "pack.json";
 
 /// The version of the manifest that this crate writes and reads. It changes when a field goes away or changes its
 /// meaning; fields that come are no change.
-pub const SCHEMA: u32 = 1;
+pub const SCHEMA: u32 = 2;
 
 /// A pack's manifest.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -145,16 +145,16 @@ fn is_zero(n: &u32) -> bool {
 pub struct Residency {
     /// The device that was reckoned with.
     pub device: String,
-    /// Its multiprocessors (compute units on AMD).
-    pub multiprocessors: u32,
-    /// Blocks that a multiprocessor holds.
+    /// Its SMs (compute units on AMD).
+    pub sms: u32,
+    /// Blocks that an SM holds.
     pub blocks_each: u32,
 }
 
 impl Residency {
     /// Blocks that the device holds.
     pub fn blocks(&self) -> u32 {
-        self.multiprocessors.saturating_mul(self.blocks_each)
+        self.sms.saturating_mul(self.blocks_each)
     }
 }
 

@@ -13,14 +13,14 @@ fn target() -> Target {
 fn written() -> (TempDir, PathBuf) {
     let dir = tempfile::tempdir().unwrap();
     let manifest = serde_json::json!({
-        "schema": 1, "generator": "test", "version": "0", "files": ["sm_90a/k.cubin", "sm_90a/k.h"],
+        "schema": 2, "generator": "test", "version": "0", "files": ["sm_90a/k.cubin", "sm_90a/k.h"],
         "kernels": [{
             "variant": VARIANT, "family": "scale", "labels": ["here"], "target": "cuda:sm_90a", "ranks": 2,
             "key": {"n": 8}, "tuning": {}, "roles": ["copy"], "entry": "k",
             "launch": {"grid": 4, "block_threads": 64, "shared_bytes": 16},
             "args": {"bytes": 8, "fields": [{"name": "x", "offset": 0, "bytes": 8}]},
             "resources": {"registers": 8, "static_shared_bytes": 0, "local_bytes": 0, "spill_store_bytes": 0, "spill_load_bytes": 0},
-            "residency": {"device": "x", "multiprocessors": 2, "blocks_each": 3},
+            "residency": {"device": "x", "sms": 2, "blocks_each": 3},
             "object": {"file": "sm_90a/k.cubin", "bytes": 10, "sha256": crate::build::digest::sha256(b"the object")},
             "header": {"file": "sm_90a/k.h", "bytes": 0, "sha256": crate::build::digest::sha256(b"")},
             "source_sha256": "0".repeat(64), "inputs_sha256": "0".repeat(64),

@@ -79,9 +79,9 @@ pub struct Costs {
     /// The first row of every expert, source and chunk, which the index of rows by token begins with. With one token on eight
     /// ranks the index is done 0.5 us after the rows.
     pub bases_us: f64,
-    /// GB/s that a multiprocessor stores at most, to peers and to its own rank.
+    /// GB/s that an SM stores at most, to peers and to its own rank.
     pub sent_gbps: f64,
-    /// Each block of the grid: breaks ties in favour of fewer multiprocessors.
+    /// Each block of the grid: breaks ties in favour of fewer SMs.
     pub block_us: f64,
     /// Registers of a thread beside those of its pieces.
     pub registers: u32,
@@ -116,7 +116,7 @@ pub const COSTS: Costs = Costs {
 const INDEXED: u32 = 128;
 const INDEX_LOADS: f64 = 3.0;
 
-/// Registers of a multiprocessor, and of a thread at most.
+/// Registers of an SM, and of a thread at most.
 const REGISTERS: u32 = 65536;
 const MOST_REGISTERS: u32 = 255;
 

@@ -160,7 +160,7 @@ fn by_token_nothing_is_summed_where_rows_are_sent_back() {
 }
 
 #[test]
-fn blocks_send_no_more_than_a_multiprocessor_stores() {
+fn blocks_send_no_more_than_an_sm_stores() {
     let model = Model::new(SHAPE);
     let mut tuning = by_token(SHAPE, Protocol::Packets);
     (tuning.dispatch.warps, tuning.dispatch.vectors) = (16, 8);

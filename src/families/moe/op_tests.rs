@@ -35,7 +35,7 @@ fn member(launched: &Launched, variant: &dyn DynConfig, name: &str, at: usize) -
 }
 
 #[test]
-fn blocks_have_multiprocessors_alone_unless_they_are_to_share_them() {
+fn blocks_have_sms_alone_unless_they_are_to_share_them() {
     let shared_bytes = |share_sms| {
         let machine = Machine::default();
         let options = WorldOptions { share_sms, ..WorldOptions::default() };

@@ -71,6 +71,7 @@ fn transposed(rows: &[Vec<u64>]) -> Vec<Vec<u64>> {
 mod tests {
     use super::*;
     use crate::families::moe::RowDtype;
+    use crate::harness::bench::H200;
 
     const SHAPE: MoeShape =
         MoeShape { hidden: 256, experts: 4, topk: 3, tokens: 2, ranks: 2, dtype: RowDtype::Fp8 };
@@ -105,6 +106,42 @@ mod tests {
         assert_eq!((once.bytes[0][1], twice.bytes[0][1]), (264, 528));
         assert_eq!(twice.least.unwrap(), once.bytes);
         assert_eq!(once.steps, [("routing".to_owned(), ROUTING_US)]);
+    }
+
+    /// Ranks other than its own that a token of uniform routing goes to, on average, of eight.
+    fn other_ranks(experts: u32, topk: u32) -> f64 {
+        let elsewhere = (0..topk).map(|i| f64::from(experts - experts / 8 - i) / f64::from(experts - i));
+        7.0 * (1.0 - elsewhere.product::<f64>())
+    }
+
+    fn near(got: f64, want: f64, within: f64) {
+        assert!((got - want).abs() <= within, "{got} is not {want}");
+    }
+
+    #[test]
+    fn wire_times_are_those_of_the_reference_table() {
+        // Experts, topk, bytes of a row, tokens of the busiest rank; us with deduplication and without.
+        let table = [
+            (8, 2, 2 * 6144, 15, 0.9, 0.9),
+            (64, 6, 2 * 2048, 27, 1.3, 1.7),
+            (128, 4, 2 * 2880, 83, 4.1, 4.9),
+            (128, 8, 2 * 4096, 230, 25.6, 38.4),
+            (256, 8, 2 * 7168, 253, 49.0, 74.0),
+            (256, 8, 2 * 7168, 1, 0.2, 0.3),
+            (256, 8, 2 * 7168, 8, 1.6, 2.3),
+            (256, 8, 2 * 7168, 32, 6.1, 9.4),
+            (256, 8, 2 * 7168, 64, 12.4, 18.7),
+            (256, 8, 2 * 7168, 128, 24.8, 37.4),
+            (256, 8, 7168 + 4 * 56, 128, 12.7, 19.3),
+            (256, 8, 2 * 7168, 4096, 794.0, 1198.0),
+            (256, 8, 7168 + 4 * 56, 4096, 409.0, 618.0),
+        ];
+        for (experts, topk, row, n, dedup, plain) in table {
+            let us = |rows: f64| H200.wire_us(8, (rows * f64::from(n) * f64::from(row)) as u64);
+            // Where every entry goes elsewhere, 7 of 8 do.
+            near(us(other_ranks(experts, topk)), dedup, 0.1 + 0.004 * dedup);
+            near(us(f64::from(topk) * 7.0 / 8.0), plain, 0.1 + 0.004 * plain);
+        }
     }
 
     #[test]

@@ -14,11 +14,11 @@ fn times_of_baselines_are_put_beside_ours() {
     let mut bench = made_up();
     bench.baselines.clear();
     merge(&mut bench, REPLY).unwrap();
-    let [nccl, pplx] = &bench.baselines[..] else { panic!("{:?}", bench.baselines) };
+    let [nccl, theirs] = &bench.baselines[..] else { panic!("{:?}", bench.baselines) };
     let (ours, t) = (bench.cases[1].time("round_trip", 1).unwrap().us.median, &nccl.times[0]);
     // The slowest ranks' are 100, 110 and 130; ranks are 5, 20 and 10 apart.
     assert_eq!((t.us.median, t.rank_spread_us, t.over_ours), (110.0, 10.0, Some(110.0 / ours)));
-    assert_eq!(pplx.absent.as_deref(), Some("ModuleNotFoundError: No module named 'pplx_kernels'"));
+    assert_eq!(theirs.absent.as_deref(), Some("ModuleNotFoundError: No module named 'their_kernels'"));
     assert_eq!(bench.baseline_times(1, "round_trip", 1).count(), 1);
     assert_eq!(bench.baseline_times(0, "round_trip", 1).count(), 0);
     // One of many rounds is another metric.
@@ -34,7 +34,7 @@ fn replies_that_do_not_fit_are_told() {
     let of_one = merge(&mut made_up(), &one_rank.to_string()).unwrap_err();
     assert_eq!(of_one, "NCCL all_to_all_single has times of 1 ranks, and there are 2");
     let other = told("round_trip", "trip");
-    let known = "dispatch; combine; round_trip; round_trip, one of 10";
+    let known = "scatter; gather; round_trip; round_trip, one of 10";
     assert_eq!(other, format!("NCCL all_to_all_single has a time of trip, and case 1 has {known}"));
     assert!(told("\"graph\": true", "\"graph\": 1").starts_with("the scripts' reply: "));
 }

@@ -14,7 +14,7 @@ fn a_report_is_one_file_that_needs_no_other() {
         assert!(!html.contains(foreign), "{foreign}");
     }
     // What scripts say is text, not markup.
-    assert!(html.contains("No module named &#x27;deep_ep&#x27; &lt;here&gt;"), "{html}");
+    assert!(html.contains("No module named &#x27;other_kernels&#x27; &lt;here&gt;"), "{html}");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn a_plot_is_over_the_number_in_which_most_cases_differ() {
     let over =
         |bench: &Bench| groups(bench).iter().map(|g| (g.over.clone(), g.title.clone())).collect::<Vec<_>>();
     let [(field, title)] = &over(&bench)[..] else { panic!("{:?}", over(&bench)) };
-    let same = "dtype bf16, experts 256, hidden 7168, ranks 2, topk 8";
+    let same = "columns 256, dtype bf16, hidden 7168, passes 8, ranks 2";
     assert_eq!((field.as_str(), title.as_str()), ("tokens", same));
     // Of another family: whatever its number is called.
     for (case, elements) in bench.cases.iter_mut().zip([1, 1, 8]) {

@@ -50,8 +50,7 @@ fn recording(rank: u32, at: u64, seen: u64) -> Recording {
         (at + 100, at + 850, 0b11, rank, 2),
     ];
     let recv = vec![(at + 40, seen + 250, 0, 1, 1), (at + 60, seen, 2, 0, 4)];
-    Recording::read("dispatch", "moe_dispatch_sample", rank, &timeline, &bytes(&timeline, [send, recv]))
-        .unwrap()
+    Recording::read("scatter", "scatter_sample", rank, &timeline, &bytes(&timeline, [send, recv])).unwrap()
 }
 
 fn offset(rank: u32, offset_ns: i64, at_ns: i64) -> ClockOffset {

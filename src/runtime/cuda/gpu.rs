@@ -123,7 +123,7 @@ fn info(ordinal: u32, device: sys::CUdevice) -> Result<GpuInfo> {
         name,
         bus_id: text(&bus_id),
         target,
-        multiprocessors: attribute(ordinal, device, SMS)?,
+        sms: attribute(ordinal, device, SMS)?,
         memory: memory as u64,
         driver: cuda_version(driver),
     })
@@ -264,7 +264,7 @@ unsafe impl Gpu for CudaGpu {
         Ok(unsafe { RawFunction::from_raw(found as u64) })
     }
 
-    fn blocks_per_multiprocessor(&self, of: RawFunction, config: &LaunchConfig) -> Result<u32> {
+    fn blocks_per_sm(&self, of: RawFunction, config: &LaunchConfig) -> Result<u32> {
         let mut blocks = 0;
         let (threads, shared) = (config.block_threads as i32, config.shared_bytes as usize);
         cu!(self, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function(of), threads, shared))?;

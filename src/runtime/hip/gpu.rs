@@ -63,14 +63,14 @@ impl HipGpu {
         let (device, gpu) = (ordinal as i32, Some(ordinal));
         let check = |call, result| api.check(call, gpu, result);
         let mut properties = [0u8; PROPERTIES];
-        let (mut multiprocessors, mut memory, mut driver) = (0, 0, 0);
+        let (mut sms, mut memory, mut driver) = (0, 0, 0);
         let mut bus_id: [c_char; 32] = [0; 32];
         // SAFETY: all buffers are as large as HIP expects.
         unsafe {
             let into = properties.as_mut_ptr().cast::<c_void>();
             check("hipGetDeviceProperties", (api.hipGetDevicePropertiesR0600)(into, device))?;
-            let sms = (api.hipDeviceGetAttribute)(&mut multiprocessors, MULTIPROCESSORS, device);
-            check("hipDeviceGetAttribute", sms)?;
+            let found = (api.hipDeviceGetAttribute)(&mut sms, MULTIPROCESSORS, device);
+            check("hipDeviceGetAttribute", found)?;
             check("hipDeviceGetPCIBusId", (api.hipDeviceGetPCIBusId)(bus_id.as_mut_ptr(), 32, device))?;
             check("hipDeviceTotalMem", (api.hipDeviceTotalMem)(&mut memory, device))?;
             check("hipDriverGetVersion", (api.hipDriverGetVersion)(&mut driver))?;
@@ -82,7 +82,7 @@ impl HipGpu {
             target: target(ordinal, &name, &arch)?,
             name,
             bus_id: text(&bus_id),
-            multiprocessors: multiprocessors as u32,
+            sms: sms as u32,
             memory: memory as u64,
             driver: format!("HIP {}.{}", driver / 10_000_000, driver / 100_000 % 100),
         };
@@ -241,7 +241,7 @@ unsafe impl Gpu for HipGpu {
         Ok(unsafe { RawFunction::from_raw(found as u64) })
     }
 
-    fn blocks_per_multiprocessor(&self, of: RawFunction, config: &LaunchConfig) -> Result<u32> {
+    fn blocks_per_sm(&self, of: RawFunction, config: &LaunchConfig) -> Result<u32> {
         let mut blocks = 0;
         let (threads, shared) = (config.block_threads as i32, config.shared_bytes as usize);
         let of = at(of.raw());

@@ -143,7 +143,7 @@ fn gpus_are_known_by_what_hip_says() {
     assert_eq!(gpus.len(), 2);
     let info = gpus[1].info();
     assert_eq!((info.name.as_str(), info.bus_id.as_str()), ("AMD Instinct MI300X", "0000:22:00.0"));
-    assert_eq!((info.target.to_string().as_str(), info.multiprocessors), ("hip:gfx942", 304));
+    assert_eq!((info.target.to_string().as_str(), info.sms), ("hip:gfx942", 304));
     assert_eq!(info.driver, "HIP 6.3");
 }
 

@@ -110,6 +110,10 @@ fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, R
                 let field = format!("buffer {name} of {}", launch.label);
                 return Err(RuntimeError::invalid(field, format!("{} bytes", param.bytes()), allowed));
             }
+            if param.kind == ParamKind::Window {
+                // Others reach it, whatever it is to the launches before.
+                known.param.kind = param.kind;
+            }
             known.binding = match (known.binding, param.binding) {
                 (Binding::State, _) | (_, Binding::State) => Binding::State,
                 (Binding::Output, _) | (_, Binding::Output) => Binding::Output,
@@ -164,7 +168,7 @@ impl Plan {
             }
             // No packet has arrived.
             ParamKind::Packets => self.cleared.push((buffer.name, 0xff)),
-            ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => {}
+            ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => {}
         }
     }
 

@@ -155,7 +155,7 @@ impl<'k> Teller<'k> {
             index: text(index),
             pieces: 1,
             bytes: self.bytes(*moved),
-            ranks: None,
+            ranks: place.rank().map(|rank| format!("rank `{}`", text(&rank))),
             count: None,
             mask: None,
             line: loc.to_string(),

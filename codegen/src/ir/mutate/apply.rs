@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Tree, target};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
@@ -98,11 +98,10 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
     let first_put = tree
         .in_order()
         .iter()
-        .filter(|&&o| is_put(o))
+        .filter(|&&o| is_published(kernel, o, parcel))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
     let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
@@ -114,10 +113,22 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     Ok(())
 }
 
-/// The operations that an operation's operands come from, directly or not.
+/// Whether an operation puts into a parcel, or stores to a window that the parcel's signal publishes.
+fn is_published(kernel: &Kernel, op: OpId, parcel: ParcelId) -> bool {
+    let kind = &kernel.op(op).kind;
+    let windows = &kernel.parcels[parcel.index()].windows;
+    let stored = |a: Accessed| {
+        a.access == Access::Store && a.place.param().is_some_and(|window| windows.contains(&window))
+    };
+    kind.puts().is_some_and(|(of, _)| of == parcel) || kind.accesses().into_iter().any(stored)
+}
+
+/// The operations that an operation's operands and target come from, directly or not.
 fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
     let mut found = HashSet::new();
-    let mut open = kernel.op(op).kind.operands();
+    let kind = &kernel.op(op).kind;
+    let mut open = kind.operands();
+    open.extend(target(kernel, kind));
     while let Some(v) = open.pop() {
         if let Def::Op(id) = defs.def(v)
             && found.insert(id)

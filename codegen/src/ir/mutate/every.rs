@@ -133,6 +133,9 @@ impl Every<'_> {
             {
                 vec![index, (1, "value", 1)]
             }
+            OpKind::Memory(op) if op.accessed().place.rank().is_some() => {
+                vec![(0, "rank", 1), (1, "index", 1)]
+            }
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
             OpKind::Comm(CommOp::Signal(_)) => vec![index, (1, "epoch", 1)],

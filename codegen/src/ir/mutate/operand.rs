@@ -26,9 +26,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     match aim(kind) {
         Some(Aim::Own(target)) => *target = retarget(*target, new),
         Some(Aim::Parcel(parcel)) => {
-            let target = retarget(kernel.parcels[parcel.index()].target, new);
+            let Parcel { target, windows, .. } = kernel.parcels[parcel.index()].clone();
             *parcel = ParcelId(kernel.parcels.len() as u32);
-            kernel.parcels.push(Parcel { target, loc: *loc });
+            kernel.parcels.push(Parcel { target: retarget(target, new), windows, loc: *loc });
         }
         None => {}
     }
@@ -90,9 +90,15 @@ struct Slots<'a> {
 fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
     let none = Slots::default();
     match op {
-        MemoryOp::Load { index, .. }
-        | MemoryOp::LoadMasked { index, .. }
-        | MemoryOp::Gather { index, .. } => Slots { index: Some(index), ..none },
+        MemoryOp::Load { index, place, .. }
+        | MemoryOp::LoadMasked { index, place, .. }
+        | MemoryOp::Gather { index, place, .. } => {
+            let from = match place {
+                Place::Peer(_, rank) => Some(rank),
+                Place::Param(_) | Place::Shared(_) => None,
+            };
+            Slots { index: Some(index), from, ..none }
+        }
         MemoryOp::Store { index, value, .. }
         | MemoryOp::Scatter { index, value, .. }
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },

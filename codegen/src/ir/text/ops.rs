@@ -41,11 +41,24 @@ impl Line<'_> {
         match place {
             Place::Param(p) => self.param(p),
             Place::Shared(s) => format!("shared {}", shared_name(self.kernel, s)),
+            Place::Peer(p, rank) => format!("{} of rank {}", self.param(p), self.v(rank)),
         }
     }
 
     fn element(&self, place: Place, index: ValueId) -> String {
-        format!("{}[{}]", self.place(place), self.v(index))
+        match place {
+            Place::Param(_) | Place::Shared(_) => format!("{}[{}]", self.place(place), self.v(index)),
+            Place::Peer(p, rank) => {
+                format!("{}[{}] of rank {}", self.param(p), self.v(index), self.v(rank))
+            }
+        }
+    }
+
+    /// The windows that a parcel's signal publishes.
+    fn published(&self, parcel: ParcelId) -> String {
+        let windows = self.kernel.parcels.get(parcel.index()).map_or(&[][..], |p| &p.windows);
+        let names: Vec<String> = windows.iter().map(|w| self.param(*w)).collect();
+        if names.is_empty() { String::new() } else { format!(", publishes {}", names.join(" and ")) }
     }
 
     fn masked(
@@ -172,7 +185,8 @@ impl Line<'_> {
             OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) => {
                 let at = self.element(Place::Param(*flag), *index);
                 let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
-                format!("signal {at} <- {}{}{relaxed}", v(value), self.to(*parcel))
+                let published = self.published(*parcel);
+                format!("signal {at} <- {}{}{published}{relaxed}", v(value), self.to(*parcel))
             }
             OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);

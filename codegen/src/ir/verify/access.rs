@@ -178,7 +178,11 @@ impl Check<'_, '_, '_> {
         }
     }
 
+    /// Whether the index can reach every element, on a rank that exists.
     fn wide_enough(&mut self, place: Place, index: ValueId) {
+        if let Some(rank) = place.rank() {
+            self.rank(rank);
+        }
         let len = self.len(place);
         let narrow = self.report.kernel.ty(index).dtype == Dtype::U32 && self.facts.constant(index).is_none();
         if len > 1 << 32 && narrow {
@@ -190,7 +194,7 @@ impl Check<'_, '_, '_> {
 
     fn len(&self, place: Place) -> u64 {
         match place {
-            Place::Param(p) => self.report.param(p).len,
+            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).len,
             Place::Shared(s) => self.report.kernel.shared[s.index()].len.into(),
         }
     }

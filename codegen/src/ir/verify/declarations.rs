@@ -76,7 +76,7 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric => {
+        ParamKind::Local | ParamKind::Symmetric | ParamKind::Window => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
         // Floats survive that a packet never looks empty, also as words.

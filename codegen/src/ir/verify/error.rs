@@ -117,6 +117,8 @@ pub enum Problem {
     WrongParamKind { op: &'static str, param: String, kind: ParamKind, needed: &'static str },
     #[error("`{param}` is symmetric memory that peers write: send to it with a put, do not store to it")]
     StoreToSymmetric { param: String },
+    #[error("`{param}` of a peer is read only: store to this rank's own, and publish that with a signal")]
+    StoreToPeer { param: String },
     #[error("`{param}` is a flag array: it is set by `signal` and read by `wait`, nothing else")]
     FlagAccess { param: String },
     #[error("`{op}`: {value} does not have the element type of `{buffer}`, {dtype}")]

@@ -45,9 +45,10 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
     for &again in &uses.signals[1..] {
         report.add(loc(again), Problem::SignalledTwice { first: loc(signal) });
     }
-    let Some(Signal { flag, .. }) = kernel.op(signal).kind.signal() else { return };
+    let Some(Signal { flag, parcel, .. }) = kernel.op(signal).kind.signal() else { return };
+    let windows = &kernel.parcels[parcel.index()].windows;
     let flag = report.param(*flag).name.clone();
-    if uses.puts.is_empty() {
+    if uses.puts.is_empty() && windows.is_empty() {
         return report.add(loc(signal), Problem::EmptyParcel { flag });
     }
     let order = |id: OpId| tree.position(id).map(|p| p.order);

@@ -227,7 +227,7 @@ impl Check<'_, '_> {
                 self.mask(*value, *mask);
             }
             MemoryOp::Atomic { out, op, place, index, value } => {
-                self.writable(*place);
+                self.updatable(*place);
                 let dtype = self.dtype(*place);
                 self.scalar_index(*index);
                 self.operand("value", *value, Type::scalar(dtype));
@@ -236,7 +236,7 @@ impl Check<'_, '_> {
                 self.arithmetic(dtype, dtype.is_int() || float_sum);
             }
             MemoryOp::Tally { out, place, index, mask } => {
-                self.writable(*place);
+                self.updatable(*place);
                 self.tile_result(*out, Dtype::U32);
                 self.element(*place, *out);
                 self.operand("index", *index, self.ty(*out));
@@ -263,7 +263,9 @@ impl Check<'_, '_> {
                 self.copied(*buffer, *source, *len, *room);
             }
             CommOp::Signal(Signal { parcel, flag, index, value, .. }) => {
-                self.target(self.report.kernel.parcels[parcel.index()].target);
+                let parcel = &self.report.kernel.parcels[parcel.index()];
+                self.target(parcel.target);
+                parcel.windows.iter().for_each(|w| self.param(*w, ParamKind::Window, "a window"));
                 self.flag(*flag, *index, *value);
             }
             CommOp::Wait(Wait { flag, index, from, value, .. }) => {
@@ -348,9 +350,13 @@ impl Check<'_, '_> {
     }
 
     fn readable(&mut self, place: Place) {
+        if let Place::Peer(p, rank) = place {
+            self.param(p, ParamKind::Window, "a window");
+            self.operand("rank", rank, U32);
+        }
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
-                ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters => {}
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Flags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
@@ -363,11 +369,23 @@ impl Check<'_, '_> {
         }
     }
 
+    /// What is read and written at once: peers would see a window's element change under their eyes.
+    fn updatable(&mut self, place: Place) {
+        let window = place.param().filter(|p| self.report.param(*p).kind == ParamKind::Window);
+        match window {
+            Some(p) => self.param(p, ParamKind::Local, "a buffer of this rank, or shared memory"),
+            None => self.writable(place),
+        }
+    }
+
     fn writable(&mut self, place: Place) {
+        if let Place::Peer(p, _) = place {
+            self.add(Problem::StoreToPeer { param: self.report.param(p).name.clone() });
+        }
         if let Place::Param(p) = place {
             let param = self.report.param(p).name.clone();
             match self.report.param(p).kind {
-                ParamKind::Local | ParamKind::Counters => {}
+                ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
                 ParamKind::Flags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
@@ -379,7 +397,7 @@ impl Check<'_, '_> {
 
     fn dtype(&self, place: Place) -> Dtype {
         match place {
-            Place::Param(p) => self.report.param(p).dtype,
+            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).dtype,
             Place::Shared(s) => self.report.kernel.shared[s.index()].dtype,
         }
     }

@@ -145,7 +145,7 @@ pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
     }
 }
 
-/// One where groups share rows, which spreads a row over as many multiprocessors as can be; else as many that a lane has
+/// One where groups share rows, which spreads a row over as many SMs as can be; else as many that a lane has
 /// one to four vectors, and for few tokens more.
 pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
     match protocol(hidden, tokens) {

@@ -281,6 +281,9 @@ impl Round {
 mod tests {
     use super::*;
     use crate::families::moe::Routing;
+    use crate::harness::session::GpuSession;
+    use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+    use crate::runtime::{World, WorldOptions};
 
     #[test]
     fn errors_are_exact_where_bits_count_and_relative_to_rows_where_sums_do() {
@@ -303,5 +306,26 @@ mod tests {
         assert_eq!(verdict.first_wrong.as_deref(), Some(said));
         assert_eq!((verdict.compared, verdict.wrong), (16, 1));
         assert_eq!((verdict.max_abs_err, verdict.max_rel_err), (0.5, 0.5 / 4.5));
+    }
+
+    #[test]
+    fn kernels_that_write_nothing_leave_poison() {
+        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Fp8 };
+        let problem = MoeProblem::uniform(shape, &[3, 1], 1).unwrap();
+        let rounds = Arc::new(MoeRounds::new(&problem, &MoeTuning::defaults(&shape).unwrap(), 1).unwrap());
+        let machine = Machine::default();
+        let world = Arc::new(World::of_gpus(&MockGpu::all(&machine, 2), &WorldOptions::default()).unwrap());
+        let ran = GpuSession::new(rounds, &world, &Uncompiled).unwrap().poisoned().run(0).unwrap();
+        assert!(!ran.ok);
+        let wrong = ran.verdict.first_wrong.unwrap();
+        assert!(wrong.starts_with("round 0, rank 0: rows of each expert: byte 0 is 0xff"), "{wrong}");
+        // Both ranks' dispatches, and every element of what combine was to yield.
+        assert_eq!((ran.verdict.compared, ran.verdict.wrong), (4 * 64, 2 + 4 * 64));
+        assert_eq!(
+            ran.launches.iter().map(|l| l.label.as_str()).collect::<Vec<_>>(),
+            ["dispatch", "combine"]
+        );
+        drop(world);
+        assert_eq!(machine.alive(), 0);
     }
 }
