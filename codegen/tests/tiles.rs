@@ -207,6 +207,26 @@ fn masks_are_for_every_access() {
     assert_eq!(run(false), want);
 }
 
+/// A condition that does not hold sends no packet, and waits for none.
+#[test]
+fn packets_move_or_not() {
+    let made = kernel(1, |p| {
+        let (packets, out) = (p.arg::<Packets<f32>>("packets", 64), p.arg::<Ptr<f32>>("out", 64));
+        role("all", 1, |_| {
+            packets.send(Peers::rank(rank()), 0.only(rank().lt(2)), splat(3f32, 64));
+            out.store(0, packets.take(0.only(rank().lt(2)), 64, rank()));
+        });
+    });
+    let kernel = Arc::new(Compiled::planted(Planted::new(made.unwrap()).unwrap()));
+    let mut machine = Machine::new(3);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    let outcome = machine.run(&Options::default()).unwrap_or_else(|e| panic!("{e}"));
+    for (rank, want) in [(0, 3.0), (1, 3.0), (2, 0.0)] {
+        assert_eq!(outcome.memory.read::<f32>(rank, "out").unwrap(), [want; 64], "rank {rank}");
+    }
+}
+
 /// A scalar condition chooses tiles, and `+=` works on traced values in loops of the host.
 #[test]
 fn conditions_choose_tiles_and_values_add_up() {

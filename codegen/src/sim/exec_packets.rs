@@ -29,6 +29,9 @@ impl World<'_> {
         let mut tile = agent.tile(value).clone();
         let size = agent.compiled.kernel().packet_bytes() as usize;
         let bytes = moved(agent, tile.bytes() as u64, count, dtype);
+        if bytes == 0 {
+            return Ok(());
+        }
         if bytes < tile.bytes() as u64 {
             let whole = std::mem::take(&mut tile);
             tile.fresh::<u8>(bytes as usize).copy_from_slice(&whole.view()[..bytes as usize]);
@@ -133,6 +136,7 @@ impl World<'_> {
         let (mask, rank) = (agent.get(mask), agent.rank as usize);
         let whole = u64::from(len) * u64::from(dtype.bytes());
         let bytes = moved(agent, whole, count, dtype);
+        let mask = if bytes == 0 { 0 } else { mask };
         let mut found = vec![];
         for (i, tile) in tiles.iter().enumerate() {
             if mask >> i & 1 == 0 {
