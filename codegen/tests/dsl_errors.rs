@@ -261,7 +261,7 @@ fn parts_of_what_is_sent() {
         one(|packets, _, _| unused(packets.take(0.only(arange(64).lt(4)), 64, 1))),
         one(|packets, _, t| packets.send(Peers::all(), t.at().only(arange(64).lt(4)), splat(0f32, 64))),
         one(|packets, _, t| unused(packets.take_each([(t.at(), 1u32), (t.first().index(), 2)], 64, 3u64))),
-        one(|_, (ll, epoch), t| ll.send(Peers::all(), t.at(), arange(64), epoch)),
+        one(|_, (ll, epoch), t| ll.send(Peers::all(), t.at().only(arange(64).lt(4)), arange(64), epoch)),
         one(|packets, _, t| unused(packets.take(t.at(), 32, 1))),
         one(|packets, _, _| unused(packets.take(tiles(200, 6).tile(0).at(), 6, 1))),
     ];

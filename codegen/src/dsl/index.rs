@@ -95,11 +95,6 @@ impl Index {
     pub(crate) fn whole(raw: Raw) -> Index {
         Index { raw, part: Part::default() }
     }
-
-    /// For memory that has room for the elements beyond the end, too, where sending them does no harm.
-    pub(crate) fn with_room(self) -> Index {
-        Index { part: Part { len: None, count: None, ..self.part }, ..self }
-    }
 }
 
 impl Part {

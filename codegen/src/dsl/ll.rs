@@ -106,13 +106,13 @@ pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch,
     require_role(loc, "sending");
     attempt(loc, |t| {
         let len = value.len.unwrap_or(1);
-        index.part.all(t, len, "sending LL elements", loc)?;
-        let index = buf.at(t, index, len.into(), loc)?;
+        let count = index.part.first_only(t, len, "LL elements", loc)?;
+        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
         let value = t.use_value(value.trace, value.id, loc)?;
         let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
         let target = to.target(t, loc)?;
         let ll = param_of(buf).expect("LL buffers are parameters");
-        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch }), loc);
+        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }), loc);
         Ok(())
     });
 }

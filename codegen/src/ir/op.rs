@@ -303,8 +303,8 @@ operation_structs! {
         /// double-buffered, and the taker signals the sender once in between.
         TakePackets { packets: ParamId, mask: In, tiles: Tiles, count: OptIn }
         /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
-        /// (`U32`), and orders nothing else.
-        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In }
+        /// (`U32`), and orders nothing else. With `count` (`U32`), only so many first elements.
+        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In, count: OptIn }
         /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
         /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
         /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after

@@ -108,7 +108,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The index of element `j` of the step.
-    fn element_at(&self, step: &mut Step) -> Expr {
+    pub fn element_at(&self, step: &mut Step) -> Expr {
         let at = self.at(step);
         if step.layout.per_lane == 1 {
             at

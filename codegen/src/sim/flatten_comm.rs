@@ -58,13 +58,14 @@ impl Flattener<'_> {
                     count: count.map(|n| self.reg(n)),
                 })
             }
-            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch, count }) => {
                 CommInsn::SendLl(insns::SendLl {
                     target: self.target(target),
                     ll,
                     index: self.reg(index),
                     value: self.tile(value),
                     epoch: self.reg(epoch),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
             CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {

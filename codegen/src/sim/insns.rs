@@ -166,6 +166,8 @@ pub(super) struct SendLl {
     pub index: Reg,
     pub value: TileReg,
     pub epoch: Reg,
+    /// How many first elements.
+    pub count: Option<Reg>,
 }
 
 /// Of a reading of LL elements.

@@ -137,9 +137,7 @@ impl<'a, T: Payload> Sending<'a, T> {
         let index = places.at(store, offset, loc);
         match (store.kind, &self.parcel) {
             (ParamKind::Packets, _) => packets::send(&store.buf, self.peers, index, value, loc),
-            (ParamKind::Ll, _) => {
-                ll::send(&store.buf, self.peers, index.with_room(), value, self.open.epoch, loc)
-            }
+            (ParamKind::Ll, _) => ll::send(&store.buf, self.peers, index, value, self.open.epoch, loc),
             (_, Some(parcel)) => parcel.store(&store.buf, index, value, None, loc),
             (_, None) => unreachable!("symmetric memory has flags"),
         }

@@ -222,9 +222,10 @@ impl<'k> Teller<'k> {
                 let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
                 Action { pieces, bytes, ranks: Some(ranks), mask: mask.or(first), ..take }
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 let send = at(Deed::Sends, Place::Param(*ll), index, value);
-                Action { ranks: Some(self.target(*target)), ..send }
+                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { ranks: Some(self.target(*target)), mask, ..send }
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, .. })) => {
                 let read = at(Deed::Waits, Place::Param(*ll), index, out);

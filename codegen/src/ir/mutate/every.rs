@@ -151,7 +151,10 @@ impl Every<'_> {
                 let count = count.iter().map(|_| (1 + 2 * tiles.len(), "count", packet(packets)));
                 (0..tiles.len()).flat_map(of_tile).chain(count).collect()
             }
-            OpKind::Comm(CommOp::SendLl(_)) => vec![index, (1, "value", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::SendLl(SendLl { count, .. })) => {
+                let count = count.iter().map(|_| (3, "count", 1));
+                [index, (1, "value", 1), (2, "epoch", 1)].into_iter().chain(count).collect()
+            }
             OpKind::Comm(CommOp::ReadLl(_)) => vec![index, from, (3, "epoch", 1)],
             OpKind::Control(ControlOp::For { .. }) => vec![(1, "end", 1)],
             // Whether a number that is drawn is one of the loop's.

@@ -109,12 +109,11 @@ fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
 fn comm_slots(op: &mut CommOp) -> Slots<'_> {
     let none = Slots::default();
     match op {
-        CommOp::Put(Put { index, value, .. })
-        | CommOp::Signal(Signal { index, value, .. })
-        | CommOp::SendLl(SendLl { index, epoch: value, .. }) => {
+        CommOp::Put(Put { index, value, .. }) | CommOp::Signal(Signal { index, value, .. }) => {
             Slots { index: Some(index), value: Some(value), ..none }
         }
-        CommOp::SendPackets(SendPackets { index, value, count, .. }) => {
+        CommOp::SendPackets(SendPackets { index, value, count, .. })
+        | CommOp::SendLl(SendLl { index, epoch: value, count, .. }) => {
             Slots { index: Some(index), value: Some(value), count: count.as_mut(), ..none }
         }
         CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },

@@ -220,9 +220,10 @@ impl Line<'_> {
                 let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
                 format!("take_packets{only} {}{first}", tiles.join(", "))
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count })) => {
                 let at = self.element(Place::Param(*ll), *index);
-                format!("send_ll {at} <- {}, {} to {}", v(value), v(epoch), self.target(*target))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("send_ll {at} <- {}{first}, {} to {}", v(value), v(epoch), self.target(*target))
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, from, mask, epoch, .. })) => {
                 let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));

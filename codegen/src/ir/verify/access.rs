@@ -75,9 +75,9 @@ impl Check<'_, '_, '_> {
                 self.elements(Place::Param(*packets), *index, self.first(*value, *count));
                 self.whole_packets(*packets, *index);
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 self.target(*target);
-                self.elements(Place::Param(*ll), *index, self.count(*value));
+                self.elements(Place::Param(*ll), *index, self.first(*value, *count));
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 self.wide_enough(Place::Param(*ll), *index);
@@ -128,7 +128,7 @@ impl Check<'_, '_, '_> {
         self.report.kernel.ty(v).len.unwrap_or(1).into()
     }
 
-    /// Elements of a tile of packets of which `count` may say how many move: none for certain, unless that is known.
+    /// Elements of a tile that is sent or taken, of which `count` may say how many move: none for certain, unless that is known.
     fn first(&self, v: ValueId, count: Option<ValueId>) -> i128 {
         let known = |n: ValueId| self.facts.int(n).unwrap_or(0).min(self.count(v));
         count.map_or_else(|| self.count(v), known)

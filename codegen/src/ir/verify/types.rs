@@ -287,7 +287,8 @@ impl Check<'_, '_> {
                 count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.packets(*packets, *index, *value);
             }
-            CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
