@@ -50,8 +50,9 @@
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
 //! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
-//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
+//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -74,6 +75,7 @@ mod packets;
 mod protocol;
 mod scope;
 mod select;
+mod signal;
 mod tile;
 mod tiles;
 mod trace;

@@ -104,7 +104,7 @@ impl ParcelState {
             return Err(TraceError::new(
                 loc,
                 "signalling what was not sent: nothing was put into this parcel",
-                "put the data into the parcel before signalling it",
+                "put the data into the parcel before signalling it; a signal without data is `flags.signal(peers, i, epoch)`",
             )
             .note(self.made.loc, "the parcel is opened here"));
         }
@@ -289,7 +289,7 @@ impl Parcel {
     }
 }
 
-fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
+pub(super) fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
     let raw = epoch.value.to_raw();
     t.use_value(raw.trace, raw.id, loc)
 }

@@ -212,6 +212,8 @@ pub struct Shared {
 pub struct Parcel {
     /// Where its puts and its signal go.
     pub target: Target,
+    /// Whether it is a signal without data, which nothing is put for. Any other parcel has puts, or publishes windows.
+    pub bare: bool,
     /// The windows of this rank that its signal publishes, too: the target ranks may read them with a receipt of it.
     pub windows: Vec<ParamId>,
     /// Where it is opened.

@@ -28,7 +28,8 @@ pub use site::Site;
 pub enum Mutation {
     /// Makes signals relaxed: nothing orders the puts before them.
     Relax(Site),
-    /// Moves signals in front of the puts and stores to windows that they publish, together with what computes their operands.
+    /// Moves signals in front of the puts and stores to windows that they publish, together with what computes their operands;
+    /// those without data to the beginning of their region.
     SignalFirst(Site),
     /// Leaves operations out: puts, signals, waits, stores.
     Drop(Site),

@@ -274,7 +274,9 @@ operation_structs! {
             room: SharedId,
         }
         /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
-        /// every lane's puts of the parcel, and after all that the group has stored to windows before.
+        /// all that every lane of the group did before: the puts of the parcel, and also its other stores (those to windows
+        /// among them), loads, takings and waits, and whatever those came after (such as earlier launches of this rank). A bare
+        /// parcel has no puts.
         Signal { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
         /// `from` (`U32`) is the rank that signals, for the diagnosis.
@@ -341,7 +343,7 @@ operations! {
 /// checker must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SignalOrder {
-    /// Orders all puts of the parcel and all stores to windows, by every lane, before the flag.
+    /// Orders what every lane of the group did, its puts among it, before the flag.
     Release,
     /// Orders nothing.
     Relaxed,

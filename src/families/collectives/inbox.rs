@@ -63,9 +63,6 @@ pub struct InboxArgs {
     /// All that a block sends has arrived, `[parity][exchange][block][source]`.
     #[len(|w| w.only(Protocol::Flags, 2 * u64::from(w.flags)))]
     pub arrived: Option<Flags>,
-    /// What comes with `ready`: nobody reads it.
-    #[len(|w| w.ready())]
-    pub note: Option<Sym<u32>>,
     /// A rank has begun this launch, so that it has taken all that came in earlier ones, `[parity][source]`.
     #[len(|w| w.ready())]
     pub ready: Option<Flags>,
@@ -106,13 +103,9 @@ impl<'a> Inbox<'a> {
     /// The role by which ranks stay within one launch of each other, and by which what a launch takes comes before what the next
     /// but one sends. Nothing else waits for it.
     pub fn ready(&self) {
-        let (Some(note), Some(ready)) = (self.a.note, self.a.ready) else { return };
+        let Some(ready) = self.a.ready else { return };
         role("ready", 1, |_| {
-            let first = self.epoch.parity() * self.ranks;
-            let mut parcel = send_to(Peers::all());
-            parcel.put_value(&note, first + rank(), 1);
-            parcel.signal(&ready, first + rank(), self.epoch);
-            let _everybody = ready.wait_all(first, self.ranks, 1, self.epoch);
+            let _everybody = ready.meet(self.epoch);
         });
     }
 }

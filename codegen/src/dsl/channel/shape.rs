@@ -234,8 +234,6 @@ impl Declared {
         }
         if shape.credits {
             let len = 2 * u64::from(shape.ranks);
-            let doc = format!("What comes with the credits of `{name}`: nobody reads it.");
-            params.push(spec("note", ParamKind::Symmetric, Dtype::U32, len, doc));
             let doc =
                 format!("A rank is done with what `{name}` brought in earlier launches, `[parity][rank]`.");
             params.push(spec("ready", ParamKind::Flags, Dtype::U32, len, doc));

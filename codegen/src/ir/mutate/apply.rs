@@ -88,9 +88,11 @@ fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
-/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
+/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on. A signal without
+/// data goes before all of its region that it does not need.
 fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     let parcel = parcel_of(kernel, signal)?;
+    let bare = kernel.parcels[parcel.index()].bare;
     let tree = Tree::of(kernel);
     let defs = DefUse::of(kernel, &tree);
     let home = tree.position(signal);
@@ -104,7 +106,9 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         .filter(|&&o| is_published(kernel, o, parcel))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
-    let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
+    let Some(first) = first_put.or(bare.then_some(0)) else {
+        return Err(MutateError::NoParcel { op: "signal" });
+    };
     let Some((ops, at)) = siblings(kernel, signal) else { return Ok(()) };
     if first < at {
         let (front, back): (Vec<OpId>, Vec<OpId>) = ops[first..at].iter().partition(|o| needed.contains(o));

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Position, Tree};
 use super::super::*;
 use super::site::subject;
 use super::{Access, Change, Mutation, Operand, Site, Slot};
@@ -86,13 +86,20 @@ impl Every<'_> {
     /// What is done to a whole operation.
     fn whole(&mut self, id: OpId, site: &Site) {
         let can_go = self.kernel.op(id).kind.outs().is_empty();
+        let bare =
+            self.kernel.op(id).kind.signal().is_some_and(|s| self.kernel.parcels[s.parcel.index()].bare);
+        let comes_after_something = self.comes_after_something(id);
         let mut add = |change: &str, mutation| self.add(id, change.into(), mutation);
         if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait) && can_go {
             add("left out", Mutation::Drop(site.clone()));
         }
         if site.access == Access::Signal {
             add("relaxed", Mutation::Relax(site.clone()));
-            add("before its puts", Mutation::SignalFirst(site.clone()));
+            if !bare {
+                add("before its puts", Mutation::SignalFirst(site.clone()));
+            } else if comes_after_something {
+                add("before what came before", Mutation::SignalFirst(site.clone()));
+            }
         }
         if matches!(site.access, Access::Signal | Access::Put | Access::Send) {
             // Rank 0, also as a mask.
@@ -101,6 +108,18 @@ impl Every<'_> {
             let to_0 = Mutation::Replace { site: site.clone(), slot: Slot::Target, with };
             self.add(id, "to rank 0".into(), to_0);
         }
+    }
+
+    /// Whether something that accesses memory, communicates or decides what runs stands before an operation in its region.
+    fn comes_after_something(&self, id: OpId) -> bool {
+        let place = |o: OpId| self.tree.position(o);
+        let Some(home) = place(id) else { return false };
+        let before = |p: &Position| (p.role, p.parent) == (home.role, home.parent) && p.index < home.index;
+        self.tree.in_order().iter().any(|&o| {
+            let kind = &self.kernel.op(o).kind;
+            place(o).is_some_and(|p| before(&p))
+                && (kind.effect() == Effect::Acts || !kind.accesses().is_empty())
+        })
     }
 
     fn target(&self, id: OpId) -> Option<Target> {

@@ -26,9 +26,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     match aim(kind) {
         Some(Aim::Own(target)) => *target = retarget(*target, new),
         Some(Aim::Parcel(parcel)) => {
-            let Parcel { target, windows, .. } = kernel.parcels[parcel.index()].clone();
+            let Parcel { target, bare, windows, .. } = kernel.parcels[parcel.index()].clone();
             *parcel = ParcelId(kernel.parcels.len() as u32);
-            kernel.parcels.push(Parcel { target: retarget(target, new), windows, loc: *loc });
+            kernel.parcels.push(Parcel { target: retarget(target, new), bare, windows, loc: *loc });
         }
         None => {}
     }

@@ -186,7 +186,9 @@ impl Line<'_> {
                 let at = self.element(Place::Param(*flag), *index);
                 let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
                 let published = self.published(*parcel);
-                format!("signal {at} <- {}{}{published}{relaxed}", v(value), self.to(*parcel))
+                let bare = self.kernel.parcels.get(parcel.index()).is_some_and(|p| p.bare);
+                let bare = if bare { ", without data" } else { "" };
+                format!("signal {at} <- {}{}{published}{bare}{relaxed}", v(value), self.to(*parcel))
             }
             OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);

@@ -184,6 +184,8 @@ pub enum Problem {
     SignalledTwice { first: Loc },
     #[error("`{flag}` is signalled for a parcel into which nothing was put; signalling what was not sent")]
     EmptyParcel { flag: String },
+    #[error("put to `{buffer}` in a parcel that is a signal without data; open a parcel for the put")]
+    PutIntoBare { buffer: String },
     #[error("put to `{buffer}` after the parcel's signal at {signal}; put before signalling")]
     PutAfterSignal { buffer: String, signal: Loc },
     #[error(

@@ -173,7 +173,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         }
     }
     if c.ready_blocks() > 0 {
-        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch));
+        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, c.ranks, epoch));
     }
 }
 

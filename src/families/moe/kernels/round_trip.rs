@@ -222,7 +222,7 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
     role("ready", out.ready_blocks(), |_| {
-        notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch);
+        notify_ready(&a.ready, c.ranks, epoch);
         await_ready(&a.ready.ready.expect("packets order nothing"), c.ranks, epoch);
     });
 }

@@ -172,6 +172,13 @@ fn parcels_are_signalled_once_after_their_puts() {
         signal(s, p, parcel);
     });
     assert_snapshot!(empty, @"src/sample.rs:7: `flag` is signalled for a parcel into which nothing was put; signalling what was not sent");
+    let filled = soft_error(|s, p| {
+        let to = s.u32(1);
+        let parcel = s.bare_parcel(Target::Rank(to));
+        put(s, p, parcel);
+        signal(s, p, parcel);
+    });
+    assert_snapshot!(filled, @"");
     let before = soft_error(|s, p| {
         let parcel = to_one(s);
         signal(s, p, parcel);

@@ -1,0 +1,148 @@
+//! Signals without data and barriers on the simulator: what they order, and that each mistake with them is found.
+
+#[path = "printed/signals.rs"]
+mod signals;
+
+use std::sync::Arc;
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
+use peerwarp_codegen::ir::mutate::{self, Mutation, Site, Slot};
+use peerwarp_codegen::ir::{CompareOp, Kernel, Planted, verify};
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
+use signals::{RANKS, ROW, credit, credit_by_barrier, meeting};
+
+use FindingKind::*;
+
+const LAUNCHES: u32 = 5;
+const SEEDS: u64 = 24;
+
+fn row(rank: u32) -> Vec<f32> {
+    (0..ROW).map(|i| (i + 100 * rank) as f32).collect()
+}
+
+fn machine(kernel: Planted) -> Machine {
+    let kernel = Arc::new(Compiled::planted(kernel));
+    let mut machine = Machine::new(kernel.kernel().ranks);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    for rank in 0..kernel.kernel().ranks {
+        machine.write(rank, "x", 0, &row(rank)).unwrap();
+    }
+    for _ in 0..LAUNCHES {
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    }
+    machine
+}
+
+/// What a rank has at the end.
+fn expected(kernel: &Kernel, rank: u32) -> Vec<f32> {
+    match kernel.name.as_str() {
+        "credit" => row((rank + RANKS - 1) % RANKS),
+        _ => (0..ROW as usize).map(|i| (0..RANKS).map(|r| row(r)[i]).sum()).collect(),
+    }
+}
+
+/// Kinds of the causes that are found under any seed; none for a wrong result.
+fn found(kernel: &Planted) -> Vec<Option<FindingKind>> {
+    let machine = machine(kernel.clone());
+    let kernel = kernel.clone().into_kernel();
+    let mut kinds = vec![];
+    for seed in 0..SEEDS {
+        match machine.run(&Options::default().with_seed(seed)) {
+            Ok(outcome) => {
+                let out = |rank| outcome.memory.read::<f32>(rank, "out").unwrap();
+                kinds.extend((0..RANKS).any(|rank| out(rank) != expected(&kernel, rank)).then_some(None));
+            }
+            Err(findings) => {
+                kinds.extend(findings.list.iter().take(findings.causes).map(|f| Some(f.kind)));
+            }
+        }
+    }
+    kinds
+}
+
+#[test]
+fn rows_arrive_launch_after_launch() {
+    for warp_size in [32, 64] {
+        for kernel in [credit(warp_size), credit_by_barrier(warp_size), meeting(warp_size)] {
+            let kernel = Planted::new(verify(kernel).unwrap().into_kernel()).unwrap();
+            assert_eq!(found(&kernel), []);
+        }
+    }
+}
+
+#[track_caller]
+fn planted(kernel: &Kernel, mutation: &Mutation, allowed: &[FindingKind]) {
+    let kinds = found(&mutate::mutate(kernel, mutation).unwrap());
+    assert!(!kinds.is_empty(), "{mutation:?} is not found");
+    assert!(kinds.iter().all(|k| k.is_some_and(|k| allowed.contains(&k))), "{mutation:?}: {kinds:?}");
+}
+
+#[test]
+fn a_signal_without_data_orders_the_launch_before() {
+    let (kernel, signal) = (credit(32), || Site::signal("ready", "ready"));
+    planted(&kernel, &Mutation::Drop(signal()), &[Deadlock]);
+    // The packets of the launch before are sent again before they are taken.
+    planted(&kernel, &Mutation::Relax(signal()), &[LostPacket, LostSignal]);
+    let wait = Site::wait("ready", "ready");
+    planted(&kernel, &Mutation::Drop(wait.clone()), &[LostPacket, LostSignal, UnwaitedSignal]);
+    let one_more = |slot| Mutation::Offset { site: signal(), slot, by: 1 };
+    planted(&kernel, &one_more(Slot::Index), &[Deadlock, OutOfBounds]);
+    planted(&kernel, &one_more(Slot::Value), &[Deadlock, EpochConfusion]);
+    let late = Mutation::Offset { site: wait, slot: Slot::Value, by: -1 };
+    planted(&kernel, &late, &[Deadlock, EpochConfusion]);
+}
+
+#[test]
+fn a_barrier_is_met_by_all() {
+    let (kernel, signal) = (meeting(32), || Site::signal("add", "read"));
+    let but_one = mutate::Condition::new("place", CompareOp::Ne, 0);
+    let all_but_one = Mutation::Guard { site: signal(), when: but_one, whole_parcel: false };
+    planted(&kernel, &all_but_one, &[Deadlock]);
+    planted(&kernel, &Mutation::Relax(signal()), &[DataRace, LostSignal]);
+    // It comes before what it should come after: the reads of the inbox.
+    planted(&kernel, &Mutation::SignalFirst(signal()), &[DataRace, LostSignal, EpochConfusion]);
+}
+
+#[test]
+fn every_bug_of_one_change_is_found() {
+    let equivalent = [
+        // The flag after the last rank's is not in the mask of those that are waited for.
+        "wait_all of ready: count + 1",
+        // The flags of `sent` order the launches already: their barriers could do with one bank.
+        "*: parity 0",
+        "*: parity 1",
+    ];
+    for (kernel, equal) in [(credit(32), 1), (credit_by_barrier(32), 0), (meeting(32), 2)] {
+        let all = mutate::every(&kernel);
+        let survives = |m: &&mutate::Mutant| {
+            let mutant = mutate::mutate(&kernel, &m.mutation).unwrap();
+            verify(mutant.clone().into_kernel()).is_ok() && found(&mutant).is_empty()
+        };
+        let survivors: Vec<String> = all.iter().filter(survives).map(ToString::to_string).collect();
+        let explained = survivors.iter().filter(|s| equivalent.iter().any(|e| s.ends_with(e))).count();
+        assert!(all.len() > 25, "{}", all.len());
+        assert_eq!((survivors.len(), explained), (equal, equal), "{}: {survivors:#?}", kernel.name);
+    }
+}
+
+/// What a kernel of one role with some flags says about a mistake in it.
+fn refused(flags: u64, body: fn(Flags, Epoch)) -> String {
+    let refused = trace(TraceMeta::new("refused", 4, 32, 4), |p: &mut Binder| {
+        let flags = p.arg::<Flags>("flags", flags);
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("role", 1, |_| body(flags, epoch));
+    });
+    refused.unwrap_err().to_string()
+}
+
+#[test]
+fn too_few_flags_are_refused() {
+    let error = refused(7, |flags, epoch| _ = flags.meet(epoch));
+    assert!(error.contains("barrier 0 of 4 ranks on `flags`, which has 7 flags"), "{error}");
+    assert!(error.contains("`flags` has to have 8"), "{error}");
+    let error = refused(8, |flags, epoch| _ = flags.meet_at(1, epoch));
+    assert!(error.contains("barrier 1 of 4 ranks") && error.contains("`flags` has to have 16"), "{error}");
+    let error = refused(4, |flags, epoch| flags.signal(Peers::all(), 4, epoch));
+    assert!(error.contains("element 4 of `flags`, which has 4"), "{error}");
+}
