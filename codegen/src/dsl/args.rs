@@ -197,6 +197,11 @@ impl Binder {
         found.then(|| self.next())
     }
 
+    /// Where the kernel is.
+    pub(crate) fn loc(&self) -> Loc {
+        self.loc
+    }
+
     /// The next declared parameter, which is a part of a channel.
     pub(crate) fn next_part(&mut self) -> Bound {
         let (trace, param) = (self.trace, ParamId(self.next));

@@ -93,8 +93,8 @@ pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg}
 pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
-    InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField, Message, OpenChannel, Outbound,
-    Outgoing, OutgoingField, Payload, Slots, Transport,
+    InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
+    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Transport,
 };
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
@@ -127,10 +127,11 @@ pub mod prelude {
 
     pub use super::{
         AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
-        ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group, Index,
-        IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Packets, Parcel, Peers,
-        Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window,
-        arange, bit, rank, ranks, role, send_to, shared, splat, tiles, var,
+        ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
+        Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand,
+        Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles,
+        TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared, splat,
+        tiles, var,
     };
     pub use half::{bf16, f16};
 }
