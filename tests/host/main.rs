@@ -11,6 +11,7 @@ mod ptx;
 mod rewrite;
 mod shapes;
 mod signals;
+mod tails;
 mod timeline;
 mod waits;
 mod windows;

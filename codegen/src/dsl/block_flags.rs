@@ -1,8 +1,9 @@
 //! Flags between the blocks of a rank.
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, Index, IntoIndex};
+use super::buffer::Buf;
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
 use super::protocol::epoch_value;
 use super::scope::require_role;

@@ -1,10 +1,11 @@
 //! Dynamic scheduling: groups draw their work from a counter as they become free.
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
 use super::control::{DeviceIter, KIter};
 use super::error::TraceError;
 use super::group::{DevRange, Group};
+use super::index::IntoIndex;
 use super::mem::param_of;
 use super::rt;
 use super::scope::{OpenRegion, RegionKind, ScopeId};

@@ -69,14 +69,17 @@ mod check;
 mod error;
 mod fold;
 mod group;
+mod index;
 mod ll;
 mod mem;
 mod ops;
 mod packets;
 mod protocol;
 mod scope;
+mod select;
 mod signal;
 mod tile;
+mod tiles;
 mod trace;
 mod val;
 mod values;
@@ -88,7 +91,6 @@ pub use peerwarp_macros::{KernelArgs, Message};
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
 pub use block_flags::{BlockFlags, BlockFlagsFrom};
-pub use buffer::IntoIndex;
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
     InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
@@ -97,12 +99,15 @@ pub use channel::{
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
+pub use index::{Index, IntoIndex};
 pub use ll::Ll;
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
+pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
+pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
@@ -111,7 +116,7 @@ pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 #[doc(hidden)]
 pub use {
     args::Bound,
-    buffer::{Buf, Index},
+    buffer::Buf,
     channel::Fields,
     val::{FromRaw, Raw},
 };
@@ -123,10 +128,12 @@ pub mod prelude {
     pub use super::{
         AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
         ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
-        Incoming, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand, Outgoing,
-        Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileVar, TraceError, Transport, Val, Var,
-        Window, arange, bit, rank, ranks, role, send_to, shared, splat, var,
+        Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand,
+        Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles,
+        TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared, splat,
+        tiles, var,
     };
+    pub use half::{bf16, f16};
 }
 
 pub mod control;

@@ -2,8 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::buffer::{Buf, Index, IntoIndex, cast, masked};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
 use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
@@ -256,9 +257,9 @@ impl Parcel {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
-            let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
+            let (value, mask) = index.part.masked(t, value, mask, loc)?;
+            let count = if mask.is_some() { 0 } else { t.ty(value).len.unwrap_or(1).into() };
             let index = buf.at(t, index, count, loc)?;
-            let (value, mask) = masked(t, value, mask, loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
             let made = t.made(loc);
             t.parcels[parcel.index()].puts.push((buffer, made));

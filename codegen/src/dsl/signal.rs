@@ -1,7 +1,7 @@
 //! Signals without data, and barriers made of them.
 
-use super::buffer::{Index, IntoIndex};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, Flags, param_of};
 use super::protocol::{Arrived, ParcelState, Peers, epoch_value};
 use super::scope::require_role;

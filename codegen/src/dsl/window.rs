@@ -4,8 +4,9 @@ use std::ops::Deref;
 
 use super::any::{AnyTile, load_if};
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::{Buf, IntoIndex, cast};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
 use super::protocol::{Arrived, Peers, no_such_rank, send_to};
 use super::tile::{IntoTile, Tile};

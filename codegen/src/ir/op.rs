@@ -304,18 +304,20 @@ operation_structs! {
         /// diagnosis.
         BlockWait { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
-        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
-        SendPackets { packets: ParamId, target: Target, index: In, value: In }
+        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`. With `count` (`U32`),
+        /// only those packets that hold any of so many first elements.
+        SendPackets { packets: ParamId, target: Target, index: In, value: In, count: OptIn }
         /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
         /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
-        /// like a wait. It orders nothing but the packets' own data.
+        /// like a wait. It orders nothing but the packets' own data. With `count` (`U32`), only those packets of each tile that
+        /// hold any of so many first elements; what other packets would hold is zero.
         ///
         /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
         /// double-buffered, and the taker signals the sender once in between.
-        TakePackets { packets: ParamId, mask: In, tiles: Tiles }
+        TakePackets { packets: ParamId, mask: In, tiles: Tiles, count: OptIn }
         /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
-        /// (`U32`), and orders nothing else.
-        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In }
+        /// (`U32`), and orders nothing else. With `count` (`U32`), only so many first elements.
+        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In, count: OptIn }
         /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
         /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
         /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after

@@ -13,7 +13,7 @@ use crate::ir::{
 use super::{PrintError, program::Program};
 
 /// Bytes of the widest memory access of a lane.
-const WIDEST: u32 = 16;
+pub(super) const WIDEST: u32 = 16;
 
 /// How a tile is spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -234,14 +234,15 @@ impl Layouts {
     }
 }
 
-/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Masked accesses, gathers
-/// and scatters go element by element, and coalesce best one a lane.
+/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Gathers, scatters and
+/// accesses under a mask of single elements go element by element, and coalesce best one a lane.
 pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
+    let by_vectors = |mask: Option<ValueId>| mask.is_none_or(|m| p.vector_mask(m).is_some());
     match p.kernel.op(id).kind {
         OpKind::Memory(ref op) => match *op {
             MemoryOp::Load { out, index, .. } => Some((out, index)),
-            MemoryOp::LoadMasked { out, index, .. } => p.loads_all_or_zero(id).then_some((out, index)),
-            MemoryOp::Store { index, value, mask, .. } => mask.is_none().then_some((value, index)),
+            MemoryOp::LoadMasked { out, index, .. } => p.loads_by_vectors(id).then_some((out, index)),
+            MemoryOp::Store { index, value, mask, .. } => by_vectors(mask).then_some((value, index)),
             MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
@@ -249,7 +250,7 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             | MemoryOp::Ticket { .. } => None,
         },
         OpKind::Comm(ref op) => match *op {
-            CommOp::Put(Put { index, value, mask, .. }) => mask.is_none().then_some((value, index)),
+            CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
             CommOp::SendPackets(_)
             | CommOp::TakePackets(_)

@@ -118,6 +118,12 @@ prims! {
     Store = own "store", Nothing, [Bits, Vec];
     /// Vector store to shared memory.
     StoreShared = common "store_shared", Nothing, [Vec];
+    /// Vector load of what lies below an end.
+    LoadBelow = common "load_below", Nothing, [Vec, Load];
+    /// Vector store to global memory of what lies below an end.
+    StoreBelow = common "store_below", Nothing, [Vec, Store];
+    /// Vector store to shared memory of what lies below an end.
+    StoreSharedBelow = common "store_shared_below", Nothing, [Vec, StoreShared];
     /// Shared-memory arrays.
     Shared = own "shared", Nothing, [];
     /// Signed arithmetic that wraps.
@@ -210,6 +216,8 @@ prims! {
     SendPacket = own "send_packet", Nothing, [Bits, Vec, Packet];
     /// Send several packets.
     SendPackets = common "send_packets", Nothing, [Vec, SendPacket];
+    /// Send those of several packets that begin below an end.
+    SendPacketsBelow = common "send_packets_below", Nothing, [Vec, SendPacket];
     /// Take packets.
     TakePackets = own "take_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Send LL elements.
@@ -319,6 +327,7 @@ pub(super) const DEFINED: &[&str] = &[
     "lane_in_warp",
     "least",
     "load",
+    "load_below",
     "load_packet",
     "load_relaxed_system",
     "load_ll",
@@ -336,6 +345,7 @@ pub(super) const DEFINED: &[&str] = &[
     "read_ll",
     "send_packet",
     "send_packets",
+    "send_packets_below",
     "send_ll",
     "shared_array",
     "shuffle_from",
@@ -346,9 +356,11 @@ pub(super) const DEFINED: &[&str] = &[
     "sqrt_of",
     "stage",
     "store",
+    "store_below",
     "store_packet",
     "store_release_system",
     "store_shared",
+    "store_shared_below",
     "store_words",
     "stores_done",
     "take_packets",

@@ -8,6 +8,7 @@ use super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
+    layout::wide,
     prim::Prim,
     tiles::Step,
 };
@@ -110,12 +111,11 @@ impl Emitter<'_, '_> {
         let loc = self.f.p.kernel.op(id).loc;
         let (layout, place) = (self.f.layouts.of(value), Place::Param(buffer));
         self.for_each_rank(loc, set, buffer, |me, base| {
-            me.step_loop(Step::new(layout), true, loc, |me, step| match mask {
-                None => me.store_all(base, place, index, value, None, step),
-                // A masked store goes element by element.
-                Some(_) => me.each_element(layout.per_lane, |me, _| {
-                    me.store_all(base, place, index, value, mask, step)
-                }),
+            me.step_loop(Step::new(layout), true, loc, |me, step| {
+                if wide(&me.f.p, id).is_some() {
+                    return me.store_all(base, place, index, value, mask, step);
+                }
+                me.each_element(layout.per_lane, |me, _| me.store_all(base, place, index, value, mask, step))
             })
         })
     }

@@ -101,7 +101,7 @@ pub(super) fn emit(
 }
 
 /// What can be refused before anything is analysed.
-fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     let variant = || kernel.variant.clone();
     if kernel.warp_size != target.warp_size() {
         return Err(PrintError::WarpSize {

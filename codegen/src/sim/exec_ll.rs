@@ -19,9 +19,18 @@ const BYTES: u64 = 8;
 
 impl World<'_> {
     pub fn send_ll(&mut self, agent: &mut Agent, insn: &insns::SendLl) -> Result<(), Fault> {
-        let insns::SendLl { target, ll, index, value, epoch } = *insn;
-        let (data, first) = (agent.tile(value).clone(), agent.get(index));
-        let end = first.saturating_add(data.view::<u32>().len() as u64);
+        let insns::SendLl { target, ll, index, value, epoch, count } = *insn;
+        let (mut data, first) = (agent.tile(value).clone(), agent.get(index));
+        let whole = data.view::<u32>().len();
+        let sent = count.map_or(whole, |n| agent.get(n).min(whole as u64) as usize);
+        if sent == 0 {
+            return Ok(());
+        }
+        if sent < whole {
+            let tile = std::mem::take(&mut data);
+            data.fresh::<u32>(sent).copy_from_slice(&tile.view()[..sent]);
+        }
+        let end = first.saturating_add(sent as u64);
         let len = agent.compiled.kernel().params[ll.index()].len;
         if end > len {
             return Err(self.out_of_bounds(agent, Place::Param(ll), (first, end), len));

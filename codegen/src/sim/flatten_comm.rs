@@ -62,22 +62,24 @@ impl Flattener<'_> {
                 })
             }
             CommOp::TakePackets(ref take) => self.take_packets(take),
-            CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
+            CommOp::SendPackets(ir::SendPackets { packets, target, index, value, count }) => {
                 CommInsn::SendPackets(insns::SendPackets {
                     target: self.target(target),
                     packets,
                     dtype: self.kernel.ty(value).dtype,
                     index: self.reg(index),
                     value: self.tile(value),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
-            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch, count }) => {
                 CommInsn::SendLl(insns::SendLl {
                     target: self.target(target),
                     ll,
                     index: self.reg(index),
                     value: self.tile(value),
                     epoch: self.reg(epoch),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
             CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {
@@ -95,7 +97,7 @@ impl Flattener<'_> {
     }
 
     fn take_packets(&mut self, take: &ir::TakePackets) -> CommInsn {
-        let ir::TakePackets { packets, tiles, mask } = take;
+        let ir::TakePackets { packets, tiles, mask, count } = take;
         let ty = self.kernel.ty(tiles[0].out);
         let taken =
             |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
@@ -105,6 +107,7 @@ impl Flattener<'_> {
             len: ty.len.unwrap_or(1),
             tiles: tiles.iter().map(taken).collect(),
             mask: self.reg(*mask),
+            count: count.map(|n| self.reg(n)),
         })
     }
 

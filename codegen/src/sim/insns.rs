@@ -164,6 +164,8 @@ pub(super) struct SendPackets {
     pub dtype: Dtype,
     pub index: Reg,
     pub value: TileReg,
+    /// How many first elements' packets.
+    pub count: Option<Reg>,
 }
 
 /// Of a taking of packets.
@@ -175,6 +177,8 @@ pub(super) struct TakePackets {
     pub len: u32,
     pub tiles: Box<[TakenReg]>,
     pub mask: Reg,
+    /// How many first elements' packets of each.
+    pub count: Option<Reg>,
 }
 
 /// Of a sending of LL elements.
@@ -185,6 +189,8 @@ pub(super) struct SendLl {
     pub index: Reg,
     pub value: TileReg,
     pub epoch: Reg,
+    /// How many first elements.
+    pub count: Option<Reg>,
 }
 
 /// Of a reading of LL elements.

@@ -6,6 +6,7 @@ mod freight;
 mod mail;
 mod pull;
 mod signals;
+mod tails;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -32,6 +33,8 @@ pub const ALL: &[Fixture] = &[
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("tails", tails::tails),
+    ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
 ];
 

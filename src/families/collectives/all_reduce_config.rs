@@ -176,10 +176,13 @@ impl AllReduce {
     }
 
     pub(super) fn channel(&self) -> ChannelShape {
-        let slots = match self.algorithm {
-            Algorithm::OneShot => self.cut().tiles(),
-            Algorithm::TwoShot => 2 * self.owned(),
-        };
-        exchange::tiles(self.protocol, self.ranks, slots)
+        let all = |slots| exchange::tiles(self.protocol, self.ranks, slots);
+        match self.algorithm {
+            Algorithm::OneShot => all(self.cut().tiles()),
+            // What comes back says that the owner has read what was sent, and what is sent again that the result was read: with
+            // flags that orders the reuse of either by itself. Packets order nothing.
+            Algorithm::TwoShot if self.protocol == Transport::Flags => all(2 * self.owned()).banks(1),
+            Algorithm::TwoShot => all(2 * self.owned()),
+        }
     }
 }

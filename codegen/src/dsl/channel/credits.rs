@@ -3,8 +3,8 @@
 use super::shape::ChannelShape;
 use super::{OpenChannel, Payload};
 use crate::dsl::args::Binder;
-use crate::dsl::buffer::Index;
 use crate::dsl::group::{rank_at, role_at};
+use crate::dsl::index::Index;
 use crate::dsl::mem::{Epoch, Flags};
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::attempt;
@@ -28,13 +28,14 @@ impl Credits {
     /// Tells every rank that this one has begun the launch: what it did in earlier ones is over.
     fn notify(&self, epoch: Epoch, loc: Loc) {
         let place = plus(self.first(epoch, loc), rank_at(loc), loc);
-        self.ready.signal_at(Peers::all_at(loc), Index(place.to_raw()), epoch, loc);
+        self.ready.signal_at(Peers::all_at(loc), Index::whole(place.to_raw()), epoch, loc);
     }
 
     /// Waits until every rank has begun the launch: what is sent after it comes after what they did before.
     fn wait(&self, epoch: Epoch, loc: Loc) {
         let (first, ranks) = (self.first(epoch, loc), host(self.ranks, loc));
-        let _everybody = self.ready.wait_for(Index(first.to_raw()), ranks.to_raw(), None, 1, epoch, loc);
+        let _everybody =
+            self.ready.wait_for(Index::whole(first.to_raw()), ranks.to_raw(), None, 1, epoch, loc);
     }
 
     fn first(&self, epoch: Epoch, loc: Loc) -> Val<u32> {

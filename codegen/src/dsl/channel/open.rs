@@ -4,9 +4,9 @@ use super::receive::{Inbound, InboundSome, IncomingEach};
 use super::send::Outbound;
 use super::shape::Slots;
 use super::{Channel, Hub, Payload, Store};
-use crate::dsl::buffer::Index;
 use crate::dsl::error::TraceError;
 use crate::dsl::group::rank_at;
+use crate::dsl::index::Index;
 use crate::dsl::mem::Epoch;
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::{Nameable, attempt};
@@ -165,23 +165,22 @@ impl Places {
 
     /// The element `offset` of a message's field, in the field's buffer. An offset of 64 bits makes it one of 64 bits.
     pub fn at(&self, store: &Store, offset: Index, loc: Loc) -> Index {
-        let mut offset = offset.0;
+        let Index { raw: mut offset, part } = offset;
         let mut dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
         let (narrow, wide) = self.first[store.field];
         // Indices of LL elements have 32 bits, whatever the offset.
         if store.kind == ParamKind::Ll && dtype == Dtype::U64 {
             (offset, dtype) = (Val::<u64>::from_raw(offset).cast_at::<u32>(loc).to_raw(), Dtype::U32);
         }
-        match (narrow, dtype) {
-            (Some(first), Dtype::U32) => {
-                Index(binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw())
-            }
+        let raw = match (narrow, dtype) {
+            (Some(first), Dtype::U32) => binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw(),
             (_, Dtype::U32) => {
                 let offset = Val::<u32>::from_raw(offset).cast_at::<u64>(loc);
-                Index(binary::<Val<u64>>(BinaryOp::Add, wide, offset.to_raw(), loc).to_raw())
+                binary::<Val<u64>>(BinaryOp::Add, wide, offset.to_raw(), loc).to_raw()
             }
-            _ => Index(binary::<Val<u64>>(BinaryOp::Add, wide, offset, loc).to_raw()),
-        }
+            _ => binary::<Val<u64>>(BinaryOp::Add, wide, offset, loc).to_raw(),
+        };
+        Index { raw, part }
     }
 }
 
@@ -189,7 +188,7 @@ impl Places {
 pub(super) fn check_inside(hub: &Hub, store: &Store, offset: Index, len: u32, loc: Loc) {
     attempt(loc, |t| {
         t.same_channel(store, hub, loc)?;
-        let first = match t.constant_of(offset.0) {
+        let first = match t.constant_of(offset.raw) {
             Some(Const::U32(i)) => u64::from(i),
             Some(Const::U64(i)) => i,
             _ => 0,

@@ -4,8 +4,9 @@ use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
 use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store};
 use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::{Index, IntoIndex, cast};
+use crate::dsl::buffer::cast;
 use crate::dsl::error::{TraceError, fail_at};
+use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::param_of;
 use crate::dsl::protocol::Arrived;
 use crate::dsl::scope::{Thing, require_role};
@@ -72,8 +73,10 @@ impl<'a, T: Payload> Inbound<'a, T> {
             fail_at(loc, message, "wait for its batch: `channel.from(rank).batch(number).slot(slot)`");
         }
         let places = Places::of(open.hub(), number, loc);
-        let arrived =
-            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index(number.to_raw()), open.epoch, loc));
+        let arrived = open
+            .hub()
+            .flags
+            .map(|f| f.from_at(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 
@@ -86,7 +89,7 @@ impl<'a, T: Payload> Inbound<'a, T> {
         let number = open.number(Some(sender), slot.val(), loc);
         let places = Places::of(open.hub(), number, loc);
         let arrived =
-            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index(flag.to_raw()), open.epoch, loc));
+            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 }
@@ -126,7 +129,8 @@ impl<'a, T: Payload> InboundSome<'a, T> {
                 Some(number) => open.in_flags(times(number, ranks, loc), loc),
                 None => open.in_bank(first, loc),
             };
-            let (first, count, only) = (Index(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
+            let (first, count, only) =
+                (Index::whole(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
             flags.wait_for(first, count, Some(only), 1, open.epoch, loc)
         });
         let first = open.in_bank(first, loc);
@@ -160,7 +164,7 @@ impl<'a, T: Payload> Reading<'a, T> {
         }
         attempt(loc, |t| {
             let buffer = param_of(&store.buf).expect("fields are parameters");
-            let index = t.use_value(index.0.trace, index.0.id, loc)?;
+            let index = t.use_value(index.raw.trace, index.raw.id, loc)?;
             let before =
                 t.taken.iter().find(|b| b.buffer == buffer && b.index == index && t.is_open(b.made.scope));
             if let Some(before) = before {
@@ -216,8 +220,9 @@ impl<'a, T: Payload> Reading<'a, T> {
                 return ll::load(&store.buf, tile.index, len, of, self.open.epoch, loc);
             }
             let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), store.buf.dtype, loc);
-            let there = spread(there, len, loc);
-            store.buf.load_masked(tile.index, there, zero, self.arrived.as_ref(), loc)
+            let there = tile.index.part.spread(there, len, loc);
+            let index = Index::whole(tile.index.raw);
+            store.buf.load_masked(index, there, zero, self.arrived.as_ref(), loc)
         };
         tiles.iter().map(load).collect()
     }

@@ -4,8 +4,9 @@ use super::open::{Places, check_inside, nameless};
 use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
 use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::{Index, IntoIndex, cast};
+use crate::dsl::buffer::cast;
 use crate::dsl::error::TraceError;
+use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::{AnyPtr, Ptr};
 use crate::dsl::protocol::{Parcel, Peers, send_to_at};
 use crate::dsl::scope::{Thing, require_role};
@@ -177,7 +178,7 @@ impl<'a, T: Payload> Sending<'a, T> {
             Ok(())
         });
         if let (Some(parcel), Some(flags)) = (self.parcel, hub.flags) {
-            parcel.signal_at(&flags, Index(number.to_raw()), self.open.epoch, loc);
+            parcel.signal_at(&flags, Index::whole(number.to_raw()), self.open.epoch, loc);
         }
     }
 }

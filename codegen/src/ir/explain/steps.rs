@@ -217,11 +217,12 @@ impl<'k> Teller<'k> {
                 let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
                 Action { count, ranks, bytes: wait.bytes * flags, ..wait }
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
                 let send = at(Deed::Sends, Place::Param(*packets), index, value);
-                Action { ranks: Some(self.target(*target)), ..send }
+                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { ranks: Some(self.target(*target)), mask, ..send }
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
                 let first = tiles.first()?;
                 let take = at(Deed::Takes, Place::Param(*packets), &first.index, &first.out);
                 let pieces = tiles.len() as u32;
@@ -232,11 +233,13 @@ impl<'k> Teller<'k> {
                 let every = text::all_ranks(pieces).into();
                 let mask = Some(text(mask)).filter(|_| self.facts.int(*mask) != Some(every));
                 let bytes = take.bytes * u64::from(pieces);
-                Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
+                let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { pieces, bytes, ranks: Some(ranks), mask: mask.or(first), ..take }
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 let send = at(Deed::Sends, Place::Param(*ll), index, value);
-                Action { ranks: Some(self.target(*target)), ..send }
+                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { ranks: Some(self.target(*target)), mask, ..send }
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, .. })) => {
                 let read = at(Deed::Waits, Place::Param(*ll), index, out);

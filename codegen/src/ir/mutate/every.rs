@@ -169,15 +169,20 @@ impl Every<'_> {
             }
             OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
             OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
-                vec![(0, "index", packet(packets))]
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, count, .. })) => {
+                let count = count.iter().map(|_| (2, "count", packet(packets)));
+                std::iter::once((0, "index", packet(packets))).chain(count).collect()
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, count, .. })) => {
                 let of_tile =
                     |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
-                (0..tiles.len()).flat_map(of_tile).collect()
+                let count = count.iter().map(|_| (1 + 2 * tiles.len(), "count", packet(packets)));
+                (0..tiles.len()).flat_map(of_tile).chain(count).collect()
             }
-            OpKind::Comm(CommOp::SendLl(_)) => vec![index, (1, "value", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::SendLl(SendLl { count, .. })) => {
+                let count = count.iter().map(|_| (3, "count", 1));
+                [index, (1, "value", 1), (2, "epoch", 1)].into_iter().chain(count).collect()
+            }
             OpKind::Comm(CommOp::ReadLl(_)) => vec![index, from, (3, "epoch", 1)],
             OpKind::Control(ControlOp::For { .. }) => vec![(1, "end", 1)],
             // Whether a number that is drawn is one of the loop's.

@@ -117,10 +117,12 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
     match op {
         CommOp::Put(Put { index, value, .. })
         | CommOp::Signal(Signal { index, value, .. })
-        | CommOp::BlockSignal(BlockSignal { index, value, .. })
-        | CommOp::SendPackets(SendPackets { index, value, .. })
-        | CommOp::SendLl(SendLl { index, epoch: value, .. }) => {
+        | CommOp::BlockSignal(BlockSignal { index, value, .. }) => {
             Slots { index: Some(index), value: Some(value), ..none }
+        }
+        CommOp::SendPackets(SendPackets { index, value, count, .. })
+        | CommOp::SendLl(SendLl { index, epoch: value, count, .. }) => {
+            Slots { index: Some(index), value: Some(value), count: count.as_mut(), ..none }
         }
         CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },
         CommOp::Wait(Wait { index, from, value, .. }) => {
@@ -132,9 +134,9 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
         CommOp::WaitAll(WaitAll { index, count, value, only, .. }) => {
             Slots { index: Some(index), value: Some(value), count: Some(count), mask: only.as_mut(), ..none }
         }
-        CommOp::TakePackets(TakePackets { mask, tiles, .. }) => {
+        CommOp::TakePackets(TakePackets { mask, tiles, count, .. }) => {
             let (index, from) = tiles.first_mut().map(|t| (&mut t.index, &mut t.from)).unzip();
-            Slots { index, from, mask: Some(mask), ..none }
+            Slots { index, from, mask: Some(mask), count: count.as_mut(), ..none }
         }
         CommOp::ReadLl(ReadLl { index, from, mask, epoch, .. }) => {
             Slots { index: Some(index), value: Some(epoch), from: Some(from), mask: Some(mask), ..none }

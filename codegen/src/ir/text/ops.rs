@@ -219,11 +219,12 @@ impl Line<'_> {
                     "block_wait {flag}[{index}; {count}] == {value} from block {from} on, {per_block} a block"
                 )
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
                 let at = self.element(Place::Param(*packets), *index);
-                format!("send_packets {at} <- {} to {}", v(value), self.target(*target))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("send_packets {at} <- {}{first} to {}", v(value), self.target(*target))
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
                 let tile = |t: &Taken| {
                     format!("{} from rank {}", self.element(Place::Param(*packets), t.index), v(&t.from))
                 };
@@ -233,11 +234,13 @@ impl Line<'_> {
                     Some(Const::U64(m)) => format!(" of {m:#b}"),
                     _ => format!(" of {}", v(mask)),
                 };
-                format!("take_packets{only} {}", tiles.join(", "))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("take_packets{only} {}{first}", tiles.join(", "))
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count })) => {
                 let at = self.element(Place::Param(*ll), *index);
-                format!("send_ll {at} <- {}, {} to {}", v(value), v(epoch), self.target(*target))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("send_ll {at} <- {}{first}, {} to {}", v(value), v(epoch), self.target(*target))
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, from, mask, epoch, .. })) => {
                 let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));

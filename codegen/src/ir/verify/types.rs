@@ -299,11 +299,13 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerBlock);
                 }
             }
-            CommOp::SendPackets(SendPackets { packets, target, index, value }) => {
+            CommOp::SendPackets(SendPackets { packets, target, index, value, count }) => {
                 self.target(*target);
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.packets(*packets, *index, *value);
             }
-            CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
@@ -315,7 +317,8 @@ impl Check<'_, '_> {
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            CommOp::TakePackets(TakePackets { packets, tiles, mask }) => {
+            CommOp::TakePackets(TakePackets { packets, tiles, mask, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);
