@@ -107,7 +107,7 @@ pub(super) struct Reduce {
 /// Registers of a thread for elements: of its own tile and the result, as `f32`, and of tiles on their way. A thread has 128 with 16
 /// warps, of which addresses take many, and half as many with 32.
 fn registers(warps: u32) -> u32 {
-    if warps > 16 { 40 } else { 80 }
+    if warps > 16 { 36 } else { 72 }
 }
 
 impl Reduce {
