@@ -9,7 +9,7 @@ use half::bf16;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
 use peerwarp_codegen::ir::mutate::{Access, Mutant, Mutation, Operand, Site, Slot, every, mutate};
-use peerwarp_codegen::ir::{Kernel, Planted, verify};
+use peerwarp_codegen::ir::{Kernel, MemoryOp, OpKind, Place, Planted, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Findings, Machine, Options};
 use pull::{Bug, PULL_PART, PULL_RANKS, PULL_ROW, pull, pull_with};
 
@@ -248,4 +248,49 @@ fn a_rank_that_does_not_exist_is_refused() {
     })
     .unwrap_err();
     assert!(error.message.starts_with("rank 4 in a world of 4 ranks"), "{error}");
+}
+
+/// What the verifier says of the kernel with a change.
+fn refused(change: impl Fn(&mut MemoryOp)) -> String {
+    let mut kernel = pull(32);
+    for op in &mut kernel.ops {
+        if let OpKind::Memory(op) = &mut op.kind {
+            change(op);
+        }
+    }
+    verify(kernel).unwrap_err().to_string()
+}
+
+#[test]
+fn the_verifier_refuses_what_the_language_cannot_say() {
+    let without_receipt = refused(|op| {
+        if let MemoryOp::Load { place: Place::Peer(..), receipt, .. } = op {
+            *receipt = None;
+        }
+    });
+    assert!(without_receipt.contains("`window` is read without a receipt"), "{without_receipt}");
+    let rank = pull(32).ops.iter().find_map(|op| match op.kind {
+        OpKind::Memory(MemoryOp::Load { place, .. }) => place.rank(),
+        _ => None,
+    });
+    let to_peer = refused(|op| {
+        if let MemoryOp::Store { place: place @ Place::Param(_), .. } = op {
+            *place = Place::Peer(place.param().unwrap(), rank.unwrap());
+        }
+    });
+    assert!(to_peer.contains("`window` of a peer is read only"), "{to_peer}");
+    let of_inbox = refused(|op| {
+        if let MemoryOp::Load { place: place @ Place::Param(_), .. } = op {
+            *place = Place::Peer(place.param().unwrap(), rank.unwrap());
+        }
+    });
+    assert!(
+        of_inbox.contains("`load` on parameter `x`, which is a local buffer; it works on a window"),
+        "{of_inbox}"
+    );
+    let mut unpublished = pull(32);
+    unpublished.parcels.iter_mut().for_each(|parcel| parcel.windows.clear());
+    let unpublished = verify(unpublished).unwrap_err().to_string();
+    assert!(unpublished.contains("signalling what was not sent"), "{unpublished}");
+    assert!(unpublished.contains("`window` is read after a wait on `ready`, but no parcel"), "{unpublished}");
 }

@@ -98,7 +98,11 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => Some(0),
+                ParamKind::Flags
+                | ParamKind::BlockFlags
+                | ParamKind::EpochWord
+                | ParamKind::Ll
+                | ParamKind::Counters => Some(0),
                 ParamKind::Packets => Some(0xff),
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => None,
             };
@@ -145,7 +149,7 @@ impl Job {
         let mut fields = vec![];
         for (p, field) in kernel.params.iter().zip(params) {
             let what = match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => {
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
                     Field::Local(self.find(&renamed(&p.name)))
                 }
                 ParamKind::Symmetric

@@ -10,6 +10,8 @@ mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod signals;
+mod tails;
 mod timeline;
 mod waits;
 mod windows;

@@ -1,7 +1,8 @@
 //! Tiles whose element type a config chooses, moved as they are.
 
-use super::buffer::{Buf, Index, IntoIndex, cast};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
 use super::tile::{IntoTile, Tile, check_len, spread};
@@ -47,6 +48,15 @@ impl AnyTile {
                 "give both buffers the same `#[dtype(..)]`, or convert: `.to_f32()` and the method that ends in `_f32`",
             ))
         })
+    }
+}
+
+impl FromRaw for AnyTile {
+    fn from_raw(raw: Raw) -> Self {
+        AnyTile { raw }
+    }
+    fn to_raw(self) -> Raw {
+        self.raw
     }
 }
 

@@ -77,6 +77,7 @@ impl ParamSpec {
             | ParamKind::Packets
             | ParamKind::Ll
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
         }
     }
@@ -99,7 +100,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Packets<T>, AnyPackets, Ll<T>, Flags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -112,7 +113,7 @@ pub trait Arg: Sized {
 /// A parameter type that fixes its element type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say its element type",
-    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Window<T>, Packets<T>, Ll<T>, Flags, EpochWord, Counters or Val<T>"
+    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Window<T>, Packets<T>, Ll<T>, Flags, BlockFlags, EpochWord, Counters or Val<T>"
 )]
 pub trait TypedArg: Arg {
     /// Element type.
@@ -194,6 +195,11 @@ impl Binder {
         let found =
             with(self.loc, |t| t.builder.kernel.params.get(next.index()).is_some_and(|p| p.name == name));
         found.then(|| self.next())
+    }
+
+    /// Where the kernel is.
+    pub(crate) fn loc(&self) -> Loc {
+        self.loc
     }
 
     /// The next declared parameter, which is a part of a channel.

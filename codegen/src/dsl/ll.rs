@@ -3,7 +3,8 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, Index, IntoIndex};
+use super::buffer::Buf;
+use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
 use super::protocol::Peers;
 use super::scope::require_role;
@@ -104,12 +105,14 @@ pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch,
     let epoch = epoch.value.to_raw();
     require_role(loc, "sending");
     attempt(loc, |t| {
-        let index = buf.at(t, index, value.len.unwrap_or(1).into(), loc)?;
+        let len = value.len.unwrap_or(1);
+        let count = index.part.first_only(t, len, "LL elements", loc)?;
+        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
         let value = t.use_value(value.trace, value.id, loc)?;
         let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
         let target = to.target(t, loc)?;
         let ll = param_of(buf).expect("LL buffers are parameters");
-        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch }), loc);
+        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }), loc);
         Ok(())
     });
 }
@@ -139,6 +142,7 @@ pub(super) fn load(
     epoch: Epoch,
     loc: Loc,
 ) -> Raw {
-    let index = binary::<Tile<u32>>(BinaryOp::Add, arange_at(len, loc).to_raw(), first.0, loc).to_raw();
-    gather(buf, index, spread(from, len, loc), spread(there, len, loc), epoch, loc)
+    let index = binary::<Tile<u32>>(BinaryOp::Add, arange_at(len, loc).to_raw(), first.raw, loc).to_raw();
+    let there = first.part.spread(there, len, loc);
+    gather(buf, index, spread(from, len, loc), there, epoch, loc)
 }

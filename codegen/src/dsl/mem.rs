@@ -3,8 +3,9 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
 use super::error::TraceError;
+use super::index::IntoIndex;
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile};

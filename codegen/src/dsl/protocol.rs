@@ -2,8 +2,9 @@
 
 use std::marker::PhantomData;
 
-use super::buffer::{Buf, Index, IntoIndex, cast, masked};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
 use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
@@ -103,7 +104,7 @@ impl ParcelState {
             return Err(TraceError::new(
                 loc,
                 "signalling what was not sent: nothing was put into this parcel",
-                "put the data into the parcel before signalling it",
+                "put the data into the parcel before signalling it; a signal without data is `flags.signal(peers, i, epoch)`",
             )
             .note(self.made.loc, "the parcel is opened here"));
         }
@@ -256,9 +257,9 @@ impl Parcel {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
-            let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
+            let (value, mask) = index.part.masked(t, value, mask, loc)?;
+            let count = if mask.is_some() { 0 } else { t.ty(value).len.unwrap_or(1).into() };
             let index = buf.at(t, index, count, loc)?;
-            let (value, mask) = masked(t, value, mask, loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
             let made = t.made(loc);
             t.parcels[parcel.index()].puts.push((buffer, made));
@@ -288,7 +289,7 @@ impl Parcel {
     }
 }
 
-fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
+pub(super) fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
     let raw = epoch.value.to_raw();
     t.use_value(raw.trace, raw.id, loc)
 }

@@ -4,8 +4,9 @@ use std::ops::Deref;
 
 use super::any::{AnyTile, load_if};
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::{Buf, IntoIndex, cast};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
 use super::protocol::{Arrived, Peers, no_such_rank, send_to};
 use super::tile::{IntoTile, Tile};
@@ -183,9 +184,9 @@ fn signalled_by(t: &Trace, receipt: &Arrived, rank: u32, loc: Loc) -> Result<(),
 
 /// The rank that a wait waits for, if it is for one.
 fn awaited(t: &Trace, of: ReceiptId) -> Option<ValueId> {
-    t.builder.kernel.ops.iter().rev().find_map(|op| match &op.kind {
-        OpKind::Comm(CommOp::Wait(Wait { receipt, from, .. })) if *receipt == of => Some(*from),
-        _ => None,
+    t.builder.kernel.ops.iter().rev().find_map(|op| {
+        let OpKind::Comm(CommOp::Wait(Wait { receipt, from, .. })) = &op.kind else { return None };
+        (*receipt == of).then_some(*from)
     })
 }
 

@@ -127,6 +127,8 @@ pub enum ParamKind {
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
     Counters,
+    /// `U32` flags in this rank's global memory, which its blocks signal to each other; zero before the first launch.
+    BlockFlags,
     /// A scalar passed by value.
     Scalar,
 }
@@ -172,7 +174,11 @@ impl ParamKind {
             | ParamKind::Flags
             | ParamKind::Packets
             | ParamKind::Ll => true,
-            ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
+            ParamKind::Local
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::BlockFlags
+            | ParamKind::Scalar => false,
         }
     }
 
@@ -187,6 +193,7 @@ impl ParamKind {
             | ParamKind::Packets
             | ParamKind::EpochWord
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => dtype.bytes(),
         }
     }
@@ -212,6 +219,8 @@ pub struct Shared {
 pub struct Parcel {
     /// Where its puts and its signal go.
     pub target: Target,
+    /// Whether it is a signal without data, which nothing is put for. Any other parcel has puts, or publishes windows.
+    pub bare: bool,
     /// The windows of this rank that its signal publishes, too: the target ranks may read them with a receipt of it.
     pub windows: Vec<ParamId>,
     /// Where it is opened.

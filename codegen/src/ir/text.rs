@@ -223,7 +223,8 @@ fn param_row(p: &Param) -> [String; 3] {
         | ParamKind::Flags
         | ParamKind::Packets
         | ParamKind::Ll
-        | ParamKind::Counters => {
+        | ParamKind::Counters
+        | ParamKind::BlockFlags => {
             [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
         }
         ParamKind::EpochWord | ParamKind::Scalar => {

@@ -65,7 +65,9 @@ impl ArgsLayout {
         for (i, p) in kernel.params.iter().enumerate() {
             let name = names.of(ParamId(i as u32));
             match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => add(name, 8, 1),
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
+                    add(name, 8, 1);
+                }
                 ParamKind::Symmetric
                 | ParamKind::Window
                 | ParamKind::Flags
@@ -182,7 +184,7 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         let ty = scalar_type(p.dtype, language);
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
-            ParamKind::Local | ParamKind::Counters => format!("{ty}* {name};"),
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags => format!("{ty}* {name};"),
             ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
@@ -214,6 +216,7 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
             ParamKind::Ll => ("LL", all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
+            ParamKind::BlockFlags => ("BLOCK_FLAGS", all),
             ParamKind::Scalar => return None,
         };
         let bytes = if used.contains(&id) { bytes } else { 0 };
@@ -228,7 +231,11 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 /// The members whose pointers a launch checks.
 pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
     let count = |kind: &str| {
-        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "TIMELINE") { 1 } else { kernel.ranks }
+        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE") {
+            1
+        } else {
+            kernel.ranks
+        }
     };
     buffers(kernel, names, timeline)
         .into_iter()
@@ -248,6 +255,7 @@ fn comment(p: &Param) -> String {
         ParamKind::Ll => format!("LL {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Counters => format!("{} counters, zero at first", p.len),
+        ParamKind::BlockFlags => format!("{} flags between blocks, zero at first", p.len),
         ParamKind::Scalar => String::new(),
     };
     // A doc comment is the author's text: no line of it may end a C comment.

@@ -116,6 +116,7 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
             ParamKind::Ll => "LL",
             ParamKind::EpochWord => "epoch",
             ParamKind::Counters => "counters",
+            ParamKind::BlockFlags => "block flags",
             ParamKind::Scalar => "scalar",
         };
         let shape =

@@ -61,10 +61,11 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the copies of a parcel that is about to be signalled.
-    pub fn await_copies(&mut self, parcel: ParcelId) {
+    /// Waits for the copies of a parcel that is about to be signalled; if that is without data, for all that its group may have begun.
+    pub fn await_copies(&mut self, id: OpId, parcel: ParcelId) {
         let p = &self.f.p;
-        let copies = |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel);
+        let (bare, role) = (p.kernel.parcels[parcel.index()].bare, p.position(id).role);
+        let copies = |copy: &OpId| matches!(p.kernel.op(*copy).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel || bare && p.position(*copy).role == role);
         if in_bulk(self.f.target) && p.ops().iter().any(copies) {
             self.used.add(Prim::BulkDone);
             self.w.line("bulk_done();");

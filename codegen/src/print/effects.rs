@@ -129,7 +129,12 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
             both
         }
-        OpKind::Value(_) | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
+        OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+            one(Place::Param(counter), true, false, Lanes::First, Some(index))
+        }
+        OpKind::Value(_)
+        | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
+        | OpKind::Comm(CommOp::BlockSignal(_) | CommOp::BlockWait(_))
         // Nothing else touches packets.
         | OpKind::Comm(CommOp::SendPackets(_) | CommOp::TakePackets(_))
         // Nothing else touches LL elements.

@@ -265,7 +265,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
             | ParamKind::Packets
             | ParamKind::Ll => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
             ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
-            ParamKind::Local | ParamKind::Counters | ParamKind::Scalar => self.arg(id),
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
+                self.arg(id)
+            }
         }
     }
 

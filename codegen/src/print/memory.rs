@@ -22,6 +22,9 @@ impl Emitter<'_, '_> {
                 self.atomic(out, op, place, index, value, loc)
             }
             MemoryOp::Tally { out, place, index, mask } => self.tally(out, place, index, mask, loc),
+            MemoryOp::Ticket { out, counter, index, count, order } => {
+                self.ticket(id, out, (counter, index), count, order)
+            }
             MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } => {
                 Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
             }
@@ -36,6 +39,8 @@ impl Emitter<'_, '_> {
             CommOp::Signal(op) => self.signal(id, op),
             CommOp::Wait(op) => self.wait(id, op),
             CommOp::WaitAll(op) => self.wait_all(id, op),
+            CommOp::BlockSignal(op) => self.block_signal(id, op),
+            CommOp::BlockWait(op) => self.block_wait(id, op),
             CommOp::SendPackets(op) => self.send_packets(id, op),
             CommOp::TakePackets(op) => self.take_packets(id, op),
             CommOp::SendLl(op) => self.send_ll(id, op),

@@ -90,7 +90,7 @@ fn memory_tile(op: &MemoryOp) -> Option<ValueId> {
         }
         MemoryOp::Store { value, .. } | MemoryOp::Scatter { value, .. } => Some(*value),
         // Done by one lane, or by all lanes at once.
-        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => None,
+        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => None,
     }
 }
 
@@ -111,6 +111,8 @@ impl Emitter<'_, '_> {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_)

@@ -163,6 +163,7 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
         ParamKind::Ll => "an LL buffer",
         ParamKind::EpochWord => "an epoch word",
         ParamKind::Counters => "an array of counters",
+        ParamKind::BlockFlags => "an array of flags between blocks",
         ParamKind::Scalar => "a scalar",
     }
 }

@@ -12,7 +12,7 @@ use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
 use super::wire::Spot;
 use super::world::World;
-use crate::ir::{ParamKind, Place, ReceiptId};
+use crate::ir::{Dtype, ParamId, ParamKind, Place, ReceiptId, SignalOrder};
 
 /// An access that may not happen; the finding is recorded.
 pub(super) struct Fault;
@@ -61,6 +61,11 @@ impl World<'_> {
                     scalar_binary(op, on.dtype, old, agent.get(value)).unwrap_or(old)
                 })
                 .map(|old| agent.set(out, old))
+            }
+            MemoryInsn::Ticket { counter, out, index, count, order } => {
+                let on = Access { place: Place::Param(counter), index, dtype: Dtype::U32 };
+                self.ticket(agent, counter, on, (agent.get(count) as u32, order))
+                    .map(|last| agent.set(out, last.into()))
             }
             MemoryInsn::Tally { place, out, index, mask } => {
                 self.fill_tile(agent, out, |w, a, out| w.tally(a, place, a.tile(index), a.tile(mask), out))
@@ -193,8 +198,11 @@ impl World<'_> {
     ) -> Result<(), Fault> {
         let base = agent.get(from.index);
         let size = from.dtype.bytes() as usize;
+        if mask.uniform().is_some_and(|set| set != 0) {
+            return self.load_tile(agent, from, mask.bytes() as u32, out, receipt);
+        }
         let out = out.fresh_copy::<u8>(other);
-        for (a, b) in runs(mask.view()) {
+        for (a, b) in runs(mask) {
             let (at, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
             self.bounds(agent, from.place, at, to)?;
             self.note_read(agent, from.place, at, to, size as u64, receipt);
@@ -240,7 +248,7 @@ impl World<'_> {
                 let tile = agent.tile(v);
                 let whole = (0, tile.bytes() / size);
                 let masked = match mask {
-                    Some(AnyReg::Tile(m)) => runs(agent.tile(m).view()).collect(),
+                    Some(AnyReg::Tile(m)) => runs(agent.tile(m)).collect(),
                     _ => vec![],
                 };
                 let parts = if mask.is_some() { &masked[..] } else { std::slice::from_ref(&whole) };
@@ -336,6 +344,27 @@ impl World<'_> {
             write_bits(memory.bytes_mut(), at, 4, out[i].wrapping_add(1).into());
         }
         Ok(())
+    }
+
+    /// Whether this is the last of `count` to come, which then knows what the others had done before they came.
+    fn ticket(
+        &mut self,
+        agent: &mut Agent,
+        counter: ParamId,
+        on: Access,
+        (count, order): (u32, SignalOrder),
+    ) -> Result<bool, Fault> {
+        self.progress();
+        let is_last = |old: u64| old as u32 == count.wrapping_sub(1);
+        let old = self.atomic(agent, on, |old| if is_last(old) { 0 } else { old + 1 })?;
+        if order == SignalOrder::Release {
+            let place = (agent.rank, agent.buffer(counter), agent.get(on.index));
+            if let Some(released) = self.tickets.get(&place) {
+                agent.clock.join(released);
+            }
+            self.tickets.insert(place, agent.publish());
+        }
+        Ok(is_last(old))
     }
 
     fn atomic(&mut self, agent: &Agent, on: Access, f: impl Fn(u64) -> u64) -> Result<u64, Fault> {

@@ -27,7 +27,7 @@ impl World<'_> {
         let by = agent.event(&self.sites);
         let spot = Spot::Bytes { buffer, from: at, to: at + bytes.len() as u64 };
         let cargo = Cargo::Data { buffer, at, payload: Payload::Tile(data) };
-        self.send(agent, agent.rank as usize, spot, Pending { by, cargo });
+        self.send(agent, agent.rank as usize, Pending { by, spot, cargo: cargo.into() });
     }
 
     /// Reads elements of a rank's window.
@@ -51,7 +51,7 @@ impl World<'_> {
                 self.fill_tile(agent, out, |world, agent, out| {
                     let base = agent.get(index);
                     let out = out.fresh_copy::<u8>(agent.tile(other));
-                    for (a, b) in runs(agent.tile(mask).view()) {
+                    for (a, b) in runs(agent.tile(mask)) {
                         let (at, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
                         out[a * size..b * size].copy_from_slice(world.window_elements(agent, from, at, to)?);
                     }

@@ -150,6 +150,13 @@ impl Flattener<'_> {
                 index: self.tile(index),
                 mask: self.tile(mask),
             },
+            MemoryOp::Ticket { out, counter, index, count, order } => MemoryInsn::Ticket {
+                counter,
+                out: self.reg(out),
+                index: self.reg(index),
+                count: self.reg(count),
+                order,
+            },
             MemoryOp::Atomic { out, op, place, index, value } => MemoryInsn::Atomic {
                 op,
                 on: self.access(place, index, value),

@@ -30,15 +30,18 @@ pub(super) enum MemoryInsn {
     Scatter(Scatter),
     Atomic { op: ReduceOp, on: Access, out: Reg, value: Reg },
     Tally { place: Place, out: TileReg, index: TileReg, mask: TileReg },
+    Ticket { counter: ParamId, out: Reg, index: Reg, count: Reg, order: SignalOrder },
 }
 
-/// What goes to other ranks or waits for them.
+/// What goes to other ranks or blocks, or waits for them.
 #[derive(Clone, Debug)]
 pub(super) enum CommInsn {
     Put(Put),
     Signal(Signal),
     Wait(Wait),
     WaitAll(WaitAll),
+    BlockSignal(BlockSignal),
+    BlockWait(BlockWait),
     SendPackets(SendPackets),
     TakePackets(TakePackets),
     SendLl(SendLl),
@@ -133,6 +136,26 @@ pub(super) struct WaitAll {
     pub epoch: Option<ParamId>,
 }
 
+/// Of a signal between blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockSignal {
+    pub flag: ParamId,
+    pub index: Reg,
+    pub value: Reg,
+    pub order: SignalOrder,
+}
+
+/// Of a wait for other blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockWait {
+    pub flag: ParamId,
+    pub index: Reg,
+    pub count: Reg,
+    pub from: Reg,
+    pub value: Reg,
+    pub per_block: u32,
+}
+
 /// Of a sending of packets.
 #[derive(Clone, Debug)]
 pub(super) struct SendPackets {
@@ -141,6 +164,8 @@ pub(super) struct SendPackets {
     pub dtype: Dtype,
     pub index: Reg,
     pub value: TileReg,
+    /// How many first elements' packets.
+    pub count: Option<Reg>,
 }
 
 /// Of a taking of packets.
@@ -152,6 +177,8 @@ pub(super) struct TakePackets {
     pub len: u32,
     pub tiles: Box<[TakenReg]>,
     pub mask: Reg,
+    /// How many first elements' packets of each.
+    pub count: Option<Reg>,
 }
 
 /// Of a sending of LL elements.
@@ -162,6 +189,8 @@ pub(super) struct SendLl {
     pub index: Reg,
     pub value: TileReg,
     pub epoch: Reg,
+    /// How many first elements.
+    pub count: Option<Reg>,
 }
 
 /// Of a reading of LL elements.
@@ -225,7 +254,7 @@ impl MemoryInsn {
                 }
             },
             MemoryInsn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
-            MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } => {}
+            MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } => {}
         }
     }
 }
@@ -246,7 +275,11 @@ impl CommInsn {
             CommInsn::TakePackets(TakePackets { tiles, .. }) => {
                 tiles.iter_mut().for_each(|t| visit(&mut t.out))
             }
-            CommInsn::Signal(_) | CommInsn::Wait(_) | CommInsn::WaitAll(_) => {}
+            CommInsn::Signal(_)
+            | CommInsn::Wait(_)
+            | CommInsn::WaitAll(_)
+            | CommInsn::BlockSignal(_)
+            | CommInsn::BlockWait(_) => {}
         }
     }
 }

@@ -66,6 +66,8 @@ mod machine;
 mod memory;
 mod options;
 mod packets;
+mod pages;
+mod pool;
 mod registers;
 mod report;
 mod runs;

@@ -3,6 +3,10 @@
 mod broadcast;
 mod census;
 mod freight;
+mod mail;
+mod pull;
+mod signals;
+mod tails;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -23,9 +27,14 @@ pub const ALL: &[Fixture] = &[
     ("arms", arms),
     ("teams", teams),
     ("mail", mail::mail),
+    ("credit", signals::credit),
+    ("meeting", signals::meeting),
+    ("hand_over", signals::hand_over),
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("tails", tails::tails),
+    ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
 ];
 
@@ -352,6 +361,3 @@ pub fn emitted_with_timeline(make: fn(u32) -> Kernel, target: &str) -> Result<So
         EmitInfo { command: format!("peerwarp show {} --target {target} --timeline 256", kernel.variant) };
     emit_with_timeline(&verify(kernel).unwrap_or_else(|e| panic!("{e}")), target, &info, 256)
 }
-
-mod mail;
-mod pull;

@@ -61,31 +61,10 @@ impl Legal for AddAllGather {
     }
 }
 
-/// Chunks of one length, next to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Number of the first chunk.
-    pub first: u32,
-    /// How many chunks.
-    pub count: u32,
-    /// Elements of each.
-    pub len: u32,
-}
-
 impl AddAllGather {
     /// Chunks of a vector, the last of which may be shorter.
     pub fn chunks(&self) -> u32 {
         self.elements.div_ceil(self.chunk)
-    }
-
-    /// The chunks by length: the full ones, then the rest. A tile's length is known when a kernel is specialised, so
-    /// each length is a loop of its own.
-    pub fn pieces(&self) -> Vec<Piece> {
-        let full = self.elements / self.chunk;
-        let rest = self.elements % self.chunk;
-        let all =
-            [Piece { first: 0, count: full, len: self.chunk }, Piece { first: full, count: 1, len: rest }];
-        all.into_iter().filter(|p| p.count > 0 && p.len > 0).collect()
     }
 
     /// The channel of sums: each rank sends its chunks to all others.
@@ -96,25 +75,5 @@ impl AddAllGather {
     /// Elements of all ranks together.
     pub fn gathered(&self) -> u32 {
         self.elements * self.ranks
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_every_element_once() {
-        for (elements, chunk) in [(1, 256), (256, 256), (257, 256), (1000, 256), (4096, 1024)] {
-            let settings =
-                [("elements", elements), ("ranks", 2), ("chunk", chunk)].map(|(f, v)| (f, v.to_string()));
-            let mut settings = settings.to_vec();
-            settings.push(("dtype", "f32".into()));
-            let config = AddAllGather::from_settings(&settings).unwrap();
-            let pieces = config.pieces();
-            assert_eq!(pieces.iter().map(|p| p.count * p.len).sum::<u32>(), elements);
-            assert_eq!(pieces.iter().map(|p| p.count).sum::<u32>(), config.chunks());
-            assert!(pieces.windows(2).all(|p| p[1].first == p[0].first + p[0].count));
-        }
     }
 }

@@ -37,29 +37,25 @@ pub struct AddArgs {
 pub fn add_all_gather(c: &AddAllGather, a: &AddArgs) {
     let sums = a.sums.open(a.epoch.begin());
 
+    let tiles = tiles(c.elements, c.chunk);
+
     role("send", c.send_blocks, |block| {
-        for piece in c.pieces() {
-            for i in block.strided(piece.count) {
-                let chunk = i + piece.first;
-                let at = chunk * c.chunk;
-                let sum = a.x.load_f32(at, piece.len) + a.y.load_f32(at, piece.len);
-                let message = sums.to(Peers::others()).slot(chunk);
-                message.put_f32(0, sum);
-                message.done();
-                a.out.store_f32(rank() * c.elements + at, sum);
-            }
+        for t in block.tiles(c.elements, c.chunk) {
+            let sum = a.x.load_f32(t.at(), t.len()) + a.y.load_f32(t.at(), t.len());
+            let message = sums.to(Peers::others()).slot(t.number());
+            message.put_f32(t.local(), sum);
+            message.done();
+            a.out.store_f32(rank() * c.elements + t.at(), sum);
         }
     });
 
     role("recv", c.recv_blocks, |block| {
-        for piece in c.pieces() {
-            for i in block.strided(piece.count * (c.ranks - 1)) {
-                // The next rank first, so that not all ranks wait for the same one.
-                let src = (rank() + 1 + i / piece.count) % c.ranks;
-                let chunk = i % piece.count + piece.first;
-                let message = sums.from(src).slot(chunk);
-                a.out.store(src * c.elements + chunk * c.chunk, message.load(0, piece.len));
-            }
+        for i in block.strided(tiles.count() * (c.ranks - 1)) {
+            // The next rank first, so that not all ranks wait for the same one.
+            let src = (rank() + 1 + i / tiles.count()) % c.ranks;
+            let t = tiles.tile(i % tiles.count());
+            let message = sums.from(src).slot(t.number());
+            a.out.store(src * c.elements + t.at(), message.load(t.local(), t.len()));
         }
     });
 

@@ -617,9 +617,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(96);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:91)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
     if (!wait_flags(block, args, args.ready[args.rank], value * 8, 8, 1, epoch,
-        {role_ready, flag_ready, 91})) return;
+        {role_ready, flag_ready, 85})) return;
 }
 
 extern "C" __global__ void __launch_bounds__(512)

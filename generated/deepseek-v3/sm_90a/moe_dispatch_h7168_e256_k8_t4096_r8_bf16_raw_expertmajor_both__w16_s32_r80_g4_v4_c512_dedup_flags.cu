@@ -717,11 +717,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     u32* const n = shared_array<u32>(0);  // u32[64]
     u32* const base = shared_array<u32>(256);  // u32[2048]
 
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:108)
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
     if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_recv, flag_rec_flag, 108})) return;
+        {role_recv, flag_rec_flag, 102})) return;
     const bool holds = block.index == 0;
-    if (block.lane < 64) {  // records.rs:115
+    if (block.lane < 64) {  // records.rs:109
         const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
         n[block.lane] = rec_n_gathered;
     }
@@ -798,7 +798,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 const u32 from = source * 32768 + entry;
                 i32 row;
                 bool partial_2 = false;
-                if (group.lane < 8) {  // records.rs:142
+                if (group.lane < 8) {  // records.rs:136
                     const u32 word = args.rec_route[args.rank][rec_route_index + group.lane];
                     const u32 expert = word & 65535;
                     const u32 expert_2 = expert - first;

@@ -22,30 +22,27 @@
 //                              (src/families/moe/kernels/round_trip.rs:222)
 //     blocks 99..131   recv    reads n, ids; takes return_packets; writes out
 //                              (src/families/moe/kernels/round_trip.rs:223)
-//     blocks 131..132  ready   reads n; puts ready_n; signals ready; waits for ready
-//                              (src/families/moe/kernels/round_trip.rs:224)
+//     blocks 131..132  ready   signals ready; waits for ready (src/families/moe/kernels/round_trip.rs:224)
 //
 // Buffers
-//     x               local      bf16[917504]    1.8 MiB  Tokens to send, `[token][row]`. Rows of tokens
-//                                                         that `n` leaves out are loaded at times, no more;
-//                                                         so are their scales.
-//     n               local      u32[1]          4 B      How many tokens there are.
-//     ids             local      i32[1024]       4 KiB    Expert ids, `[token][k]`; ids of no expert mask
-//                                                         their entry. Those of tokens that `n` leaves out
-//                                                         are loaded, no more.
-//     weights         local      f32[1024]       4 KiB    Weights of the entries, `[token][k]`. Those of
-//                                                         tokens that `n` leaves out are loaded, no more.
-//     out             local      bf16[917504]    1.8 MiB  Out: the combined rows, `[token][hidden]`.
-//     inbox_packets   packets    bf16[14680064]  28 MiB   Rows as packets, `[parity][source][slot][row]`.
-//     entries         LL         u32[32768]      256 KiB  Expert of each entry, and the bits of its weight,
-//                                                         `[parity][source][entry][2]`.
-//     return_packets  packets    bf16[14680064]  28 MiB   Rows as they come back,
-//                                                         `[parity][token][owner][hidden]`.
-//     ready_n         symmetric  u32[16]         64 B     Tokens of the source, `[parity][source]`, with
-//                                                         packets.
-//     ready           flags      u32[16]         64 B     The source is in this launch, ready for what the
-//                                                         next one sends, `[parity][source]`.
-//     epoch           epoch      u32[1]          4 B      Counts round trips.
+//     x               local    bf16[917504]    1.8 MiB  Tokens to send, `[token][row]`. Rows of tokens that
+//                                                       `n` leaves out are loaded at times, no more; so are
+//                                                       their scales.
+//     n               local    u32[1]          4 B      How many tokens there are.
+//     ids             local    i32[1024]       4 KiB    Expert ids, `[token][k]`; ids of no expert mask
+//                                                       their entry. Those of tokens that `n` leaves out are
+//                                                       loaded, no more.
+//     weights         local    f32[1024]       4 KiB    Weights of the entries, `[token][k]`. Those of
+//                                                       tokens that `n` leaves out are loaded, no more.
+//     out             local    bf16[917504]    1.8 MiB  Out: the combined rows, `[token][hidden]`.
+//     inbox_packets   packets  bf16[14680064]  28 MiB   Rows as packets, `[parity][source][slot][row]`.
+//     entries         LL       u32[32768]      256 KiB  Expert of each entry, and the bits of its weight,
+//                                                       `[parity][source][entry][2]`.
+//     return_packets  packets  bf16[14680064]  28 MiB   Rows as they come back,
+//                                                       `[parity][token][owner][hidden]`.
+//     ready           flags    u32[16]         64 B     The source is in this launch, ready for what the
+//                                                       next one sends, `[parity][source]`.
+//     epoch           epoch    u32[1]          4 B      Counts round trips.
 #include <cuda_bf16.h>
 
 namespace moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2_source {
@@ -106,7 +103,6 @@ struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2_A
     bf16* inbox_packets[8];   // packets, all ones at first, bf16[14680064]: Rows as..
     u64* entries[8];          // LL u32[32768]: Expert of each entry, and the bits of its..
     bf16* return_packets[8];  // packets, all ones at first, bf16[14680064]: Rows as they..
-    u32* ready_n[8];          // symmetric u32[16]: Tokens of the source,..
     u32* ready[8];            // 16 flags on each rank: The source is in this launch, ready..
     EpochWord* epoch;         // advances with each launch: Counts round trips.
     Status* status[8];        // each rank's status
@@ -124,7 +120,7 @@ inline constexpr u32 role_ready = 4;
 inline constexpr u32 flag_inbox_packets = 5;
 inline constexpr u32 flag_entries = 6;
 inline constexpr u32 flag_return_packets = 7;
-inline constexpr u32 flag_ready = 9;
+inline constexpr u32 flag_ready = 8;
 
 // ---- Machine primitives
 
@@ -797,19 +793,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch) {
     const Block block(131);
     const u32 value = (epoch & 1) * 8;
-    const u32 place = value + args.rank;
-    const u32 n_value = args.n[0];
-    for (u32 turn = block.lane; turn < ranks; turn += 512) {  // a lane for each rank
-        const u32 peer = (args.rank + turn) % ranks;
-        args.ready_n[peer][place] = n_value;
-    }
 
-    // Signal ready: every lane's puts are there before it is (records.rs:83)
-    signal_ranks(block, args, args.ready, place, 255, epoch);
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, value + args.rank, 255, epoch);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:91)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
     if (!wait_flags(block, args, args.ready[args.rank], value, 8, 1, epoch,
-        {role_ready, flag_ready, 91})) return;
+        {role_ready, flag_ready, 85})) return;
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
@@ -849,7 +839,7 @@ moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2(const __
 namespace moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2_source {
 
 using HostArgs = ::moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2_Args;
-static_assert(sizeof(HostArgs) == 448 && sizeof(Args) == 448, "one layout in C and on the device");
+static_assert(sizeof(HostArgs) == 384 && sizeof(Args) == 384, "one layout in C and on the device");
 static_assert(sizeof(PeerwarpStatus) == sizeof(Status), "one layout in C and on the device");
 static_assert(sizeof(PeerwarpEpochWord) == sizeof(EpochWord), "one layout in C and on the device");
 
@@ -873,7 +863,6 @@ static constexpr Pointers pointers[] = {
     {offsetof(Args, inbox_packets), 8, "inbox_packets: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, entries), 8, "entries: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, return_packets), 8, "return_packets: a pointer is null or not aligned to 16 bytes"},
-    {offsetof(Args, ready_n), 8, "ready_n: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ready), 8, "ready: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, epoch), 1, "epoch: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, status), 8, "status: a pointer is null or not aligned to 16 bytes"},

@@ -163,7 +163,11 @@ impl Plan {
         all.insert(buffer.name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match kind {
-            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => {
+            ParamKind::Flags
+            | ParamKind::BlockFlags
+            | ParamKind::EpochWord
+            | ParamKind::Ll
+            | ParamKind::Counters => {
                 self.cleared.push((buffer.name, 0));
             }
             // No packet has arrived.

@@ -1,9 +1,9 @@
 //! What callers pass for windows: memory of a world that every rank has a part of, and every rank can reach.
 
 use std::marker::PhantomData;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 
-use super::StreamRef;
+use super::stream::{Kept, StreamRef};
 use super::tensor::{Element, Held, Readable, TensorInfo, Writable};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::Buffer;
@@ -31,7 +31,8 @@ impl Drop for Shared {
 /// A rank's part of memory that all ranks of a world can reach: `len` elements of `T`. Launches take it for any tensor, and
 /// nothing else for a parameter that is a window. Made by [`World::symmetric`].
 ///
-/// All ranks pass parts of the same memory, from the same element on: where a peer's part is follows from one's own. The
+/// All ranks pass parts of the same memory, from the same element on: where a peer's part is follows from one's own. Launches
+/// with a part are on one stream, but for those that are captured, whose order their maker sees to. The
 /// memory is freed when the last part in this process has been dropped, after all that its GPUs run has ended.
 #[derive(Debug)]
 pub struct SymmetricPart<T: Element> {
@@ -39,6 +40,8 @@ pub struct SymmetricPart<T: Element> {
     buffer: Buffer,
     rank: u32,
     device: u32,
+    /// The stream of the launches that use it.
+    stream: Mutex<Option<Kept>>,
     _shared: Arc<Shared>,
     _t: PhantomData<fn() -> T>,
 }
@@ -63,6 +66,7 @@ impl World {
             buffer: Buffer::part(&memory, member, index),
             rank: member.rank,
             device: member.gpu.info().ordinal,
+            stream: Mutex::default(),
             _shared: Arc::clone(&shared),
             _t: PhantomData,
         };
@@ -82,6 +86,16 @@ impl<T: Element> SymmetricPart<T> {
         self.buffer.bytes() / size_of::<T>() as u64
     }
 
+    /// Its address, for a launch on this stream. Nothing orders launches on different ones.
+    fn on(&self, stream: &StreamRef<'_>) -> Result<DevicePtr, RuntimeError> {
+        let mut used = self.stream.lock().unwrap_or_else(PoisonError::into_inner);
+        if stream.captured() || used.get_or_insert_with(|| stream.keep()).is(stream) {
+            return Ok(self.buffer.ptr());
+        }
+        let allowed = format!("that of the earlier launches with this part, of rank {}", self.rank);
+        Err(RuntimeError::invalid("stream", format!("{:#x}", stream.raw().raw()), allowed))
+    }
+
     /// Its memory, for the host to read and write while no kernel uses it.
     pub fn buffer(&self) -> &Buffer {
         &self.buffer
@@ -94,14 +108,14 @@ unsafe impl<T: Element> Readable for SymmetricPart<T> {
         TensorInfo { bytes: self.buffer.bytes(), device: self.device, dtypes: T::DTYPES }
     }
 
-    fn read<'a>(&'a self, _stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
-        Ok((self.buffer.ptr(), Held::default()))
+    fn read<'a>(&'a self, stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
+        Ok((self.on(stream)?, Held::default()))
     }
 }
 
-// SAFETY: as above; launches of a rank, the only ones that write it, are on one stream.
+// SAFETY: as above; launches that use it are on one stream, and the kernels order what peers read.
 unsafe impl<T: Element> Writable for SymmetricPart<T> {
-    fn write<'a>(&'a mut self, _stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
-        Ok((self.buffer.ptr(), Held::default()))
+    fn write<'a>(&'a mut self, stream: &StreamRef<'a>) -> Result<(DevicePtr, Held<'a>), RuntimeError> {
+        Ok((self.on(stream)?, Held::default()))
     }
 }

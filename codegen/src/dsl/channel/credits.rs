@@ -3,10 +3,10 @@
 use super::shape::ChannelShape;
 use super::{OpenChannel, Payload};
 use crate::dsl::args::Binder;
-use crate::dsl::buffer::Index;
 use crate::dsl::group::{rank_at, role_at};
-use crate::dsl::mem::{Epoch, Flags, Sym};
-use crate::dsl::protocol::{Peers, send_to_at};
+use crate::dsl::index::Index;
+use crate::dsl::mem::{Epoch, Flags};
+use crate::dsl::protocol::Peers;
 use crate::dsl::trace::attempt;
 use crate::dsl::val::{FromRaw, Val, binary, host};
 use crate::ir::{BinaryOp, Loc};
@@ -16,29 +16,26 @@ use super::open::{plus, times};
 /// Flags by which ranks tell each other that they have begun a launch, `[parity][rank]`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::dsl) struct Credits {
-    note: Sym<u32>,
     ready: Flags,
     ranks: u32,
 }
 
 impl Credits {
     pub fn bind(binder: &mut Binder, shape: &ChannelShape) -> Credits {
-        Credits { note: binder.next(), ready: binder.next(), ranks: shape.ranks }
+        Credits { ready: binder.next(), ranks: shape.ranks }
     }
 
     /// Tells every rank that this one has begun the launch: what it did in earlier ones is over.
     fn notify(&self, epoch: Epoch, loc: Loc) {
         let place = plus(self.first(epoch, loc), rank_at(loc), loc);
-        // A signal has to have something with it.
-        let parcel = send_to_at(Peers::all_at(loc), loc);
-        parcel.store(&self.note.buf, Index(place.to_raw()), host(1u32, loc).to_raw(), None, loc);
-        parcel.signal_at(&self.ready, Index(place.to_raw()), epoch, loc);
+        self.ready.signal_at(Peers::all_at(loc), Index::whole(place.to_raw()), epoch, loc);
     }
 
     /// Waits until every rank has begun the launch: what is sent after it comes after what they did before.
     fn wait(&self, epoch: Epoch, loc: Loc) {
         let (first, ranks) = (self.first(epoch, loc), host(self.ranks, loc));
-        let _everybody = self.ready.wait_for(Index(first.to_raw()), ranks.to_raw(), None, 1, epoch, loc);
+        let _everybody =
+            self.ready.wait_for(Index::whole(first.to_raw()), ranks.to_raw(), None, 1, epoch, loc);
     }
 
     fn first(&self, epoch: Epoch, loc: Loc) -> Val<u32> {

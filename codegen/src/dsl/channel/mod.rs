@@ -11,7 +11,9 @@ use std::marker::PhantomData;
 use std::sync::Arc;
 
 pub use open::OpenChannel;
-pub use receive::{Inbound, InboundSome, Incoming, IncomingField, IncomingSome, IncomingSomeField};
+pub use receive::{
+    Inbound, InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField,
+};
 pub use send::{Batch, BatchSlot, Outbound, Outgoing, OutgoingField};
 pub(crate) use shape::Declared;
 pub use shape::{ChannelShape, FieldSpec, Slots, Transport};
@@ -19,6 +21,7 @@ pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
 use super::args::{Binder, ParamSpec};
 use super::buffer::Buf;
+use super::error::{TraceError, raise};
 use super::mem::Flags;
 use super::val::Element;
 use crate::ir::{Dtype, ParamKind};
@@ -89,7 +92,6 @@ use crate::ir::{Dtype, ParamKind};
 /// [`OpenChannel::credits`] tells every rank, in a block of its own, that this one is done with the launches before.
 /// Both are properties of the declaration, [`ChannelShape::banks`] and [`ChannelShape::credits`], and `check` explores whether they are
 /// enough.
-#[derive(Debug)]
 pub struct Channel<T: Payload> {
     fields: T::Fields,
     hub: Hub,
@@ -158,7 +160,7 @@ pub(super) struct Hub {
 /// What a message can be: elements of a type, or a struct with `#[derive(Message)]`.
 pub trait Payload: Sized {
     /// The handles of a message's fields.
-    type Fields: std::fmt::Debug;
+    type Fields;
     /// The handles, taken in the order of the fields.
     #[doc(hidden)]
     fn bind(fields: &mut Fields<'_>) -> Self::Fields;
@@ -215,7 +217,16 @@ impl Fields<'_> {
     /// The next field.
     #[allow(clippy::should_implement_trait)] // the type is chosen by the caller
     pub fn next<T>(&mut self) -> Field<T> {
-        self.next_if_there().expect("a field that is not optional has elements: the declaration is checked")
+        let at = self.next;
+        self.next_if_there().unwrap_or_else(|| {
+            let field = self.declared.field(&self.declared.fields[at]);
+            let message = format!("{field} has no elements in a message");
+            raise(TraceError::new(
+                self.binder.loc(),
+                message,
+                "let its `#[len(..)]` be at least 1, or make it an `Option`",
+            ))
+        })
     }
 
     /// The next field, if it has elements.

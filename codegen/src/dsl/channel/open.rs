@@ -1,20 +1,19 @@
 //! Open channels: a launch's bank, and where messages are in it.
 
-use super::receive::{Inbound, InboundSome};
+use super::receive::{Inbound, InboundSome, IncomingEach};
 use super::send::Outbound;
 use super::shape::Slots;
 use super::{Channel, Hub, Payload, Store};
-use crate::dsl::buffer::Index;
 use crate::dsl::error::TraceError;
 use crate::dsl::group::rank_at;
+use crate::dsl::index::Index;
 use crate::dsl::mem::Epoch;
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::{Nameable, attempt};
 use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, host};
-use crate::ir::{BinaryOp, Const, Dtype, Loc};
+use crate::ir::{BinaryOp, Const, Dtype, Loc, PACKET_BYTES, ParamKind};
 
 /// A channel in a launch; made by [`Channel::open`].
-#[derive(Debug)]
 pub struct OpenChannel<'a, T: Payload> {
     pub(super) channel: &'a Channel<T>,
     pub(super) epoch: Epoch,
@@ -81,6 +80,16 @@ impl<'a, T: Payload> OpenChannel<'a, T> {
     #[track_caller]
     pub fn from_some(&self, senders: impl IntoVal<u64>) -> InboundSome<'a, T> {
         InboundSome::new(*self, senders.val())
+    }
+
+    /// Messages in slots of several senders, given as (sender, slot), that come without flags: those whose bit is set.
+    #[track_caller]
+    pub fn from_each(
+        &self,
+        messages: impl IntoIterator<Item = (Val<u32>, Val<u32>)>,
+        mask: impl IntoVal<u64>,
+    ) -> IncomingEach<'a, T> {
+        IncomingEach::new(*self, messages.into_iter().collect(), mask.val(), Loc::caller())
     }
 
     pub(super) fn hub(&self) -> &'a Hub {
@@ -156,19 +165,22 @@ impl Places {
 
     /// The element `offset` of a message's field, in the field's buffer. An offset of 64 bits makes it one of 64 bits.
     pub fn at(&self, store: &Store, offset: Index, loc: Loc) -> Index {
-        let offset = offset.0;
-        let dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
+        let Index { raw: mut offset, part } = offset;
+        let mut dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
         let (narrow, wide) = self.first[store.field];
-        match (narrow, dtype) {
-            (Some(first), Dtype::U32) => {
-                Index(binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw())
-            }
+        // Indices of LL elements have 32 bits, whatever the offset.
+        if store.kind == ParamKind::Ll && dtype == Dtype::U64 {
+            (offset, dtype) = (Val::<u64>::from_raw(offset).cast_at::<u32>(loc).to_raw(), Dtype::U32);
+        }
+        let raw = match (narrow, dtype) {
+            (Some(first), Dtype::U32) => binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw(),
             (_, Dtype::U32) => {
                 let offset = Val::<u32>::from_raw(offset).cast_at::<u64>(loc);
-                Index(binary::<Val<u64>>(BinaryOp::Add, wide, offset.to_raw(), loc).to_raw())
+                binary::<Val<u64>>(BinaryOp::Add, wide, offset.to_raw(), loc).to_raw()
             }
-            _ => Index(binary::<Val<u64>>(BinaryOp::Add, wide, offset, loc).to_raw()),
-        }
+            _ => binary::<Val<u64>>(BinaryOp::Add, wide, offset, loc).to_raw(),
+        };
+        Index { raw, part }
     }
 }
 
@@ -176,16 +188,24 @@ impl Places {
 pub(super) fn check_inside(hub: &Hub, store: &Store, offset: Index, len: u32, loc: Loc) {
     attempt(loc, |t| {
         t.same_channel(store, hub, loc)?;
-        let first = match t.constant_of(offset.0) {
+        let first = match t.constant_of(offset.raw) {
             Some(Const::U32(i)) => u64::from(i),
             Some(Const::U64(i)) => i,
             _ => 0,
         };
         let end = first.saturating_add(len.into());
+        let of = field_name(hub, store);
+        let packet = PACKET_BYTES / store.buf.dtype.bytes();
+        if store.kind == ParamKind::Packets && !first.is_multiple_of(packet.into()) {
+            return Err(TraceError::new(
+                loc,
+                format!("element {first} of a message of {of}, which moves packets of {packet}"),
+                format!("begin at a multiple of {packet} elements"),
+            ));
+        }
         if end <= u64::from(store.len) {
             return Ok(());
         }
-        let of = field_name(hub, store);
         Err(TraceError::new(
             loc,
             format!("elements {first} to {end} of a message of {of}, which has {}", store.len),

@@ -2,10 +2,11 @@
 
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
-use super::{Any, Field, OpenChannel, Payload, Slots, Store};
+use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store};
 use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::{Index, IntoIndex, cast};
+use crate::dsl::buffer::cast;
 use crate::dsl::error::{TraceError, fail_at};
+use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::param_of;
 use crate::dsl::protocol::Arrived;
 use crate::dsl::scope::{Thing, require_role};
@@ -16,7 +17,6 @@ use crate::dsl::{ll, packets};
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
 
 /// Messages of a channel from one rank; made by [`OpenChannel::from`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct Inbound<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -24,7 +24,6 @@ pub struct Inbound<'a, T: Payload> {
 }
 
 /// A message that is received. With flags it is there; otherwise loading waits for what it loads.
-#[derive(Debug)]
 pub struct Incoming<'a, T: Payload> {
     reading: Reading<'a, T>,
     sender: Val<u32>,
@@ -32,7 +31,6 @@ pub struct Incoming<'a, T: Payload> {
 }
 
 /// Messages of a channel from several ranks; made by [`OpenChannel::from_some`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct InboundSome<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -40,7 +38,6 @@ pub struct InboundSome<'a, T: Payload> {
 }
 
 /// Messages in the same slot of several ranks.
-#[derive(Debug)]
 pub struct IncomingSome<'a, T: Payload> {
     reading: Reading<'a, T>,
     senders: Val<u64>,
@@ -48,7 +45,6 @@ pub struct IncomingSome<'a, T: Payload> {
     first: Val<u32>,
 }
 
-#[derive(Debug)]
 struct Reading<'a, T: Payload> {
     open: OpenChannel<'a, T>,
     /// With flags, the receipt of the wait for them.
@@ -64,9 +60,9 @@ impl<'a, T: Payload> Inbound<'a, T> {
 
     /// The message in a slot of the sender's; with flags, waits for it.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
-        let Inbound { open, sender } = self;
+        let Inbound { open, sender } = *self;
         let number = open.number(Some(sender), slot.val(), loc);
         let declared = &open.hub().declared;
         if declared.shape.batches.is_some() {
@@ -77,21 +73,23 @@ impl<'a, T: Payload> Inbound<'a, T> {
             fail_at(loc, message, "wait for its batch: `channel.from(rank).batch(number).slot(slot)`");
         }
         let places = Places::of(open.hub(), number, loc);
-        let arrived =
-            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index(number.to_raw()), open.epoch, loc));
+        let arrived = open
+            .hub()
+            .flags
+            .map(|f| f.from_at(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 
     /// The message in a slot of a batch: waits for flag `number` of the batches.
     #[track_caller]
-    pub fn batch(self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
         let loc = Loc::caller();
-        let Inbound { open, sender } = self;
+        let Inbound { open, sender } = *self;
         let flag = open.in_flags(number.val(), loc);
         let number = open.number(Some(sender), slot.val(), loc);
         let places = Places::of(open.hub(), number, loc);
         let arrived =
-            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index(flag.to_raw()), open.epoch, loc));
+            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 }
@@ -103,7 +101,7 @@ impl<'a, T: Payload> InboundSome<'a, T> {
 
     /// The messages in the same slot of each of the ranks; with flags, waits for all of them.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, slot) = (Loc::caller(), slot.val());
         self.receive(slot, None, loc)
     }
@@ -111,13 +109,13 @@ impl<'a, T: Payload> InboundSome<'a, T> {
     /// The messages in the same slot of a batch of each of the ranks; with flags, waits for those of batches `number * ranks` on, one
     /// of each rank.
     #[track_caller]
-    pub fn batch(self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
         let (loc, number, slot) = (Loc::caller(), number.val(), slot.val());
         self.receive(slot, Some(number), loc)
     }
 
-    fn receive(self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
-        let InboundSome { open, senders } = self;
+    fn receive(&self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
+        let InboundSome { open, senders } = *self;
         let declared = &open.hub().declared;
         let (name, ranks) = (&declared.name, declared.shape.ranks);
         if !matches!(declared.shape.slots, Slots::ByNumber(_) | Slots::BySender(1)) {
@@ -131,7 +129,8 @@ impl<'a, T: Payload> InboundSome<'a, T> {
                 Some(number) => open.in_flags(times(number, ranks, loc), loc),
                 None => open.in_bank(first, loc),
             };
-            let (first, count, only) = (Index(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
+            let (first, count, only) =
+                (Index::whole(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
             flags.wait_for(first, count, Some(only), 1, open.epoch, loc)
         });
         let first = open.in_bank(first, loc);
@@ -165,7 +164,7 @@ impl<'a, T: Payload> Reading<'a, T> {
         }
         attempt(loc, |t| {
             let buffer = param_of(&store.buf).expect("fields are parameters");
-            let index = t.use_value(index.0.trace, index.0.id, loc)?;
+            let index = t.use_value(index.raw.trace, index.raw.id, loc)?;
             let before =
                 t.taken.iter().find(|b| b.buffer == buffer && b.index == index && t.is_open(b.made.scope));
             if let Some(before) = before {
@@ -221,8 +220,9 @@ impl<'a, T: Payload> Reading<'a, T> {
                 return ll::load(&store.buf, tile.index, len, of, self.open.epoch, loc);
             }
             let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), store.buf.dtype, loc);
-            let there = spread(there, len, loc);
-            store.buf.load_masked(tile.index, there, zero, self.arrived.as_ref(), loc)
+            let there = tile.index.part.spread(there, len, loc);
+            let index = Index::whole(tile.index.raw);
+            store.buf.load_masked(index, there, zero, self.arrived.as_ref(), loc)
         };
         tiles.iter().map(load).collect()
     }
@@ -315,6 +315,67 @@ pub struct IncomingField<'m, F> {
 pub struct IncomingSomeField<'m, F> {
     messages: &'m dyn GettingEach,
     field: Field<F>,
+}
+
+/// Messages of several senders that are loaded together; made by [`OpenChannel::from_each`].
+pub struct IncomingEach<'a, T: Payload> {
+    reading: Reading<'a, T>,
+    /// Each sender, and the number of its slot among all.
+    messages: Vec<(Val<u32>, Val<u32>)>,
+    mask: Val<u64>,
+}
+
+impl<'a, T: Payload> IncomingEach<'a, T> {
+    pub(super) fn new(
+        open: OpenChannel<'a, T>,
+        messages: Vec<(Val<u32>, Val<u32>)>,
+        mask: Val<u64>,
+        loc: Loc,
+    ) -> Self {
+        let Declared { name, shape, .. } = &*open.hub().declared;
+        if shape.transport.has_flags() {
+            let message = format!("messages of any senders at once, of channel `{name}`, which has flags");
+            fail_at(
+                loc,
+                message,
+                "wait for each: `channel.from(sender).slot(slot)`, or for one slot of several: `from_some`",
+            );
+        }
+        let number = |(sender, slot)| (sender, open.number(Some(sender), slot, loc));
+        let messages = messages.into_iter().map(number).collect();
+        IncomingEach { reading: Reading::new(open, None, loc), messages, mask }
+    }
+
+    fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw> {
+        self.reading.check(store, offset, len, loc);
+        let hub = self.reading.open.hub();
+        let there = (0..self.messages.len() as u32).map(|i| move || has(self.mask, host(i, loc), loc));
+        let there = there.collect::<Vec<_>>();
+        let tiles = self.messages.iter().zip(&there).map(|((sender, number), there)| {
+            let index = Places::of(hub, *number, loc).at(store, offset, loc);
+            Each { index, sender: *sender, there }
+        });
+        let tiles = tiles.collect::<Vec<_>>();
+        self.reading.load_each(store, &tiles, || self.mask, len, loc)
+    }
+}
+
+impl<T: Element + Payload<Fields = Field<T>>> IncomingEach<'_, T> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<Tile<T>> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+impl IncomingEach<'_, Any> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<AnyTile> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(AnyTile::new).collect()
+    }
 }
 
 impl<T: Payload> Incoming<'_, T> {

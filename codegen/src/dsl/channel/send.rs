@@ -4,8 +4,9 @@ use super::open::{Places, check_inside, nameless};
 use super::state::MessageState;
 use super::{Any, Field, OpenChannel, Payload, Store, Transport};
 use crate::dsl::any::AnyTile;
-use crate::dsl::buffer::{Index, IntoIndex, cast};
+use crate::dsl::buffer::cast;
 use crate::dsl::error::TraceError;
+use crate::dsl::index::{Index, IntoIndex};
 use crate::dsl::mem::{AnyPtr, Ptr};
 use crate::dsl::protocol::{Parcel, Peers, send_to_at};
 use crate::dsl::scope::{Thing, require_role};
@@ -16,7 +17,6 @@ use crate::dsl::{buffer::Buf, ll, packets};
 use crate::ir::{Loc, ParamKind};
 
 /// Messages of a channel to some ranks; made by [`OpenChannel::to`].
-#[derive(Debug)]
 #[must_use = "choose a slot"]
 pub struct Outbound<'a, T: Payload> {
     open: OpenChannel<'a, T>,
@@ -27,7 +27,6 @@ pub struct Outbound<'a, T: Payload> {
 ///
 /// With flags each receiver's slot is signalled once, so that a message is put by one group. Without, several groups may have a
 /// message of their own to the same slot, each for other elements.
-#[derive(Debug)]
 #[must_use = "put something into the message and finish it with `done`"]
 pub struct Outgoing<'a, T: Payload> {
     sending: Sending<'a, T>,
@@ -37,14 +36,12 @@ pub struct Outgoing<'a, T: Payload> {
 }
 
 /// Several messages to the same ranks with one flag; made by [`Outbound::batch`].
-#[derive(Debug)]
 #[must_use = "put messages into the batch and finish it with `done`"]
 pub struct Batch<'a, T: Payload> {
     sending: Sending<'a, T>,
 }
 
 /// A message of a [`Batch`].
-#[derive(Debug)]
 pub struct BatchSlot<'b, 'a, T: Payload> {
     batch: &'b Batch<'a, T>,
     places: Places,
@@ -58,7 +55,6 @@ pub struct OutgoingField<'m, T> {
 }
 
 /// What messages and batches have in common.
-#[derive(Debug)]
 struct Sending<'a, T: Payload> {
     open: OpenChannel<'a, T>,
     peers: Peers,
@@ -81,7 +77,7 @@ impl<'a, T: Payload> Outbound<'a, T> {
 
     /// A message to a slot: of this rank's slots, where each sender has some.
     #[track_caller]
-    pub fn slot(self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Outgoing<'a, T> {
         let loc = Loc::caller();
         let number = self.open.number(None, slot.val(), loc);
         let places = Places::of(self.open.hub(), number, loc);
@@ -91,7 +87,7 @@ impl<'a, T: Payload> Outbound<'a, T> {
 
     /// Several messages with one flag. The channel's shape says how many [batches](super::ChannelShape::batches) there are.
     #[track_caller]
-    pub fn batch(self) -> Batch<'a, T> {
+    pub fn batch(&self) -> Batch<'a, T> {
         let loc = Loc::caller();
         let declared = &self.open.hub().declared;
         if declared.shape.batches.is_none() {
@@ -182,7 +178,7 @@ impl<'a, T: Payload> Sending<'a, T> {
             Ok(())
         });
         if let (Some(parcel), Some(flags)) = (self.parcel, hub.flags) {
-            parcel.signal_at(&flags, Index(number.to_raw()), self.open.epoch, loc);
+            parcel.signal_at(&flags, Index::whole(number.to_raw()), self.open.epoch, loc);
         }
     }
 }
@@ -304,13 +300,13 @@ macro_rules! of_elements {
             /// Puts a tile to the message's elements from element `offset` on.
             #[track_caller]
             pub fn put(&self, offset: impl IntoIndex, tile: impl IntoTile<T>) {
-                self.field(self.elements()).put(offset, tile);
+                self.elements().put(offset, tile);
             }
 
             /// Puts elements of this rank's memory as they are; see [`OutgoingField::copy`].
             #[track_caller]
             pub fn copy(&self, offset: impl IntoIndex, source: &Ptr<T>, from: impl IntoIndex, len: u32) {
-                self.field(self.elements()).copy(offset, source, from, len);
+                self.elements().copy(offset, source, from, len);
             }
         }
 
@@ -318,19 +314,19 @@ macro_rules! of_elements {
             /// Puts a tile of the channel's element type to the message's elements from element `offset` on, as it is.
             #[track_caller]
             pub fn put(&self, offset: impl IntoIndex, tile: AnyTile) {
-                self.field(self.elements()).put(offset, tile);
+                self.elements().put(offset, tile);
             }
 
             /// Puts an `f32` tile, rounded to the channel's element type.
             #[track_caller]
             pub fn put_f32(&self, offset: impl IntoIndex, tile: impl IntoTile<f32>) {
-                self.field(self.elements()).put_f32(offset, tile);
+                self.elements().put_f32(offset, tile);
             }
 
             /// Puts elements of this rank's memory as they are; see [`OutgoingField::copy`].
             #[track_caller]
             pub fn copy(&self, offset: impl IntoIndex, source: &AnyPtr, from: impl IntoIndex, len: u32) {
-                self.field(self.elements()).copy(offset, source, from, len);
+                self.elements().copy(offset, source, from, len);
             }
         }
     };
@@ -339,13 +335,15 @@ of_elements!(Outgoing<'_>);
 of_elements!(BatchSlot<'_, '_>);
 
 impl<T: Payload<Fields = Field<T>>> Outgoing<'_, T> {
-    fn elements(&self) -> Field<T> {
-        *self.sending.open
+    /// The message's elements, as what a message of a batch has too.
+    pub fn elements(&self) -> OutgoingField<'_, T> {
+        self.field(*self.sending.open)
     }
 }
 
 impl<T: Payload<Fields = Field<T>>> BatchSlot<'_, '_, T> {
-    fn elements(&self) -> Field<T> {
-        *self.batch.sending.open
+    /// The message's elements, as what a message for itself has too.
+    pub fn elements(&self) -> OutgoingField<'_, T> {
+        self.field(*self.batch.sending.open)
     }
 }

@@ -115,7 +115,7 @@ impl ChannelShape {
         ChannelShape { read_many: true, ..self }
     }
 
-    /// Names the parameter of a part: of a field, `arrived`, `note` or `ready`. Else it is `channel_part`, and the one field of a channel
+    /// Names the parameter of a part: of a field, `arrived` or `ready`. Else it is `channel_part`, and the one field of a channel
     /// of elements has the channel's own name.
     #[must_use]
     pub fn named(mut self, part: &'static str, name: &'static str) -> Self {
@@ -234,8 +234,6 @@ impl Declared {
         }
         if shape.credits {
             let len = 2 * u64::from(shape.ranks);
-            let doc = format!("What comes with the credits of `{name}`: nobody reads it.");
-            params.push(spec("note", ParamKind::Symmetric, Dtype::U32, len, doc));
             let doc =
                 format!("A rank is done with what `{name}` brought in earlier launches, `[parity][rank]`.");
             params.push(spec("ready", ParamKind::Flags, Dtype::U32, len, doc));
@@ -303,7 +301,15 @@ impl Declared {
                 }
                 Ok(())
             }
-            Transport::Ll if dtype.bytes() == 4 => Ok(()),
+            Transport::Ll if dtype.bytes() == 4 => {
+                let elements = self.shape.all_slots().saturating_mul(len.into());
+                if elements <= u64::from(u32::MAX) {
+                    return Ok(());
+                }
+                let message = format!("{of} has {elements} LL elements");
+                let help = "LL elements are numbered with 32 bits: let large messages travel as packets or with flags";
+                Err(TraceError::new(loc, message, help))
+            }
             Transport::Ll => {
                 let message = format!("{of} is of {dtype}, and travels as LL elements");
                 let help = "an LL element has 4 bytes of data: f32, i32 or u32";

@@ -95,6 +95,9 @@ impl Exprs<'_> {
             ) => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+                format!("last of {}[{}]", self.place(Place::Param(*counter)), self.at(*index, 0, depth))
+            }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }
@@ -106,6 +109,8 @@ impl Exprs<'_> {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_),

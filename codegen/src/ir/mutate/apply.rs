@@ -47,8 +47,12 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
     let kind = &mut kernel.ops[op.index()].kind;
-    if let OpKind::Comm(CommOp::Signal(signal)) = kind {
-        signal.order = SignalOrder::Relaxed;
+    if let OpKind::Comm(
+        CommOp::Signal(Signal { order, .. }) | CommOp::BlockSignal(BlockSignal { order, .. }),
+    )
+    | OpKind::Memory(MemoryOp::Ticket { order, .. }) = kind
+    {
+        *order = SignalOrder::Relaxed;
         return Ok(());
     }
     Err(MutateError::NoParcel { op: kind.name() })
@@ -88,9 +92,11 @@ fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
-/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
+/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on. A signal without
+/// data goes before all of its region that it does not need.
 fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
-    let parcel = parcel_of(kernel, signal)?;
+    let parcel = kernel.op(signal).kind.member().map(|(parcel, _)| parcel);
+    let bare = parcel.is_none_or(|p| kernel.parcels[p.index()].bare);
     let tree = Tree::of(kernel);
     let defs = DefUse::of(kernel, &tree);
     let home = tree.position(signal);
@@ -101,10 +107,12 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     let first_put = tree
         .in_order()
         .iter()
-        .filter(|&&o| is_published(kernel, o, parcel))
+        .filter(|&&o| parcel.is_some_and(|p| is_published(kernel, o, p)))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
-    let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
+    let Some(first) = first_put.or(bare.then_some(0)) else {
+        return Err(MutateError::NoParcel { op: "signal" });
+    };
     let Some((ops, at)) = siblings(kernel, signal) else { return Ok(()) };
     if first < at {
         let (front, back): (Vec<OpId>, Vec<OpId>) = ops[first..at].iter().partition(|o| needed.contains(o));

@@ -125,6 +125,8 @@ pub enum Problem {
     BufferDtype { op: &'static str, value: String, buffer: String, dtype: Dtype },
     #[error("`wait_all` with 0 flags a rank")]
     NoFlagsPerRank,
+    #[error("a wait for zero flags of each block; it must be at least 1")]
+    NoFlagsPerBlock,
     #[error("`wait_all` picks among {count} flags by a mask, which has 64 bits")]
     MaskedFlags { count: i128 },
     #[error("`{source_name}` of {from} is copied to `{buffer}` of {to}")]
@@ -184,6 +186,8 @@ pub enum Problem {
     SignalledTwice { first: Loc },
     #[error("`{flag}` is signalled for a parcel into which nothing was put; signalling what was not sent")]
     EmptyParcel { flag: String },
+    #[error("put to `{buffer}` in a parcel that is a signal without data; open a parcel for the put")]
+    PutIntoBare { buffer: String },
     #[error("put to `{buffer}` after the parcel's signal at {signal}; put before signalling")]
     PutAfterSignal { buffer: String, signal: Loc },
     #[error(
@@ -193,8 +197,8 @@ pub enum Problem {
     SignalElsewhere { flag: String, put: Loc },
     #[error("`{op}` leaves between the put at {put} and the parcel's signal at {signal}")]
     SignalSkipped { op: &'static str, put: Loc, signal: Loc },
-    #[error("relaxed signal of `{flag}`: it does not order the puts before it")]
-    RelaxedSignal { flag: String },
+    #[error("relaxed {name} of `{flag}`: it does not order what is done before it")]
+    Relaxed { name: &'static str, flag: String },
 }
 
 fn elsewhere(loc: &Option<Loc>) -> String {

@@ -40,6 +40,8 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
         CommOp::Put(_)
         | CommOp::BulkCopy(_)
         | CommOp::Signal(_)
+        | CommOp::BlockSignal(_)
+        | CommOp::BlockWait(_)
         | CommOp::SendPackets(_)
         | CommOp::TakePackets(_)
         | CommOp::SendLl(_)
@@ -57,7 +59,8 @@ fn loaded(kind: &OpKind) -> Option<(Place, Option<ReceiptId>)> {
         MemoryOp::Store { .. }
         | MemoryOp::Scatter { .. }
         | MemoryOp::Atomic { .. }
-        | MemoryOp::Tally { .. } => None,
+        | MemoryOp::Tally { .. }
+        | MemoryOp::Ticket { .. } => None,
     }
 }
 

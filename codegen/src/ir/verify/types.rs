@@ -242,6 +242,12 @@ impl Check<'_, '_> {
                 self.operand("index", *index, self.ty(*out));
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
             }
+            MemoryOp::Ticket { out, counter, index, count, .. } => {
+                self.param(*counter, ParamKind::Counters, "an array of counters");
+                self.scalar_index(*index);
+                self.operand("count", *count, U32);
+                self.operand("result", *out, Type::scalar(Dtype::Bool));
+            }
         }
     }
 
@@ -282,11 +288,24 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
-            CommOp::SendPackets(SendPackets { packets, target, index, value }) => {
+            CommOp::BlockSignal(BlockSignal { flag, index, value, .. }) => {
+                self.block_flag(*flag, *index, *value);
+            }
+            CommOp::BlockWait(BlockWait { flag, index, count, from, value, per_block }) => {
+                self.block_flag(*flag, *index, *value);
+                self.operand("count", *count, U32);
+                self.operand("source block", *from, U32);
+                if *per_block == 0 {
+                    self.add(Problem::NoFlagsPerBlock);
+                }
+            }
+            CommOp::SendPackets(SendPackets { packets, target, index, value, count }) => {
                 self.target(*target);
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.packets(*packets, *index, *value);
             }
-            CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
@@ -298,7 +317,8 @@ impl Check<'_, '_> {
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            CommOp::TakePackets(TakePackets { packets, tiles, mask }) => {
+            CommOp::TakePackets(TakePackets { packets, tiles, mask, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);
@@ -314,6 +334,12 @@ impl Check<'_, '_> {
 
     fn flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
         self.param(flag, ParamKind::Flags, "a flag array");
+        self.scalar_index(index);
+        self.operand("value", value, U32);
+    }
+
+    fn block_flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
+        self.param(flag, ParamKind::BlockFlags, "an array of flags between blocks");
         self.scalar_index(index);
         self.operand("value", value, U32);
     }
@@ -355,7 +381,7 @@ impl Check<'_, '_> {
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Counters => {}
-                ParamKind::Flags => {
+                ParamKind::Flags | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
                 ParamKind::Packets => {
@@ -385,7 +411,7 @@ impl Check<'_, '_> {
             match self.report.param(p).kind {
                 ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
-                ParamKind::Flags => self.add(Problem::FlagAccess { param }),
+                ParamKind::Flags | ParamKind::BlockFlags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
                 ParamKind::Ll => self.add(Problem::LlAccess { param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),

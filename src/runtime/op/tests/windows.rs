@@ -144,6 +144,25 @@ fn addresses_of_raw_launches_are_checked_too() {
 }
 
 #[test]
+fn launches_with_a_part_are_on_one_stream() {
+    let machine = Machine::default();
+    let world = world(&machine);
+    let mut ops = [(); 3].map(|()| Op::new(&world, &config(), &Uncompiled).unwrap());
+    let parts = world.symmetric::<f32>(64).unwrap();
+    launch(&mut ops[0], &parts[0]).unwrap();
+    launch(&mut ops[1], &parts[0]).unwrap();
+    let other = Stream::new(ops[2].ranks()[0].gpu()).unwrap();
+    let mut out = tensor(0x3000);
+    let said = ops[2].rank(0).launch(&other, TotalLaunch { x: &parts[0], out: &mut out }).unwrap_err();
+    assert!(said.to_string().ends_with(": that of the earlier launches with this part, of rank 0"), "{said}");
+    assert_eq!(machine.launches.lock().unwrap().len(), 2);
+    // SAFETY: nothing runs on mocks.
+    unsafe { ops[2].rank(0).capture(&other, TotalLaunch { x: &parts[0], out: &mut out }).unwrap() };
+    let pointers = machine.launches.lock().unwrap().last().map(pointers).unwrap();
+    assert_eq!(pointers, [parts[0].buffer().ptr(), parts[1].buffer().ptr()]);
+}
+
+#[test]
 fn the_last_part_frees_the_memory_after_all_has_ended() {
     let machine = Machine::default();
     let world = world(&machine);
@@ -159,6 +178,7 @@ fn the_last_part_frees_the_memory_after_all_has_ended() {
     let parts = world.symmetric::<f32>(64).unwrap();
     machine.fail("synchronize", 0);
     drop(parts);
+    machine.fail("synchronize", u32::MAX);
     assert_eq!(machine.alive(), before + 2);
     machine.leaves(2);
     let said = world.symmetric::<f32>(0).unwrap_err().to_string();
