@@ -73,7 +73,7 @@ fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
     );
     refused::<AllReduce>(
         "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
-        &["chunk", "4096", "at most 2048"],
+        &["chunk", "4096", "at most 1024"],
     );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 algorithm=two-shot senders=8", &["senders", "8"]);
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);

@@ -69,7 +69,7 @@ fn all_reduce_with_a_norm_behind_it() {
     for (i, (ranks, rows, hidden)) in [(2, 5, 64), (3, 7, 2880), (4, 1, 136)].iter().enumerate() {
         let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
         let key =
-            format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=2");
+            format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=4");
         for rest in
             ["one-shot blocks=2", "two-shot blocks=1", "two-shot blocks=2 protocol=flags in_place=true"]
         {

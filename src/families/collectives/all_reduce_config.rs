@@ -51,7 +51,7 @@ pub struct AllReduce {
     #[key(default = Hook::None)]
     pub hook: Hook,
     /// Elements of a row that the hook normalises; 0 without one.
-    #[key(short = "h", range = 0..=65536, default = 0)]
+    #[key(short = "h", range = 0..=16384, default = 0)]
     pub hidden: u32,
     /// How it goes about it.
     #[tune(default = |key| algorithm(key))]

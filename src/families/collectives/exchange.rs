@@ -3,6 +3,7 @@
 use peerwarp_codegen::dsl::Any;
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Choice;
+use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::cut::{Cut, Part, Parts, Piece};
 
@@ -103,14 +104,18 @@ pub(super) struct Reduce {
     pub together: u32,
 }
 
-/// Bytes of tiles on their way that a thread has room for: half of the registers that it may have with 512 in a block.
-const BYTES_IN_FLIGHT: u32 = 256;
+/// Registers of a thread for elements: of its own tile and the result, as `f32`, and of tiles on their way. A thread has 128 with 16
+/// warps, of which addresses take many, and half as many with 32.
+fn registers(warps: u32) -> u32 {
+    if warps > 16 { 36 } else { 72 }
+}
 
 impl Reduce {
     /// With tiles of `len` elements of `bytes` bytes, in blocks of `warps` warps.
     pub fn new(op: Reduction, ranks: u32, len: u32, bytes: u32, warps: u32) -> Reduce {
-        let of_thread = (len * bytes).div_ceil(32 * warps).max(16);
-        Reduce { op, together: (BYTES_IN_FLIGHT / of_thread).clamp(1, ranks) }
+        let of_thread = len.div_ceil(32 * warps).max(PACKET_BYTES / bytes);
+        let left = registers(warps).saturating_sub(2 * of_thread);
+        Reduce { op, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
     }
 
     /// Everybody's tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
