@@ -30,13 +30,21 @@ pub(super) fn topo(args: &TopoArgs, style: Style) -> Result<Done, Failure> {
     }
     if let (false, Some(save)) = (measures, &args.save) {
         let allowed = "together with a measurement: --measure, or no --machine";
-        return Err(InputError::conflict("--save", save.display(), "--machine, for nothing is measured", allowed).into());
+        return Err(InputError::conflict(
+            "--save",
+            save.display(),
+            "--machine, for nothing is measured",
+            allowed,
+        )
+        .into());
     }
     let html_to = args.html.as_deref().map(|path| Pending::new("--html", path)).transpose()?;
     let save_to = args.save.as_deref().map(|path| Pending::new("--save", path)).transpose()?;
     let wait_budget = wait_budget(args.wait_budget)?;
     let (measured, untested) = match measures {
-        true => here(bytes, args.iterations, wait_budget).map(|(profile, untested)| (Some(profile), untested))?,
+        true => {
+            here(bytes, args.iterations, wait_budget).map(|(profile, untested)| (Some(profile), untested))?
+        }
         false => (known, None),
     };
     let network = network(described.as_ref(), measured.as_ref(), args.profile.as_deref())?;
@@ -85,13 +93,21 @@ fn copies(args: &TopoArgs, network: &Network, bytes: u64) -> Result<topo::Copies
     let count = network.gpus.len();
     let gpu = |field: &str, gpu: usize| match gpu < count {
         true => Ok(()),
-        false => Err(InputError::not_allowed(field, gpu, format!("0 to {}, the GPUs of {}", count - 1, network.name))),
+        false => Err(InputError::not_allowed(
+            field,
+            gpu,
+            format!("0 to {}, the GPUs of {}", count - 1, network.name),
+        )),
     };
     gpu("--from", args.from)?;
     args.to.iter().try_for_each(|&to| gpu("--to", to))?;
     for (at, to) in args.to.iter().enumerate() {
         if *to == args.from || args.to[..at].contains(to) {
-            return Err(InputError::not_allowed("--to", to, format!("GPUs other than --from {}, each once", args.from)));
+            return Err(InputError::not_allowed(
+                "--to",
+                to,
+                format!("GPUs other than --from {}, each once", args.from),
+            ));
         }
     }
     topo::copies(network, args.from, &args.to, bytes)
@@ -106,7 +122,13 @@ fn here(
 ) -> Result<(Profile, Option<&'static str>), Failure> {
     if let Some(launched) = Launched::here()? {
         let with = format!("a process for each rank, as {} started them", launched.launcher);
-        return Err(InputError::conflict("topo", "this machine", with, "one process, which measures all GPUs").into());
+        return Err(InputError::conflict(
+            "topo",
+            "this machine",
+            with,
+            "one process, which measures all GPUs",
+        )
+        .into());
     }
     let gpus = gpus()?;
     if gpus.len() < 2 {
@@ -156,7 +178,11 @@ fn bytes_of(field: &str, text: &str) -> Result<u64, InputError> {
     let bytes = number.trim().parse::<f64>().ok().map(|n| n * unit as f64);
     match bytes.filter(|bytes| (1.0..=1e15).contains(bytes)) {
         Some(bytes) => Ok(bytes.round() as u64),
-        None => Err(InputError::not_allowed(field, text, "1 to 1000000000000000 bytes, as in 1000, 64KiB or 200MB")),
+        None => Err(InputError::not_allowed(
+            field,
+            text,
+            "1 to 1000000000000000 bytes, as in 1000, 64KiB or 200MB",
+        )),
     }
 }
 

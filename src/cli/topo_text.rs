@@ -9,7 +9,8 @@ use super::output::{Style, bytes, table};
 
 /// A machine, with all paths and times if `explain`.
 pub(super) fn text(topo: &Topo, explain: bool, style: Style) -> String {
-    let mut text = format!("{:<9}{}: {}\n{:<9}{}\n", "machine", topo.machine, topo.about, "GPUs", gpus(&topo.gpus));
+    let mut text =
+        format!("{:<9}{}: {}\n{:<9}{}\n", "machine", topo.machine, topo.about, "GPUs", gpus(&topo.gpus));
     for note in &topo.notes {
         writeln!(text, "{:<9}{note}", "note").expect("string");
     }
@@ -46,7 +47,9 @@ fn gpus(names: &[String]) -> String {
 fn matrix(matrix: &Table) -> String {
     let names: Vec<String> = (0..matrix.rows.len()).map(|gpu| format!("gpu{gpu}")).collect();
     let head: Vec<&str> = std::iter::once("").chain(names.iter().map(String::as_str)).collect();
-    let row = |(name, row): (&String, &Vec<String>)| std::iter::once(name.clone()).chain(row.iter().cloned()).collect();
+    let row = |(name, row): (&String, &Vec<String>)| {
+        std::iter::once(name.clone()).chain(row.iter().cloned()).collect()
+    };
     table(&head, names.iter().zip(&matrix.rows).map(row))
 }
 
@@ -80,7 +83,8 @@ fn spread(topo: &Topo) -> String {
     let row = |gpu: usize| {
         let mut row = vec![format!("gpu{gpu}")];
         for all in [false, true] {
-            let model = topo.patterns.as_ref().map(|p| if all { p.all_to_all[gpu] } else { p.one_to_all[gpu] });
+            let model =
+                topo.patterns.as_ref().map(|p| if all { p.all_to_all[gpu] } else { p.one_to_all[gpu] });
             row.extend(model.map(|gbps| number(Some(gbps))));
             row.extend(ways.iter().map(|way| number(of_profile(gpu, all, *way))));
         }
@@ -92,12 +96,17 @@ fn spread(topo: &Topo) -> String {
 
 fn copies(text: &mut String, topo: &Topo, style: Style) {
     let Some(copies) = &topo.copies else { return };
-    let title = format!("A copy of {} ({} bytes) from GPU {}", bytes(copies.bytes), copies.bytes, copies.from);
+    let title =
+        format!("A copy of {} ({} bytes) from GPU {}", bytes(copies.bytes), copies.bytes, copies.from);
     section(text, style, &title);
     let ms = |us: f64| format!("{:.1}", us / 1e3);
     let rows = copies.copies.iter().map(|copy| {
         let gbps = format!("{:.1}", copy.gbps);
-        let over = if copy.staged { format!("{}, through the host", copy.class.words()) } else { copy.class.words() };
+        let over = if copy.staged {
+            format!("{}, through the host", copy.class.words())
+        } else {
+            copy.class.words()
+        };
         vec![copy.to.to_string(), ms(copy.alone_us), ms(copy.together_us), gbps, over, copy.stops.join(" > ")]
     });
     *text += &table(&["to GPU", "ms alone", "ms all at once", "GB/s", "over", "path"], rows);
@@ -122,8 +131,13 @@ fn paths(text: &mut String, topo: &Topo, style: Style) {
         let host = if staged { ", through the host's memory" } else { "" };
         let gbps = first.gbps.unwrap_or_default();
         let pairs = if links.len() == 1 { "1 pair".to_owned() } else { format!("{} pairs", links.len()) };
-        writeln!(text, "{class:<6} {pairs}, as {}: {}{host}, {gbps:.1} GB/s", first.stops.join(" > "), class.words())
-            .expect("string");
+        writeln!(
+            text,
+            "{class:<6} {pairs}, as {}: {}{host}, {gbps:.1} GB/s",
+            first.stops.join(" > "),
+            class.words()
+        )
+        .expect("string");
     }
 }
 
@@ -143,7 +157,7 @@ fn sums(text: &mut String, topo: &Topo, explain: bool, style: Style) {
         return;
     }
     for algorithm in Algorithm::ALL {
-        writeln!(text, "  {:<26}{}", algorithm.name(), algorithm.words()).expect("string");
+        writeln!(text, "  {:<28}{}", algorithm.name(), algorithm.words()).expect("string");
     }
     topo.sums.iter().for_each(|sums| times(text, sums, style));
 }

@@ -42,9 +42,8 @@ impl PeerCopies {
             }
             let all = bytes * (gpus.len() as u64 + 1);
             copies.blocks.push(gpu.alloc_shared(all, Sharing::Ipc, &peers)?);
-            let lane = |_| {
-                Ok(Lane { stream: Stream::new(gpu)?, before: Event::new(gpu)?, after: Event::new(gpu)? })
-            };
+            let lane =
+                |_| Ok(Lane { stream: Stream::new(gpu)?, before: Event::new(gpu)?, after: Event::new(gpu)? });
             copies.lanes.push(gpus.iter().map(lane).collect::<Result<_, RuntimeError>>()?);
         }
         Ok(copies)

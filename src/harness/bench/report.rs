@@ -45,9 +45,7 @@ fn limit(bench: &Bench) -> String {
             "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {measured_on}",
             l.hop_us, l.one_peer_gbps, l.all_peers_gbps
         ),
-        _ if times().all(|t| t.bytes.is_none()) => {
-            "unknown: the family does not say what it moves".into()
-        }
+        _ if times().all(|t| t.bytes.is_none()) => "unknown: the family does not say what it moves".into(),
         _ => "unknown: the links of this machine have not been measured".into(),
     }
 }

@@ -82,11 +82,15 @@ impl Algorithm {
     pub fn words(self) -> &'static str {
         match self {
             Algorithm::OneShot => "everybody sends all to everybody: one step, and the most bytes",
-            Algorithm::TwoShot => "parts are summed by one rank each and sent to all: two steps, and the fewest bytes",
+            Algorithm::TwoShot => {
+                "parts are summed by one rank each and sent to all: two steps, and the fewest bytes"
+            }
             Algorithm::Ring => "parts go round between neighbours: the fewest bytes, and 2 (n - 1) steps",
             Algorithm::Tree => "sums go up a binary tree and come down: 2 log2(n) steps of all bytes",
             Algorithm::ReduceScatterThenAllGather => "two-shot in two launches",
-            Algorithm::ReduceThenBroadcast => "all bytes of all ranks go into rank 0, and out again: two launches",
+            Algorithm::ReduceThenBroadcast => {
+                "all bytes of all ranks go into rank 0, and out again: two launches"
+            }
         }
     }
 
@@ -107,7 +111,9 @@ impl Algorithm {
         };
         match self {
             Algorithm::OneShot => vec![all_to_all(bytes)],
-            Algorithm::TwoShot | Algorithm::ReduceScatterThenAllGather => vec![all_to_all(part), all_to_all(part)],
+            Algorithm::TwoShot | Algorithm::ReduceScatterThenAllGather => {
+                vec![all_to_all(part), all_to_all(part)]
+            }
             Algorithm::Ring => {
                 let next = (0..world).map(|from| Transfer { from, to: (from + 1) % world, bytes: part });
                 vec![Step { transfers: next.collect(), times: 2 * (world as u32 - 1) }]
@@ -142,7 +148,12 @@ fn back(step: &Step) -> Step {
 ///
 /// # Errors
 /// Two GPUs that it joins have no path.
-pub fn predict(network: &Network, algorithm: Algorithm, world: usize, bytes: u64) -> Result<Prediction, NoPath> {
+pub fn predict(
+    network: &Network,
+    algorithm: Algorithm,
+    world: usize,
+    bytes: u64,
+) -> Result<Prediction, NoPath> {
     let steps = algorithm.steps(world, bytes as f64);
     let (t, launches) = (&network.times, algorithm.launches());
     let later = f64::from(launches - 1);

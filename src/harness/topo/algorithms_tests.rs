@@ -29,7 +29,10 @@ fn times_are_launches_hops_and_bytes_over_the_busiest_link() {
     // Five ranks: 1 and 3 meet 0 and 2, then 2 meets 0, then 4 meets 0.
     near(us(Algorithm::Tree, 5), 4.9 + 6.0 * (0.8 + all));
     let shot = predict(&network, Algorithm::TwoShot, 8, 8000).unwrap();
-    assert_eq!((shot.steps, shot.launches, shot.busiest.as_str(), shot.staged), (2, 1, "gpu0 -> nvswitch", false));
+    assert_eq!(
+        (shot.steps, shot.launches, shot.busiest.as_str(), shot.staged),
+        (2, 1, "gpu0 -> nvswitch", false)
+    );
     near(shot.busiest_bytes, 14_000.0);
 }
 

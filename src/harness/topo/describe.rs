@@ -170,7 +170,9 @@ impl Description {
     }
 
     fn check(&self, origin: &str) -> Result<(), InputError> {
-        let named = |field: &str, text: &str| match text.trim().is_empty() || text.chars().any(char::is_control) {
+        let named = |field: &str, text: &str| match text.trim().is_empty()
+            || text.chars().any(char::is_control)
+        {
             true => Err(InputError::not_allowed(format!("{origin}: {field}"), format!("{text:?}"), "a name")),
             false => Ok(()),
         };
@@ -228,7 +230,11 @@ impl Links {
         taken: &mut BTreeSet<(String, String, String)>,
     ) -> Result<(), InputError> {
         if !(1..=MOST_LINKS).contains(&self.links) {
-            return Err(InputError::not_allowed(format!("{at}.links"), self.links, format!("1 to {MOST_LINKS}")));
+            return Err(InputError::not_allowed(
+                format!("{at}.links"),
+                self.links,
+                format!("1 to {MOST_LINKS}"),
+            ));
         }
         rate(&format!("{at}.gbps"), self.gbps)?;
         self.nominal_gbps.map_or(Ok(()), |gbps| rate(&format!("{at}.nominal_gbps"), gbps))?;
@@ -249,7 +255,8 @@ impl Links {
             let kind = format!("{:?}", self.kind).to_lowercase();
             for (a, b) in &directions[..if self.one_way { 1 } else { 2 }] {
                 if a == b || !taken.insert((kind.clone(), (*a).clone(), (*b).clone())) {
-                    let allowed = "two ends, and each two once for each kind of link: `links` says how many there are";
+                    let allowed =
+                        "two ends, and each two once for each kind of link: `links` says how many there are";
                     return Err(InputError::not_allowed(&field, format!("{from}, {to}"), allowed));
                 }
             }
@@ -286,7 +293,11 @@ pub(super) fn check_schema(text: &str, origin: &str, schema: u32, what: &str) ->
     let field = format!("{origin}: schema");
     match any.get("schema") {
         Some(toml::Value::Integer(n)) if *n == i64::from(schema) => Ok(()),
-        Some(other) => Err(InputError::not_allowed(field, other, format!("{schema}, the version that this program reads"))),
+        Some(other) => Err(InputError::not_allowed(
+            field,
+            other,
+            format!("{schema}, the version that this program reads"),
+        )),
         None => Err(InputError::missing(field, schema.to_string())),
     }
 }

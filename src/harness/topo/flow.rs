@@ -29,7 +29,8 @@ pub fn rates(capacities: &[f64], flows: &[Flow]) -> Vec<f64> {
         let mut users = vec![0u32; left.len()];
         rising.iter().flat_map(|&f| &flows[f].path).for_each(|&r| users[r] += 1);
         let share = |r: usize| left[r].max(0.0) / f64::from(users[r]);
-        let room = |&f: &usize| flows[f].path.iter().map(|&r| share(r)).fold(flows[f].most - rates[f], f64::min);
+        let room =
+            |&f: &usize| flows[f].path.iter().map(|&r| share(r)).fold(flows[f].most - rates[f], f64::min);
         let step = rising.iter().map(room).fold(f64::INFINITY, f64::min).max(0.0);
         for &f in &rising {
             rates[f] += step;
@@ -37,7 +38,8 @@ pub fn rates(capacities: &[f64], flows: &[Flow]) -> Vec<f64> {
         }
         let full = |r: usize| left[r] <= capacities[r] * NOTHING;
         let ends = |f: usize| {
-            flows[f].most - rates[f] <= flows[f].most * NOTHING || flows[f].path.iter().any(|&r| full(r))
+            let bound = flows[f].most.is_finite() && flows[f].most - rates[f] <= flows[f].most * NOTHING;
+            bound || flows[f].path.iter().any(|&r| full(r))
         };
         // An unbounded flow over nothing never ends rising.
         rising.retain(|&f| step.is_finite() && !ends(f));

@@ -151,7 +151,8 @@ fn gbps(bytes: f64, us: f64) -> Result<f64, RuntimeError> {
     match us > 0.0 {
         true => Ok(bytes / us / 1e3),
         false => {
-            let allowed = "more than none: the clock does not tell so many bytes from none, try more with --bytes";
+            let allowed =
+                "more than none: the clock does not tell so many bytes from none, try more with --bytes";
             Err(RuntimeError::invalid(format!("time of {bytes} bytes"), format!("{us:.3} us"), allowed))
         }
     }
@@ -223,7 +224,11 @@ impl Kernels {
             true => Ok((many - few) / (2.0 * f64::from(ROUNDS))),
             false => {
                 let allowed = "more than none: the clock does not tell so many rounds from none";
-                Err(RuntimeError::invalid(format!("time of {ROUNDS} rounds"), format!("{:.3} us", many - few), allowed))
+                Err(RuntimeError::invalid(
+                    format!("time of {ROUNDS} rounds"),
+                    format!("{:.3} us", many - few),
+                    allowed,
+                ))
             }
         }
     }

@@ -138,7 +138,13 @@ fn lines(topo: &Topo, rates: &[f64]) -> Vec<Line> {
             colour: colour(number, rates.len()),
             width: format!("{:.1}", 1.0 + 4.0 * (number + 1) as f64 / rates.len() as f64),
             dashed: link.staged,
-            label: format!("GPU {} to GPU {}: {}, {} GB/s{staged}", link.from, link.to, class.words(), short(rate)),
+            label: format!(
+                "GPU {} to GPU {}: {}, {} GB/s{staged}",
+                link.from,
+                link.to,
+                class.words(),
+                short(rate)
+            ),
         };
         drawn.push((number, line));
     }

@@ -15,7 +15,11 @@ fn small(by: By) -> Send {
 fn explored(
     config: &Variant,
     launches: u32,
-    fill: impl Fn(u32, u32, &mut HostMemory<'_, '_>) -> Result<(), String> + Clone + std::marker::Send + Sync + 'static,
+    fill: impl Fn(u32, u32, &mut HostMemory<'_, '_>) -> Result<(), String>
+    + Clone
+    + std::marker::Send
+    + Sync
+    + 'static,
     look: impl Fn(&peerwarp_codegen::sim::Memory),
 ) {
     let kernel = Arc::new(Compiled::new(verify(config.trace(32).unwrap()).unwrap()));
@@ -24,27 +28,33 @@ fn explored(
     for rank in 0..config.ranks() {
         for launch in 0..launches {
             let fill = fill.clone();
-            machine.host(rank, "fill", move |memory: &mut HostMemory<'_, '_>| fill(rank, launch, memory)).unwrap();
+            machine
+                .host(rank, "fill", move |memory: &mut HostMemory<'_, '_>| fill(rank, launch, memory))
+                .unwrap();
             machine.launch(rank, &kernel, &Bindings::new()).unwrap();
         }
     }
     for seed in 0..30 {
         for strategy in [Strategy::Random, Strategy::Adversarial] {
-            let outcome = machine.run(&Options { seed, strategy, ..Options::default() }).unwrap_or_else(|f| panic!("{f}"));
+            let outcome = machine
+                .run(&Options { seed, strategy, ..Options::default() })
+                .unwrap_or_else(|f| panic!("{f}"));
             look(&outcome.memory);
         }
     }
 }
 
 /// Whom each rank sends to, as bits, launch by launch: pairs, one to all, all to all, nobody.
-const PLANS: [[u64; 3]; 5] = [[0b010, 0, 0], [0b110, 0, 0], [0b110, 0b101, 0b011], [0, 0, 0], [0, 0b100, 0b010]];
+const PLANS: [[u64; 3]; 5] =
+    [[0b010, 0, 0], [0b110, 0, 0], [0b110, 0b101, 0b011], [0, 0, 0], [0, 0b100, 0b010]];
 
 #[test]
 fn what_is_sent_arrives_under_every_schedule_and_every_plan() {
     for by in [By::Stores, By::Bulk] {
         let fill = |rank: u32, launch: u32, memory: &mut HostMemory<'_, '_>| {
             let plan = PLANS[launch as usize];
-            let from = (0..3).filter(|&source| plan[source] >> rank & 1 == 1).fold(0u64, |all, s| all | 1 << s);
+            let from =
+                (0..3).filter(|&source| plan[source] >> rank & 1 == 1).fold(0u64, |all, s| all | 1 << s);
             // The second one measures flags alone.
             let chunks = if launch == 1 { 0u32 } else { 3 };
             memory.write("plan", 0, &[plan[rank as usize], from]).map_err(|e| e.to_string())?;
@@ -80,9 +90,8 @@ fn the_ball_comes_back_under_every_schedule() {
 #[test]
 fn they_are_emitted_for_every_target_as_they_are_launched() {
     for target in Target::all() {
-        let sends = [By::Stores, By::Bulk].map(|by| {
-            Send::with_defaults(&SendKey { ranks: 8, words: 1 << 22, by }).unwrap().into_variant()
-        });
+        let sends = [By::Stores, By::Bulk]
+            .map(|by| Send::with_defaults(&SendKey { ranks: 8, words: 1 << 22, by }).unwrap().into_variant());
         let pings = [Ball::Packet, Ball::Signal].map(|ball| {
             Ping::with_defaults(&PingKey { ranks: 8, rounds: 256, ball }).unwrap().into_variant()
         });

@@ -10,7 +10,8 @@ use crate::runtime::gpu::PeerLink;
 pub const NO_LOADS: &str = "loads: kernels cannot load from a peer yet";
 
 /// Why kernels are not measured where some GPUs have no peer access.
-const NO_WORLD: &str = "stores, bulk, latency: kernels need GPUs that all reach each other, and some of these do not";
+const NO_WORLD: &str =
+    "stores, bulk, latency: kernels need GPUs that all reach each other, and some of these do not";
 
 /// Not measured, but the lower end of an estimate.
 const TAIL_US: f64 = 0.5;
@@ -90,8 +91,10 @@ pub fn steps(gpus: usize) -> u64 {
 pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Result<Profile, RuntimeError> {
     let facts = probe.gpus();
     let (count, kernels) = (facts.len(), probe.has_kernels());
-    let all: Vec<(usize, usize)> =
-        (0..count).flat_map(|from| (0..count).map(move |to| (from, to))).filter(|(from, to)| from != to).collect();
+    let all: Vec<(usize, usize)> = (0..count)
+        .flat_map(|from| (0..count).map(move |to| (from, to)))
+        .filter(|(from, to)| from != to)
+        .collect();
     let (first_node_us, next_node_us) = if kernels { probe.launches_us()? } else { (0.0, 0.0) };
     let mut pairs = vec![];
     for &(from, to) in &all {
@@ -140,7 +143,8 @@ pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Res
 /// What each GPU sends, by all ways that can be measured.
 fn rates(probe: &mut dyn Probe, pairs: &[(usize, usize)]) -> Result<Vec<Rates>, RuntimeError> {
     let mut all = vec![Rates::default(); probe.gpus().len()];
-    let ways: &[Way] = if probe.has_kernels() { &[Way::Stores, Way::Bulk, Way::Copies] } else { &[Way::Copies] };
+    let ways: &[Way] =
+        if probe.has_kernels() { &[Way::Stores, Way::Bulk, Way::Copies] } else { &[Way::Copies] };
     for &way in ways {
         for (rates, gbps) in all.iter_mut().zip(probe.gbps(way, pairs)?) {
             rates.set(way, Some(gbps).filter(|gbps| *gbps > 0.0));

@@ -99,7 +99,8 @@ fn links_are_named_by_what_they_bring() {
 
 #[test]
 fn places_in_the_tree_of_pcie_name_what_is_between() {
-    let at = |path: &str, node: Option<u32>| Place { bridges: path.split('/').map(str::to_owned).collect(), node };
+    let at =
+        |path: &str, node: Option<u32>| Place { bridges: path.split('/').map(str::to_owned).collect(), node };
     let a = at("pci0/port1/switch/down1", Some(0));
     for (b, class) in [
         (at("pci0/port1/switch/down2", Some(0)), LinkClass::PcieSwitch),
@@ -119,10 +120,14 @@ fn every_pair_and_pattern_is_measured_once() {
     let profile = measure(&mut probe, 1 << 20, &mut || ticks += 1).unwrap();
     assert_eq!(ticks, steps(8));
     let count = |what: &str| probe.asked.iter().filter(|asked| *asked == what).count();
-    assert_eq!(["launches", "stores 1", "bulk 1", "copies 1", "stores 7", "stores 56", "copies 56"].map(count), [1, 56, 56, 56, 8, 1, 1]);
+    assert_eq!(
+        ["launches", "stores 1", "bulk 1", "copies 1", "stores 7", "stores 56", "copies 56"].map(count),
+        [1, 56, 56, 56, 8, 1, 1]
+    );
     assert_eq!((0..8).map(|to| count(&format!("latency 3 {to}"))).sum::<usize>(), 7);
     let pair = profile.pair(2, 5).unwrap();
-    let near = |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 0.2, "{got:?} is not {want}");
+    let near =
+        |got: Option<f64>, want: f64| assert!((got.unwrap() - want).abs() < 0.2, "{got:?} is not {want}");
     near(pair.gbps.stores, 0.97 * 360.0);
     near(pair.gbps.bulk, 0.9 * 0.97 * 360.0);
     assert_eq!((pair.gbps.loads, pair.packet_us, pair.signal_us), (None, Some(0.8), Some(0.8 + 0.6)));

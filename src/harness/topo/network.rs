@@ -146,10 +146,10 @@ impl From<&Description> for Network {
         let mut names: Vec<String> = (0..count).map(|gpu| format!("gpu{gpu}")).collect();
         names.extend(ends.keys().filter(|name| ends[*name] != End::Gpu).cloned());
         let graph = Graph { kinds: names.iter().map(|name| ends[name]).collect(), edges: edges(d, &names) };
-        let resources = graph.edges.iter().map(|e| Resource {
-            name: format!("{} -> {}", names[e.from], names[e.to]),
-            gbps: e.gbps,
-        });
+        let resources = graph
+            .edges
+            .iter()
+            .map(|e| Resource { name: format!("{} -> {}", names[e.from], names[e.to]), gbps: e.gbps });
         let route = |from, to| if from == to { None } else { graph.route(from, to, &names) };
         Network {
             name: d.name.clone(),
@@ -187,11 +187,8 @@ struct Graph {
 }
 
 /// Which links a route may take: those made for GPUs before PCIe, and the host's memory last.
-const LEVELS: [fn(&Edge) -> bool; 3] = [
-    |e| matches!(e.kind, LinkKind::Nvlink | LinkKind::Xgmi),
-    |e| e.staged_gbps.is_none(),
-    |_| true,
-];
+const LEVELS: [fn(&Edge) -> bool; 3] =
+    [|e| matches!(e.kind, LinkKind::Nvlink | LinkKind::Xgmi), |e| e.staged_gbps.is_none(), |_| true];
 
 impl Graph {
     /// The widest route of the first level that has one; of those the one with the fewest links, then the fastest.

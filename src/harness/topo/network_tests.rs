@@ -24,7 +24,10 @@ fn copies_over_two_links_across_sockets_and_over_one() {
         (4, LinkClass::NvLink(1), false, "gpu0 gpu4", 8.8),
     ] {
         let route = mesh.route(0, to).unwrap();
-        assert_eq!((route.class, route.staged_gbps.is_some(), route.stops.join(" ").as_str()), (class, staged, stops));
+        assert_eq!(
+            (route.class, route.staged_gbps.is_some(), route.stops.join(" ").as_str()),
+            (class, staged, stops)
+        );
         let ms = mesh.ends(&all(0, [to], bytes)).unwrap()[0] / 1e3;
         assert!((ms - measured).abs() < 0.03 * measured, "{ms} ms to GPU {to}, and {measured} were measured");
     }
@@ -75,11 +78,17 @@ fn links_for_gpus_come_before_wider_ones_of_the_host() {
 
 #[test]
 fn directions_are_apart_and_strangers_have_no_path() {
-    let one_way = SMALL.replace("between = [[\"gpu0\", \"s\"], [\"gpu1\", \"s\"]]", "between = [[\"gpu0\", \"s\"], [\"s\", \"gpu1\"]]\none_way = true");
+    let one_way = SMALL.replace(
+        "between = [[\"gpu0\", \"s\"], [\"gpu1\", \"s\"]]",
+        "between = [[\"gpu0\", \"s\"], [\"s\", \"gpu1\"]]\none_way = true",
+    );
     let network = Network::from(&Description::parse(&one_way, "m.toml").unwrap());
     near(network.gbps(0, 1).unwrap(), 10.0);
     assert_eq!(network.gbps(1, 0), Err(NoPath { from: 1, to: 0 }));
-    assert_eq!(network.ends(&all(1, [0], 1.0)).unwrap_err().to_string(), "there is no path from GPU 1 to GPU 0");
+    assert_eq!(
+        network.ends(&all(1, [0], 1.0)).unwrap_err().to_string(),
+        "there is no path from GPU 1 to GPU 0"
+    );
     // There and back at once, each at full speed.
     let both = Network::from(&Description::parse(SMALL, "m.toml").unwrap());
     let there_and_back = [all(0, [1], 1e6), all(1, [0], 1e6)].concat();

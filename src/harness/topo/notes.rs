@@ -36,7 +36,8 @@ fn listed(pairs: &[(usize, usize)]) -> String {
 }
 
 fn strangers(network: &Network) -> Option<String> {
-    let no_path = |&(a, b): &(usize, usize)| a < b && (network.route(a, b).is_err() || network.route(b, a).is_err());
+    let no_path =
+        |&(a, b): &(usize, usize)| a < b && (network.route(a, b).is_err() || network.route(b, a).is_err());
     let pairs: Vec<_> = network.pairs().filter(no_path).collect();
     (!pairs.is_empty()).then(|| format!("there is no path between GPUs {}", listed(&pairs)))
 }

@@ -23,7 +23,11 @@ fn gpus_that_do_not_reach_each_other_are_named_with_those_that_do() {
     let notes = said(&described("dgx-1-cube-mesh"));
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert!(notes[0].starts_with("GPUs 0 and 2, 0 and 5, 0 and 6, 1 and 3, "), "{notes:?}");
-    assert!(notes[0].contains("and 6 more pairs have no access") && notes[0].contains("a world can be made: 0,3,4,7"), "{notes:?}");
+    assert!(
+        notes[0].contains("and 6 more pairs have no access")
+            && notes[0].contains("a world can be made: 0,3,4,7"),
+        "{notes:?}"
+    );
 }
 
 #[test]
@@ -33,7 +37,10 @@ fn one_slow_link_is_found() {
     let pair = profile.pairs.iter_mut().find(|p| (p.from, p.to) == (3, 5)).unwrap();
     pair.gbps = super::super::Rates { stores: Some(12.0), ..super::super::Rates::default() };
     let notes = said(&Network::from(&profile));
-    assert!(notes[0].starts_with("GPU 3 to GPU 5 gets 12.0 GB/s, and others of its class (NVS18) 349.2: "), "{notes:?}");
+    assert!(
+        notes[0].starts_with("GPU 3 to GPU 5 gets 12.0 GB/s, and others of its class (NVS18) 349.2: "),
+        "{notes:?}"
+    );
     // All to all ends with it.
     assert!(notes[1].starts_with("while all send to all, GPU 3 gets 84.0 GB/s"), "{notes:?}");
 }

@@ -76,10 +76,10 @@ const MANY: f64 = 1e12;
 /// There is no path.
 pub fn patterns(network: &Network) -> Result<Patterns, NoPath> {
     let pairs: Vec<(usize, usize)> = network.pairs().collect();
-    let of = |sender: usize| pairs.iter().copied().filter(move |(from, _)| *from == sender).collect::<Vec<_>>();
+    let of =
+        |sender: usize| pairs.iter().copied().filter(move |(from, _)| *from == sender).collect::<Vec<_>>();
     let gpus = 0..network.gpus.len();
-    let one_to_all =
-        gpus.map(|gpu| Ok(rates(network, &of(gpu))?[gpu])).collect::<Result<_, NoPath>>()?;
+    let one_to_all = gpus.map(|gpu| Ok(rates(network, &of(gpu))?[gpu])).collect::<Result<_, NoPath>>()?;
     Ok(Patterns { one_to_all, all_to_all: rates(network, &pairs)? })
 }
 
@@ -113,7 +113,10 @@ mod tests {
         // Behind one NVSwitch all leave over the same links.
         let switched = copies(&machine("h200-nvswitch-8"), 0, &[1, 2, 4], 360_000_000).unwrap();
         for copy in switched.copies {
-            assert!((copy.alone_us - 1000.8).abs() < 1e-6 && (copy.together_us - 3000.8).abs() < 1e-6, "{copy:?}");
+            assert!(
+                (copy.alone_us - 1000.8).abs() < 1e-6 && (copy.together_us - 3000.8).abs() < 1e-6,
+                "{copy:?}"
+            );
         }
     }
 

@@ -216,7 +216,8 @@ impl Profile {
             let ends = (pair.from as usize, pair.to as usize);
             let new = ends.0 < count && ends.1 < count && ends.0 != ends.1 && !there[ends.0][ends.1];
             if !new {
-                let (shown, allowed) = (format!("{} to {}", pair.from, pair.to), format!("two of {count} GPUs, once"));
+                let (shown, allowed) =
+                    (format!("{} to {}", pair.from, pair.to), format!("two of {count} GPUs, once"));
                 return Err(InputError::not_allowed(at, shown, allowed));
             }
             there[ends.0][ends.1] = true;
@@ -263,7 +264,11 @@ impl Profile {
         let count = self.gpus.len();
         match ranks <= count {
             true => Ok(()),
-            false => Err(InputError::not_allowed(field, format!("{count} GPUs"), format!("a profile of {ranks} GPUs or more"))),
+            false => Err(InputError::not_allowed(
+                field,
+                format!("{count} GPUs"),
+                format!("a profile of {ranks} GPUs or more"),
+            )),
         }
     }
 
@@ -289,7 +294,8 @@ impl From<&Profile> for Network {
     fn from(p: &Profile) -> Network {
         let count = p.gpus.len();
         let pair_best = |out: bool, gpu: usize| {
-            let own = p.pairs.iter().filter(move |pair| (if out { pair.from } else { pair.to }) as usize == gpu);
+            let own =
+                p.pairs.iter().filter(move |pair| (if out { pair.from } else { pair.to }) as usize == gpu);
             own.filter_map(|pair| pair.gbps.best()).fold(0.0, f64::max)
         };
         let port = |gpu: usize, out: bool| {

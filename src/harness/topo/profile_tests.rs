@@ -26,7 +26,11 @@ fn mistakes_are_named_with_field_value_and_what_is_allowed() {
     let text = text();
     for (part, other, said) in [
         ("schema = 1", "schema = 3", "p.toml: schema = 3: not allowed"),
-        ("from = 0\nto = 1\n", "from = 0\nto = 0\n", "p.toml: pair 1 = 0 to 0: not allowed\n  allowed: two of 8 GPUs, once"),
+        (
+            "from = 0\nto = 1\n",
+            "from = 0\nto = 0\n",
+            "p.toml: pair 1 = 0 to 0: not allowed\n  allowed: two of 8 GPUs, once",
+        ),
         ("from = 0\nto = 2\n", "from = 0\nto = 1\n", "p.toml: pair 2 = 0 to 1: not allowed"),
         ("from = 0\nto = 2\n", "from = 0\nto = 8\n", "p.toml: pair 2 = 0 to 8: not allowed"),
         ("packet_us = 0.8", "packet_us = -0.8", "p.toml: pair 1.packet_us = -0.8: not allowed"),
@@ -44,7 +48,10 @@ fn mistakes_are_named_with_field_value_and_what_is_allowed() {
     let mut profile = measured("h200-nvswitch-8");
     profile.pairs.pop();
     let error = Profile::parse(&profile.text(), "p.toml").unwrap_err().to_string();
-    assert!(error.contains("p.toml: pair = 55: not allowed\n  allowed: 56, all ordered pairs of 8 GPUs"), "{error}");
+    assert!(
+        error.contains("p.toml: pair = 55: not allowed\n  allowed: 56, all ordered pairs of 8 GPUs"),
+        "{error}"
+    );
     profile.pairs[3].gbps.bulk = Some(0.0);
     let error = Profile::parse(&profile.text(), "p.toml").unwrap_err().to_string();
     assert!(error.contains("p.toml: pair 4.gbps.bulk = 0: not allowed"), "{error}");
@@ -60,12 +67,23 @@ fn mistakes_are_named_with_field_value_and_what_is_allowed() {
 fn limits_are_the_best_that_kernels_reach() {
     let mut profile = measured("h200-nvswitch-8");
     for (at, pair) in profile.pairs.iter_mut().enumerate() {
-        pair.gbps = Rates { stores: Some(340.0), bulk: Some(350.0 + at as f64 / 10.0), copies: Some(380.0), loads: None };
+        pair.gbps = Rates {
+            stores: Some(340.0),
+            bulk: Some(350.0 + at as f64 / 10.0),
+            copies: Some(380.0),
+            loads: None,
+        };
         pair.packet_us = Some(0.9 - at as f64 / 1000.0);
     }
-    profile.gpus.iter_mut().for_each(|g| g.all_to_all = Rates { stores: Some(343.0), copies: Some(377.0), ..Rates::default() });
+    profile
+        .gpus
+        .iter_mut()
+        .for_each(|g| g.all_to_all = Rates { stores: Some(343.0), copies: Some(377.0), ..Rates::default() });
     let limits = profile.limits("--profile").unwrap();
-    assert!((limits.one_peer_gbps - 355.5).abs() < 1e-9 && (limits.hop_us - 0.845).abs() < 1e-9, "{limits:?}");
+    assert!(
+        (limits.one_peer_gbps - 355.5).abs() < 1e-9 && (limits.hop_us - 0.845).abs() < 1e-9,
+        "{limits:?}"
+    );
     let rest = (limits.first_node_us, limits.next_node_us, limits.tail_us, limits.all_peers_gbps);
     assert_eq!(rest, (H200.first_node_us, H200.next_node_us, H200.tail_us, 343.0));
     let error = measured("dgx-1-cube-mesh").limits("--profile").unwrap_err().to_string();
@@ -81,5 +99,8 @@ fn a_profile_is_of_gpus_of_the_same_names() {
     profile.check_gpu("--profile", 7, "NVIDIA H200").unwrap();
     profile.check_gpu("--profile", 8, "NVIDIA H200").unwrap_err();
     let error = profile.check_gpu("--profile", 1, "NVIDIA H100").unwrap_err().to_string();
-    assert!(error.contains("--profile = NVIDIA H200: contradicts rank 1, whose GPU is NVIDIA H100"), "{error}");
+    assert!(
+        error.contains("--profile = NVIDIA H200: contradicts rank 1, whose GPU is NVIDIA H100"),
+        "{error}"
+    );
 }

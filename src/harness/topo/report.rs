@@ -103,9 +103,12 @@ impl Topo {
             }
         };
         let patterns = patterns(network).ok();
-        let sums = algorithms::worlds(network.gpus.len()).into_iter().filter_map(|world| sums(network, world));
+        let sums =
+            algorithms::worlds(network.gpus.len()).into_iter().filter_map(|world| sums(network, world));
         let mut notes = notes(network, patterns.as_ref());
-        notes.extend(measured.iter().flat_map(|p| p.not_measured.iter().map(|what| format!("not measured: {what}"))));
+        notes.extend(
+            measured.iter().flat_map(|p| p.not_measured.iter().map(|what| format!("not measured: {what}"))),
+        );
         Topo {
             schema: SCHEMA,
             machine: network.name.clone(),
@@ -140,7 +143,8 @@ impl Topo {
         if self.machine == Network::from(profile).name {
             tables.truncate(1);
         }
-        for way in Way::ALL.into_iter().filter(|way| profile.pairs.iter().any(|p| p.gbps.of(*way).is_some())) {
+        for way in Way::ALL.into_iter().filter(|way| profile.pairs.iter().any(|p| p.gbps.of(*way).is_some()))
+        {
             let title = format!("GB/s measured, {}", way.name());
             tables.push(self.table(&title, &|link| number(link.measured.and_then(|p| p.gbps.of(way)))));
         }

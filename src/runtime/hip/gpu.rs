@@ -110,7 +110,9 @@ impl HipGpu {
         // SAFETY: the function is the library's, which checks the number.
         match unsafe { (self.api.hipDeviceEnablePeerAccess)(self.info.ordinal as i32, 0) } {
             ALREADY_ENABLED => Ok(()),
-            UNSUPPORTED => Err(RuntimeError::NoPeerAccess { from: peer, to: self.info.ordinal }),
+            UNSUPPORTED => {
+                Err(RuntimeError::NoPeerAccess { from: peer, to: self.info.ordinal, together: vec![] })
+            }
             result => self.api.check("hipDeviceEnablePeerAccess", Some(peer), result),
         }
     }
