@@ -22,5 +22,7 @@ mod show;
 mod support;
 #[path = "cli/toolchain.rs"]
 mod toolchain;
+#[path = "cli/topo.rs"]
+mod topo;
 #[path = "cli/tune.rs"]
 mod tune;

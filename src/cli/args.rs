@@ -53,6 +53,8 @@ pub(crate) enum Command {
     List(ListArgs),
     /// Record what every warp does when, on this machine's GPUs, for Perfetto
     Trace(TraceArgs),
+    /// Measure the links between this machine's GPUs, or explain those of a machine that is described
+    Topo(TopoArgs),
     /// Compile to cubins and AMD code objects, with a manifest to launch them by
     Pack(PackArgs),
     /// Show which compilers are found, and install pinned ones
@@ -153,6 +155,9 @@ pub(crate) struct BenchArgs {
     /// Write a report with plots: one file, which needs nothing else
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
+    /// Take limits from what `topo --save` measured of this machine's links
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Do not run and compare with the reference first
     #[arg(long)]
     pub skip_check: bool,
@@ -180,6 +185,9 @@ pub(crate) struct TuneArgs {
     /// Iterations of each; three times as many in the run-off
     #[arg(long, value_name = "N", default_value_t = 20, value_parser = clap::value_parser!(u32).range(1..=1000))]
     pub iterations: u32,
+    /// Take limits, and the cost model's links, from what `topo --save` measured of this machine
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
     /// Tune again what the table has
     #[arg(long)]
     pub force: bool,
@@ -324,6 +332,46 @@ pub(crate) struct TraceArgs {
     /// A folder that `pack --timeline` wrote: its kernels are recorded, and none but that which compares clocks is compiled
     #[arg(long, value_name = "DIR", conflicts_with = "slots")]
     pub pack: Option<PathBuf>,
+    /// Seconds after which a wait for another rank ends the run [default: 5]
+    #[arg(long, value_name = "SECONDS")]
+    pub wait_budget: Option<f64>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TopoArgs {
+    /// Explain this machine instead: one that comes with the program, or a FILE.toml that describes one
+    #[arg(long, value_name = "NAME|FILE")]
+    pub machine: Option<String>,
+    /// Measure nothing: take what `--save` has kept
+    #[arg(long, value_name = "FILE")]
+    pub profile: Option<PathBuf>,
+    /// Measure this machine's GPUs also if --machine is given, and set both side by side
+    #[arg(long, conflicts_with = "profile")]
+    pub measure: bool,
+    /// Say of each pair of GPUs where its bytes pass, and of each way to sum over all GPUs what it takes, by size
+    #[arg(long)]
+    pub explain: bool,
+    /// Say what a copy of so many bytes takes, as in 200MiB, from GPU --from to GPUs --to
+    #[arg(long, value_name = "BYTES", requires = "to")]
+    pub copy: Option<String>,
+    /// The GPU that --copy starts from
+    #[arg(long, value_name = "GPU", default_value_t = 0, requires = "copy")]
+    pub from: usize,
+    /// The GPUs that --copy goes to
+    #[arg(long, value_name = "GPU,..", value_delimiter = ',', requires = "copy")]
+    pub to: Vec<usize>,
+    /// Keep what was measured, for `bench --profile` and `tune --profile`
+    #[arg(long, value_name = "FILE", conflicts_with = "profile")]
+    pub save: Option<PathBuf>,
+    /// Write a report with drawings: one file, which needs nothing else
+    #[arg(long, value_name = "FILE")]
+    pub html: Option<PathBuf>,
+    /// Bytes of each transfer that is measured
+    #[arg(long, value_name = "BYTES", default_value = "64MiB")]
+    pub bytes: String,
+    /// Iterations of each measurement
+    #[arg(long, value_name = "N", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=1000))]
+    pub iterations: u32,
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,

@@ -16,7 +16,7 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run_gpu::{jit, tuned_for, untested, wait_budget, world};
+use super::run_gpu::{jit, limits, profile, tuned_for, untested, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -25,6 +25,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         app.choose_all(&args.selection, given, false, args.selection.tuned(app, || None)?.as_ref())?;
     let baseline = args.compare.then(|| baseline(&chosen)).transpose()?;
     cases(&chosen, args)?;
+    let profile = args.profile.as_deref().map(profile).transpose()?;
     // Every process gets all times, and one is enough to tell them.
     let first = Launched::here()?.is_none_or(|launched| launched.rank == 0);
     // Before the work, which takes long; what is there stays until there is something to put in its place.
@@ -44,6 +45,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         rounds: args.rounds,
         flush_l2: args.flush_l2,
         check: !args.skip_check,
+        limits: limits(profile.as_ref(), &world)?,
     };
     let progress = Progress::new("timing", cases.len() as u64);
     let inputs = inputs(given, args);

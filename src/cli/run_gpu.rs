@@ -5,6 +5,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::build::pack::Pack;
+use crate::harness::bench::Limits;
+use crate::harness::topo::Profile;
 use crate::harness::tune::Tuned;
 use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
@@ -41,6 +43,20 @@ pub(super) fn wait_budget(seconds: Option<f64>) -> Result<Duration, InputError> 
         true => Ok(Duration::from_secs_f64(seconds)),
         false => Err(InputError::not_allowed("--wait-budget", seconds, "0.001 to 3600 seconds")),
     }
+}
+
+/// The device profile that `--profile` names.
+pub(super) fn profile(path: &Path) -> Result<Profile, InputError> {
+    Profile::read("--profile", path)
+}
+
+/// What the links of a world's GPUs take by their profile, which is of them or of GPUs of the same names.
+pub(super) fn limits(profile: Option<&Profile>, world: &World) -> Result<Option<Limits>, InputError> {
+    let Some(profile) = profile else { return Ok(None) };
+    profile.check_ranks("--profile", world.ranks() as usize)?;
+    let ranks = world.members().iter().map(|m| (m.rank as usize, m.gpu.info().name.as_str()));
+    ranks.into_iter().try_for_each(|(rank, name)| profile.check_gpu("--profile", rank, name))?;
+    profile.limits("--profile").map(Some)
 }
 
 /// The compiler for the GPUs of a world.

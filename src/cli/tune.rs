@@ -22,7 +22,7 @@ use crate::runtime::{Launched, World, WorldOptions};
 use super::App;
 use super::args::TuneArgs;
 use super::output::{Done, Failure, Progress, Style, shown, table};
-use super::run_gpu::{jit, wait_budget, world_here};
+use super::run_gpu::{jit, limits, profile, wait_budget, world_here};
 use super::select::Chosen;
 
 /// How long a kernel that does not end may hold everything up, unless told otherwise.
@@ -38,6 +38,7 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     let tasks = tasks(app, args, given)?;
     let ranks = same_ranks(&tasks)?;
     let budget = budget(args.budget)?;
+    let profile = args.profile.as_deref().map(profile).transpose()?;
     let there = args.out.as_deref().map(existing).transpose()?.flatten();
     if let Some(launched) = Launched::here()? {
         let with = format!("a process for each rank, as {} started them", launched.launcher);
@@ -46,6 +47,8 @@ pub(super) fn tune(app: &App, args: &TuneArgs, given: &Given, style: Style) -> R
     let wait_budget = wait_budget(Some(args.wait_budget.unwrap_or(WAIT_BUDGET)))?;
     let options = WorldOptions { wait_budget, ..WorldOptions::default() };
     let world = Arc::new(world_here(ranks, &options)?);
+    let limits = limits(profile.as_ref(), &world)?;
+    let tasks: Vec<Task> = tasks.into_iter().map(|task| task.on(limits)).collect();
     let (device, target) = device(&world)?;
     let out = args.out.clone().unwrap_or_else(|| default_out(&device));
     let there = match &args.out {

@@ -10,6 +10,7 @@ pub mod request;
 pub mod run;
 pub mod session;
 pub mod suite;
+pub mod topo;
 pub mod trace;
 pub mod tune;
 pub mod verdict;

@@ -14,6 +14,7 @@ use peerwarp_codegen::family::{DynConfig, Family, FamilyEntry, FamilyError, Regi
 use peerwarp_codegen::sim::SimError;
 use serde::{Deserialize, Serialize};
 
+use super::bench::Limits;
 use super::request::Request;
 use super::tune::{Components, CostModel};
 use super::verdict::{Expected, Verdict};
@@ -363,6 +364,10 @@ pub trait Suite: fmt::Debug + Send + Sync {
     /// What its kernels should take, without running them; none if nothing is known.
     fn cost_model(&self, _variants: &[Variant]) -> Option<Box<dyn CostModel>> {
         None
+    }
+    /// The same for a machine whose links were measured; a model that knows nothing of links is the same there.
+    fn cost_model_on(&self, variants: &[Variant], _limits: &Limits) -> Option<Box<dyn CostModel>> {
+        self.cost_model(variants)
     }
     /// Other libraries to time beside.
     fn baselines(&self) -> Option<Baseline> {

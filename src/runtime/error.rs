@@ -37,7 +37,7 @@ pub enum RuntimeError {
         install: String,
     },
     /// There are fewer GPUs than ranks that need one.
-    #[error("{needed} {backend} GPUs are needed and {found} can be seen{}", hidden_by(.backend))]
+    #[error("{needed} {backend} GPUs are needed and {found} can be seen{}{}", hidden_by(.backend), simulated(*.found))]
     TooFewGpus {
         /// `cuda` or `hip`.
         backend: &'static str,
@@ -67,13 +67,38 @@ pub enum RuntimeError {
     /// Two GPUs cannot reach each other's memory.
     #[error(
         "GPU {from} cannot reach the memory of GPU {to}: ranks need GPUs linked by NVLink, xGMI or PCIe peer access \
-         (`nvidia-smi topo -p2p r` shows which are)"
+         (`peerwarp topo` shows which are){}",
+        instead(.together)
     )]
     NoPeerAccess {
         /// The GPU that is to read and write.
         from: u32,
         /// The GPU whose memory it is.
         to: u32,
+        /// The most GPUs of the world that all reach each other; none if that is not known.
+        together: Vec<u32>,
+    },
+    /// GPUs of a world are of different architectures.
+    #[error(
+        "GPU {gpu} of rank {rank} is {name} ({arch}), and that of rank 0 is {first_name} ({first_arch}): the kernels of a world \
+         are compiled for one architecture{}",
+        instead(.together)
+    )]
+    MixedGpus {
+        /// A rank whose GPU is not as that of rank 0.
+        rank: u32,
+        /// Its GPU.
+        gpu: u32,
+        /// The GPU's name.
+        name: String,
+        /// Its architecture.
+        arch: &'static str,
+        /// The name of rank 0's GPU.
+        first_name: String,
+        /// Its architecture.
+        first_arch: &'static str,
+        /// The most GPUs of the world that are alike and reach each other.
+        together: Vec<u32>,
     },
     /// The emitted source does not compile.
     #[error("{variant} does not compile for {arch}:\n{log}")]
@@ -184,6 +209,25 @@ impl RuntimeError {
 
 fn on(gpu: &Option<u32>) -> String {
     gpu.map_or_else(String::new, |gpu| format!(" on GPU {gpu}"))
+}
+
+/// Which GPUs do make a world.
+fn instead(together: &[u32]) -> String {
+    let list: Vec<String> = together.iter().map(u32::to_string).collect();
+    match list.len() {
+        0 => String::new(),
+        1 => "; no two of these GPUs make a world, the simulator needs none (`run --backend sim`)".into(),
+        n => format!(
+            "; {n} ranks can have GPUs {} (CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES chooses them)",
+            list.join(",")
+        ),
+    }
+}
+
+/// What can be done with fewer GPUs than ranks.
+fn simulated(found: u32) -> String {
+    let fewer = if found >= 2 { format!("use {found} ranks at most, or ") } else { String::new() };
+    format!("; {fewer}the simulator, which takes any number of ranks (`run --backend sim`)")
 }
 
 fn hidden_by(backend: &str) -> &'static str {

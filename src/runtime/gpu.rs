@@ -112,6 +112,19 @@ pub struct SharedBlock {
     pub imported: bool,
 }
 
+/// What joins two GPUs, as far as their driver says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PeerLink {
+    /// NVLink, with or without a switch.
+    NvLink,
+    /// xGMI.
+    Xgmi,
+    /// PCIe.
+    Pcie,
+    /// It does not say.
+    Unknown,
+}
+
 /// What another process needs to map a [`SharedBlock`].
 #[derive(Debug)]
 pub enum ShareHandle {
@@ -173,6 +186,10 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     }
     /// Whether it can reach the memory of another GPU of this process.
     fn can_access(&self, peer: u32) -> Result<bool>;
+    /// What joins it with another GPU of this process.
+    fn peer_link(&self, _peer: u32) -> Result<PeerLink> {
+        Ok(PeerLink::Unknown)
+    }
     /// Waits until everything on it has ended.
     fn synchronize(&self) -> Result<()>;
 
@@ -198,6 +215,20 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     /// # Safety
     /// There is so much memory at that address, until this has ended.
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, stream: RawStream) -> Result<()>;
+
+    /// Copies from this GPU's memory to that of another GPU of this process, in the order of a stream of this one: by a copy
+    /// engine, and through the host's memory where there is no peer access.
+    ///
+    /// # Safety
+    /// There is so much memory at both addresses, until this has ended.
+    unsafe fn copy_to_peer(
+        &self,
+        peer: u32,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()>;
 
     /// How memory can be shared, the best way first.
     fn sharing(&self) -> &[Sharing];

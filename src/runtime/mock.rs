@@ -17,7 +17,7 @@ use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
 use super::RuntimeError;
 use super::gpu::{
-    DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
+    DevicePtr, Gpu, GpuInfo, LaunchConfig, PeerLink, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
 
@@ -101,6 +101,8 @@ pub(crate) struct State {
     pub launches: Mutex<Vec<Launched>>,
     /// Time between two events, in nanoseconds; 1 us if it is 0.
     pub gap: AtomicU64,
+    /// So much longer is the next time, in nanoseconds.
+    pub growth: AtomicU64,
     /// Launches of graphs.
     pub graphs: AtomicU64,
     /// Blocks shared by IPC that were freed while somebody had them mapped.
@@ -282,6 +284,10 @@ unsafe impl Gpu for MockGpu {
         Ok(!self.unreachable.contains(&peer))
     }
 
+    fn peer_link(&self, peer: u32) -> Result<PeerLink> {
+        Ok(if self.unreachable.contains(&peer) { PeerLink::Pcie } else { PeerLink::NvLink })
+    }
+
     fn synchronize(&self) -> Result<()> {
         self.machine.attempt("synchronize")
     }
@@ -317,6 +323,22 @@ unsafe impl Gpu for MockGpu {
         self.machine.check("fill", to, bytes)?;
         // SAFETY: as above.
         unsafe { std::ptr::write_bytes(to as *mut u8, value, bytes as usize) };
+        Ok(())
+    }
+
+    unsafe fn copy_to_peer(
+        &self,
+        _: u32,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: u64,
+        stream: RawStream,
+    ) -> Result<()> {
+        self.machine.touch(stream.raw());
+        self.machine.attempt("copy_to_peer")?;
+        [to, from].into_iter().try_for_each(|ptr| self.machine.check("copy_to_peer", ptr, bytes))?;
+        // SAFETY: checked to be memory of this process that is alive.
+        unsafe { std::ptr::copy(from as *const u8, to as *mut u8, bytes as usize) };
         Ok(())
     }
 
@@ -446,7 +468,8 @@ unsafe impl Gpu for MockGpu {
     }
 
     fn elapsed(&self, _: RawEvent, _: RawEvent) -> Result<Duration> {
-        Ok(match self.machine.gap.load(Ordering::Relaxed) {
+        let growth = self.machine.growth.load(Ordering::Relaxed);
+        Ok(match self.machine.gap.fetch_add(growth, Ordering::Relaxed) {
             0 => Duration::from_micros(1),
             gap => Duration::from_nanos(gap),
         })

@@ -20,6 +20,7 @@ use super::net::Launched;
 use super::net::links::Links;
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
+use super::reach::{check_members, check_reach};
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
 
@@ -448,26 +449,6 @@ pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Whether there are enough GPUs, each once, and each can reach the others.
-fn check_members(members: &[Member]) -> Result<(), RuntimeError> {
-    if members.len() < 2 || members.len() > 64 {
-        return Err(RuntimeError::invalid("ranks", members.len(), "2 to 64, with a GPU each"));
-    }
-    for (i, a) in members.iter().enumerate() {
-        for (j, b) in members.iter().enumerate() {
-            let (from, to) = (a.gpu.info().ordinal, b.gpu.info().ordinal);
-            if i < j && from == to {
-                let allowed = "a GPU of its own for every rank: kernels wait for each other";
-                return Err(RuntimeError::invalid(format!("GPU of rank {j}"), to, allowed));
-            }
-            if i != j && !a.gpu.can_access(to)? {
-                return Err(RuntimeError::NoPeerAccess { from, to });
-            }
-        }
-    }
-    Ok(())
-}
-
 /// The way to share memory that is asked for, or else the best that all GPUs have.
 fn sharing(members: &[Member], asked: Option<Sharing>) -> Result<Sharing, RuntimeError> {
     let all = |way: &Sharing| members.iter().all(|m| m.gpu.sharing().contains(way));
@@ -508,19 +489,6 @@ fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<Strin
     ];
     let own = own.map(|(name, value)| (name.to_owned(), value));
     options.facts.clone().into_iter().chain(own).collect()
-}
-
-/// Whether a GPU can reach those of the other ranks, as far as this process sees them.
-fn check_reach(gpus: &[Arc<dyn Gpu>], own: &dyn Gpu, cards: &[Card]) -> Result<(), RuntimeError> {
-    for card in cards {
-        let other = gpus.iter().find(|gpu| gpu.info().bus_id == card.bus_id);
-        if let Some(to) = other.map(|gpu| gpu.info().ordinal)
-            && !own.can_access(to)?
-        {
-            return Err(RuntimeError::NoPeerAccess { from: own.info().ordinal, to });
-        }
-    }
-    Ok(())
 }
 
 #[cfg(test)]

@@ -87,6 +87,48 @@ fn gpus_that_make_no_world_are_named() {
     far.unreachable = vec![0];
     let said = said(vec![gpu(0), Arc::new(far)]);
     assert!(said.starts_with("GPU 1 cannot reach the memory of GPU 0"), "{said}");
+    assert!(
+        said.ends_with("; no two of these GPUs make a world, the simulator needs none (`run --backend sim`)"),
+        "{said}"
+    );
+}
+
+#[test]
+fn gpus_that_make_no_world_are_told_with_those_that_do() {
+    let machine = Machine::default();
+    let said = |gpus: Vec<Arc<dyn Gpu>>| World::of_gpus(&gpus, &options()).unwrap_err().to_string();
+    let gpu = |ordinal, strangers: &[u32]| {
+        let mut gpu = MockGpu::new(&machine, ordinal);
+        gpu.unreachable = strangers.to_vec();
+        Arc::new(gpu) as Arc<dyn Gpu>
+    };
+    // 0 and 3 do not reach each other.
+    let error = said(vec![gpu(0, &[3]), gpu(1, &[]), gpu(2, &[]), gpu(3, &[0])]);
+    assert!(error.starts_with("GPU 0 cannot reach the memory of GPU 3: "), "{error}");
+    assert!(
+        error.contains("`peerwarp topo` shows which are); 3 ranks can have GPUs 0,1,2 (CUDA_VISIBLE_DEVICES"),
+        "{error}"
+    );
+    // Two kinds.
+    let mut mixed = MockGpu::all_hip(&machine, 4);
+    mixed[3] = gpu(3, &[]);
+    let error = said(mixed);
+    assert!(
+        error.starts_with("GPU 3 of rank 3 is mock (sm_90a), and that of rank 0 is mock (gfx942): "),
+        "{error}"
+    );
+    assert!(error.contains("; 3 ranks can have GPUs 0,1,2 ("), "{error}");
+}
+
+#[test]
+fn too_few_gpus_are_told_with_what_can_be_done() {
+    let few = |found| RuntimeError::TooFewGpus { backend: "cuda", found, needed: 8 }.to_string();
+    assert_eq!(
+        few(4),
+        "8 cuda GPUs are needed and 4 can be seen; CUDA_VISIBLE_DEVICES hides some if it is set; use 4 ranks at most, or the \
+         simulator, which takes any number of ranks (`run --backend sim`)"
+    );
+    assert!(few(1).ends_with("is set; the simulator, which takes any number of ranks (`run --backend sim`)"));
 }
 
 #[test]

@@ -40,8 +40,13 @@ use crate::harness::tune::CostModel;
 
 /// The model for the shape of these variants; none if there is no dispatch among them, which says the shape.
 pub fn model(variants: &[Variant]) -> Option<Box<dyn CostModel>> {
+    model_on(variants, &H200)
+}
+
+/// The same for a machine whose links take this; what its SMs take is that of an H200.
+pub fn model_on(variants: &[Variant], limits: &Limits) -> Option<Box<dyn CostModel>> {
     let dispatch = variants.iter().find_map(dispatch)?;
-    Some(Box::new(Model::new(dispatch.shape())))
+    Some(Box::new(Model { costs: Costs { limits: *limits, ..COSTS }, ..Model::new(dispatch.shape()) }))
 }
 
 fn dispatch(variant: &Variant) -> Option<&Dispatch> {
@@ -56,7 +61,7 @@ fn combine(variant: &Variant) -> Option<&Combine> {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Costs {
     /// Launches, hops and links.
-    pub limits: &'static Limits,
+    pub limits: Limits,
     /// A group loads a piece and stores it to a peer, all lanes at once; and for each vector of a lane. Little's law: 8
     /// blocks of 256 threads with 8 vectors of 16 bytes each reach 154 GB/s, with 512 threads 285: 1.7 us.
     pub step_us: f64,
@@ -94,7 +99,7 @@ pub struct Costs {
 /// H200s: from the raw limits that were measured on eight of them on 2026-11-21 (as in [`H200`]), and records from chunks
 /// of 4 to 128 tokens on two on 2026-11-22 (bench/results/2026-11-22-packets-on-two-h200.md).
 pub const COSTS: Costs = Costs {
-    limits: &H200,
+    limits: H200,
     step_us: 0.8,
     step_vector_us: 0.11,
     local_us: 0.6,
@@ -264,7 +269,7 @@ impl Model {
 
     /// What is there whatever is sent.
     fn fixed_us(&self) -> f64 {
-        let l = self.costs.limits;
+        let l = &self.costs.limits;
         l.first_node_us + l.hop_us + l.tail_us
     }
 

@@ -10,6 +10,7 @@ use super::kernels::{Combine, CombineDtype, CombineKey, Dispatch, DispatchKey, H
 use super::routing::{self, Source};
 use super::run::{MoeRounds, MoeTuning};
 use super::{MoeError, MoeProblem, MoeShape, Routing, RowDtype, baselines, cost, select, tuned};
+use crate::harness::bench::Limits;
 use crate::harness::request::Request;
 use crate::harness::tune::{Components, CostModel};
 use crate::harness::workload::{Baseline, Given, Inputs, OptionSpec, Problem, Suite, WorkloadError};
@@ -77,6 +78,10 @@ impl Suite for MoeSuite {
 
     fn cost_model(&self, variants: &[Variant]) -> Option<Box<dyn CostModel>> {
         cost::model(variants)
+    }
+
+    fn cost_model_on(&self, variants: &[Variant], limits: &Limits) -> Option<Box<dyn CostModel>> {
+        cost::model_on(variants, limits)
     }
 
     fn baselines(&self) -> Option<Baseline> {

@@ -7,7 +7,8 @@ const REPLY: &str = include_str!("testdata/reply.json");
 
 const BASELINE: Baseline = Baseline { scripts: &[("own.py", "import timing\n"), TIMING] };
 
-const OPTIONS: BenchOptions = BenchOptions { iterations: 7, rounds: 10, flush_l2: true, check: false };
+const OPTIONS: BenchOptions =
+    BenchOptions { iterations: 7, rounds: 10, flush_l2: true, check: false, limits: None };
 
 #[test]
 fn times_of_baselines_are_put_beside_ours() {

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use serde::Serialize;
 use serde_json::Value;
 
-use super::plot::{Bars, LinePlot, Series};
+use super::plot::{self, Bars, LinePlot, Series};
 use super::report::{facts, notes};
 use super::result::{Bench, CaseTimes, in_words};
 
@@ -61,6 +61,7 @@ struct BaselineRow {
 pub fn html(bench: &Bench) -> String {
     let mut handlebars = handlebars::Handlebars::new();
     handlebars.set_strict_mode(true);
+    plot::register(&mut handlebars);
     handlebars.render_template(TEMPLATE, &page(bench)).expect("the template takes what a page has")
 }
 

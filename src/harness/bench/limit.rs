@@ -5,12 +5,8 @@ use serde::{Deserialize, Serialize};
 use crate::harness::workload::Work;
 
 /// What the parts of a machine take. Times in microseconds, bandwidths in GB/s of one GPU in one direction.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Limits {
-    /// The GPUs' name.
-    pub gpu: &'static str,
-    /// The most GPUs that were measured together.
-    pub ranks: u32,
     /// A graph of one empty kernel between two events.
     pub first_node_us: f64,
     /// Each kernel more in the graph.
@@ -29,8 +25,6 @@ pub struct Limits {
 /// of 1 and of 2 empty kernels takes 4.4 and 5.1 us, a flag-in-data packet of 16 bytes 0.8 us one way, kernels that store to
 /// all seven peers reach 343 GB/s, to one peer 360 GB/s. The tail is the lower end of an estimate, 0.5 to 1 us.
 pub const H200: Limits = Limits {
-    gpu: "NVIDIA H200",
-    ranks: 8,
     first_node_us: 4.4,
     next_node_us: 0.7,
     hop_us: 0.8,
@@ -38,6 +32,29 @@ pub const H200: Limits = Limits {
     one_peer_gbps: 360.0,
     all_peers_gbps: 343.0,
 };
+
+/// The GPUs of [`H200`], and the most of them that were measured together.
+const H200_NAME: &str = "NVIDIA H200";
+const H200_RANKS: u32 = 8;
+
+/// What limits are computed from.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Known {
+    /// Where it was measured, in words: `NVIDIA H200s`.
+    pub measured_on: String,
+    /// The figures.
+    #[serde(flatten)]
+    pub limits: Limits,
+}
+
+impl Known {
+    /// Of this machine, if it was measured, or else of machines with the same GPUs; none if nothing is known of either.
+    pub fn of(measured: Option<Limits>, gpus: &[String]) -> Option<Known> {
+        let here = measured.map(|limits| Known { measured_on: "this machine".into(), limits });
+        let alike = || Limits::of(gpus.iter().map(String::as_str));
+        here.or_else(|| Some(Known { measured_on: format!("{}s", gpus.first()?), limits: alike()? }))
+    }
+}
 
 /// The least time of a piece of work, by what it is spent on, in microseconds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -57,11 +74,11 @@ pub struct Limit {
 }
 
 impl Limits {
-    /// Of the machine with these GPUs; none if nothing is known of it.
-    pub fn of<'a>(gpus: impl IntoIterator<Item = &'a str>) -> Option<&'static Limits> {
+    /// Of the machine with these GPUs; none if nothing is known of it. A profile of `peerwarp topo` says it of any machine.
+    pub fn of<'a>(gpus: impl IntoIterator<Item = &'a str>) -> Option<Limits> {
         let mut count = 0;
-        let all = gpus.into_iter().inspect(|_| count += 1).all(|name| name == H200.gpu);
-        (all && (2..=H200.ranks).contains(&count)).then_some(&H200)
+        let all = gpus.into_iter().inspect(|_| count += 1).all(|name| name == H200_NAME);
+        (all && (2..=H200_RANKS).contains(&count)).then_some(H200)
     }
 
     /// Time of `bytes` on the links of a rank among `ranks`.
@@ -131,8 +148,19 @@ mod tests {
     }
 
     #[test]
+    fn what_was_measured_here_comes_first() {
+        let names = |name: &str| vec![name.to_owned(); 2];
+        let measured = Limits { one_peer_gbps: 47.0, ..H200 };
+        let known = Known::of(Some(measured), &names(H200_NAME)).unwrap();
+        assert_eq!((known.measured_on.as_str(), known.limits), ("this machine", measured));
+        let known = Known::of(None, &names(H200_NAME)).unwrap();
+        assert_eq!((known.measured_on.as_str(), known.limits), ("NVIDIA H200s", H200));
+        assert_eq!(Known::of(None, &names("another")), None);
+    }
+
+    #[test]
     fn other_machines_are_not_known() {
-        assert_eq!(Limits::of(["NVIDIA H200"; 2]), Some(&H200));
+        assert_eq!(Limits::of(["NVIDIA H200"; 2]), Some(H200));
         assert_eq!(Limits::of(["NVIDIA H200"; 9]), None);
         assert_eq!(Limits::of(["NVIDIA H200", "NVIDIA H100"]), None);
         assert_eq!(Limits::of(["NVIDIA H200 NVL"; 2]), None);

@@ -9,7 +9,7 @@ mod html;
 mod limit;
 mod links;
 pub(crate) mod place;
-mod plot;
+pub(crate) mod plot;
 pub mod report;
 mod result;
 pub(crate) mod run;
@@ -18,7 +18,7 @@ pub(crate) mod timed;
 
 pub use baselines::{BaselineTimes, BaselineTiming, TIMING, compare};
 pub use html::html;
-pub use limit::{H200, Limit, Limits};
+pub use limit::{H200, Known, Limit, Limits};
 pub use links::RankBytes;
 pub use result::{Bench, CaseTimes, Check, Machine, Method, SCHEMA, Timing, in_words};
 pub use run::{BenchError, BenchOptions, Case, run};

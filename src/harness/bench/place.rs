@@ -142,7 +142,12 @@ impl Place {
 
     /// A graph of a kernel that does next to nothing.
     pub fn idle_graph(&self) -> Result<Graph, RuntimeError> {
-        self.stream.capture(|| self.idle.launch(&self.stream))
+        self.idle_graph_of(1)
+    }
+
+    /// The same of several, one after the other.
+    pub fn idle_graph_of(&self, kernels: u32) -> Result<Graph, RuntimeError> {
+        self.stream.capture(|| (0..kernels).try_for_each(|_| self.idle.launch(&self.stream)))
     }
 
     /// Word of the number of multiplications, or one that is 0.

@@ -4,6 +4,14 @@ use std::fmt::Write as _;
 
 use serde::Serialize;
 
+/// How a plot of lines stands in a page: the partial `plot`, which takes [`LinePlot`] and the name of its numbers as `over`.
+const TEMPLATE: &str = include_str!("plot.html.hbs");
+
+/// Lets templates use the partial `plot`.
+pub(crate) fn register(handlebars: &mut handlebars::Handlebars<'_>) {
+    handlebars.register_partial("plot", TEMPLATE).expect("the template is well-formed");
+}
+
 /// Width and height of a plot of lines.
 const SIZE: (f64, f64) = (460.0, 300.0);
 /// What is free at its left, right, top and bottom.
@@ -15,7 +23,7 @@ const LIMIT: &str = "#555555";
 
 /// Points of one line, `(number, microseconds)`.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Series {
+pub(crate) struct Series {
     pub name: String,
     pub points: Vec<(f64, f64)>,
     /// The lower and upper edge of the band around it, if it has one.
@@ -27,7 +35,7 @@ pub(super) struct Series {
 
 /// Time over a number, both by powers.
 #[derive(Debug, Serialize)]
-pub(super) struct LinePlot {
+pub(crate) struct LinePlot {
     title: String,
     size: (f64, f64),
     /// Left, right, top and bottom edge of the lines' area.
@@ -146,7 +154,7 @@ const STEP: f64 = 20.0;
 
 /// Times over their limits: a bar each, and a line at the limit.
 #[derive(Debug, Serialize)]
-pub(super) struct Bars {
+pub(crate) struct Bars {
     title: String,
     width: f64,
     height: f64,

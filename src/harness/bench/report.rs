@@ -1,6 +1,6 @@
 //! What a result says, in words.
 
-use super::limit::H200;
+use super::limit::Known;
 use super::result::{Bench, CaseTimes, Check};
 
 /// Facts about the machine and the method, by name.
@@ -40,15 +40,13 @@ fn gpus(names: &[String]) -> String {
 
 fn limit(bench: &Bench) -> String {
     let times = || bench.cases.iter().flat_map(|c| &c.times);
-    match times().any(|t| t.limit.is_some()) {
-        true => format!(
-            "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {}s",
-            H200.hop_us, H200.one_peer_gbps, H200.all_peers_gbps, H200.gpu
+    match &bench.limits {
+        Some(Known { measured_on, limits: l }) if times().any(|t| t.limit.is_some()) => format!(
+            "one kernel, {} us a hop, {} GB/s to one peer and {} to all, as measured on {measured_on}",
+            l.hop_us, l.one_peer_gbps, l.all_peers_gbps
         ),
-        false if times().all(|t| t.bytes.is_none()) => {
-            "unknown: the family does not say what it moves".into()
-        }
-        false => "unknown: the links of this machine have not been measured".into(),
+        _ if times().all(|t| t.bytes.is_none()) => "unknown: the family does not say what it moves".into(),
+        _ => "unknown: the links of this machine have not been measured".into(),
     }
 }
 

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::baselines::{BaselineTimes, BaselineTiming};
-use super::limit::Limit;
+use super::limit::{Known, Limit};
 use super::links::RankBytes;
 use super::stats::Stats;
 use crate::harness::workload::Given;
@@ -25,6 +25,9 @@ pub struct Bench {
     pub method: Method,
     /// A graph of a kernel that does nothing, timed in the same way: the floor under all times.
     pub floor_us: Stats,
+    /// What limits were computed from; none if nothing is known of this machine's links.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub limits: Option<Known>,
     /// The problems.
     pub cases: Vec<CaseTimes>,
     /// Other libraries on the same GPUs, if they were asked for.

@@ -7,7 +7,7 @@ use peerwarp_codegen::family::{FieldRole, Value};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use super::limit::Limits;
+use super::limit::{Known, Limits};
 use super::place::{Place, finish, sample};
 use super::result::{Bench, CaseTimes, Check, Machine, Method, SCHEMA, Timing};
 use super::stats::Stats;
@@ -39,6 +39,8 @@ pub struct BenchOptions {
     pub flush_l2: bool,
     /// Whether every problem is first run and compared with the reference.
     pub check: bool,
+    /// What the parts of this machine take, if it was measured; else what is known of its GPUs by their names.
+    pub limits: Option<Limits>,
 }
 
 /// Why there are no times.
@@ -73,13 +75,13 @@ pub fn run(
     let gpus = of_all(world, world.members().iter().map(|m| m.gpu.info().name.clone()).collect())?;
     let mut places = Place::all(world, options.flush_l2, images)?;
     let floor_us = floor(world, &mut places, options)?;
+    let limits = Known::of(options.limits, &gpus);
     let mut times = vec![];
     for case in cases {
         let problem = &case.problem;
         let check = if options.check { check(problem, world, images)? } else { Check::Skipped };
         let timed = time(&**problem, options, world, &mut places, images)?;
-        let limits = Limits::of(gpus.iter().map(String::as_str));
-        times.push(reported(&**problem, check, timed, limits));
+        times.push(reported(&**problem, check, timed, limits.as_ref().map(|known| &known.limits)));
         each();
     }
     Ok(Bench {
@@ -100,6 +102,7 @@ pub fn run(
             sms_shared: world.shares_sms(),
         },
         floor_us,
+        limits,
         cases: times,
         baselines: vec![],
     })

@@ -253,7 +253,7 @@ impl PairKey {
     }
 
     pub fn task(self) -> Task {
-        Task { suite: &Pair, defaults: pair(self), given: Given::new() }
+        Task { suite: &Pair, defaults: pair(self), given: Given::new(), limits: None }
     }
 }
 

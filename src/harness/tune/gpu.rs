@@ -237,7 +237,8 @@ impl Measure for OnGpus {
     }
 
     fn limit_us(&self) -> Option<f64> {
-        let limits = Limits::of(self.world.members().iter().map(|m| m.gpu.info().name.as_str()))?;
+        let alike = || Limits::of(self.world.members().iter().map(|m| m.gpu.info().name.as_str()));
+        let limits = self.task.as_ref().and_then(|of| of.task.limits).or_else(alike)?;
         let metrics = self.first()?.metrics();
         let round = metrics.into_iter().map(|m| m.work).reduce(|all, next| all.then(&next))?;
         limits.of_work(&round, 1).map(|limit| limit.us)

@@ -2,8 +2,10 @@
 
 use peerwarp_codegen::family::Variant;
 
+use super::CostModel;
 use super::components::Candidate;
 use super::key::Key;
+use crate::harness::bench::Limits;
 use crate::harness::workload::{Given, Suite};
 use crate::runtime::RuntimeError;
 
@@ -16,12 +18,29 @@ pub struct Task {
     pub defaults: Candidate,
     /// What was given of the suite's own options.
     pub given: Given,
+    /// What the parts of the machine take, if its links were measured.
+    pub limits: Option<Limits>,
 }
 
 impl Task {
     /// For the key of these variants.
     pub fn new(suite: &'static dyn Suite, defaults: impl Into<Vec<Variant>>, given: Given) -> Task {
-        Task { suite, defaults: Candidate::new(defaults), given }
+        Task { suite, defaults: Candidate::new(defaults), given, limits: None }
+    }
+
+    /// For a machine whose links were measured.
+    #[must_use]
+    pub fn on(self, limits: Option<Limits>) -> Task {
+        Task { limits, ..self }
+    }
+
+    /// What its kernels should take on that machine, or else on those that the suite knows.
+    pub fn cost_model(&self) -> Option<Box<dyn CostModel>> {
+        let variants = self.defaults.variants();
+        match &self.limits {
+            Some(limits) => self.suite.cost_model_on(variants, limits),
+            None => self.suite.cost_model(variants),
+        }
     }
 
     /// What its record is of.

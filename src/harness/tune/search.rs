@@ -97,7 +97,7 @@ pub enum SearchError {
 
 /// Where a search starts: the defaults, what won for keys like it, and what the model would take.
 pub fn seeds(task: &Task, like: &[Candidate]) -> Vec<Candidate> {
-    let model = task.suite.cost_model(task.defaults.variants());
+    let model = task.cost_model();
     let best = model.map(|model| best(&*model, &task.suite.components(), &task.defaults));
     let mut all = vec![task.defaults.clone()];
     for seed in like.iter().cloned().chain(best) {
@@ -172,7 +172,7 @@ impl State<'_> {
         State {
             task,
             components: task.suite.components(),
-            model: task.suite.cost_model(task.defaults.variants()),
+            model: task.cost_model(),
             known: vec![Known::new(); task.defaults.len()],
             bad: BTreeSet::new(),
             right: BTreeSet::new(),

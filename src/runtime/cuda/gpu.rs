@@ -10,7 +10,7 @@ use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresu
 
 use super::{check, cuda_version, memory, target, text};
 use crate::runtime::gpu::{
-    DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
+    DevicePtr, Gpu, GpuInfo, LaunchConfig, PeerLink, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
 use crate::runtime::{RuntimeError, module};
@@ -184,6 +184,15 @@ unsafe impl Gpu for CudaGpu {
         Ok(can != 0)
     }
 
+    fn peer_link(&self, peer: u32) -> Result<PeerLink> {
+        let native = sys::CUdevice_P2PAttribute::CU_DEVICE_P2P_ATTRIBUTE_NATIVE_ATOMIC_SUPPORTED;
+        let (mut device, mut has) = (0, 0);
+        cu!(self, cuDeviceGet(&mut device, peer as i32))?;
+        cu!(self, cuDeviceGetP2PAttribute(&mut has, native, self.device, device))?;
+        // Atomics of a peer work over NVLink and not over PCIe.
+        Ok(if has != 0 { PeerLink::NvLink } else { PeerLink::Pcie })
+    }
+
     fn synchronize(&self) -> Result<()> {
         cu!(self, cuCtxSynchronize())
     }
@@ -214,6 +223,19 @@ unsafe impl Gpu for CudaGpu {
 
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         cu!(self, cuMemsetD8Async(to, value, bytes as usize, stream(on)))
+    }
+
+    unsafe fn copy_to_peer(
+        &self,
+        peer: u32,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: u64,
+        on: RawStream,
+    ) -> Result<()> {
+        // Holds the context that the target is in, which its owner holds too.
+        let peer = CudaGpu::open(peer)?;
+        cu!(self, cuMemcpyPeerAsync(to, peer.context, from, self.context, bytes as usize, stream(on)))
     }
 
     fn sharing(&self) -> &[Sharing] {

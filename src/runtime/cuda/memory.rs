@@ -137,7 +137,8 @@ impl CudaGpu {
         match unsafe { sys::cuCtxEnablePeerAccess(other.context(), 0) } {
             CUresult::CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED => Ok(()),
             CUresult::CUDA_ERROR_PEER_ACCESS_UNSUPPORTED => {
-                Err(RuntimeError::NoPeerAccess { from: self.info().ordinal, to: other.info().ordinal })
+                let (from, to) = (self.info().ordinal, other.info().ordinal);
+                Err(RuntimeError::NoPeerAccess { from, to, together: vec![] })
             }
             result => check("cuCtxEnablePeerAccess", Some(self.info().ordinal), result),
         }

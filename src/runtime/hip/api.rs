@@ -74,6 +74,8 @@ api! {
     hipDriverGetVersion(version: *mut i32);
     hipDeviceCanAccessPeer(can: *mut i32, device: i32, peer: i32);
     hipDeviceEnablePeerAccess(peer: i32, flags: u32);
+    hipExtGetLinkTypeAndHopCount(device: i32, peer: i32, link: *mut u32, hops: *mut u32);
+    hipMemcpyPeerAsync(to: Ptr, to_device: i32, from: Ptr, from_device: i32, bytes: usize, stream: Ptr);
     hipDeviceSynchronize();
     hipMalloc(ptr: *mut Ptr, bytes: usize);
     hipExtMallocWithFlags(ptr: *mut Ptr, bytes: usize, flags: u32);

@@ -9,7 +9,7 @@ use peerwarp_codegen::family::{HipArch, Target};
 use super::UNTESTED;
 use super::api::{Api, IpcByValue, IpcHandle};
 use crate::runtime::gpu::{
-    DevicePtr, Gpu, GpuInfo, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
+    DevicePtr, Gpu, GpuInfo, LaunchConfig, PeerLink, RawEvent, RawFunction, RawGraph, RawModule, RawStream,
     ShareHandle, SharedBlock, Sharing,
 };
 use crate::runtime::{RuntimeError, module};
@@ -36,6 +36,10 @@ const NOT_READY: i32 = 600;
 const ALREADY_ENABLED: i32 = 704;
 /// `hipErrorPeerAccessUnsupported`.
 const UNSUPPORTED: i32 = 217;
+/// `HSA_AMD_LINK_INFO_TYPE_PCIE`.
+const LINK_PCIE: u32 = 2;
+/// `HSA_AMD_LINK_INFO_TYPE_XGMI`.
+const LINK_XGMI: u32 = 4;
 
 /// An AMD GPU.
 #[derive(Debug)]
@@ -106,7 +110,9 @@ impl HipGpu {
         // SAFETY: the function is the library's, which checks the number.
         match unsafe { (self.api.hipDeviceEnablePeerAccess)(self.info.ordinal as i32, 0) } {
             ALREADY_ENABLED => Ok(()),
-            UNSUPPORTED => Err(RuntimeError::NoPeerAccess { from: peer, to: self.info.ordinal }),
+            UNSUPPORTED => {
+                Err(RuntimeError::NoPeerAccess { from: peer, to: self.info.ordinal, together: vec![] })
+            }
             result => self.api.check("hipDeviceEnablePeerAccess", Some(peer), result),
         }
     }
@@ -146,6 +152,17 @@ unsafe impl Gpu for HipGpu {
         Ok(can != 0 || peer == self.info.ordinal)
     }
 
+    fn peer_link(&self, peer: u32) -> Result<PeerLink> {
+        let (mut link, mut hops) = (0, 0);
+        let (own, peer) = (self.info.ordinal as i32, peer as i32);
+        hip!(self, hipExtGetLinkTypeAndHopCount(own, peer, &mut link, &mut hops))?;
+        Ok(match link {
+            LINK_PCIE => PeerLink::Pcie,
+            LINK_XGMI => PeerLink::Xgmi,
+            _ => PeerLink::Unknown,
+        })
+    }
+
     fn synchronize(&self) -> Result<()> {
         hip!(self, hipDeviceSynchronize())
     }
@@ -177,6 +194,18 @@ unsafe impl Gpu for HipGpu {
 
     unsafe fn fill(&self, to: DevicePtr, bytes: u64, value: u8, on: RawStream) -> Result<()> {
         hip!(self, hipMemsetD8Async(at(to), value, bytes as usize, at(on.raw())))
+    }
+
+    unsafe fn copy_to_peer(
+        &self,
+        peer: u32,
+        to: DevicePtr,
+        from: DevicePtr,
+        bytes: u64,
+        on: RawStream,
+    ) -> Result<()> {
+        let (own, peer) = (self.info.ordinal as i32, peer as i32);
+        hip!(self, hipMemcpyPeerAsync(at(to), peer, at(from), own, bytes as usize, at(on.raw())))
     }
 
     fn sharing(&self) -> &[Sharing] {

@@ -5,7 +5,7 @@ use super::api::{Api, IpcByValue, IpcHandle};
 use super::*;
 use crate::build::pack::Pack;
 use crate::harness::trace::sync::ClockSync;
-use crate::runtime::gpu::{LaunchConfig, RawStream, ShareHandle, Sharing};
+use crate::runtime::gpu::{LaunchConfig, PeerLink, RawStream, ShareHandle, Sharing};
 use crate::runtime::handles::{Event, LoadedKernel, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
@@ -108,6 +108,24 @@ unsafe extern "C" fn open_ipc(ptr: *mut *mut c_void, handle: IpcByValue, _: u32)
     0
 }
 
+unsafe extern "C" fn xgmi_to_1(_: i32, peer: i32, link: *mut u32, hops: *mut u32) -> i32 {
+    // SAFETY: the caller's variables.
+    unsafe { (*link, *hops) = (if peer == 1 { 4 } else { 2 }, 1) };
+    0
+}
+
+unsafe extern "C" fn peer_copy(
+    to: *mut c_void,
+    to_device: i32,
+    from: *mut c_void,
+    from_device: i32,
+    bytes: usize,
+    stream: *mut c_void,
+) -> i32 {
+    let all = (to as u64, to_device, from as u64, from_device, bytes, stream as u64);
+    called(&format!("copy {all:?}"))
+}
+
 unsafe extern "C" fn busy(_: *mut c_void) -> i32 {
     600
 }
@@ -187,7 +205,18 @@ fn shared_memory_is_fine_grained_reachable_and_passed_on_as_ipc_handles() {
         .unwrap();
     let far = gpus_of(Api { hipDeviceEnablePeerAccess: unsupported, ..api() }).unwrap();
     let error = far[0].alloc_shared(1, Sharing::Ipc, &[1]).unwrap_err();
-    assert!(matches!(error, RuntimeError::NoPeerAccess { from: 1, to: 0 }), "{error}");
+    assert!(matches!(error, RuntimeError::NoPeerAccess { from: 1, to: 0, .. }), "{error}");
+}
+
+#[test]
+fn copies_name_both_gpus_and_links_are_as_hip_names_them() {
+    let api = Api { hipExtGetLinkTypeAndHopCount: xgmi_to_1, hipMemcpyPeerAsync: peer_copy, ..api() };
+    let gpus = gpus_of(api).unwrap();
+    assert_eq!((gpus[0].peer_link(1).unwrap(), gpus[1].peer_link(0).unwrap()), (PeerLink::Xgmi, PeerLink::Pcie));
+    calls();
+    // SAFETY: nothing is copied.
+    unsafe { gpus[1].copy_to_peer(0, 0x20, 0x10, 7, RawStream::from_raw(3)).unwrap() };
+    assert_eq!(calls(), ["copy (32, 0, 16, 1, 7, 3)"]);
 }
 
 #[test]

@@ -1,0 +1,201 @@
+//! What is measured of a machine's links, and in which order: every ordered pair by itself, one to all, all to all.
+
+use super::class::LinkClass;
+use super::describe::Times;
+use super::profile::{GpuRates, Pair, Profile, Rates, SCHEMA, Way};
+use crate::runtime::RuntimeError;
+use crate::runtime::gpu::PeerLink;
+
+/// Why loads from peers are not measured.
+pub const NO_LOADS: &str = "loads: kernels cannot load from a peer yet";
+
+/// Why kernels are not measured where some GPUs have no peer access.
+const NO_WORLD: &str =
+    "stores, bulk, latency: kernels need GPUs that all reach each other, and some of these do not";
+
+/// Not measured, but the lower end of an estimate.
+const TAIL_US: f64 = 0.5;
+
+/// What is known of a GPU without measuring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its name, as the driver says it.
+    pub name: String,
+    /// Where its PCIe device stands among the others, and the memory node that it is next to; none where the system does not say.
+    pub place: Option<Place>,
+}
+
+/// Where a PCIe device is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Bridges from the root to it.
+    pub bridges: Vec<String>,
+    /// The memory node, a socket usually; none on machines with one.
+    pub node: Option<u32>,
+}
+
+/// A packet's and a signal's way, in microseconds.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Latency {
+    /// Data and epoch in one word.
+    pub packet_us: f64,
+    /// A word, and a flag that is stored after it.
+    pub signal_us: f64,
+}
+
+/// What measures: GPUs, or a test's stand-in.
+pub trait Probe {
+    /// GPUs, in the order of their numbers.
+    fn gpus(&self) -> Vec<Facts>;
+    /// The driver, in its own words.
+    fn driver(&self) -> String;
+    /// Whether the first of two GPUs reaches the other one's memory.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn peer_access(&self, from: usize, to: usize) -> Result<bool, RuntimeError>;
+    /// What joins two GPUs, as far as the driver says.
+    ///
+    /// # Errors
+    /// The driver's.
+    fn link(&self, from: usize, to: usize) -> Result<PeerLink, RuntimeError>;
+    /// Whether kernels can be measured: all GPUs reach each other.
+    fn has_kernels(&self) -> bool;
+    /// Graphs of one empty kernel and of another one more, in microseconds.
+    ///
+    /// # Errors
+    /// The driver's; there are no kernels.
+    fn launches_us(&mut self) -> Result<(f64, f64), RuntimeError>;
+    /// How long words take from one GPU to another.
+    ///
+    /// # Errors
+    /// The driver's; there are no kernels.
+    fn latency(&mut self, from: usize, to: usize) -> Result<Latency, RuntimeError>;
+    /// GB/s that each GPU sends while as many bytes go over each of these pairs; 0 of those that send nothing.
+    ///
+    /// # Errors
+    /// The driver's; there are no kernels.
+    fn gbps(&mut self, way: Way, pairs: &[(usize, usize)]) -> Result<Vec<f64>, RuntimeError>;
+}
+
+/// How many measurements there are of so many GPUs, for progress.
+pub fn steps(gpus: usize) -> u64 {
+    let pairs = gpus * (gpus - 1);
+    (pairs + gpus + 1) as u64
+}
+
+/// Measures all of it; `each` is called after each measurement.
+///
+/// # Errors
+/// As of [`Probe`].
+pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Result<Profile, RuntimeError> {
+    let facts = probe.gpus();
+    let (count, kernels) = (facts.len(), probe.has_kernels());
+    let all: Vec<(usize, usize)> = (0..count)
+        .flat_map(|from| (0..count).map(move |to| (from, to)))
+        .filter(|(from, to)| from != to)
+        .collect();
+    let (first_node_us, next_node_us) = if kernels { probe.launches_us()? } else { (0.0, 0.0) };
+    let mut pairs = vec![];
+    for &(from, to) in &all {
+        let latency = if kernels { Some(probe.latency(from, to)?) } else { None };
+        pairs.push(Pair {
+            from: from as u32,
+            to: to as u32,
+            // Named when all rates are known.
+            class: LinkClass::Unknown,
+            peer_access: probe.peer_access(from, to)?,
+            packet_us: latency.map(|l| l.packet_us),
+            signal_us: latency.map(|l| l.signal_us),
+            gbps: rates(probe, &[(from, to)])?.swap_remove(from),
+        });
+        each();
+    }
+    let mut gpus = vec![];
+    for (gpu, facts) in facts.iter().enumerate() {
+        let own: Vec<(usize, usize)> = all.iter().copied().filter(|(from, _)| *from == gpu).collect();
+        let one_to_all = rates(probe, &own)?.swap_remove(gpu);
+        gpus.push(GpuRates { name: facts.name.clone(), one_to_all, all_to_all: Rates::default() });
+        each();
+    }
+    for (gpu, all_to_all) in gpus.iter_mut().zip(rates(probe, &all)?) {
+        gpu.all_to_all = all_to_all;
+    }
+    each();
+    for at in 0..pairs.len() {
+        let (from, to) = (pairs[at].from as usize, pairs[at].to as usize);
+        let link = probe.link(from, to)?;
+        pairs[at].class = class(link, &pairs[at], &gpus, (&facts[from], &facts[to]));
+    }
+    let not_measured = std::iter::once(NO_LOADS).chain((!kernels).then_some(NO_WORLD));
+    Ok(Profile {
+        schema: SCHEMA,
+        driver: probe.driver(),
+        peerwarp: env!("CARGO_PKG_VERSION").into(),
+        bytes,
+        times: Times { first_node_us, next_node_us, tail_us: if kernels { TAIL_US } else { 0.0 } },
+        not_measured: not_measured.map(str::to_owned).collect(),
+        gpus,
+        pairs,
+    })
+}
+
+/// What each GPU sends, by all ways that can be measured.
+fn rates(probe: &mut dyn Probe, pairs: &[(usize, usize)]) -> Result<Vec<Rates>, RuntimeError> {
+    let mut all = vec![Rates::default(); probe.gpus().len()];
+    let ways: &[Way] =
+        if probe.has_kernels() { &[Way::Stores, Way::Bulk, Way::Copies] } else { &[Way::Copies] };
+    for &way in ways {
+        for (rates, gbps) in all.iter_mut().zip(probe.gbps(way, pairs)?) {
+            rates.set(way, Some(gbps).filter(|gbps| *gbps > 0.0));
+        }
+    }
+    Ok(all)
+}
+
+/// GB/s that arrive over a link of each generation of NVLink since the second, of the 25 and 50 that each is sold for.
+const NVLINK: f64 = 25.0;
+const NVLINK_5: f64 = 50.0;
+/// And of an xGMI link between two GPUs of AMD's.
+const XGMI: f64 = 64.0;
+
+/// Names what joins a pair: the driver says whether it is NVLink, and the rate how many there are. Links are shared by all
+/// peers, as behind an NVSwitch, if sending to all brings no more than sending to one.
+fn class(link: PeerLink, pair: &Pair, gpus: &[GpuRates], (a, b): (&Facts, &Facts)) -> LinkClass {
+    let gbps = pair.gbps.best().unwrap_or_default();
+    let least = |each: f64| ((gbps / each).ceil() as u32).clamp(1, 64);
+    // Of two links nearly all arrives that they are sold for, of eighteen four fifths.
+    let links = |each: f64| match least(each) {
+        few @ 1..=2 => few,
+        many => ((gbps / (0.8 * each)).round() as u32).clamp(many, 64),
+    };
+    match link {
+        PeerLink::NvLink => {
+            let each = if gbps > 18.0 * NVLINK { NVLINK_5 } else { NVLINK };
+            let spread = gpus[pair.from as usize].one_to_all.best().unwrap_or_default();
+            match gpus.len() > 2 && spread < 1.2 * gbps {
+                true => LinkClass::NvSwitch(links(each)),
+                false => LinkClass::NvLink(links(each)),
+            }
+        }
+        PeerLink::Xgmi => LinkClass::Xgmi(least(XGMI)),
+        PeerLink::Pcie | PeerLink::Unknown => match (&a.place, &b.place) {
+            (Some(a), Some(b)) => pcie(a, b),
+            _ => LinkClass::Unknown,
+        },
+    }
+}
+
+fn pcie(a: &Place, b: &Place) -> LinkClass {
+    // The first is the root complex, the second one of its ports.
+    let common = a.bridges.iter().zip(&b.bridges).take_while(|(a, b)| a == b).count();
+    match (a.node, b.node) {
+        _ if common >= 2 => LinkClass::PcieSwitch,
+        (Some(a), Some(b)) if a != b => LinkClass::Sockets,
+        _ => LinkClass::PcieHost,
+    }
+}
+
+#[cfg(test)]
+#[path = "measure_tests.rs"]
+pub(super) mod tests;

@@ -1,0 +1,31 @@
+//! What joins the GPUs of a machine, and what that means for transfers: measured, or described in a file.
+//!
+//! A [`Network`] is a machine as transfers see it. It comes from a [`Description`], a file that people write, or from a
+//! [`Profile`], a file that `peerwarp topo` measures. What transfers at the same time get of it is computed by max-min
+//! fairness ([`flow`]).
+
+mod algorithms;
+mod class;
+mod describe;
+pub mod flow;
+mod gpu;
+mod html;
+pub mod kernels;
+mod measure;
+mod network;
+mod notes;
+mod predict;
+mod profile;
+mod report;
+
+pub use algorithms::{Algorithm, Prediction, Range, fastest, predict, worlds};
+pub use class::LinkClass;
+pub use describe::{Description, HubKind, Hubs, LinkKind, Links, Times, builtin};
+pub use gpu::OnGpus;
+pub use html::html;
+pub use measure::{Facts, Latency, Place, Probe, measure, steps};
+pub use network::{Network, NoPath, Resource, Route, Transfer};
+pub use notes::notes;
+pub use predict::{Copies, Copy, Patterns, copies, patterns};
+pub use profile::{GpuRates, Pair, Profile, Rates, Way};
+pub use report::{Table, Topo, WorldSums};

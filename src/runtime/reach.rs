@@ -1,0 +1,125 @@
+//! Which GPUs make a world: those that reach each other's memory, and take the same kernels.
+
+use std::sync::Arc;
+
+use super::RuntimeError;
+use super::gpu::Gpu;
+use super::net::rendezvous::Card;
+use super::symmetric::Member;
+
+/// The largest set of these GPUs, by their numbers from 0 on, that all reach each other; of several the first. Found by
+/// looking at all sets for a machine's usual number of GPUs, and greedily for more than that.
+pub(crate) fn together(gpus: usize, both: &dyn Fn(usize, usize) -> bool) -> Vec<usize> {
+    const ALL_SETS: usize = 16;
+    let fits = |set: &[usize], gpu: usize| set.iter().all(|&other| both(other, gpu));
+    if gpus > ALL_SETS {
+        let greedy = |first: usize| {
+            (first..gpus).fold(vec![], |mut set, gpu| {
+                if fits(&set, gpu) {
+                    set.push(gpu);
+                }
+                set
+            })
+        };
+        return (0..gpus).map(greedy).rev().max_by_key(Vec::len).unwrap_or_default();
+    }
+    fn grow(
+        set: &mut Vec<usize>,
+        from: usize,
+        gpus: usize,
+        fits: &dyn Fn(&[usize], usize) -> bool,
+        best: &mut Vec<usize>,
+    ) {
+        if set.len() > best.len() {
+            best.clone_from(set);
+        }
+        for gpu in from..gpus {
+            if fits(set, gpu) {
+                set.push(gpu);
+                grow(set, gpu + 1, gpus, fits, best);
+                set.pop();
+            }
+        }
+    }
+    let mut best = vec![];
+    grow(&mut vec![], 0, gpus, &fits, &mut best);
+    best
+}
+
+/// Whether there are enough GPUs, each once, and each can reach the others.
+pub(super) fn check_members(members: &[Member]) -> Result<(), RuntimeError> {
+    if members.len() < 2 || members.len() > 64 {
+        return Err(RuntimeError::invalid("ranks", members.len(), "2 to 64, with a GPU each"));
+    }
+    for (i, a) in members.iter().enumerate() {
+        for (j, b) in members.iter().enumerate() {
+            let (from, to) = (a.gpu.info().ordinal, b.gpu.info().ordinal);
+            if i < j && from == to {
+                let allowed = "a GPU of its own for every rank: kernels wait for each other";
+                return Err(RuntimeError::invalid(format!("GPU of rank {j}"), to, allowed));
+            }
+            if i != j && !a.gpu.can_access(to)? {
+                return Err(RuntimeError::NoPeerAccess { from, to, together: together_of(members)? });
+            }
+        }
+    }
+    check_alike(members)
+}
+
+/// Whether all GPUs take the same kernels.
+fn check_alike(members: &[Member]) -> Result<(), RuntimeError> {
+    let first = members[0].gpu.info();
+    let other = members.iter().find(|m| m.gpu.info().target != first.target);
+    let Some(Member { rank, gpu }) = other else { return Ok(()) };
+    let info = gpu.info();
+    Err(RuntimeError::MixedGpus {
+        rank: *rank,
+        gpu: info.ordinal,
+        name: info.name.clone(),
+        arch: info.target.arch(),
+        first_name: first.name.clone(),
+        first_arch: first.target.arch(),
+        together: together_of(members)?,
+    })
+}
+
+/// Numbers of the most GPUs among these of which a world can be made.
+fn together_of(members: &[Member]) -> Result<Vec<u32>, RuntimeError> {
+    let mut fits = vec![vec![true; members.len()]; members.len()];
+    for (i, a) in members.iter().enumerate() {
+        for (j, b) in members.iter().enumerate().filter(|(j, _)| *j != i) {
+            fits[i][j] =
+                a.gpu.can_access(b.gpu.info().ordinal)? && a.gpu.info().target == b.gpu.info().target;
+        }
+    }
+    let found = together(members.len(), &|a, b| fits[a][b] && fits[b][a]);
+    Ok(found.into_iter().map(|at| members[at].gpu.info().ordinal).collect())
+}
+
+/// Whether a GPU can reach those of the other ranks, as far as this process sees them.
+pub(super) fn check_reach(gpus: &[Arc<dyn Gpu>], own: &dyn Gpu, cards: &[Card]) -> Result<(), RuntimeError> {
+    for card in cards {
+        let other = gpus.iter().find(|gpu| gpu.info().bus_id == card.bus_id);
+        if let Some(to) = other.map(|gpu| gpu.info().ordinal)
+            && !own.can_access(to)?
+        {
+            return Err(RuntimeError::NoPeerAccess { from: own.info().ordinal, to, together: vec![] });
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_largest_set_is_found() {
+        assert_eq!(together(4, &|_, _| true), [0, 1, 2, 3]);
+        assert_eq!(together(3, &|_, _| false), [0]);
+        assert_eq!(together(0, &|_, _| true), [0; 0]);
+        // 0 reaches 1 alone; 1, 2 and 3 reach each other.
+        assert_eq!(together(4, &|a, b| a.min(b) > 0 || a.max(b) == 1), [1, 2, 3]);
+        assert_eq!(together(20, &|a, b| a % 2 == b % 2), [0, 2, 4, 6, 8, 10, 12, 14, 16, 18]);
+    }
+}
