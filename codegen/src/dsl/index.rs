@@ -192,7 +192,7 @@ impl Part {
         if t.constant(mask) == Some(Const::Bool(true)) {
             return Ok(count);
         }
-        let count = count.map_or_else(|| t.host(Const::U32(len), loc), |count| count);
+        let count = count.unwrap_or_else(|| t.host(Const::U32(len), loc));
         none_unless(t, mask, count, loc).map(Some)
     }
 

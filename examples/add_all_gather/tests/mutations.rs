@@ -7,6 +7,12 @@ use peerwarp::harness::suite;
 use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 
+/// Changes that change nothing: role, operation and change.
+const EQUIVALENT: [(&str, &str, &str); 1] = [
+    // An LL element beyond the end of the last chunk: its message has room for it, and nobody reads it.
+    ("send", "send_ll of sums", "count + 1"),
+];
+
 fn planted(protocol: Transport) -> MutationRun {
     let config = AddAllGather {
         elements: 600,
@@ -21,14 +27,20 @@ fn planted(protocol: Transport) -> MutationRun {
     let inputs = Inputs { seed: 0, rounds: 4, ragged: true, ..Inputs::default() };
     let exploration = Exploration { inputs, seeds: 16, resident_blocks: None };
     let suite = suite::of::<AddAllGather>();
-    plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"))
+    let mut run = plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"));
+    run.leave_out(|s| {
+        let role = s.mutant.role.as_deref().unwrap_or_default();
+        EQUIVALENT.contains(&(role, &s.mutant.op, &s.mutant.change))
+    });
+    run
 }
 
 #[test]
 fn every_bug_of_one_change_is_found() {
-    for protocol in [Transport::Flags, Transport::Packets, Transport::Ll] {
+    for (protocol, equivalent) in [(Transport::Flags, 0), (Transport::Packets, 0), (Transport::Ll, 1)] {
         let run = planted(protocol);
         println!("add_all_gather, {}: {run}", protocol.name());
+        assert_eq!(run.equivalent, equivalent, "{run}");
         assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
     }
 }

@@ -25,10 +25,9 @@ fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {
     let [metric] = &session.problem().metrics()[..] else { panic!("one launch") };
     let bytes: u64 = metric.work.bytes.iter().flatten().sum();
     assert_eq!(bytes, u64::from(config.gathered()) * u64::from(config.dtype.bytes()) * (ranks - 1));
-    // Credits are a word that comes with a flag, and LL elements are half epochs.
-    let notes = if config.protocol == Transport::Flags { 0 } else { 4 * ranks * (ranks - 1) };
+    // LL elements are half epochs.
     let bytes = if config.protocol == Transport::Ll { 2 * bytes } else { bytes };
-    assert_eq!(ran.report.bytes_on_wire(), rounds * (bytes + notes));
+    assert_eq!(ran.report.bytes_on_wire(), rounds * bytes);
 }
 
 proptest! {
