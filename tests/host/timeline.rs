@@ -90,10 +90,13 @@ fn wrong(trace: &Trace, emitted: &[Emitted]) -> Result<(), String> {
                 return Err(at(&format!("there is no such site: {site:?}")));
             }
         }
-        // Packets are sent without a signal.
+        // Packets are sent without a signal, and a signal may be without data.
         let signalled = |e: &Event| {
-            let of = |s: &TimelineSite| s.kind == SiteKind::Signal && s.parameter == r.site(e.site).parameter;
-            r.timeline.sites.iter().any(of)
+            let has = |kind| {
+                let of = |s: &TimelineSite| s.kind == kind && s.parameter == r.site(e.site).parameter;
+                r.timeline.sites.iter().any(of)
+            };
+            has(SiteKind::Send) && has(SiteKind::Signal)
         };
         let of_kind = |e: &&Event, kind| r.site(e.site).kind == kind && signalled(e);
         let ended = |kind| r.events().filter(|(_, e)| of_kind(e, kind)).count();
