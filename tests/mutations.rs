@@ -15,7 +15,7 @@ const SHAPE: MoeShape =
     MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
 
 /// Changes that change nothing: role, operation and change.
-const EQUIVALENT: [(&str, &str, &str); 10] = [
+const EQUIVALENT: [(&str, &str, &str); 8] = [
     // All records of a rank say how many tokens it has.
     ("recv", "gather of n", "index + 1"),
     ("index", "gather of rec_n", "index + 1"),
@@ -27,9 +27,6 @@ const EQUIVALENT: [(&str, &str, &str); 10] = [
     ("expert", "for", "end + 1"),
     // The flag after the last rank's is not in the mask of those that are waited for.
     ("recv", "wait_all of return_flag", "count + 1"),
-    // A signal without data has to put something, which nobody reads.
-    ("ready", "put of ready_n", "value + 1"),
-    ("ready", "put of ready_n", "value - 1"),
     // And with one instead of zero: ten numbers are drawn, in any order.
     ("send", "atomic_and of next_send", "value + 1"),
 ];
@@ -56,12 +53,12 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
     let plain = flags.clone().with_dedup(false).with_split(true);
     vec![
         ("expert-major, flags", launches(&flags), 4),
-        ("expert-major, packets", launches(&packets), 5),
+        ("expert-major, packets", launches(&packets), 3),
         ("expert-major, flags, split, without dedup", launches(&plain), 3),
         ("rank-major, flags", launches(&flags_by_token), 2),
-        ("rank-major, packets", launches(&packets_by_token), 3),
+        ("rank-major, packets", launches(&packets_by_token), 1),
         ("rank-major, bulk", launches(&bulk), 3),
-        ("round trip", vec![RoundTrip::defaults(&SHAPE).unwrap().small().into_variant()], 3),
+        ("round trip", vec![RoundTrip::defaults(&SHAPE).unwrap().small().into_variant()], 1),
     ]
 }
 

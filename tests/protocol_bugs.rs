@@ -193,12 +193,10 @@ fn one_bank() -> Plant {
     Plant::Mutation(Mutation::ReplaceValue { name: "bank".into(), nth: None, with })
 }
 
-const ROW_PUT: Line = inbox("parcel.put_any(&inbox, first");
-const ROW_SIGNAL: Line = dispatch("parcel.signal(&flag, inbox.row");
-const ROW_WAIT: Line = inbox("flag.from(source).wait(");
-const ROW_LOAD: Line = inbox("=> inbox.load(arrived, first");
-const ROW_SEND: Line = inbox("packets.send(to, first, x)");
-const ROW_TAKE: Line = inbox("packets.take(first");
+const ROW_PUT: Line = inbox("row.field(rows.row).put(start");
+const ROW_SIGNAL: Line = dispatch("row.done();");
+const ROW_WAIT: Line = inbox("rows.from(source).slot(slot)");
+const ROW_LOAD: Line = inbox("self.message.field(self.rows.row).load(");
 const ROW_STORE: Line = dispatch("rows.store(at(");
 const RECORD_SIGNAL: Line = records("parcel.signal(&flag");
 const RECORD_WAIT: Line = records("flag.wait_all(");
@@ -207,24 +205,22 @@ const COUNT_LOAD: Line = records("count.gather(arrived");
 const N_SEND: Line = records("n.send(to, ");
 const N_READ: Line = records("n.gather(record + self.bank");
 const READY_WAIT: Line = records("ready.wait_all(");
-const READY_SIGNAL: Line = records("parcel.signal(&ready");
+const READY_SIGNAL: Line = records("ready.signal(Peers::all()");
 const COUNT_SEND: Line = records("ll.send(Peers::rank(to)");
 const WORDS_SEND: Line = records("route.send(to, ");
 const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> route.load(arrived");
 const WORDS_READ: Line = records("=> route.load(first");
 const GATHER_STORE: Line = index("gather.scatter(row");
-const RETURN_PUT: Line = send_back("parcel.put_f32(&returns");
-const ROW_COPY: Line = inbox("parcel.copy_any(&inbox");
-const RETURN_COPY: Line = send_back("parcel.copy_any(&returns");
-const RETURN_SIGNAL: Line = send_back("parcel.signal(&flag, slot.back");
-const RETURN_WAIT: Line = combine("flag.wait_some(flags");
-const RETURN_LOAD: Line = combine("returns.load_if(arrived");
-const RETURN_SEND: Line = send_back("packets.send_f32(Peers::rank(slot.source)");
+const RETURN_PUT: Line = send_back("to.put_f32(start");
+const ROW_COPY: Line = dispatch("row.field(rows.row).copy(");
+const RETURN_COPY: Line = send_back("to.copy(");
+const RETURN_SIGNAL: Line = send_back("row.done();");
+const RETURN_WAIT: Line = combine("rows.slot(token)");
+const RETURN_LOAD: Line = combine("returned.load_each(owner");
 const ENTRIES_READ: Line = round_trip("a.entries.load(");
-const ANSWER: Line = round_trip("a.return_packets.send_f32(");
-const ROW_SEND_BACK: Line = send_back("packets.send(Peers::rank(slot.source)");
-const RETURN_TAKE: Line = combine("packets.take_each(tiles, len, owners");
+const ANSWER: Line = round_trip("back.put_f32(start");
+const ROW_SEND_BACK: Line = send_back("to.put(start");
 
 fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
@@ -355,34 +351,28 @@ fn bugs_with_packets() -> Vec<Bug> {
     let return_send = || Site::new("send", Access::Send, "return_packets");
     let return_take = || Site::new("recv", Access::Take, "return_packets");
     vec![
-        d("rows are not sent", leave_out(row_send()), "deadlock", "recv", ROW_TAKE),
-        c("returns are not sent", leave_out(return_send()), "deadlock", "recv", RETURN_TAKE),
-        d("rows to all", replace(row_send(), Slot::Target, 7), "untaken-packet", "send", ROW_SEND),
-        c("returns to rank 0", replace(return_send(), Slot::Target, 0), "lost-packet", "send", RETURN_SEND),
-        d("rows from the wrong rank", replace(row_take(), Slot::From, 0), "wrong-sender", "recv", ROW_TAKE),
-        d("all rows to slot 0", replace(row_send(), Slot::Index, 0), "lost-packet", "send", ROW_SEND),
-        c(
-            "all returns to slot 0",
-            replace(return_send(), Slot::Index, 0),
-            "lost-packet",
-            "send",
-            RETURN_SEND,
-        ),
+        d("rows are not sent", leave_out(row_send()), "deadlock", "recv", ROW_LOAD),
+        c("returns are not sent", leave_out(return_send()), "deadlock", "recv", RETURN_LOAD),
+        d("rows to all", replace(row_send(), Slot::Target, 7), "untaken-packet", "send", ROW_PUT),
+        c("returns to rank 0", replace(return_send(), Slot::Target, 0), "lost-packet", "send", RETURN_PUT),
+        d("rows from the wrong rank", replace(row_take(), Slot::From, 0), "wrong-sender", "recv", ROW_LOAD),
+        d("all rows to slot 0", replace(row_send(), Slot::Index, 0), "lost-packet", "send", ROW_PUT),
+        c("all returns to slot 0", replace(return_send(), Slot::Index, 0), "lost-packet", "send", RETURN_PUT),
         c(
             "nobody takes what comes back",
             replace(return_take(), Slot::Mask, 0),
             "lost-packet",
             "send",
-            RETURN_SEND,
+            RETURN_PUT,
         ),
         c(
             "all owners are waited for",
             replace(return_take(), Slot::Mask, 7),
             "deadlock",
             "recv",
-            RETURN_TAKE,
+            RETURN_LOAD,
         ),
-        d("rows out of range", offset(row_send(), Slot::Index, 800), "out-of-bounds", "send", ROW_SEND),
+        d("rows out of range", offset(row_send(), Slot::Index, 800), "out-of-bounds", "send", ROW_PUT),
         d("no counts", leave_out(count_send()), "deadlock", "recv", COUNT_READ),
         d(
             "records of the epoch before",
@@ -393,7 +383,7 @@ fn bugs_with_packets() -> Vec<Bug> {
         ),
         d("records of the epoch after", offset(n_read(), Slot::Value, 1), "deadlock", "recv", N_READ),
         d("records from the wrong rank", replace(n_read(), Slot::From, 0), "wrong-sender", "recv", N_READ),
-        d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_TAKE),
+        d("records to rank 0 only", replace(n_send(), Slot::Target, 1), "deadlock", "recv", RETURN_LOAD),
         d("one copy of records", one_bank(), "lost-packet", "route", N_SEND),
         d("dispatch keeps its epoch", keep_epoch(), "doubled-signal", "ready", READY_SIGNAL),
         c(
@@ -403,7 +393,7 @@ fn bugs_with_packets() -> Vec<Bug> {
             "route",
             COUNT_SEND,
         ),
-        c("one copy of returns", one_bank(), "lost-packet", "send", RETURN_SEND),
+        c("one copy of returns", one_bank(), "lost-packet", "send", RETURN_PUT),
         // Before a return is lost: by the third round every rank is ready for a later one than combine waits for.
         c("combine keeps its epoch", keep_epoch(), "epoch-confusion", "ready", READY_WAIT),
     ]
@@ -433,8 +423,8 @@ fn bugs_in_one_launch() -> Vec<Bug> {
             "expert",
             ENTRIES_READ,
         ),
-        bug("rows are not sent", leave_out(row_send()), "deadlock", "expert", ROW_TAKE),
-        bug("answers are not sent", leave_out(answer()), "deadlock", "recv", RETURN_TAKE),
+        bug("rows are not sent", leave_out(row_send()), "deadlock", "expert", ROW_LOAD),
+        bug("answers are not sent", leave_out(answer()), "deadlock", "recv", RETURN_LOAD),
         bug("answers to rank 0", replace(answer(), Slot::Target, 0), "lost-packet", "expert", ANSWER),
         bug("all answers to slot 0", replace(answer(), Slot::Index, 0), "lost-packet", "expert", ANSWER),
         bug(
@@ -560,7 +550,7 @@ fn bugs_by_token() -> Vec<Bug> {
             replace(Site::new("send", Access::Send, "inbox_packets"), Slot::Target, 0),
             "lost-packet",
             "send",
-            ROW_SEND,
+            ROW_PUT,
         ),
         bug(
             of_combine(Protocol::Packets, "nobody awaits who is ready"),

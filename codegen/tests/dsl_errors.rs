@@ -217,6 +217,57 @@ fn memory() {
     ]));
 }
 
+/// Indices that say which elements.
+#[test]
+fn parts_of_tiles() {
+    snapshot!(errors([
+        ("a tile of another length than the range's", |a| {
+            role("r", 1, |b| unused(a.x.load(tiles(200, 64).tile(b.index()).at(), 32)));
+        }),
+        ("a mask of another length", |a| role("r", 1, |_| unused(a.x.load(0.only(arange(16).lt(4)), 32)))),
+        ("a store of another length than its mask", |a| {
+            role("r", 1, |_| a.x.store(0.only(arange(16).lt(4)), arange(32)));
+        }),
+        ("one element under a mask", |a| role("r", 1, |b| a.x.set(0.only(b.index().lt(1)), 1u32))),
+        ("two ranges in one index", |a| {
+            role("r", 1, |b| {
+                let t = tiles(200, 64).tile(b.index());
+                unused(a.x.load(t.at() + t.at(), 64));
+            });
+        }),
+        ("tiles of no elements", |a| role("r", 1, |b| unused((tiles(200, 0), a.x.get(b.index()))))),
+        ("tiles that are too long", |_| role("r", 1, |b| unused(b.tiles(200, 1 << 20)))),
+        ("choosing between types", |_| {
+            role("r", 1, |b| {
+                let [a, b32] = [Dtype::Bf16, Dtype::F32].map(|d| AnyTile::rounded(splat(0f32, 32), d));
+                unused(b.index().lt(1).select(a, b32));
+            });
+        }),
+    ]));
+}
+
+/// What moves in whole packets, in bulk or with its epoch.
+#[test]
+fn parts_of_what_is_sent() {
+    fn one(body: impl FnOnce(Packets<f32>, (Ll<u32>, Epoch), TileRange)) -> String {
+        let made = trace(TraceMeta::new("test", 8, 32, 6), |p| {
+            let (packets, ll) = (p.arg("packets", 1024), p.arg("ll", 1024));
+            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+            role("r", 1, |b| body(packets, (ll, epoch), tiles(200, 64).tile(b.index())));
+        });
+        render(&made.unwrap_err())
+    }
+    let cases = [
+        one(|packets, _, _| unused(packets.take(0.only(arange(64).lt(4)), 64, 1))),
+        one(|packets, _, t| packets.send(Peers::all(), t.at().only(arange(64).lt(4)), splat(0f32, 64))),
+        one(|packets, _, t| unused(packets.take_each([(t.at(), 1u32), (t.first().index(), 2)], 64, 3u64))),
+        one(|_, (ll, epoch), t| ll.send(Peers::all(), t.at().only(arange(64).lt(4)), arange(64), epoch)),
+        one(|packets, _, t| unused(packets.take(t.at(), 32, 1))),
+        one(|packets, _, _| unused(packets.take(tiles(200, 6).tile(0).at(), 6, 1))),
+    ];
+    snapshot!(cases.join("\n"));
+}
+
 #[test]
 fn values() {
     snapshot!(errors([

@@ -52,6 +52,13 @@ pub fn source(program: &str, variant: &dyn DynConfig, target: Target) -> Result<
     printed(program, &trace(variant, target.warp_size())?, target)
 }
 
+/// What the author of a variant's kernel should know of, though it works.
+pub fn warnings(variant: &dyn DynConfig, target: Target) -> Result<Vec<print::Warning>, EmitError> {
+    let kernel = trace(variant, target.warp_size())?;
+    print::warnings(&kernel, target)
+        .map_err(|e| EmitError::Kernel { variant: kernel.variant.clone(), message: e.to_string() })
+}
+
 /// As [`source`], with a timeline that has room for `slots` records of each warp.
 pub fn source_with_timeline(
     program: &str,

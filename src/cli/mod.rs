@@ -38,6 +38,7 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
+use crate::families::collectives;
 use crate::families::moe::MoeSuite;
 use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
 use crate::harness::suite;
@@ -81,11 +82,12 @@ impl Entry {
     }
 }
 
-/// The families that come with Peerwarp: MoE dispatch and combine, and both in one launch.
+/// The families that come with Peerwarp: MoE dispatch and combine, both in one launch, and the collectives.
 pub fn builtin() -> Vec<Entry> {
-    [Dispatch::entry(), Combine::entry(), RoundTrip::entry()]
-        .map(|family| Entry::of_suite(family, &MoeSuite))
-        .into()
+    let moe = [Dispatch::entry(), Combine::entry(), RoundTrip::entry()];
+    let moe = moe.map(|family| Entry::of_suite(family, &MoeSuite));
+    let others = collectives::families().into_iter().map(|(family, suite)| Entry::of_suite(family, suite));
+    moe.into_iter().chain(others).collect()
 }
 
 /// The families of a program, and its name.

@@ -41,6 +41,9 @@ pub(super) fn show(app: &App, args: &ShowArgs, given: &Given) -> Result<Done, Fa
     let requests = app.requests(&args.selection, given)?;
     for variant in app.resolve(&requests, tuned)?.0 {
         let text = one(app, &*variant, form, target, args.recording.timeline)?;
+        for warning in emit::warnings(&*variant, target)? {
+            log::warn!("{warning}");
+        }
         json.push(json!({
             "variant": variant.variant_name(),
             "family": variant.family().name(),

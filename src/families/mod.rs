@@ -17,4 +17,5 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+pub mod collectives;
 pub mod moe;

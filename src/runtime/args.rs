@@ -56,6 +56,19 @@ impl KernelArgs {
         Ok(Slot { word: self.fields[at].offset as usize / 8 })
     }
 
+    /// The place of the pointers of all ranks, which change from launch to launch. They count as set, to null.
+    pub(crate) fn slots(&mut self, name: &str) -> Result<Slot, RuntimeError> {
+        let ArgField { offset, bytes, .. } = self.fields[self.find(name)?];
+        self.set(name, &vec![0; bytes as usize])?;
+        Ok(Slot { word: offset as usize / 8 })
+    }
+
+    /// Writes the pointers of all ranks to their place.
+    pub(crate) fn write_all(&mut self, slot: Slot, all: impl ExactSizeIterator<Item = DevicePtr>) {
+        let words = &mut self.words[slot.word..slot.word + all.len()];
+        words.iter_mut().zip(all).for_each(|(word, ptr)| *word = ptr);
+    }
+
     /// Writes a pointer to its place.
     pub fn write(&mut self, slot: Slot, ptr: DevicePtr) {
         self.words[slot.word] = ptr;
@@ -130,7 +143,8 @@ mod tests {
     fn members_stand_at_their_offsets() {
         let mut args = args();
         let x = args.slot("x").unwrap();
-        args.set_pointers("inbox", &[0xa, 0xb]).unwrap();
+        let inbox = args.slots("inbox").unwrap();
+        args.write_all(inbox, [0xa, 0xb].into_iter());
         args.set_u32("rank", 3).unwrap();
         args.write(x, 0x1000);
         let bytes: &[u8] = bytemuck::cast_slice(args.ready().unwrap());

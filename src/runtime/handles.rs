@@ -11,6 +11,7 @@ use bytemuck::Pod;
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu, LaunchConfig, RawEvent, RawFunction, RawGraph, RawModule, RawStream};
+use super::symmetric::{Member, Symmetric};
 
 /// Memory of one GPU.
 #[derive(Debug)]
@@ -20,13 +21,26 @@ pub struct Buffer {
     bytes: u64,
     /// Whether something may still be on a stream that writes to it.
     filling: AtomicBool,
+    /// The symmetric memory that it is a part of, which then owns it.
+    part_of: Option<Arc<Symmetric>>,
 }
 
 impl Buffer {
     /// Allocates `bytes` bytes with any contents.
     pub fn new(gpu: &Arc<dyn Gpu>, bytes: u64) -> Result<Buffer, RuntimeError> {
         let ptr = gpu.alloc(bytes.max(1))?;
-        Ok(Buffer { gpu: Arc::clone(gpu), ptr, bytes, filling: AtomicBool::new(false) })
+        Ok(Buffer { gpu: Arc::clone(gpu), ptr, bytes, filling: AtomicBool::new(false), part_of: None })
+    }
+
+    /// A rank's own part of symmetric memory, of the member with this index.
+    pub(crate) fn part(memory: &Arc<Symmetric>, member: &Member, index: usize) -> Buffer {
+        Buffer {
+            gpu: Arc::clone(&member.gpu),
+            ptr: memory.bases(index)[member.rank as usize],
+            bytes: memory.bytes(),
+            filling: AtomicBool::new(false),
+            part_of: Some(Arc::clone(memory)),
+        }
     }
 
     /// Where it starts.
@@ -87,7 +101,12 @@ impl Drop for Buffer {
     fn drop(&mut self) {
         // Drivers free without waiting for streams at times.
         let ended = !self.filling.load(Ordering::Relaxed) || self.gpu.synchronize().is_ok();
-        if ended {
+        if let Some(memory) = self.part_of.take() {
+            if !ended {
+                // Nobody knows whether it is still being filled: it must not become somebody else's memory.
+                std::mem::forget(memory);
+            }
+        } else if ended {
             // SAFETY: its own, for the last time; what it put on streams has ended.
             let _ = unsafe { self.gpu.free(self.ptr) };
         }

@@ -24,7 +24,8 @@ pub struct Status {
     pub role: u32,
     /// The block that waited.
     pub block: u32,
-    /// The rank that did not signal.
+    /// The rank that did not signal. For flags between blocks of one rank it is that rank's role and block instead: bit 31, the
+    /// role's number in bits 16 to 30 (all set where several roles signal the flags), and the block's number in its role.
     pub peer: u32,
     /// Which parameter the flag array is.
     pub flag: u32,
@@ -35,6 +36,11 @@ pub struct Status {
     /// What stood there instead.
     pub seen: u32,
 }
+
+/// The bit of [`Status::peer`] that says that it is a block of the rank itself.
+const OWN_BLOCKS: u32 = 1 << 31;
+/// The role in [`Status::peer`] where more than one role signals the flags.
+const ANY_ROLE: u32 = 0x7fff;
 
 /// The number by which a kernel calls itself in a [`Status`]: FNV-1a of the variant's name.
 pub fn kernel_id(variant: &str) -> u64 {
@@ -82,8 +88,10 @@ pub struct ExpiredWait {
     pub role: String,
     /// The block that waited.
     pub block: u32,
-    /// The rank that did not signal.
+    /// The rank that did not signal: its own, where it waited for one of its own blocks.
     pub peer: u32,
+    /// The role and block that did not signal, of flags between blocks of one rank.
+    pub awaited_block: Option<(String, u32)>,
     /// The flag array.
     pub flag: String,
     /// The flag's index in it.
@@ -118,7 +126,15 @@ impl ExpiredWait {
             kernel: names.map_or_else(|| format!("kernel {:#018x}", status.kernel), |k| k.variant.clone()),
             role: numbered(names.map(|k| &k.roles), "role", status.role),
             block: status.block,
-            peer: status.peer,
+            peer: if status.peer & OWN_BLOCKS == 0 { status.peer } else { status.rank },
+            awaited_block: (status.peer & OWN_BLOCKS != 0).then(|| {
+                let role = status.peer >> 16 & ANY_ROLE;
+                let role = match role {
+                    ANY_ROLE => "roles".into(),
+                    role => format!("role {}", numbered(names.map(|k| &k.roles), "number", role)),
+                };
+                (role, status.peer & 0xffff)
+            }),
             flag: numbered(names.map(|k| &k.parameters), "parameter", status.flag),
             index: status.index,
             expected: status.expected,
@@ -132,6 +148,12 @@ impl fmt::Display for Aborted {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.wait {
             None => write!(f, "rank {} gave up waiting; its own error says for what", self.rank)?,
+            Some(w @ ExpiredWait { awaited_block: Some((role, block)), .. }) => write!(
+                f,
+                "rank {} waited in vain for block {block} of its own {role}: {}[{}] was to reach epoch {} and is {} ({}, role \
+                 {}, block {}, line {})",
+                self.rank, w.flag, w.index, w.expected, w.seen, w.kernel, w.role, w.block, w.line
+            )?,
             Some(w) => write!(
                 f,
                 "rank {} waited in vain for rank {}: {}[{}] was to reach epoch {} and is {} ({}, role {}, block {}, \

@@ -46,6 +46,17 @@ fn a_record_is_told_by_names() {
 }
 
 #[test]
+fn a_block_of_the_rank_itself_is_told_by_its_role() {
+    let status = Status { peer: 1 << 31 | 1 << 16 | 12, ..expired() };
+    let aborted = Aborted::of(&[(0, status)], &names()).unwrap();
+    assert_eq!(aborted.wait.as_ref().unwrap().peer, 0);
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (moe_dispatch, role recv, block 40, line 240); reset the world before it is used again");
+    let status = Status { peer: u32::MAX, ..expired() };
+    let told = Aborted::of(&[(0, status)], &names()).unwrap().to_string();
+    assert!(told.contains("block 65535 of its own roles"), "{told}");
+}
+
+#[test]
 fn another_processs_wait_is_its_own_to_tell() {
     let told = Status { aborted: 6, ..Status::default() };
     let aborted = Aborted::of(&[(1, told)], &names()).unwrap();

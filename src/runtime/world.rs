@@ -90,6 +90,8 @@ pub struct World {
     processes: Option<Arc<Processes>>,
     kernels: Mutex<Vec<KernelNames>>,
     cleared: Mutex<Vec<Cleared>>,
+    /// Memory that launches may be given for windows.
+    shared: Mutex<Vec<Weak<Symmetric>>>,
     /// The error after which nothing may be launched.
     poisoned: Mutex<Option<String>>,
 }
@@ -142,6 +144,7 @@ impl World {
     ) -> Result<World, RuntimeError> {
         let WorldOptions { wait_budget, share_sms, .. } = *options;
         let (kernels, cleared, poisoned) = (Mutex::default(), Mutex::default(), Mutex::default());
+        let shared = Mutex::default();
         let world = World {
             ranks,
             members,
@@ -153,6 +156,7 @@ impl World {
             processes,
             kernels,
             cleared,
+            shared,
             poisoned,
         };
         world.greet()?;
@@ -201,6 +205,24 @@ impl World {
                 Symmetric::across(&self.members[0], self.ranks, bytes, self.sharing, processes)
             }
         }
+    }
+
+    /// [`World::allocate`] of memory that launches may be given for windows, as long as it is there.
+    pub(crate) fn share(&self, bytes: u64) -> Result<Arc<Symmetric>, RuntimeError> {
+        let memory = Arc::new(self.allocate(bytes)?);
+        let mut all = lock(&self.shared);
+        all.retain(|known| known.strong_count() > 0);
+        all.push(Arc::downgrade(&memory));
+        Ok(memory)
+    }
+
+    /// The shared memory in which these bytes of a member are, and how far from its start.
+    pub(crate) fn shared(&self, member: usize, ptr: DevicePtr, bytes: u64) -> Option<(Arc<Symmetric>, u64)> {
+        let rank = self.members[member].rank as usize;
+        lock(&self.shared).iter().filter_map(Weak::upgrade).find_map(|memory| {
+            let at = ptr.checked_sub(memory.bases(member)[rank])?;
+            at.checked_add(bytes).is_some_and(|end| end <= memory.bytes()).then_some((memory, at))
+        })
     }
 
     /// Waits for all ranks; an error on one of them becomes an error on all of them. All ranks have to call it, within

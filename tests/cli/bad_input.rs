@@ -148,7 +148,7 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ),
     ("pair without family", "show hidden=8", &["--family is missing"]),
     ("unknown variant", "show moe_dispatch_h7168", &["variant = moe_dispatch_h7168"]),
-    ("variant of no family", "show all_reduce_n8", &["variant = all_reduce_n8", "moe_dispatch"]),
+    ("variant of no family", "show all_minimum_n8", &["variant = all_minimum_n8", "moe_dispatch"]),
     ("unknown target", "show --model glm-4.5 --target cuda:sm_91", &["--target = cuda:sm_91", "cuda:sm_90a"]),
     ("bare target", "show --model glm-4.5 --target sm_90a", &["did you mean: cuda:sm_90a"]),
     ("target of the other kind", "show --model glm-4.5 --hip --target cuda:sm_90", &["contradicts --hip"]),

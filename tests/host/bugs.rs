@@ -167,8 +167,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "flags of the wrong rank",
             COMBINE,
-            "args.return_flag[source] + slot",
-            "args.return_flag[args.rank] + slot",
+            "args.return_flag[source] + return_flag_index",
+            "args.return_flag[args.rank] + return_flag_index",
         )
         .caught_by("wrong result: "),
         Bug::new(

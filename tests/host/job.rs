@@ -98,9 +98,13 @@ impl Job {
     pub fn buffers_of(&mut self, kernel: &Kernel, renamed: impl Fn(&str) -> String) {
         for p in &kernel.params {
             let fill = match p.kind {
-                ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => Some(0),
+                ParamKind::Flags
+                | ParamKind::BlockFlags
+                | ParamKind::EpochWord
+                | ParamKind::Ll
+                | ParamKind::Counters => Some(0),
                 ParamKind::Packets => Some(0xff),
-                ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => None,
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => None,
             };
             let bytes = match p.kind {
                 ParamKind::Scalar => continue,
@@ -145,12 +149,14 @@ impl Job {
         let mut fields = vec![];
         for (p, field) in kernel.params.iter().zip(params) {
             let what = match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => {
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
                     Field::Local(self.find(&renamed(&p.name)))
                 }
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
-                    Field::Symmetric(self.find(&renamed(&p.name)))
-                }
+                ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Flags
+                | ParamKind::Packets
+                | ParamKind::Ll => Field::Symmetric(self.find(&renamed(&p.name))),
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),
             };
             fields.push((field.offset, what));

@@ -4,10 +4,14 @@
 
 mod bugs;
 mod build;
+mod collectives;
 mod job;
 mod moe;
 mod ptx;
 mod rewrite;
 mod shapes;
+mod signals;
+mod tails;
 mod timeline;
 mod waits;
+mod windows;

@@ -98,6 +98,15 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
             format!("::host::atomic_store({to}, {value}, {order}, {scope});")
         }
+        (
+            ["atom", order @ ("relaxed" | "acquire" | "release" | "acq_rel"), at, "global", "inc", "u32"],
+            [to, from, most],
+        ) => {
+            let from = address(from).ok_or_else(refused)?;
+            let (order, scope) = (ordering(order), scope(at).ok_or_else(refused)?);
+            let next = format!("[&](const unsigned old) {{ return old >= ({most}) ? 0u : old + 1; }}");
+            format!("{to} = ::host::atomic_update({from}, {order}, {scope}, {next});")
+        }
         (["fence", order @ ("acquire" | "release" | "acq_rel" | "sc"), at], []) => {
             format!("::host::fence({}, {});", ordering(order), scope(at).ok_or_else(refused)?)
         }
@@ -242,6 +251,11 @@ mod tests {
         assert_eq!(
             said("st.release.gpu.global.u32 [%0], %1;", &["p + 1", "x"]),
             "{ ::host::atomic_store((p + 1), (x), ::host::Order::Release, ::host::Scope::Gpu); }"
+        );
+        assert_eq!(
+            said("atom.acq_rel.gpu.global.inc.u32 %0, [%1], %2;", &["x", "p", "n"]),
+            "{ (x) = ::host::atomic_update((p), ::host::Order::AcqRel, ::host::Scope::Gpu, [&](const unsigned old) { return old \
+             >= ((n)) ? 0u : old + 1; }); }"
         );
         assert_eq!(
             said(

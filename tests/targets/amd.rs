@@ -1,10 +1,11 @@
 //! Machine code of gfx942.
 
 use std::collections::HashMap;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use peerwarp::build::toolchain::Tool;
-use peerwarp::codegen::print::hip_prelude;
+use peerwarp::codegen::print::{Source, hip_prelude};
 
 use super::{
     Instruction, Plant, avoids, check, folder, output, packet_sources, places, sources, tool, waits,
@@ -175,6 +176,37 @@ const PLANTS: &[Plant] = &[
     Plant { primitive: "wait_flag", edit: |l| without(&without(l, "ds_add_u32")?, "s_barrier") },
 ];
 
+/// A folder with what emitted sources include.
+pub(super) fn folder_with_prelude(name: &str) -> PathBuf {
+    let dir = folder(name);
+    std::fs::create_dir_all(dir.join("hip")).expect("the target folder is writable");
+    std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap())
+        .expect("the target folder is writable");
+    dir
+}
+
+/// The machine code of a source, which spills nothing.
+#[track_caller]
+pub(super) fn compiled(clang: &Path, readelf: &Path, dir: &Path, source: &Source, arch: &str) -> PathBuf {
+    let path = dir.join(&source.file_name);
+    std::fs::write(&path, &source.text).expect("the target folder is writable");
+    let code = path.with_extension(arch);
+    output(
+        Command::new(clang)
+            .args(["-x", "hip", &format!("--offload-arch={arch}"), "--cuda-device-only", "-nogpuinc"])
+            .args(["-nogpulib", "--no-gpu-bundle-output", "-std=c++17", "-O3", "-I"])
+            .arg(dir)
+            .arg("-o")
+            .arg(&code)
+            .arg(&path),
+    );
+    let notes = output(Command::new(readelf).arg("--notes").arg(&code));
+    for wanted in [".private_segment_fixed_size: 0", ".vgpr_spill_count: 0"] {
+        assert!(notes.contains(wanted), "{} for {arch}: no {wanted}\n{notes}", source.entry);
+    }
+    code
+}
+
 #[test]
 fn gfx942_does_what_the_protocol_relies_on() {
     let (Some(clang), Some(objdump), Some(readelf)) =
@@ -182,31 +214,13 @@ fn gfx942_does_what_the_protocol_relies_on() {
     else {
         return;
     };
-    let dir = folder("amd");
-    std::fs::create_dir_all(dir.join("hip")).expect("the target folder is writable");
-    std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap())
-        .expect("the target folder is writable");
+    let dir = folder_with_prelude("amd");
     for arch in ["gfx90a", "gfx942"] {
         let target = format!("hip:{arch}");
         let (flags, packets) = (sources(&target), packet_sources(&target));
         let all = flags.iter().map(|s| (s, false)).chain(packets.iter().map(|s| (s, true)));
         for (source, packets) in all {
-            let path = dir.join(&source.file_name);
-            std::fs::write(&path, &source.text).expect("the target folder is writable");
-            let code = path.with_extension(arch);
-            output(
-                Command::new(&clang)
-                    .args(["-x", "hip", &format!("--offload-arch={arch}"), "--cuda-device-only", "-nogpuinc"])
-                    .args(["-nogpulib", "--no-gpu-bundle-output", "-std=c++17", "-O3", "-I"])
-                    .arg(&dir)
-                    .arg("-o")
-                    .arg(&code)
-                    .arg(&path),
-            );
-            let notes = output(Command::new(&readelf).arg("--notes").arg(&code));
-            for wanted in [".private_segment_fixed_size: 0", ".vgpr_spill_count: 0"] {
-                assert!(notes.contains(wanted), "{} for {arch}: no {wanted}\n{notes}", source.entry);
-            }
+            let code = compiled(&clang, &readelf, &dir, source, arch);
             if arch == "gfx942" {
                 let waits = waits(source);
                 let listing = output(Command::new(&objdump).args(["-d", "--mcpu=gfx942"]).arg(&code));

@@ -3,6 +3,7 @@
 //! primitive that is wrong, and for each there is an edit of the machine code that must bring it up.
 
 mod amd;
+mod collectives;
 mod nvidia;
 
 use std::collections::HashSet;

@@ -193,7 +193,7 @@ const PTX: &[Plant] = &[
 ];
 
 /// Compiles a source; the paths of the machine code and of the PTX.
-fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
+pub(super) fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
     let path = folder("nvidia").join(&source.file_name);
     std::fs::write(&path, &source.text).expect("the target folder is writable");
     let (cubin, ptx) = (path.with_extension("cubin"), path.with_extension("ptx"));

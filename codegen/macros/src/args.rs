@@ -10,8 +10,6 @@ use syn::{
 use crate::attrs::{Errors, Settings, first_paragraph};
 use crate::launch;
 
-const EXAMPLE: &str = "#[args(config = Scale)]";
-
 /// What the derive emits; with a struct for launches where the crate sees the runtime.
 pub fn expand(
     input: &DeriveInput,
@@ -27,7 +25,7 @@ pub fn expand(
     if !input.generics.params.is_empty() {
         errors.at(input.generics.span(), "kernel parameters have no generic parameters");
     }
-    let config = config(input, &mut errors);
+    let config = config(input, "args", &mut errors);
     let specs: Vec<TokenStream> =
         fields.iter().filter_map(|f| declared(f, config.as_ref()?, codegen, &mut errors)).collect();
     let launch = match (&config, runtime) {
@@ -38,6 +36,10 @@ pub fn expand(
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
     let next = fields.iter().map(|f| match (group_attr(f), optional(&f.ty)) {
+        _ if marked(f, "channel").is_some() => {
+            let (ty, name) = (&f.ty, f.ident.as_ref().map(|i| i.unraw().to_string()));
+            quote_spanned!(ty.span()=> <#ty>::bind(binder, #name))
+        }
         (Some(_), _) => {
             let ty = &f.ty;
             quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>::bind(binder))
@@ -68,17 +70,18 @@ pub fn expand(
     })
 }
 
-/// The type that `#[args(config = ..)]` names.
-fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
-    let missing = format!("say which configuration decides lengths and element types: `{EXAMPLE}`");
-    let Some(attr) = input.attrs.iter().find(|a| a.path().is_ident("args")) else {
+/// The type that `#[args(config = ..)]` names, or another attribute.
+pub(crate) fn config(input: &DeriveInput, named: &str, errors: &mut Errors) -> Option<Path> {
+    let example = format!("#[{named}(config = Scale)]");
+    let missing = format!("say which configuration decides lengths and element types: `{example}`");
+    let Some(attr) = input.attrs.iter().find(|a| a.path().is_ident(named)) else {
         errors.at(input.ident.span(), missing);
         return None;
     };
     let mut set = Settings::of(attr, &["config"], errors);
     match set.value("config", "Scale", errors) {
         Some(Expr::Path(path)) => return Some(path.path),
-        Some(other) => errors.at(other.span(), format!("`config` is a type, as in `{EXAMPLE}`")),
+        Some(other) => errors.at(other.span(), format!("`config` is a type, as in `{example}`")),
         None => set.lacks(missing, errors),
     }
     None
@@ -86,10 +89,51 @@ fn config(input: &DeriveInput, errors: &mut Errors) -> Option<Path> {
 
 /// The statement that adds what a field declares to `params`: a group's parameters, or its own.
 fn declared(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
-    match group_attr(field) {
-        Some(attr) => group(field, attr, config, codegen, errors),
-        None => spec(field, config, codegen, errors),
+    match (marked(field, "channel"), group_attr(field)) {
+        (Some(_), _) => channel(field, config, codegen, errors),
+        (None, Some(attr)) => group(field, attr, config, codegen, errors),
+        (None, None) => spec(field, config, codegen, errors),
     }
+}
+
+/// The statement that adds the parameters of a channel: of elements, whose number `#[len(..)]` says, or of messages, whose fields do.
+fn channel(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
+    for other in ["group", "input", "output"] {
+        if let Some(attr) = marked(field, other) {
+            errors.at(attr.span(), format!("a channel is the operation's own: it is no `#[{other}]`"));
+        }
+    }
+    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), &field.ty);
+    let kind = last_segment(ty).unwrap_or_default();
+    if !matches!(kind.as_str(), "Channel" | "AnyChannel") {
+        errors.at(ty.span(), "`#[channel(..)]` is for fields of type `Channel<T>` and `AnyChannel`");
+        return None;
+    }
+    let (_, shape) = chosen(field, "channel", &quote!(#codegen::dsl::ChannelShape), config, errors)?;
+    let len = chosen(field, "len", &quote!(u32), config, errors);
+    let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
+    let doc = first_paragraph(&field.attrs);
+    let specs = match (kind.as_str(), len, dtype) {
+        ("AnyChannel", Some((_, len)), Some((_, dtype))) => {
+            quote_spanned!(ty.span()=> <#ty>::params_of(#name, #shape, #len, #dtype, #doc))
+        }
+        ("AnyChannel", ..) => {
+            let advice = "say which, and how many a message has, as in `#[dtype(|c| c.dtype)]` and `#[len(|c| c.chunk)]`";
+            errors.at(
+                ty.span(),
+                format!("the configuration chooses the elements of an `AnyChannel`: {advice}"),
+            );
+            return None;
+        }
+        (_, _, Some((at, _))) => {
+            let message = "a `Channel` has a type of its own; `#[dtype(..)]` is for AnyChannel";
+            errors.at(at.span(), message);
+            return None;
+        }
+        (_, Some((_, len)), None) => quote_spanned!(ty.span()=> <#ty>::params(#name, #shape, #len, #doc)),
+        (_, None, None) => quote_spanned!(ty.span()=> <#ty>::params_for(#name, #shape, config, #doc)),
+    };
+    Some(quote!(params.extend(#specs);))
 }
 
 /// `#[group]` or `#[group(|c| ..)]` of a field that is parameters of several kernels.
@@ -137,15 +181,24 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
+    if matches!(kind, "Channel" | "AnyChannel") {
+        let example = "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))";
+        errors.at(ty.span(), format!("a channel has a shape: `#[channel({example})]`"));
+        return None;
+    }
     match (&dtype, kind) {
-        (None, "AnyPtr" | "AnySym" | "AnyPackets") => {
+        (None, "AnyPtr" | "AnySym" | "AnyWindow" | "AnyPackets") => {
             let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
             errors.at(
                 ty.span(),
                 format!("the configuration chooses the element type of an `{kind}`: {advice}"),
             );
         }
-        (Some((at, _)), "Ptr" | "Sym" | "Packets" | "Ll" | "Flags" | "EpochWord" | "Counters" | "Val") => {
+        (
+            Some((at, _)),
+            "Ptr" | "Sym" | "Window" | "Packets" | "Ll" | "Flags" | "BlockFlags" | "EpochWord" | "Counters"
+            | "Val",
+        ) => {
             let message =
                 format!("`{kind}` has an element type of its own; `#[dtype(..)]` is for AnyPtr and AnySym");
             errors.at(at.span(), message);
@@ -198,9 +251,10 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
             return None;
         }
     };
-    if !matches!(kind, "Ptr" | "AnyPtr") {
-        let message =
-            format!("the caller passes memory of its own GPU, Ptr or AnyPtr: `{kind}` is the operation's");
+    if !matches!(kind, "Ptr" | "AnyPtr" | "Window" | "AnyWindow") {
+        let message = format!(
+            "the caller passes memory of its own GPU, Ptr or AnyPtr, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
+        );
         errors.at(attr.span(), message);
     }
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
@@ -227,8 +281,8 @@ pub(crate) fn inner<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     }
 }
 
-/// The expression of `#[len(..)]` or `#[dtype(..)]`, a closure over the configuration or a constant.
-fn chosen<'a>(
+/// The expression of `#[len(..)]`, `#[dtype(..)]` or `#[channel(..)]`, a closure over the configuration or a constant.
+pub(crate) fn chosen<'a>(
     field: &'a Field,
     name: &str,
     ty: &TokenStream,
@@ -243,7 +297,11 @@ fn chosen<'a>(
     let expr = match &attr.meta {
         Meta::List(_) => errors.ok(attr.parse_args::<Expr>())?,
         Meta::Path(_) | Meta::NameValue(_) => {
-            let example = if name == "len" { "|c| c.tokens as u64 * 64" } else { "|c| c.dtype" };
+            let example = match name {
+                "len" => "|c| c.tokens as u64 * 64",
+                "dtype" => "|c| c.dtype",
+                _ => "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))",
+            };
             errors.at(
                 attr.span(),
                 format!("`{name}` is computed from the configuration: `#[{name}({example})]`"),
@@ -266,7 +324,7 @@ fn chosen<'a>(
 }
 
 /// `Ptr` of `dsl::Ptr<u32>`.
-fn last_segment(ty: &Type) -> Option<String> {
+pub(crate) fn last_segment(ty: &Type) -> Option<String> {
     match ty {
         Type::Path(path) => path.path.segments.last().map(|s| s.ident.to_string()),
         _ => None,

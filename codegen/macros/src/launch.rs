@@ -4,7 +4,7 @@ use proc_macro2::{Ident, TokenStream};
 use quote::{ToTokens, format_ident, quote, quote_spanned};
 use syn::{DeriveInput, Expr, Field, Fields, Path, Type, ext::IdentExt, spanned::Spanned};
 
-use crate::args::{group_attr, inner, marked, optional};
+use crate::args::{group_attr, inner, last_segment, marked, optional};
 use crate::attrs::{Errors, first_paragraph};
 
 /// How a caller passes a parameter.
@@ -164,14 +164,17 @@ fn elements(field: &Field, config: &Path) -> String {
     let (len, dtype) = (of("len"), of("dtype"));
     let subject = [&len, &dtype].into_iter().find_map(|found| found.as_ref()?.1.clone());
     let count = len.map_or_else(|| "one element".to_owned(), |(len, _)| format!("`{len}` elements"));
-    let dtype = match (dtype, inner(optional(&field.ty).unwrap_or(&field.ty), "Ptr")) {
+    let ty = optional(&field.ty).unwrap_or(&field.ty);
+    let dtype = match (dtype, inner(ty, "Ptr").or_else(|| inner(ty, "Window"))) {
         (Some((dtype, _)), _) => format!(" of `{dtype}`"),
         (None, Some(ty)) => format!(" of `{}`", code(ty)),
         (None, None) => String::new(),
     };
     let whose = subject.map_or_else(String::new, |c| format!(", where `{c}` is the [`{}`]", code(config)));
     let there = if optional(&field.ty).is_some() { "; None if that is 0" } else { "" };
-    format!("At least {count}{dtype}{whose}{there}.")
+    let window = inner(ty, "Window").is_some() || last_segment(ty).is_some_and(|name| name == "AnyWindow");
+    let window = if window { " Peers read it: a `SymmetricPart` of the world." } else { "" };
+    format!("At least {count}{dtype}{whose}{there}.{window}")
 }
 
 /// Code in a line, as one would write it.

@@ -12,6 +12,7 @@ mod expansion_tests;
 mod family;
 mod kernel;
 mod launch;
+mod message;
 mod pack;
 mod paths;
 mod serial;
@@ -49,17 +50,27 @@ pub fn choice(item: TokenStream) -> TokenStream {
 
 /// Makes a struct of handles the parameters of a kernel: `#[args(config = Scale)]` names the configuration,
 /// `#[len(|c| ..)]` on a field computes its number of elements (1 without), and `#[dtype(|c| ..)]` the element type of an
-/// `AnyPtr`, `AnySym` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
+/// `AnyPtr`, `AnySym`, `AnyWindow` or `AnyPackets`. A field of type `Option<T>` is a parameter where its length is not 0, and `None`
 /// elsewhere. A field with `#[group]` is such a struct itself, of parameters that several kernels share; `#[group(|c| ..)]`
 /// computes its configuration where it is another one. The first paragraph of a field's docs is recorded.
 ///
-/// `#[input]` and `#[output]` mark the `Ptr` and `AnyPtr` that whoever launches the kernel passes; all else but `Val` is the
-/// operation's own, made with it. In a crate that depends on `peerwarp`, the derive makes a second struct for launches,
+/// `#[input]` and `#[output]` mark the `Ptr` and `AnyPtr` that whoever launches the kernel passes, and the `Window` and `AnyWindow`,
+/// for which it passes memory that all ranks can reach; all else but `Val` is the operation's own, made with it. In a crate that depends on `peerwarp`, the derive makes a second struct for launches,
 /// `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter and each `Val`, and for each group that is marked `#[input]`.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output))]
+///
+/// `#[channel(|c| ..)]` computes the shape of a `Channel`; `#[len(..)]` is then the number of elements of a message.
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output, channel))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     let runtime = paths::runtime();
     derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))
+}
+
+/// Makes a struct of `Field<T>` and `AnyField` what the messages of a channel are: `#[message(config = Scale)]` names the
+/// configuration, `#[len(|c| ..)]` on a field computes its number of elements in a message, and `#[dtype(|c| ..)]` the element type of
+/// an `AnyField`. A field of type `Option<Field<T>>` is there where its length is not 0.
+#[proc_macro_derive(Message, attributes(message, len, dtype))]
+pub fn message(item: TokenStream) -> TokenStream {
+    derive(item, message::expand)
 }
 
 /// Puts a pack, a folder that `peerwarp pack` wrote, into the program: `include_pack!("kernels")` is a

@@ -1,10 +1,11 @@
 //! Tiles whose element type a config chooses, moved as they are.
 
-use super::buffer::{Buf, Index, IntoIndex, cast};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym};
 use super::protocol::{Arrived, Parcel};
-use super::tile::{Tile, check_len, spread};
+use super::tile::{IntoTile, Tile, check_len, spread};
 use super::trace::attempt;
 use super::val::{FromRaw, IntoVal, Raw, host};
 use crate::ir::{Dtype, Loc};
@@ -50,8 +51,24 @@ impl AnyTile {
     }
 }
 
+impl FromRaw for AnyTile {
+    fn from_raw(raw: Raw) -> Self {
+        AnyTile { raw }
+    }
+    fn to_raw(self) -> Raw {
+        self.raw
+    }
+}
+
 /// As a load, but zeros unless `cond` holds; memory is not touched then.
-fn load_if(buf: &Buf, i: Index, len: u32, cond: Raw, receipt: Option<&Arrived>, loc: Loc) -> AnyTile {
+pub(super) fn load_if(
+    buf: &Buf,
+    i: Index,
+    len: u32,
+    cond: Raw,
+    receipt: Option<&Arrived>,
+    loc: Loc,
+) -> AnyTile {
     check_len(loc, len);
     let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), buf.dtype, loc);
     AnyTile { raw: buf.load_masked(i, spread(cond, len, loc), zero, receipt, loc) }
@@ -70,6 +87,21 @@ impl AnyPtr {
     #[track_caller]
     pub fn load(&self, i: impl IntoIndex, len: u32) -> AnyTile {
         AnyTile { raw: self.buf.load(i.index(), Some(len), None, Loc::caller()) }
+    }
+
+    /// The elements from element `i` on where `mask` holds, as they are; else zeros, and memory is not touched.
+    #[track_caller]
+    pub fn load_where(&self, i: impl IntoIndex, mask: impl IntoTile<bool>) -> AnyTile {
+        let (loc, i, mask) = (Loc::caller(), i.index(), mask.tile().to_raw());
+        let zero = cast(host(0f32, loc).to_raw(), self.buf.dtype, loc);
+        AnyTile { raw: self.buf.load_masked(i, mask, zero, None, loc) }
+    }
+
+    /// Writes a tile to the elements from element `i` on where `mask` holds, as it is.
+    #[track_caller]
+    pub fn store_where(&self, i: impl IntoIndex, tile: AnyTile, mask: impl IntoTile<bool>) {
+        let (loc, i, mask) = (Loc::caller(), i.index(), mask.tile().to_raw());
+        self.buf.store(i, tile.for_buffer(&self.buf, loc), Some(mask), loc);
     }
 
     /// Writes a tile to the elements from element `i` on, as it is.

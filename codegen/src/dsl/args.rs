@@ -1,5 +1,8 @@
 //! Kernel parameters: what `#[derive(KernelArgs)]` implements, and how a parameter becomes a handle.
 
+use std::sync::Arc;
+
+use super::channel::Declared;
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
 use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
@@ -31,22 +34,24 @@ pub struct ParamSpec {
     pub doc: String,
     /// Whose memory it is.
     pub binding: Binding,
+    /// The channel that it is a part of.
+    pub(crate) channel: Option<Arc<Declared>>,
 }
 
 impl ParamSpec {
-    /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Flags`, `EpochWord`, `Val<T>`.
+    /// A parameter whose type says its element type: `Ptr<T>`, `Sym<T>`, `Window<T>`, `Flags`, `EpochWord`, `Val<T>`.
     pub fn of<A: TypedArg>(name: &str, len: u64, doc: &str) -> ParamSpec {
         ParamSpec::new::<A>(name, len, A::DTYPE, doc)
     }
 
-    /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`.
+    /// A parameter whose element type a config chooses: `AnyPtr`, `AnySym`, `AnyWindow`.
     pub fn erased<A: ErasedArg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
         ParamSpec::new::<A>(name, len, dtype, doc)
     }
 
     fn new<A: Arg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
         let binding = Binding::default();
-        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding }
+        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding, channel: None }
     }
 
     /// The same, of memory that is the caller's or the operation's own.
@@ -67,10 +72,12 @@ impl ParamSpec {
             ParamKind::EpochWord => 8,
             ParamKind::Local
             | ParamKind::Symmetric
+            | ParamKind::Window
             | ParamKind::Flags
             | ParamKind::Packets
             | ParamKind::Ll
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => self.len * u64::from(self.kind.element_bytes(self.dtype)),
         }
     }
@@ -93,7 +100,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, AnyPtr, AnySym, Packets<T>, AnyPackets, Ll<T>, Flags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -106,7 +113,7 @@ pub trait Arg: Sized {
 /// A parameter type that fixes its element type.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` does not say its element type",
-    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Packets<T>, Ll<T>, Flags, EpochWord, Counters or Val<T>"
+    note = "give the field `#[dtype(|c| ..)]`, or use Ptr<T>, Sym<T>, Window<T>, Packets<T>, Ll<T>, Flags, BlockFlags, EpochWord, Counters or Val<T>"
 )]
 pub trait TypedArg: Arg {
     /// Element type.
@@ -116,7 +123,7 @@ pub trait TypedArg: Arg {
 /// A parameter type whose element type a config chooses.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` has an element type of its own",
-    note = "`#[dtype(..)]` is for AnyPtr and AnySym"
+    note = "`#[dtype(..)]` is for AnyPtr, AnySym and AnyWindow"
 )]
 pub trait ErasedArg: Arg {}
 
@@ -147,6 +154,9 @@ impl Binder {
         let loc = self.loc;
         for spec in specs {
             attempt(loc, |t| {
+                if let Some(declared) = &spec.channel {
+                    t.declare_channel(declared, loc)?;
+                }
                 check_spec(&spec, loc)?;
                 if t.builder.kernel.params.iter().any(|p| p.name == spec.name) {
                     return Err(TraceError::new(
@@ -185,6 +195,34 @@ impl Binder {
         let found =
             with(self.loc, |t| t.builder.kernel.params.get(next.index()).is_some_and(|p| p.name == name));
         found.then(|| self.next())
+    }
+
+    /// Where the kernel is.
+    pub(crate) fn loc(&self) -> Loc {
+        self.loc
+    }
+
+    /// The next declared parameter, which is a part of a channel.
+    pub(crate) fn next_part(&mut self) -> Bound {
+        let (trace, param) = (self.trace, ParamId(self.next));
+        self.next += 1;
+        with(self.loc, |t| {
+            let p = &t.builder.kernel.params[param.index()];
+            Bound { param, trace, len: p.len, dtype: p.dtype }
+        })
+    }
+
+    /// A declared channel.
+    pub(crate) fn channel(&self, name: &str) -> (usize, Arc<Declared>) {
+        let found = with(self.loc, |t| {
+            let at = t.channels.iter().position(|c| c.declared.name == name)?;
+            Some((at, t.channels[at].declared.clone()))
+        });
+        found.unwrap_or_else(|| {
+            let help =
+                "let `KernelArgs::params` and `KernelArgs::bind` go through the fields in the same order";
+            raise(TraceError::new(self.loc, format!("channel `{name}` is not declared"), help))
+        })
     }
 
     /// Declares a parameter and returns its handle.

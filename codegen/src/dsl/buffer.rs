@@ -5,75 +5,13 @@ use std::marker::PhantomData;
 use super::args::{Bound, is_identifier};
 use super::error::TraceError;
 use super::fold::Pure;
+use super::index::{Index, Part};
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
 use super::tile::{check_len, spread};
 use super::trace::{InboxRead, Trace, attempt};
-use super::val::{FromRaw, Raw, Val, host, length_mismatch, pure};
-use super::var::Var;
-use crate::ir::{Const, Dtype, Loc, MemoryOp, Place, ReceiptId, ReduceOp, Type, ValueId};
-
-/// Anything that can index a buffer: host `u32`, `u64`, `usize` and non-negative integer literals, and `u32` or `u64`
-/// values and variables of the device.
-#[diagnostic::on_unimplemented(
-    message = "`{Self}` cannot index a buffer in a kernel",
-    label = "expected a host integer, a `Val<u32>` or a `Val<u64>`",
-    note = "convert a signed value with `.to_u32()`; use `.to_u64()` for offsets beyond 2^32 elements"
-)]
-pub trait IntoIndex {
-    /// As an index.
-    #[doc(hidden)]
-    #[track_caller]
-    fn index(self) -> Index;
-}
-
-/// An element index: a `u32` or `u64` scalar of the device.
-#[derive(Clone, Copy, Debug)]
-pub struct Index(pub(crate) Raw);
-
-macro_rules! host_index {
-    ($($t:ty)*) => {
-        $(impl IntoIndex for $t {
-            #[track_caller]
-            fn index(self) -> Index {
-                let loc = Loc::caller();
-                match (u32::try_from(self), u64::try_from(self)) {
-                    (Ok(i), _) => Index(host(i, loc).to_raw()),
-                    (_, Ok(i)) => Index(host(i, loc).to_raw()),
-                    _ => super::error::fail_at(
-                        loc,
-                        format!("element {self} of a buffer"),
-                        "indices count from 0",
-                    ),
-                }
-            }
-        })*
-    };
-}
-host_index!(i32 u32 u64 usize);
-
-macro_rules! device_index {
-    ($($t:ty)*) => {
-        $(impl IntoIndex for Val<$t> {
-            fn index(self) -> Index {
-                Index(self.to_raw())
-            }
-        }
-        impl IntoIndex for Var<$t> {
-            #[track_caller]
-            fn index(self) -> Index {
-                Index(self.get().to_raw())
-            }
-        }
-        impl IntoIndex for &Var<$t> {
-            #[track_caller]
-            fn index(self) -> Index {
-                Index(self.get().to_raw())
-            }
-        })*
-    };
-}
-device_index!(u32 u64);
+use super::val::{FromRaw, Raw, length_mismatch, pure};
+use crate::ir::{Const, Dtype, Loc, MemoryOp, ParamKind, Place, ReceiptId, ReduceOp, Type, ValueId};
 
 /// A buffer parameter or shared-memory array.
 #[derive(Clone, Copy, Debug)]
@@ -119,10 +57,15 @@ impl Buf {
         Buf { place: Place::Param(b.param), trace: b.trace, len: b.len, dtype: b.dtype, _here: PhantomData }
     }
 
+    /// The same elements of another instance.
+    pub(super) fn placed(self, place: Place) -> Buf {
+        Buf { place, ..self }
+    }
+
     /// The author's name for it.
     pub(crate) fn name(&self, t: &Trace) -> String {
         match self.place {
-            Place::Param(p) => t.builder.kernel.params[p.index()].name.clone(),
+            Place::Param(p) | Place::Peer(p, _) => t.builder.kernel.params[p.index()].name.clone(),
             Place::Shared(s) => t.builder.kernel.shared[s.index()].name.clone(),
         }
     }
@@ -131,7 +74,7 @@ impl Buf {
     pub(crate) fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
         t.same_trace(self.trace, Thing::Buffer, loc)?;
         match self.place {
-            Place::Param(_) => Ok(()),
+            Place::Param(_) | Place::Peer(..) => Ok(()),
             Place::Shared(s) => t.reachable(t.shared[s.index()].made, Thing::Shared, loc),
         }
     }
@@ -145,7 +88,7 @@ impl Buf {
         loc: Loc,
     ) -> Result<ValueId, TraceError> {
         self.check(t, loc)?;
-        let id = self.wide(t, t.use_value(index.0.trace, index.0.id, loc)?, loc)?;
+        let id = self.wide(t, t.use_value(index.raw.trace, index.raw.id, loc)?, loc)?;
         let first = match t.constant(id) {
             Some(Const::U32(i)) => i.into(),
             Some(Const::U64(i)) => i,
@@ -193,7 +136,7 @@ impl Buf {
         let Some(r) = receipt else { return Ok(None) };
         t.same_trace(r.trace, Thing::Receipt, loc)?;
         t.reachable(t.receipts[r.receipt.index()], Thing::Receipt, loc)?;
-        if let Place::Param(buffer) = self.place {
+        if let Some(buffer) = self.place.param() {
             t.reads.push(InboxRead { receipt: r.receipt, buffer, loc });
         }
         Ok(Some(r.receipt))
@@ -205,11 +148,18 @@ impl Buf {
             check_len(loc, n);
         }
         attempt(loc, |t| {
-            let index = self.at(t, index, len.unwrap_or(1).into(), loc)?;
+            let (place, ty) = (self.place, Type { dtype: self.dtype, len });
+            let Some(mask) = index.part.mask(t, len, loc)? else {
+                let index = self.at(t, index, len.unwrap_or(1).into(), loc)?;
+                let receipt = self.receipt(t, receipt, loc)?;
+                let out = t.emit(ty, loc, |out| MemoryOp::Load { out, place, index, receipt });
+                return Ok(t.raw(out));
+            };
+            // How much of it is touched depends on the mask: only the first element's index can be checked.
+            let index = self.at(t, index, 0, loc)?;
+            let other = zeros(t, ty, loc)?;
             let receipt = self.receipt(t, receipt, loc)?;
-            let place = self.place;
-            let ty = Type { dtype: self.dtype, len };
-            let out = t.emit(ty, loc, |out| MemoryOp::Load { out, place, index, receipt });
+            let out = t.emit(ty, loc, |out| MemoryOp::LoadMasked { out, place, index, mask, other, receipt });
             Ok(t.raw(out))
         })
     }
@@ -225,9 +175,9 @@ impl Buf {
         require_role(loc, "a load");
         let other = spread(other, mask.len.unwrap_or(1), loc);
         attempt(loc, |t| {
-            // How much of it is touched depends on the mask: only the first element's index can be checked.
+            let part = index.part;
             let index = self.at(t, index, 0, loc)?;
-            let mask = t.use_value(mask.trace, mask.id, loc)?;
+            let mask = part.and(t, mask, loc)?;
             let other = t.use_value(other.trace, other.id, loc)?;
             let receipt = self.receipt(t, receipt, loc)?;
             let place = self.place;
@@ -264,9 +214,9 @@ impl Buf {
     pub(crate) fn store(&self, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
         require_role(loc, "a store");
         attempt(loc, |t| {
-            let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
+            let (value, mask) = index.part.masked(t, value, mask, loc)?;
+            let count = if mask.is_some() { 0 } else { t.ty(value).len.unwrap_or(1).into() };
             let index = self.at(t, index, count, loc)?;
-            let (value, mask) = masked(t, value, mask, loc)?;
             t.push(MemoryOp::Store { place: self.place, index, value, mask }, loc);
             Ok(())
         });
@@ -282,10 +232,22 @@ impl Buf {
             }
             let index = t.use_value(index.trace, index.id, loc)?;
             let always = t.uniform(t.use_value(mask.trace, mask.id, loc)?) == Some(Const::Bool(true));
-            let (value, mask) = masked(t, value, (!always).then_some(mask), loc)?;
+            let (value, mask) = Part::default().masked(t, value, (!always).then_some(mask), loc)?;
             t.push(MemoryOp::Scatter { place: self.place, index, value, mask }, loc);
             Ok(())
         });
+    }
+
+    /// Fails for a window: peers would see its elements change under their eyes.
+    fn updatable(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
+        match self.place {
+            Place::Param(p) if t.builder.kernel.params[p.index()].kind == ParamKind::Window => {
+                let message = format!("an atomic on the window `{}`", self.name(t));
+                let help = "count in memory of this rank's own, and store the result to the window";
+                Err(TraceError::new(loc, message, help))
+            }
+            Place::Param(_) | Place::Shared(_) | Place::Peer(..) => Ok(()),
+        }
     }
 
     pub(crate) fn tally(&self, index: Raw, mask: Raw, loc: Loc) -> Raw {
@@ -305,6 +267,7 @@ impl Buf {
     pub(crate) fn atomic(&self, op: ReduceOp, index: Index, value: Raw, loc: Loc) -> Raw {
         require_role(loc, "an atomic");
         attempt(loc, |t| {
+            self.updatable(t, loc)?;
             let index = self.at(t, index, 1, loc)?;
             let value = t.use_value(value.trace, value.id, loc)?;
             let place = self.place;
@@ -315,19 +278,18 @@ impl Buf {
     }
 }
 
-/// A value to be written and its mask, usable here and of one length.
-pub(crate) fn masked(
-    t: &Trace,
-    value: Raw,
-    mask: Option<Raw>,
-    loc: Loc,
-) -> Result<(ValueId, Option<ValueId>), TraceError> {
-    let v = t.use_value(value.trace, value.id, loc)?;
-    let Some(mask) = mask else { return Ok((v, None)) };
-    if mask.len != value.len {
-        return Err(length_mismatch(loc, value.len.unwrap_or(1), mask.len.unwrap_or(1)));
-    }
-    Ok((v, Some(t.use_value(mask.trace, mask.id, loc)?)))
+/// A tile of zeros: what is loaded where nothing is.
+fn zeros(t: &mut Trace, ty: Type, loc: Loc) -> Result<ValueId, TraceError> {
+    let zero = match ty.dtype {
+        Dtype::Bool => Const::Bool(false),
+        Dtype::I32 => Const::I32(0),
+        Dtype::U32 => Const::U32(0),
+        Dtype::U64 => Const::U64(0),
+        Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => Const::F32(0),
+    };
+    let zero = t.host(zero, loc);
+    let zeros = t.pure(Pure::Splat(zero, ty.len.unwrap_or(1)), loc)?;
+    t.pure(Pure::Cast(ty.dtype, zeros), loc)
 }
 
 /// A value as another element type that is known only now.

@@ -2,7 +2,7 @@
 
 use super::error::TraceError;
 use super::trace::Trace;
-use crate::ir::{Effect, Kernel, OpId, ParamId, Region, ValueId, analysis};
+use crate::ir::{Effect, Kernel, OpId, ParamId, ParamKind, Region, ValueId, analysis};
 
 /// The checks at the end of a trace.
 pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
@@ -13,6 +13,7 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
             "say which blocks run what: `role(\"name\", blocks, |b| ..)`",
         ));
     }
+    super::channel::at_end(t)?;
     unsignalled(t)?;
     receipts(t)
 }
@@ -50,13 +51,18 @@ fn receipts(t: &Trace) -> Result<(), TraceError> {
         }
         better.sort_unstable();
         better.dedup();
+        let window = t.builder.kernel.params[read.buffer.index()].kind == ParamKind::Window;
         let help = match better.as_slice() {
+            [] if window => format!("publish it: `{buffer}.signal(peers, &{flag_name}, ..)`"),
             [] => format!("put to `{buffer}` in the parcel that is signalled on `{flag_name}`"),
             flags => format!("read it with the receipt of a wait on `{}`", flags.join("` or `")),
         };
         return Err(TraceError::new(
             read.loc,
-            format!("the receipt of `{flag_name}` does not cover `{buffer}`: no parcel signalled on `{flag_name}` puts there"),
+            format!(
+                "the receipt of `{flag_name}` does not cover `{buffer}`: no parcel signalled on `{flag_name}` {}",
+                if window { "publishes it" } else { "puts there" }
+            ),
             help,
         )
         .note(t.builder.kernel.receipts[read.receipt.index()].loc, "the receipt is of this wait"));

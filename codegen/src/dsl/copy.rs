@@ -1,7 +1,8 @@
 //! Copies from this rank's memory to others'.
 
-use super::buffer::{Buf, Index, IntoIndex};
+use super::buffer::Buf;
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnyPtr, AnySym, Ptr, Sym, param_of};
 use super::protocol::Parcel;
 use super::tile::check_len;
@@ -54,7 +55,13 @@ impl Parcel {
         self.copy_between((&buffer.buf, i.index()), (&source.buf, from.index()), len, Loc::caller());
     }
 
-    fn copy_between(&mut self, (buf, i): (&Buf, Index), (source, from): (&Buf, Index), len: u32, loc: Loc) {
+    pub(crate) fn copy_between(
+        &self,
+        (buf, i): (&Buf, Index),
+        (source, from): (&Buf, Index),
+        len: u32,
+        loc: Loc,
+    ) {
         check_len(loc, len);
         attempt(loc, |t| {
             self.check(t, loc)?;
@@ -64,6 +71,8 @@ impl Parcel {
                 let help = "give both buffers the same `#[dtype(..)]`: what is copied is not converted";
                 return Err(TraceError::new(loc, message, help));
             }
+            i.part.all(t, len, "a copy", loc)?;
+            from.part.all(t, len, "a copy", loc)?;
             let index = buf.at(t, i, len.into(), loc)?;
             let from = source.at(t, from, len.into(), loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");

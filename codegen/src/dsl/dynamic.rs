@@ -1,18 +1,22 @@
 //! Dynamic scheduling: groups draw their work from a counter as they become free.
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
 use super::control::{DeviceIter, KIter};
 use super::error::TraceError;
 use super::group::{DevRange, Group};
+use super::index::IntoIndex;
 use super::mem::param_of;
 use super::rt;
 use super::scope::{OpenRegion, RegionKind, ScopeId};
-use super::trace::attempt;
+use super::trace::{Trace, attempt};
 use super::val::{FromRaw, IntoVal, Val, host};
-use crate::ir::{BinaryOp, CompareOp, ControlOp, Dtype, Loc, ParamKind, ReduceOp, Region, ValueId};
+use crate::ir::{
+    BinaryOp, CompareOp, ControlOp, Dtype, Loc, MemoryOp, ParamKind, ReduceOp, Region, SignalOrder, Type,
+    ValueId,
+};
 
-/// Work counters for dynamic scheduling, in this rank's memory. All are zero before the first launch and after each, and nobody
+/// Work counters for dynamic scheduling and tickets ([`Group::last`]), in this rank's memory. All are zero before the first launch and after each, and nobody
 /// else touches them.
 ///
 /// ```
@@ -47,7 +51,8 @@ impl TypedArg for Counters {
     const DTYPE: Dtype = Dtype::U32;
 }
 
-/// One of the [`Counters`]: for the groups of one role, in one loop that runs once a launch. A second loop on it is refused.
+/// One of the [`Counters`]: for the groups of one role, in one loop or one ticket that runs once a launch. A second one on it is
+/// refused.
 #[derive(Clone, Copy, Debug)]
 pub struct Counter {
     buf: Buf,
@@ -73,6 +78,44 @@ impl Group {
     #[track_caller]
     pub fn dynamic(&self, n: impl IntoVal<u32>, counter: Option<Counter>) -> Dynamic {
         Dynamic { range: self.strided(n), groups: self.count(), counter }
+    }
+}
+
+impl Group {
+    /// Runs `tail` in the last group of the role to come here: in the last block, or inside a split in the last of the groups
+    /// of all blocks. It sees what every other group of the role did before it came.
+    ///
+    /// All groups of the role come here once a launch, and nobody waits for anybody. The last one sets the counter back to
+    /// zero for the next launch.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 8), |p| {
+    /// # let (x, part, y): (Ptr<f32>, Ptr<f32>, Ptr<f32>) = (p.arg("x", 4096), p.arg("part", 16), p.arg("y", 1));
+    /// # let ticket: Counters = p.arg("ticket", 1);
+    /// role("sum", 16, |block| {
+    ///     part.set(block.index(), x.load(block.index() * 256, 256).sum());
+    ///     block.last(ticket.counter(0), || y.set(0, part.load(0, 16).sum()));
+    /// });
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn last(&self, counter: Counter, tail: impl FnOnce()) {
+        let loc = Loc::caller();
+        let (index, count) = (counter.index.index(), host(self.count(), loc).to_raw());
+        let cond = attempt(loc, |t| {
+            counter.take_one_ticket(t, loc)?;
+            let index = counter.buf.at(t, index, 1, loc)?;
+            let count = t.use_value(count.trace, count.id, loc)?;
+            let counter = param_of(&counter.buf).expect("counters are a parameter");
+            let order = SignalOrder::Release;
+            let is_last = Type::scalar(Dtype::Bool);
+            Ok(t.emit(is_last, loc, |out| MemoryOp::Ticket { out, counter, index, count, order }))
+        });
+        let arm = OpenRegion::open(RegionKind::Then, loc);
+        tail();
+        let then = arm.close();
+        rt::push(ControlOp::If { cond, then, otherwise: Region::default(), results: vec![] }, loc);
     }
 }
 
@@ -139,6 +182,24 @@ impl Counter {
             t.drawn.push((param, self.index, loc));
             Ok(())
         });
+    }
+
+    /// Fails where a group would take a second ticket of it in a launch.
+    fn take_one_ticket(&self, t: &mut Trace, loc: Loc) -> Result<(), TraceError> {
+        let param = param_of(&self.buf).expect("counters are a parameter");
+        let name = format!("counter {} of `{}`", self.index, self.buf.name(t));
+        if let Some(around) = t.open_scopes().find(|s| s.kind.is_loop()) {
+            let message = format!("a ticket of {name} in a loop that runs several times");
+            let help = "a group takes one ticket of a counter in a launch: move it out of the loop";
+            return Err(TraceError::new(loc, message, help).note(around.loc, "the loop around it is here"));
+        }
+        if let Some(first) = t.drawn.iter().find(|d| (d.0, d.1) == (param, self.index)).map(|d| d.2) {
+            let message = format!("{name} has another use");
+            let help = "give each loop and each ticket a counter of its own: `counters.counter(1)`";
+            return Err(TraceError::new(loc, message, help).note(first, "the other use is here"));
+        }
+        t.drawn.push((param, self.index, loc));
+        Ok(())
     }
 
     /// Updates it once for the group; what it was.

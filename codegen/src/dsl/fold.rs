@@ -103,7 +103,7 @@ pub(crate) fn fold(t: &Trace, op: Pure) -> Result<Folded, Why> {
             (Some(x), Some(y)) => compare(op, x, y).map_or(Folded::No, |v| Folded::Constant(Const::Bool(v))),
             _ => Folded::No,
         },
-        Pure::Select(cond, a, b) => match constant(cond) {
+        Pure::Select(cond, a, b) => match t.uniform(cond) {
             Some(Const::Bool(true)) => Folded::Value(a),
             Some(Const::Bool(false)) => Folded::Value(b),
             _ if a == b => Folded::Value(a),

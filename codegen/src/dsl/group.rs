@@ -13,7 +13,10 @@ use crate::ir::{ControlOp, Loc};
 /// This rank's number, from 0.
 #[track_caller]
 pub fn rank() -> Val<u32> {
-    let loc = Loc::caller();
+    rank_at(Loc::caller())
+}
+
+pub(crate) fn rank_at(loc: Loc) -> Val<u32> {
     Val::from_raw(with(loc, |t| {
         let out = t.keep_at(0, Pure::Rank, Some("rank"), loc);
         t.raw(out)
@@ -50,7 +53,10 @@ pub fn ranks() -> u32 {
 /// ```
 #[track_caller]
 pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
-    let loc = Loc::caller();
+    role_at(name, blocks, Loc::caller(), body);
+}
+
+pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group)) {
     attempt(loc, |t| {
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if let Some(s) = t.open_scopes().nth(1) {

@@ -3,14 +3,15 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
+use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
 use super::protocol::Peers;
 use super::scope::require_role;
-use super::tile::{IntoTile, Tile, Word, arange, spread};
+use super::tile::{IntoTile, Tile, Word, arange, arange_at, spread};
 use super::trace::attempt;
-use super::val::{FromRaw, Operand};
-use crate::ir::{CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl, Type};
+use super::val::{FromRaw, Operand, Raw, binary};
+use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl, Type};
 
 /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
 /// with data and flag. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
@@ -64,17 +65,8 @@ impl<T: Word> Ll<T> {
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
         let loc = Loc::caller();
-        let (index, value, epoch) = (i.index(), tile.tile().to_raw(), epoch.value.to_raw());
-        require_role(loc, "sending");
-        attempt(loc, |t| {
-            let index = self.buf.at(t, index, value.len.unwrap_or(1).into(), loc)?;
-            let value = t.use_value(value.trace, value.id, loc)?;
-            let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
-            let target = to.target(t, loc)?;
-            let ll = param_of(&self.buf).expect("LL buffers are parameters");
-            t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch }), loc);
-            Ok(())
-        });
+        let (index, value) = (i.index(), tile.tile().to_raw());
+        send(&self.buf, to, index, value, epoch, loc);
     }
 
     /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them. The other
@@ -90,19 +82,8 @@ impl<T: Word> Ll<T> {
         let loc = Loc::caller();
         let index = index.tile().to_raw();
         let len = index.len.unwrap_or(1);
-        require_role(loc, "reading");
         let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
-        let epoch = epoch.value.to_raw();
-        Tile::from_raw(attempt(loc, |t| {
-            let index = t.use_value(index.trace, index.id, loc)?;
-            let from = t.use_value(from.trace, from.id, loc)?;
-            let mask = t.use_value(mask.trace, mask.id, loc)?;
-            let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
-            let ll = param_of(&self.buf).expect("LL buffers are parameters");
-            let ty = Type { dtype: T::DTYPE, len: Some(len) };
-            let out = t.emit(ty, loc, |out| CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }));
-            Ok(t.raw(out))
-        }))
+        Tile::from_raw(gather(&self.buf, index, from, mask, epoch, loc))
     }
 
     /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them.
@@ -117,4 +98,51 @@ impl<T: Word> Ll<T> {
         let first = super::Val::<u32>::from_raw(i.raw());
         self.gather(arange(len) + first, from, true, epoch)
     }
+}
+
+/// Sends a tile to the elements from an index on of the ranks' instances.
+pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch, loc: Loc) {
+    let epoch = epoch.value.to_raw();
+    require_role(loc, "sending");
+    attempt(loc, |t| {
+        let len = value.len.unwrap_or(1);
+        let count = index.part.first_only(t, len, "LL elements", loc)?;
+        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
+        let value = t.use_value(value.trace, value.id, loc)?;
+        let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
+        let target = to.target(t, loc)?;
+        let ll = param_of(buf).expect("LL buffers are parameters");
+        t.push(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }), loc);
+        Ok(())
+    });
+}
+
+/// Reads elements of a tile of indices.
+pub(super) fn gather(buf: &Buf, index: Raw, from: Raw, mask: Raw, epoch: Epoch, loc: Loc) -> Raw {
+    require_role(loc, "reading");
+    let epoch = epoch.value.to_raw();
+    attempt(loc, |t| {
+        let index = t.use_value(index.trace, index.id, loc)?;
+        let from = t.use_value(from.trace, from.id, loc)?;
+        let mask = t.use_value(mask.trace, mask.id, loc)?;
+        let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
+        let ll = param_of(buf).expect("LL buffers are parameters");
+        let ty = Type { dtype: buf.dtype, len: t.ty(index).len };
+        let out = t.emit(ty, loc, |out| CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }));
+        Ok(t.raw(out))
+    })
+}
+
+/// Reads the `len` elements from an index on, which rank `from` sends, if `there` holds.
+pub(super) fn load(
+    buf: &Buf,
+    first: Index,
+    len: u32,
+    [from, there]: [Raw; 2],
+    epoch: Epoch,
+    loc: Loc,
+) -> Raw {
+    let index = binary::<Tile<u32>>(BinaryOp::Add, arange_at(len, loc).to_raw(), first.raw, loc).to_raw();
+    let there = first.part.spread(there, len, loc);
+    gather(buf, index, spread(from, len, loc), there, epoch, loc)
 }

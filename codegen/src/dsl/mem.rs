@@ -3,14 +3,15 @@
 use std::marker::PhantomData;
 
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::{Buf, IntoIndex};
+use super::buffer::Buf;
 use super::error::TraceError;
+use super::index::IntoIndex;
 use super::protocol::Arrived;
 use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile};
 use super::trace::attempt;
 use super::val::{Element, FromRaw, IntoVal, Num, Operand, Val};
-use crate::ir::{Dtype, Loc, ParamId, ParamKind, Place, ReduceOp, Type, ValueOp};
+use crate::ir::{Dtype, Loc, ParamId, ParamKind, ReduceOp, Type, ValueOp};
 
 macro_rules! handle {
     ($(#[$m:meta])* $name:ident) => {
@@ -467,8 +468,5 @@ impl<T: Num> TypedArg for Val<T> {
 
 /// Where a buffer is.
 pub(crate) fn param_of(buf: &Buf) -> Option<ParamId> {
-    match buf.place {
-        Place::Param(p) => Some(p),
-        Place::Shared(_) => None,
-    }
+    buf.place.param()
 }

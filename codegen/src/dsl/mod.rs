@@ -49,54 +49,75 @@
 //! | scalars [`Val`], tiles [`Tile`], variables [`Var`] and [`TileVar`] | loads, operators, [`arange`], [`splat`], [`var`] |
 //! | memory of this rank | [`Ptr`], [`Shared`] |
 //! | memory that peers write to | [`Sym`], with the receipt of a wait |
-//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`] |
+//! | memory of this rank that peers read | [`Window`], [`Window::signal`]; [`Window::of`], with the receipt of a wait |
+//! | sending | [`send_to`], [`Parcel::put`], [`Parcel::signal`]; without data [`Flags::signal`] |
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
+//! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
+//! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
+//! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
 //!
 //! Mistakes end the trace with a [`TraceError`] at the author's line that says what to do.
 
 mod any;
 mod args;
+mod block_flags;
 mod buffer;
+mod channel;
 mod check;
 mod error;
 mod fold;
 mod group;
+mod index;
 mod ll;
 mod mem;
 mod ops;
 mod packets;
 mod protocol;
 mod scope;
+mod select;
+mod signal;
 mod tile;
+mod tiles;
 mod trace;
 mod val;
 mod values;
 mod var;
+mod window;
 
-pub use peerwarp_macros::KernelArgs;
+pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
 pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
-pub use buffer::IntoIndex;
+pub use block_flags::{BlockFlags, BlockFlagsFrom};
+pub use channel::{
+    Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
+    InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
+    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Transport,
+};
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
+pub use index::{Index, IntoIndex};
 pub use ll::Ll;
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
 pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
+pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
+pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
 pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
+pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 
 #[doc(hidden)]
 pub use {
     args::Bound,
-    buffer::{Buf, Index},
+    buffer::Buf,
+    channel::Fields,
     val::{FromRaw, Raw},
 };
 
@@ -105,11 +126,14 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyPackets, AnyPtr, AnySym, AnyTile, Arrived, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Flags, Group, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Operand, Packets, Parcel, Peers, Ptr,
-        Shared, Sym, Tile, TileVar, TraceError, Val, Var, arange, bit, rank, ranks, role, send_to, shared,
-        splat, var,
+        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
+        ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
+        Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand,
+        Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles,
+        TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared, splat,
+        tiles, var,
     };
+    pub use half::{bf16, f16};
 }
 
 pub mod control;

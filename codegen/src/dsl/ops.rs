@@ -3,6 +3,7 @@
 use std::ops::*;
 
 use super::tile::Tile;
+use super::trace::try_current;
 use super::val::{Bits, Element, FromRaw, Int, IntoVal, Num, Operand, Val, binary, unary};
 use super::var::{TileVar, Var};
 use crate::ir::{BinaryOp, Loc, UnaryOp};
@@ -55,6 +56,22 @@ macro_rules! binary_operator {
         device_lhs!($trait $method $op $bound; &TileVar<T>, Tile<T>, |s| s.get());
         $(host_lhs!($trait $method $op; $host; Val<$host>, Var<$host>, &Var<$host> => Val<$host>);
         host_lhs!($trait $method $op; $host; Tile<$host>, TileVar<$host>, &TileVar<$host> => Tile<$host>);)*
+        impl<T: Element, R: IntoVal<T> + $bound<T>> $assign<R> for Val<T> {
+            #[track_caller]
+            fn $assign_method(&mut self, other: R) {
+                let new = binary(BinaryOp::$op, self.to_raw(), other.val().to_raw(), Loc::caller());
+                name_alike(*self, new);
+                *self = new;
+            }
+        }
+        impl<T: Element, R: $bound<T>> $assign<R> for Tile<T> {
+            #[track_caller]
+            fn $assign_method(&mut self, other: R) {
+                let new = binary(BinaryOp::$op, self.to_raw(), other.raw(), Loc::caller());
+                name_alike(*self, new);
+                *self = new;
+            }
+        }
         impl<T: Element, R: IntoVal<T> + $bound<T>> $assign<R> for Var<T> {
             #[track_caller]
             fn $assign_method(&mut self, other: R) {
@@ -72,6 +89,16 @@ macro_rules! binary_operator {
             }
         }
     };
+}
+
+/// Hands a variable's name on to its new value. A traced value never changes: `x += y` gives the name to another.
+fn name_alike<V: FromRaw>(old: V, new: V) {
+    let raw = old.to_raw();
+    let name =
+        try_current(|t| (t.id == raw.trace).then(|| t.builder.kernel.values[raw.id.index()].name.clone()));
+    if let Some(Some(Some(name))) = name {
+        super::control::name_value(new, &name);
+    }
 }
 
 /// `lhs op rhs` for a host left-hand side.

@@ -4,8 +4,9 @@ use std::marker::PhantomData;
 
 use super::any::AnyTile;
 use super::args::{Arg, Bound, ErasedArg, TypedArg};
-use super::buffer::{Buf, Index, IntoIndex, cast};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::param_of;
 use super::protocol::Peers;
 use super::scope::require_role;
@@ -25,7 +26,9 @@ use crate::ir::{CommOp, Dtype, Loc, PACKET_BYTES, ParamKind, SendPackets, TakePa
 /// by the epoch's [parity](super::Epoch::parity), and let every taker signal the sender once a launch (through a flag, say), so that
 /// what is sent in one launch comes after what was taken in the last but one. The simulator checks it.
 ///
-/// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data.
+/// Lengths and indices are multiples of 16 bytes, and taking orders nothing but the packets' own data. Of the tiles of a
+/// [range](super::TileRange::at) whole packets move: those that hold any of its elements. So what a sender has in the
+/// buffer is padded to whole packets, too.
 ///
 /// ```
 /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
@@ -182,22 +185,23 @@ fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
     ))
 }
 
-fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
+pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, loc: Loc) {
     require_role(loc, "sending");
     attempt(loc, |t| {
         let len = value.len.unwrap_or(1);
         whole(buf, len, &buf.name(t), loc)?;
-        let index = buf.at(t, index, len.into(), loc)?;
+        let count = index.part.first_only(t, len, "packets", loc)?;
+        let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
         let value = t.use_value(value.trace, value.id, loc)?;
         let target = to.target(t, loc)?;
         let packets = param_of(buf).expect("packets are a parameter");
-        t.push(CommOp::SendPackets(SendPackets { packets, target, index, value }), loc);
+        t.push(CommOp::SendPackets(SendPackets { packets, target, index, value, count }), loc);
         Ok(())
     });
 }
 
 /// Takes tiles given by first element and sender; without a mask, all of them.
-fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
+pub(super) fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: Loc) -> Vec<Raw> {
     require_role(loc, "taking");
     check_len(loc, len);
     attempt(loc, |t| {
@@ -211,9 +215,18 @@ fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: L
             None => t.host(crate::ir::Const::U64(u64::MAX >> (64 - tiles.len())), loc),
         };
         let ty = Type { dtype: buf.dtype, len: Some(len) };
+        let parts = tiles.iter().map(|(i, _)| i.part.first_only(t, len, "packets", loc));
+        let counts: Vec<_> = parts.collect::<Result<_, _>>()?;
+        let count = counts[0];
+        if counts.iter().any(|&other| other != count) {
+            let message = "tiles taken at once, of which more is there of some than of others";
+            let help = "take those of one tile range at once: `t.at()` with an offset for each";
+            return Err(TraceError::new(loc, message, help));
+        }
+        let least = if count.is_some() { 0 } else { len.into() };
         let mut taken = vec![];
         for (index, from) in tiles {
-            let index = buf.at(t, index, len.into(), loc)?;
+            let index = buf.at(t, index, least, loc)?;
             let from = t.use_value(from.trace, from.id, loc)?;
             taken.push((index, from));
         }
@@ -221,7 +234,7 @@ fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<Raw>, loc: L
             taken.into_iter().map(|(index, from)| Taken { out: t.fresh(ty, loc), index, from }).collect();
         let outs: Vec<Raw> = tiles.iter().map(|tile| t.raw(tile.out)).collect();
         let packets = param_of(buf).expect("packets are a parameter");
-        t.push(CommOp::TakePackets(TakePackets { packets, tiles, mask }), loc);
+        t.push(CommOp::TakePackets(TakePackets { packets, tiles, mask, count }), loc);
         Ok(outs)
     })
 }

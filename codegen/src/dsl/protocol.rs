@@ -2,13 +2,15 @@
 
 use std::marker::PhantomData;
 
-use super::buffer::{Buf, Index, IntoIndex, cast, masked};
+use super::buffer::{Buf, cast};
 use super::error::TraceError;
+use super::index::{Index, IntoIndex};
 use super::mem::{AnySym, Epoch, Flags, Sym, param_of};
 use super::scope::{Thing, require_role};
 use super::tile::IntoTile;
 use super::trace::{Made, Nameable, Trace, attempt, with};
 use super::val::{Element, FromRaw, IntoVal, Raw, Val, host};
+use super::window::{AnyWindow, Window};
 use super::{bit, rank};
 use crate::ir::{
     CommOp, Const, Loc, OpKind, ParamId, ParcelId, Put, ReceiptId, Signal, SignalOrder, Target, Wait, WaitAll,
@@ -57,7 +59,10 @@ impl Peers {
     /// Every rank, this one too.
     #[track_caller]
     pub fn all() -> Peers {
-        let loc = Loc::caller();
+        Peers::all_at(Loc::caller())
+    }
+
+    pub(crate) fn all_at(loc: Loc) -> Peers {
         Peers { target: host(every_rank(loc), loc).to_raw(), mask: true }
     }
 
@@ -69,7 +74,7 @@ impl Peers {
     }
 }
 
-fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
+pub(super) fn no_such_rank(t: &Trace, rank: u32, loc: Loc) -> TraceError {
     let ranks = t.builder.kernel.ranks;
     TraceError::new(
         loc,
@@ -87,7 +92,7 @@ fn every_rank(loc: Loc) -> u64 {
 #[derive(Debug)]
 pub(crate) struct ParcelState {
     pub made: Made,
-    /// The buffers put to, and where.
+    /// The buffers put to and the windows published, and where.
     pub puts: Vec<(ParamId, Made)>,
     pub signalled: Option<ParamId>,
 }
@@ -99,7 +104,7 @@ impl ParcelState {
             return Err(TraceError::new(
                 loc,
                 "signalling what was not sent: nothing was put into this parcel",
-                "put the data into the parcel before signalling it",
+                "put the data into the parcel before signalling it; a signal without data is `flags.signal(peers, i, epoch)`",
             )
             .note(self.made.loc, "the parcel is opened here"));
         }
@@ -148,7 +153,10 @@ pub struct Parcel {
 /// Opens a parcel to the given ranks.
 #[track_caller]
 pub fn send_to(peers: Peers) -> Parcel {
-    let loc = Loc::caller();
+    send_to_at(peers, Loc::caller())
+}
+
+pub(crate) fn send_to_at(peers: Peers, loc: Loc) -> Parcel {
     require_role(loc, "a parcel");
     attempt(loc, |t| {
         let target = peers.target(t, loc)?;
@@ -193,12 +201,45 @@ impl Parcel {
         self.store(&buffer.buf, i, cast(tile, buffer.buf.dtype, loc), None, loc);
     }
 
+    /// Publishes what this group has stored to a window so far, too: the targets may read this rank's instance with the
+    /// receipt of a wait for the parcel's signal. So does what is ordered before it: what the groups of a split stored that
+    /// has ended, and what the kernels before this one stored.
+    #[track_caller]
+    pub fn publish<T: Element>(&mut self, window: &Window<T>) {
+        self.publish_buf(&window.buf, Loc::caller());
+    }
+
+    /// [`Parcel::publish`] of a window whose element type the config chooses.
+    #[track_caller]
+    pub fn publish_any(&mut self, window: &AnyWindow) {
+        self.publish_buf(&window.buf, Loc::caller());
+    }
+
+    pub(super) fn publish_buf(&mut self, window: &Buf, loc: Loc) {
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            window.check(t, loc)?;
+            let window = param_of(window).expect("a window is a parameter");
+            let made = t.made(loc);
+            t.parcels[self.parcel.index()].puts.push((window, made));
+            let windows = &mut t.builder.kernel.parcels[self.parcel.index()].windows;
+            if !windows.contains(&window) {
+                windows.push(window);
+            }
+            Ok(())
+        });
+    }
+
     /// Publishes the parcel: stores the epoch to flag `i` of `flags` on every target, after all puts of all lanes. Each
     /// of the parcel's puts must be on every path to it, or in a branch or loop before it.
     #[track_caller]
     pub fn signal(self, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
-        let (loc, parcel) = (Loc::caller(), self.parcel);
-        let i = i.index();
+        let loc = Loc::caller();
+        self.signal_at(flags, i.index(), epoch, loc);
+    }
+
+    pub(crate) fn signal_at(self, flags: &Flags, i: Index, epoch: Epoch, loc: Loc) {
+        let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
             t.parcels[parcel.index()].check_signal(t, loc)?;
@@ -212,13 +253,13 @@ impl Parcel {
         });
     }
 
-    pub(crate) fn store(&mut self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
+    pub(crate) fn store(&self, buf: &Buf, index: Index, value: Raw, mask: Option<Raw>, loc: Loc) {
         let parcel = self.parcel;
         attempt(loc, |t| {
             self.check(t, loc)?;
-            let count = if mask.is_some() { 0 } else { value.len.unwrap_or(1).into() };
+            let (value, mask) = index.part.masked(t, value, mask, loc)?;
+            let count = if mask.is_some() { 0 } else { t.ty(value).len.unwrap_or(1).into() };
             let index = buf.at(t, index, count, loc)?;
-            let (value, mask) = masked(t, value, mask, loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
             let made = t.made(loc);
             t.parcels[parcel.index()].puts.push((buffer, made));
@@ -248,7 +289,7 @@ impl Parcel {
     }
 }
 
-fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
+pub(super) fn epoch_value(t: &Trace, epoch: Epoch, loc: Loc) -> Result<crate::ir::ValueId, TraceError> {
     let raw = epoch.value.to_raw();
     t.use_value(raw.trace, raw.id, loc)
 }
@@ -273,7 +314,11 @@ impl Flags {
     /// The same flags, as signalled by rank `from`: the rank that a timed-out wait blames.
     #[track_caller]
     pub fn from(&self, from: impl IntoVal<u32>) -> FlagsFrom {
-        FlagsFrom { flags: *self, from: from.val() }
+        self.from_at(from.val())
+    }
+
+    pub(crate) fn from_at(&self, from: Val<u32>) -> FlagsFrom {
+        FlagsFrom { flags: *self, from }
     }
 
     /// Waits until the `count` flags from flag `i` on are signalled with this epoch. Flag `i` is signalled by rank
@@ -305,7 +350,7 @@ impl Flags {
         self.wait_for(i, host(count, loc).to_raw(), Some(only), per_rank, epoch, loc)
     }
 
-    fn wait_for(
+    pub(crate) fn wait_for(
         &self,
         i: Index,
         count: Raw,
@@ -358,8 +403,11 @@ impl FlagsFrom {
     #[track_caller]
     pub fn wait(&self, i: impl IntoIndex, epoch: Epoch) -> Arrived {
         let loc = Loc::caller();
+        self.wait_at(i.index(), epoch, loc)
+    }
+
+    pub(crate) fn wait_at(&self, i: Index, epoch: Epoch, loc: Loc) -> Arrived {
         require_role(loc, "a wait");
-        let i = i.index();
         let from = self.from.to_raw();
         attempt(loc, |t| {
             if let Some(Const::U32(r)) = t.constant_of(from)

@@ -231,6 +231,7 @@ pub(crate) enum Thing {
     Group,
     Parcel,
     Receipt,
+    Message,
 }
 
 impl Thing {
@@ -245,6 +246,7 @@ impl Thing {
             Thing::Group => "a group",
             Thing::Parcel => "a parcel",
             Thing::Receipt => "a receipt",
+            Thing::Message => "a message",
         }
     }
 
@@ -260,6 +262,9 @@ impl Thing {
             (Thing::Receipt, Role(_)) => "roles run in different blocks: wait in the role that reads",
             (Thing::Parcel, Role(_)) => {
                 "roles run in different blocks: open, fill and signal a parcel in one role"
+            }
+            (Thing::Message, Role(_)) => {
+                "roles run in different blocks: send or receive a message in one role"
             }
             (Thing::Shared, Role(_)) => "roles run in different blocks: declare the array in each role",
             (Thing::Variable, Role(_)) => "roles run in different blocks: declare the variable in each role",
@@ -279,6 +284,7 @@ impl Thing {
             (Thing::Shared, _) => "declare it with `shared(..)` before that",
             (Thing::Group, _) => "use the group that the current closure is given",
             (Thing::Parcel, _) => "signal it where it is opened, or open it with `send_to` where it is used",
+            (Thing::Message, _) => "use it where it begins, or begin it with `slot(..)` where it is used",
             (Thing::Receipt, _) => {
                 "read the inbox there, where the wait is known to have happened, or wait before that"
             }

@@ -143,7 +143,10 @@ pub(crate) fn spread(raw: Raw, len: u32, loc: Loc) -> Raw {
 /// The tile 0, 1, 2, .. of `len` elements.
 #[track_caller]
 pub fn arange(len: u32) -> Tile<u32> {
-    let loc = Loc::caller();
+    arange_at(len, Loc::caller())
+}
+
+pub(crate) fn arange_at(len: u32, loc: Loc) -> Tile<u32> {
     check_len(loc, len);
     // A value of its own each time: tiles that meet the same value are spread over lanes in the same way, which must not
     // happen to those that have nothing else in common.

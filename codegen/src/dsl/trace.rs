@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::args::{Binder, KernelArgs, check_inputs};
+use super::channel::{ChannelState, MessageState, TakenOnce};
 use super::error::{TraceError, from_payload, install_hook, raise};
 use super::protocol::ParcelState;
 use super::scope::{RegionKind, Scope, ScopeId};
@@ -96,6 +97,10 @@ pub(crate) struct Trace {
     pub shared: Vec<SharedMade>,
     pub receipts: Vec<Made>,
     pub parcels: Vec<ParcelState>,
+    pub channels: Vec<ChannelState>,
+    pub messages: Vec<MessageState>,
+    /// Loads from messages that may be read once.
+    pub taken: Vec<TakenOnce>,
     /// Parallel to the values: the constant that each is, or that a tile is full of.
     pub constants: Vec<Option<Const>>,
     /// Values and variables in the order in which expressions yielded them.
@@ -238,6 +243,9 @@ impl Trace {
             shared: vec![],
             receipts: vec![],
             parcels: vec![],
+            channels: vec![],
+            messages: vec![],
+            taken: vec![],
             constants: vec![],
             yielded: vec![],
             reads: vec![],

@@ -7,6 +7,7 @@ use half::{bf16, f16};
 
 use super::error::TraceError;
 use super::fold::Pure;
+use super::select::Alternatives;
 use super::tile::Tile;
 use super::trace::attempt;
 use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, UnaryOp, ValueId};
@@ -257,7 +258,7 @@ macro_rules! host_operand {
         })*
     };
 }
-host_operand!(bool i32 u32 u64 f32);
+host_operand!(bool i32 u32 u64 f32 f16 bf16);
 
 /// A host value as a scalar.
 pub(crate) fn host<T: Constant>(x: T, loc: Loc) -> Val<T> {
@@ -435,11 +436,25 @@ impl<T: Int> Val<T> {
 }
 
 impl Val<bool> {
-    /// `a` if this holds, else `b`. Both are computed; use `if` to run only one.
+    /// `a` if this holds, else `b`: scalars, tiles of one length, or one of each, of one element type; or two
+    /// [`AnyTile`](super::AnyTile)s of one. Both are computed. An `if` runs only one, but keeps loads in its arms apart from
+    /// all others; a load under a mask ([`IntoIndex::only`](super::IntoIndex::only)) touches no memory where it is not
+    /// wanted, and all of them are in flight together:
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let (x, y, out): (Ptr<f32>, Ptr<f32>, Ptr<f32>) = (p.arg("x", 256), p.arg("y", 256), p.arg("out", 256));
+    /// # role("main", 1, |b| {
+    /// let even = (rank() & 1).eq_to(0);
+    /// let part = even.select(x.load(0.only(even), 256), y.load(0.only(!even), 256));
+    /// # out.store(0, part);
+    /// # });
+    /// # }).unwrap();
+    /// ```
     #[track_caller]
-    pub fn select<T: Element>(self, a: impl IntoVal<T>, b: impl IntoVal<T>) -> Val<T> {
-        let (a, b) = (a.val(), b.val());
-        pure(Loc::caller(), [self.raw, a.raw, b.raw], |[c, a, b]| Pure::Select(c, a, b))
+    pub fn select<A: Alternatives<B, M>, B, M>(self, a: A, b: B) -> A::Out {
+        a.choose(b, self.raw, Loc::caller())
     }
 }
 

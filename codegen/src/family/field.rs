@@ -10,7 +10,7 @@ use super::{FieldType, Illegal, Value};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum FieldRole {
-    /// From the problem: the user must give it.
+    /// From the problem: the user must give it, unless it has a default.
     Key,
     /// Chosen by tuning: has a default.
     Tune,
@@ -188,7 +188,7 @@ pub struct FieldInfo {
     pub help: &'static str,
     /// The values it may have.
     pub allowed: Allowed,
-    /// What it is when the user does not say; keys have no default.
+    /// What it is when the user does not say; of keys, none or a value.
     pub default: FieldDefault,
     /// Whether it is the world size.
     pub ranks: bool,
@@ -251,6 +251,14 @@ impl FieldInfo {
     /// With a default that is computed from the key.
     pub fn default_from_key(self) -> FieldInfo {
         FieldInfo { default: FieldDefault::FromKey, ..self }
+    }
+
+    /// Its default, if that does not depend on the key.
+    pub fn constant(&self) -> Option<Value> {
+        match self.default {
+            FieldDefault::Value(value) => Some(value),
+            FieldDefault::None | FieldDefault::FromKey => None,
+        }
     }
 
     fn allow(self, allowed: Allowed) -> FieldInfo {

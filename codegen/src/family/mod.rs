@@ -95,7 +95,7 @@
 //! | `short = "h"` | what stands before the value in variant names; without it a number's field name, and nothing before an enum's |
 //! | `range = 8..=64`, `multiple_of = 8` | the numbers it may be; a number that is a key always has a range |
 //! | `values = [4, 8]` | the values it may have: numbers of tuning fields, and a selection of an enum's |
-//! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values |
+//! | `default = 8` | of a tuning field, or a closure over the key; without it the first of its values. Of a key, which must be given without it |
 //! | `help = "text"` | what it means; without it the first paragraph of the field's docs |
 //! | `ranks` | on one key field, a `u32`: it is the world size |
 //! | `covers` | on key fields without a sign: a variant with more of it does as well where there is none for just the problem |

@@ -143,17 +143,19 @@ pub trait Family: Fields + Legal {
         search::nearest_legal(key, &vec![None; Self::tune_fields().len()])
     }
 
-    /// From `field = value` pairs as users write them. Every key field must be there; tuning fields that are not are
-    /// chosen as [`Family::with_defaults`] does.
+    /// From `field = value` pairs as users write them. Every key field without a default must be there; tuning fields that are
+    /// not are chosen as [`Family::with_defaults`] does.
     fn from_settings<N: AsRef<str>, V: AsRef<str>>(settings: &[(N, V)]) -> Result<Self, FamilyError> {
         let values = read_settings(Self::NAME, Self::fields(), settings)?;
         let (keys, tunes) = values.split_at(Self::key_fields().len());
-        let missing = Self::key_fields().iter().zip(keys).filter(|(_, value)| value.is_none());
+        let keys: Vec<Option<Value>> =
+            Self::key_fields().iter().zip(keys).map(|(field, value)| value.or(field.constant())).collect();
+        let missing = Self::key_fields().iter().zip(&keys).filter(|(_, value)| value.is_none());
         let missing: Vec<_> = missing.map(|(f, _)| (f.name, f.allowed.to_string())).collect();
         if !missing.is_empty() {
             return Err(FamilyError::Missing { family: Self::NAME, missing });
         }
-        let keys: Vec<Value> = keys.iter().copied().flatten().collect();
+        let keys: Vec<Value> = keys.into_iter().flatten().collect();
         let key = Self::Key::from_values(&keys)
             .map_err(|source| FamilyError::Illegal { family: Self::NAME, source })?;
         search::nearest_legal(&key, tunes)

@@ -113,6 +113,8 @@ pub enum ParamKind {
     Local,
     /// A symmetric buffer: every rank has one of the same size at a handle known to all.
     Symmetric,
+    /// A symmetric buffer whose owner stores to its own instance, and which peers read after the owner's signal.
+    Window,
     /// A symmetric array of `U32` flags, zero before the first launch.
     Flags,
     /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
@@ -125,6 +127,8 @@ pub enum ParamKind {
     EpochWord,
     /// `U32` counters of this rank's global memory, zero before the first launch.
     Counters,
+    /// `U32` flags in this rank's global memory, which its blocks signal to each other; zero before the first launch.
+    BlockFlags,
     /// A scalar passed by value.
     Scalar,
 }
@@ -165,8 +169,16 @@ impl ParamKind {
     /// Whether every rank has one that every rank can reach.
     pub const fn is_symmetric(self) -> bool {
         match self {
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => true,
-            ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::Scalar => false,
+            ParamKind::Symmetric
+            | ParamKind::Window
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::Ll => true,
+            ParamKind::Local
+            | ParamKind::EpochWord
+            | ParamKind::Counters
+            | ParamKind::BlockFlags
+            | ParamKind::Scalar => false,
         }
     }
 
@@ -176,10 +188,12 @@ impl ParamKind {
             ParamKind::Ll => 2 * dtype.bytes(),
             ParamKind::Local
             | ParamKind::Symmetric
+            | ParamKind::Window
             | ParamKind::Flags
             | ParamKind::Packets
             | ParamKind::EpochWord
             | ParamKind::Counters
+            | ParamKind::BlockFlags
             | ParamKind::Scalar => dtype.bytes(),
         }
     }
@@ -205,6 +219,10 @@ pub struct Shared {
 pub struct Parcel {
     /// Where its puts and its signal go.
     pub target: Target,
+    /// Whether it is a signal without data, which nothing is put for. Any other parcel has puts, or publishes windows.
+    pub bare: bool,
+    /// The windows of this rank that its signal publishes, too: the target ranks may read them with a receipt of it.
+    pub windows: Vec<ParamId>,
     /// Where it is opened.
     pub loc: Loc,
 }

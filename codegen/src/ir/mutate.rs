@@ -26,9 +26,10 @@ pub use site::Site;
 /// A bug to plant.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Mutation {
-    /// Makes signals relaxed: nothing orders the puts before them.
+    /// Makes signals and tickets relaxed: they order nothing that comes before them.
     Relax(Site),
-    /// Moves signals in front of the puts they publish, together with what computes their operands.
+    /// Moves signals in front of the puts and stores to windows that they publish, together with what computes their operands;
+    /// those without data, and those of blocks, to the beginning of their region.
     SignalFirst(Site),
     /// Leaves operations out: puts, signals, waits, stores.
     Drop(Site),
@@ -99,7 +100,7 @@ pub enum Slot {
     Value,
     /// How many flags a `WaitAll` waits for.
     Count,
-    /// The rank that a `Wait`, or the first tile of a `TakePackets`, expects data from.
+    /// The rank that a `Wait`, or the first tile of a `TakePackets`, expects data from, or whose window a load reads.
     From,
     /// Which tiles a `TakePackets` takes, or which flags a `WaitAll` waits for.
     Mask,

@@ -104,20 +104,22 @@ pub enum ReduceOp {
     Or,
 }
 
-/// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu.
+/// Which memory an access goes to. The space decides the memory scope: shared is block, param is gpu, peer is system.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Place {
     /// This rank's own instance of a buffer parameter (plain or symmetric).
     Param(ParamId),
     /// A shared-memory array of the group.
     Shared(SharedId),
+    /// A rank's instance of a window, to be read only; the rank (`U32`) may be this one.
+    Peer(ParamId, ValueId),
 }
 
 impl Place {
     /// The parameter, if it is not shared memory.
     pub const fn param(self) -> Option<ParamId> {
         match self {
-            Place::Param(param) => Some(param),
+            Place::Param(param) | Place::Peer(param, _) => Some(param),
             Place::Shared(_) => None,
         }
     }
@@ -125,8 +127,16 @@ impl Place {
     /// The shared array, if it is one.
     pub const fn shared(self) -> Option<SharedId> {
         match self {
-            Place::Param(_) => None,
+            Place::Param(_) | Place::Peer(..) => None,
             Place::Shared(shared) => Some(shared),
+        }
+    }
+
+    /// The rank whose instance it is, if an operand says so.
+    pub const fn rank(self) -> Option<ValueId> {
+        match self {
+            Place::Peer(_, rank) => Some(rank),
+            Place::Param(_) | Place::Shared(_) => None,
         }
     }
 }
@@ -211,7 +221,8 @@ operations! {
     /// What accesses this rank's memory.
     MemoryOp {
         /// Reads one element (scalar `out`) or consecutive elements (tile `out`) from element `index` on.
-        /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there.
+        /// Reading a symmetric parameter needs the receipt of a wait that covers what peers put there, reading a peer's window
+        /// that of a wait for the peer's signal that publishes it.
         Load { out: Out, place: Place, index: In, receipt: OptReceipt }
         /// As `Load` of a tile, but only where `mask` (`Bool` tile) holds; elsewhere `other` (same type as `out`), and
         /// memory is not touched.
@@ -242,11 +253,15 @@ operations! {
         /// (`U32` tiles) of a `U32` place, which then grows by one. Elsewhere `out[i]` is 0. No other group may touch the place
         /// meanwhile.
         Tally { out: Out, place: Place, index: In, mask: In }
+        /// Adds one to a counter, once for the group: release of all that every lane of it did before, and acquire of what
+        /// the groups that came before had released, at gpu scope. `out` (`Bool`, had by every lane) is whether this is the
+        /// `count`-th (`U32`) to come, which sets the counter back to zero. It has then acquired what all of them released.
+        Ticket { out: Out, counter: ParamId, index: In, count: In, order: SignalOrder }
     }
 }
 
 operation_structs! {
-    /// What goes to other ranks or waits for them.
+    /// What goes to other ranks or other blocks, or waits for them.
     CommOp {
         /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
         /// it has). Not ordered before the parcel is signalled.
@@ -263,7 +278,9 @@ operation_structs! {
             room: SharedId,
         }
         /// Store-release of `value` to element `index` of a symmetric `U32` flag array on the parcel's target ranks, after
-        /// every lane's puts of the parcel.
+        /// all that every lane of the group did before: the puts of the parcel, and also its other stores (those to windows
+        /// among them), loads, takings and waits, and whatever those came after (such as earlier launches of this rank). A bare
+        /// parcel has no puts.
         Signal { parcel: ParcelId, flag: ParamId, index: In, value: In, order: SignalOrder }
         /// Polls this rank's own `flag[index]` until it equals `value`, then acquires. Bounded; on expiry the world aborts.
         /// `from` (`U32`) is the rank that signals, for the diagnosis.
@@ -279,19 +296,28 @@ operation_structs! {
             only: OptIn,
             per_rank: u32,
         }
+        /// Store-release of `value` to element `index` of this rank's flags between blocks, at gpu scope, after all that every
+        /// lane of the group did before.
+        BlockSignal { flag: ParamId, index: In, value: In, order: SignalOrder }
+        /// Polls the `count` (`U32`) flags between blocks from `index` on until each equals `value`, then acquires at gpu scope.
+        /// Bounded like a wait. Flag `index + i` is signalled by block `from + i / per_block` (`U32`) of its role, for the
+        /// diagnosis.
+        BlockWait { flag: ParamId, index: In, count: In, from: In, value: In, per_block: u32 }
         /// Stores a tile to the target ranks' instance of a packet buffer, packet by packet: each arrives at once and by
-        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`.
-        SendPackets { packets: ParamId, target: Target, index: In, value: In }
+        /// itself, and orders nothing else. The packets must be empty, and known to be: see `TakePackets`. With `count` (`U32`),
+        /// only those packets that hold any of so many first elements.
+        SendPackets { packets: ParamId, target: Target, index: In, value: In, count: OptIn }
         /// For each bit `i` of `mask` (`U64`): polls this rank's own packets from `tiles[i].index` on until all of them have
         /// arrived. Then reads them into `tiles[i].out` and leaves them empty. Tiles whose bit is not set are zero. Bounded
-        /// like a wait. It orders nothing but the packets' own data.
+        /// like a wait. It orders nothing but the packets' own data. With `count` (`U32`), only those packets of each tile that
+        /// hold any of so many first elements; what other packets would hold is zero.
         ///
         /// The next send to these packets must come after the taking in the order that waits and signals make: packets are
         /// double-buffered, and the taker signals the sender once in between.
-        TakePackets { packets: ParamId, mask: In, tiles: Tiles }
+        TakePackets { packets: ParamId, mask: In, tiles: Tiles, count: OptIn }
         /// Stores a tile to the target ranks' instance of an LL buffer: each element arrives by itself, at once with `epoch`
-        /// (`U32`), and orders nothing else.
-        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In }
+        /// (`U32`), and orders nothing else. With `count` (`U32`), only so many first elements.
+        SendLl { ll: ParamId, target: Target, index: In, value: In, epoch: In, count: OptIn }
         /// For each `i` where `mask` (`Bool` tile) holds: polls this rank's own element `index[i]` (`U32` tile) until its epoch
         /// equals `epoch`. The other elements of `out` are zero. `from` (`U32` tile) are the ranks that send, for
         /// the diagnosis. Bounded like a wait. Any number of readers may read an element; the next send to it must come after
@@ -328,7 +354,7 @@ operations! {
 /// checker must catch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum SignalOrder {
-    /// Orders all puts of the parcel, by every lane, before the flag.
+    /// Orders what every lane of the group did, its puts among it, before the flag.
     Release,
     /// Orders nothing.
     Relaxed,

@@ -39,11 +39,14 @@ pub(super) enum PartMut<'a> {
     Region(&'a mut Region),
 }
 
-impl From<Place> for Part<'_> {
-    fn from(place: Place) -> Self {
-        match place {
-            Place::Param(p) => Part::Param(p),
-            Place::Shared(s) => Part::Shared(s),
+/// The parts of a place: the memory, and the rank of a peer's, which is a value that is read.
+pub(super) fn place<'a>(place: Place, visit: &mut dyn FnMut(Part<'a>)) {
+    match place {
+        Place::Param(p) => visit(Part::Param(p)),
+        Place::Shared(s) => visit(Part::Shared(s)),
+        Place::Peer(p, rank) => {
+            visit(Part::Param(p));
+            visit(Part::In(rank));
         }
     }
 }
@@ -89,7 +92,7 @@ macro_rules! part {
         $visit(Part::Shared(*$field))
     };
     (Place, $field:ident, $visit:ident) => {
-        $visit(Part::from(*$field))
+        parts::place(*$field, $visit)
     };
     (VarId, $field:ident, $visit:ident) => {
         $visit(Part::Var(*$field))
@@ -120,6 +123,11 @@ macro_rules! part_mut {
         for (_, then, otherwise) in $field {
             $visit(PartMut::In(then));
             $visit(PartMut::In(otherwise));
+        }
+    };
+    (Place, $field:ident, $visit:ident) => {
+        if let Place::Peer(_, rank) = $field {
+            $visit(PartMut::In(rank))
         }
     };
     (Tiles, $field:ident, $visit:ident) => {

@@ -6,8 +6,9 @@
 use std::fmt;
 
 use super::{
-    BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl,
-    SendPackets, Signal, TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
+    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Part, Place,
+    Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder, TakePackets, ValueId, ValueOp, VarId, Wait,
+    WaitAll,
 };
 
 /// What running an operation reads or changes besides values.
@@ -36,7 +37,7 @@ pub enum Access {
     Put,
     /// A signal.
     Signal,
-    /// A wait for one flag or for several, or for LL elements.
+    /// A wait for one flag or for several, of ranks or of blocks, or for LL elements.
     Wait,
     /// A sending of packets or of LL elements.
     Send,
@@ -76,7 +77,7 @@ pub enum VarUse {
 }
 
 impl Access {
-    /// Whether it polls until another rank has sent, and so may expire.
+    /// Whether it polls until another rank or block has sent, and so may expire.
     pub const fn waits(self) -> bool {
         match self {
             Access::Wait | Access::Take => true,
@@ -169,6 +170,18 @@ impl OpKind {
         }
     }
 
+    /// What it publishes all that its group did before with, and in which order.
+    pub const fn release(&self) -> Option<(ParamId, SignalOrder)> {
+        match self {
+            OpKind::Memory(MemoryOp::Ticket { counter, order, .. }) => Some((*counter, *order)),
+            OpKind::Comm(
+                CommOp::Signal(Signal { flag, order, .. })
+                | CommOp::BlockSignal(BlockSignal { flag, order, .. }),
+            ) => Some((*flag, *order)),
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_) => None,
+        }
+    }
+
     /// The variable that it uses, and what for.
     pub const fn var_use(&self) -> Option<(VarId, VarUse)> {
         match self {
@@ -246,7 +259,8 @@ impl MemoryOp {
             MemoryOp::Store { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. } => Effect::Acts,
+            | MemoryOp::Tally { .. }
+            | MemoryOp::Ticket { .. } => Effect::Acts,
         }
     }
 
@@ -262,6 +276,7 @@ impl MemoryOp {
             MemoryOp::Atomic { place, index, .. } | MemoryOp::Tally { place, index, .. } => {
                 (Access::Atomic, place, index)
             }
+            MemoryOp::Ticket { counter, index, .. } => (Access::Atomic, Place::Param(counter), index),
         };
         Accessed { access, place, index: Some(index) }
     }
@@ -275,10 +290,11 @@ impl CommOp {
             CommOp::BulkCopy(BulkCopy { buffer, index, source, from, .. }) => {
                 return vec![to(Access::Load, *source, Some(*from)), to(Access::Put, *buffer, Some(*index))];
             }
-            CommOp::Signal(Signal { flag, index, .. }) => to(Access::Signal, *flag, Some(*index)),
-            CommOp::Wait(Wait { flag, index, .. }) | CommOp::WaitAll(WaitAll { flag, index, .. }) => {
-                to(Access::Wait, *flag, Some(*index))
-            }
+            CommOp::Signal(Signal { flag, index, .. })
+            | CommOp::BlockSignal(BlockSignal { flag, index, .. }) => to(Access::Signal, *flag, Some(*index)),
+            CommOp::Wait(Wait { flag, index, .. })
+            | CommOp::WaitAll(WaitAll { flag, index, .. })
+            | CommOp::BlockWait(BlockWait { flag, index, .. }) => to(Access::Wait, *flag, Some(*index)),
             CommOp::SendPackets(SendPackets { packets, index, .. }) => {
                 to(Access::Send, *packets, Some(*index))
             }
@@ -298,6 +314,8 @@ impl CommOp {
             CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
             CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::SendPackets(_)
             | CommOp::TakePackets(_)
             | CommOp::SendLl(_)

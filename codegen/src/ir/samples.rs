@@ -87,6 +87,11 @@ impl Sample {
         self.b.parcel(target, loc)
     }
 
+    pub fn bare_parcel(&mut self, target: Target) -> ParcelId {
+        let loc = self.loc();
+        self.b.bare_parcel(target, loc)
+    }
+
     pub fn receipt(&mut self, flag: ParamId) -> ReceiptId {
         let loc = self.loc();
         self.b.receipt(flag, loc)

@@ -219,10 +219,12 @@ fn param_row(p: &Param) -> [String; 3] {
     match p.kind {
         ParamKind::Local
         | ParamKind::Symmetric
+        | ParamKind::Window
         | ParamKind::Flags
         | ParamKind::Packets
         | ParamKind::Ll
-        | ParamKind::Counters => {
+        | ParamKind::Counters
+        | ParamKind::BlockFlags => {
             [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
         }
         ParamKind::EpochWord | ParamKind::Scalar => {

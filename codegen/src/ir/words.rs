@@ -115,11 +115,13 @@ impl ParamKind {
         match self {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
+            ParamKind::Window => "window",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
             ParamKind::Ll => "ll",
             ParamKind::EpochWord => "epoch",
             ParamKind::Counters => "counters",
+            ParamKind::BlockFlags => "block flags",
             ParamKind::Scalar => "scalar",
         }
     }
@@ -129,11 +131,13 @@ impl ParamKind {
         match self {
             ParamKind::Local => "a local buffer",
             ParamKind::Symmetric => "a symmetric buffer",
+            ParamKind::Window => "a window",
             ParamKind::Flags => "a flag array",
             ParamKind::Packets => "a packet buffer",
             ParamKind::Ll => "an LL buffer",
             ParamKind::EpochWord => "an epoch word",
             ParamKind::Counters => "an array of counters",
+            ParamKind::BlockFlags => "an array of flags between blocks",
             ParamKind::Scalar => "a scalar",
         }
     }
@@ -172,11 +176,14 @@ impl OpKind {
                 op.pick(["atomic_sum", "atomic_min", "atomic_max", "atomic_and", "atomic_or"])
             }
             OpKind::Memory(MemoryOp::Tally { .. }) => "tally",
+            OpKind::Memory(MemoryOp::Ticket { .. }) => "ticket",
             OpKind::Comm(CommOp::Put(_)) => "put",
             OpKind::Comm(CommOp::BulkCopy(_)) => "copy",
             OpKind::Comm(CommOp::Signal(_)) => "signal",
             OpKind::Comm(CommOp::Wait(_)) => "wait",
             OpKind::Comm(CommOp::WaitAll(_)) => "wait_all",
+            OpKind::Comm(CommOp::BlockSignal(_)) => "block_signal",
+            OpKind::Comm(CommOp::BlockWait(_)) => "block_wait",
             OpKind::Comm(CommOp::SendPackets(_)) => "send_packets",
             OpKind::Comm(CommOp::TakePackets(_)) => "take_packets",
             OpKind::Comm(CommOp::SendLl(_)) => "send_ll",

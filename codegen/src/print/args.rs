@@ -65,10 +65,14 @@ impl ArgsLayout {
         for (i, p) in kernel.params.iter().enumerate() {
             let name = names.of(ParamId(i as u32));
             match p.kind {
-                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters => add(name, 8, 1),
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
-                    add(name, 8, kernel.ranks);
+                ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
+                    add(name, 8, 1);
                 }
+                ParamKind::Symmetric
+                | ParamKind::Window
+                | ParamKind::Flags
+                | ParamKind::Packets
+                | ParamKind::Ll => add(name, 8, kernel.ranks),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }
@@ -180,8 +184,8 @@ fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<St
         let ty = scalar_type(p.dtype, language);
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
-            ParamKind::Local | ParamKind::Counters => format!("{ty}* {name};"),
-            ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets => {
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags => format!("{ty}* {name};"),
+            ParamKind::Symmetric | ParamKind::Window | ParamKind::Flags | ParamKind::Packets => {
                 format!("{ty}* {name}[{ranks}];")
             }
             ParamKind::Ll => format!("{}* {name}[{ranks}];", scalar_type(Dtype::U64, language)),
@@ -206,12 +210,13 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
         let all = p.len * u64::from(p.element_bytes());
         let (kind, bytes) = match p.kind {
             ParamKind::Local => ("LOCAL", all),
-            ParamKind::Symmetric => ("SYMMETRIC", all),
+            ParamKind::Symmetric | ParamKind::Window => ("SYMMETRIC", all),
             ParamKind::Flags => ("FLAGS", all),
             ParamKind::Packets => ("PACKETS", all),
             ParamKind::Ll => ("LL", all),
             ParamKind::EpochWord => ("EPOCH", EPOCH_BYTES),
             ParamKind::Counters => ("COUNTERS", all),
+            ParamKind::BlockFlags => ("BLOCK_FLAGS", all),
             ParamKind::Scalar => return None,
         };
         let bytes = if used.contains(&id) { bytes } else { 0 };
@@ -226,7 +231,11 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 /// The members whose pointers a launch checks.
 pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
     let count = |kind: &str| {
-        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "TIMELINE") { 1 } else { kernel.ranks }
+        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE") {
+            1
+        } else {
+            kernel.ranks
+        }
     };
     buffers(kernel, names, timeline)
         .into_iter()
@@ -240,11 +249,13 @@ fn comment(p: &Param) -> String {
     let what = match p.kind {
         ParamKind::Local => format!("{}[{}]", p.dtype, p.len),
         ParamKind::Symmetric => format!("symmetric {}[{}]", p.dtype, p.len),
+        ParamKind::Window => format!("peers read it, {}[{}]", p.dtype, p.len),
         ParamKind::Flags => format!("{} flags on each rank", p.len),
         ParamKind::Packets => format!("packets, all ones at first, {}[{}]", p.dtype, p.len),
         ParamKind::Ll => format!("LL {}[{}]", p.dtype, p.len),
         ParamKind::EpochWord => "advances with each launch".into(),
         ParamKind::Counters => format!("{} counters, zero at first", p.len),
+        ParamKind::BlockFlags => format!("{} flags between blocks, zero at first", p.len),
         ParamKind::Scalar => String::new(),
     };
     // A doc comment is the author's text: no line of it may end a C comment.

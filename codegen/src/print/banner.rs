@@ -110,11 +110,13 @@ fn buffers(kernel: &Kernel) -> Vec<String> {
         let kind = match p.kind {
             ParamKind::Local => "local",
             ParamKind::Symmetric => "symmetric",
+            ParamKind::Window => "window",
             ParamKind::Flags => "flags",
             ParamKind::Packets => "packets",
             ParamKind::Ll => "LL",
             ParamKind::EpochWord => "epoch",
             ParamKind::Counters => "counters",
+            ParamKind::BlockFlags => "block flags",
             ParamKind::Scalar => "scalar",
         };
         let shape =

@@ -2,10 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{
-        BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, Place, SharedId, Target as To,
-        ValueId,
-    },
+    ir::{BulkCopy, CommOp, OpId, OpKind, PACKET_BYTES, ParamId, ParcelId, SharedId, Target as To, ValueId},
 };
 
 use super::{PrintError, emitter::Emitter, expr::Expr, prim::Prim};
@@ -30,7 +27,7 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let BulkCopy { parcel, buffer, index, source, from, len, room } = *op;
         let bytes = self.aligned(id, source, [index, from], len)?;
-        let from = Expr::offset(&self.base(Place::Param(source)), &self.scalar(from)?);
+        let from = Expr::offset(&self.own(source), &self.scalar(from)?);
         self.w.gap();
         let (name, place) =
             (&self.f.p.kernel.params[source.index()].name, self.place(self.f.p.kernel.op(id).loc));
@@ -64,10 +61,11 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Waits for the copies of a parcel that is about to be signalled.
-    pub fn await_copies(&mut self, parcel: ParcelId) {
+    /// Waits for the copies of a parcel that is about to be signalled; if that is without data, for all that its group may have begun.
+    pub fn await_copies(&mut self, id: OpId, parcel: ParcelId) {
         let p = &self.f.p;
-        let copies = |id: &OpId| matches!(p.kernel.op(*id).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel);
+        let (bare, role) = (p.kernel.parcels[parcel.index()].bare, p.position(id).role);
+        let copies = |copy: &OpId| matches!(p.kernel.op(*copy).kind, OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel: of, .. })) if of == parcel || bare && p.position(*copy).role == role);
         if in_bulk(self.f.target) && p.ops().iter().any(copies) {
             self.used.add(Prim::BulkDone);
             self.w.line("bulk_done();");

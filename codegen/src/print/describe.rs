@@ -16,6 +16,7 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
                 MemoryOp::Load { .. } | MemoryOp::LoadMasked { .. } => "value",
                 MemoryOp::Gather { .. } => "gathered",
                 MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => "before",
+                MemoryOp::Ticket { .. } => return "is_last".into(),
                 MemoryOp::Store { .. } | MemoryOp::Scatter { .. } => "value",
             };
             format!("{}_{what}", buffer(p, op.accessed().place))
@@ -28,6 +29,8 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             | CommOp::Signal(_)
             | CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::SendPackets(_)
             | CommOp::SendLl(_) => used(p, v, "value"),
         },
@@ -108,7 +111,12 @@ fn names_index(kind: &OpKind) -> bool {
     match kind {
         OpKind::Memory(_) => true,
         OpKind::Comm(op) => match op {
-            CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::Signal(_) | CommOp::Wait(_) => true,
+            CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::Signal(_)
+            | CommOp::Wait(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_) => true,
             // These have one index for several.
             CommOp::WaitAll(_)
             | CommOp::SendPackets(_)
@@ -122,7 +130,7 @@ fn names_index(kind: &OpKind) -> bool {
 
 fn buffer<'k>(p: &Program<'k>, place: Place) -> &'k str {
     match place {
-        Place::Param(id) => &p.kernel.params[id.index()].name,
+        Place::Param(id) | Place::Peer(id, _) => &p.kernel.params[id.index()].name,
         Place::Shared(id) => &p.kernel.shared[id.index()].name,
     }
 }

@@ -129,7 +129,12 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
             both
         }
-        OpKind::Value(_) | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
+        OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+            one(Place::Param(counter), true, false, Lanes::First, Some(index))
+        }
+        OpKind::Value(_)
+        | OpKind::Comm(CommOp::Signal(_) | CommOp::Wait(_) | CommOp::WaitAll(_))
+        | OpKind::Comm(CommOp::BlockSignal(_) | CommOp::BlockWait(_))
         // Nothing else touches packets.
         | OpKind::Comm(CommOp::SendPackets(_) | CommOp::TakePackets(_))
         // Nothing else touches LL elements.
@@ -140,7 +145,7 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
 
 /// Whether a barrier must stand between an earlier touch and a later one.
 pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) -> bool {
-    if earlier.place != later.place || !(earlier.write || later.write) {
+    if !may_meet(earlier.place, later.place) || !(earlier.write || later.write) {
         return false;
     }
     if (earlier.put && later.put) || (earlier.lanes == Lanes::First && later.lanes == Lanes::First) {
@@ -173,6 +178,11 @@ pub(super) fn conflict(p: &Program, earlier: &Access, age: Age, later: &Access) 
         }
         Age::Far => true,
     }
+}
+
+/// Whether two places may be the same memory: a peer's window is this rank's own if the peer is this rank.
+pub(super) fn may_meet(a: Place, b: Place) -> bool {
+    a == b || (a.param().is_some() && a.param() == b.param())
 }
 
 /// Whether the values in `form` mean the same for both touches (but for the counter of the loop between them).

@@ -247,17 +247,27 @@ impl<'f, 'k> Emitter<'f, 'k> {
         Expr::atom(format!("args.{}", self.f.args.of(param)))
     }
 
-    /// The first element of this rank's own instance of a buffer.
-    pub fn base(&self, place: Place) -> Expr {
-        match place {
+    /// The first element of a buffer: of this rank's own instance, or of a peer's window.
+    pub fn base(&mut self, place: Place) -> Result<Expr, PrintError> {
+        Ok(match place {
             Place::Shared(id) => Expr::atom(self.shared[&id].clone()),
-            Place::Param(id) => match self.f.p.kernel.params[id.index()].kind {
-                ParamKind::Symmetric | ParamKind::Flags | ParamKind::Packets | ParamKind::Ll => {
-                    Expr::atom(format!("{}[args.rank]", self.arg(id).text))
-                }
-                ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
-                ParamKind::Local | ParamKind::Counters | ParamKind::Scalar => self.arg(id),
-            },
+            Place::Peer(window, rank) => Expr::index(&self.arg(window), &self.scalar(rank)?),
+            Place::Param(id) => self.own(id),
+        })
+    }
+
+    /// The first element of this rank's own instance of a parameter.
+    pub fn own(&self, id: ParamId) -> Expr {
+        match self.f.p.kernel.params[id.index()].kind {
+            ParamKind::Symmetric
+            | ParamKind::Window
+            | ParamKind::Flags
+            | ParamKind::Packets
+            | ParamKind::Ll => Expr::atom(format!("{}[args.rank]", self.arg(id).text)),
+            ParamKind::EpochWord => Expr::atom(format!("&{}->value", self.arg(id).text)),
+            ParamKind::Local | ParamKind::Counters | ParamKind::BlockFlags | ParamKind::Scalar => {
+                self.arg(id)
+            }
         }
     }
 

@@ -4,7 +4,10 @@ use crate::ir::{
     CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, Target, ValueId, ValueOp, VarId, VarUse,
 };
 
-use super::{layout::Layouts, program::Program};
+use super::{
+    layout::{Layouts, wide},
+    program::{Program, VectorMask},
+};
 
 /// How a value appears in emitted source.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -141,6 +144,11 @@ fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
     match op {
         ValueOp::Const { .. } | ValueOp::Splat { .. } | ValueOp::Arange { .. } => true,
         ValueOp::Rank { .. } | ValueOp::ScalarParam { .. } => p.name(v).is_none(),
+        // Accesses by vectors ask for no element of it.
+        ValueOp::Compare { .. } => {
+            matches!(p.vector_mask(v), Some(VectorMask::First(_)))
+                && p.users(v).iter().all(|&user| wide(p, user).is_some())
+        }
         // A block's index is a member that splits see too.
         ValueOp::GroupIndex { .. } => {
             p.name(v).is_none() && p.def_id(v).is_some_and(|def| p.split(def).is_none())
@@ -148,7 +156,6 @@ fn is_everywhere(p: &Program, op: &ValueOp, v: ValueId) -> bool {
         ValueOp::Epoch { .. }
         | ValueOp::Binary { .. }
         | ValueOp::Unary { .. }
-        | ValueOp::Compare { .. }
         | ValueOp::Select { .. }
         | ValueOp::Cast { .. }
         | ValueOp::Fma { .. }
@@ -183,7 +190,9 @@ pub(super) fn is_expression(kind: &OpKind) -> bool {
 
 /// Whether an operation reads its tiles one element after the other, so that an operand can be an expression.
 pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool {
-    let by_element = |value: ValueId, masked: bool| masked || layouts.of(value).per_lane == 1;
+    let by_element = |value: ValueId, mask: Option<ValueId>| {
+        mask.is_some_and(|m| p.vector_mask(m).is_none()) || layouts.of(value).per_lane == 1
+    };
     match &p.kernel.op(op).kind {
         OpKind::Value(op) => match op {
             ValueOp::Scan { .. } => false,
@@ -204,24 +213,27 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             | ValueOp::Reduce { .. } => true,
         },
         OpKind::Memory(op) => match op {
-            MemoryOp::Store { value, mask, .. } => by_element(*value, mask.is_some()),
+            MemoryOp::Store { value, mask, .. } => by_element(*value, *mask),
             MemoryOp::Tally { .. } => false,
             MemoryOp::Load { .. }
             | MemoryOp::LoadMasked { .. }
             | MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
-            | MemoryOp::Atomic { .. } => true,
+            | MemoryOp::Atomic { .. }
+            | MemoryOp::Ticket { .. } => true,
         },
         OpKind::Comm(op) => match op {
             CommOp::Put(Put { parcel, value, mask, .. }) => {
                 let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
-                one_rank && by_element(*value, mask.is_some())
+                one_rank && by_element(*value, *mask)
             }
             CommOp::SendPackets(_) | CommOp::SendLl(_) => false,
             CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::TakePackets(_)
             | CommOp::ReadLl(_) => true,
         },

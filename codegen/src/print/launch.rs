@@ -1,6 +1,9 @@
 //! What a host program in C or C++ is given: the header, and the launcher at the end of the source.
 
-use crate::{family::Target, ir::Kernel};
+use crate::{
+    family::Target,
+    ir::{Kernel, ParamKind},
+};
 
 use super::{
     EmitInfo, LaunchShape, PrintError,
@@ -67,6 +70,7 @@ pub(super) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         args: args_name(kernel),
         fields: args::documented(kernel, names, timeline, WIDTH),
         buffers: args::buffers(kernel, names, timeline),
+        block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
         timeline: timeline.map(TimelineText::of),
         ranks: kernel.ranks,
         grid: launch.grid,

@@ -13,7 +13,7 @@ use crate::ir::{
 use super::{PrintError, program::Program};
 
 /// Bytes of the widest memory access of a lane.
-const WIDEST: u32 = 16;
+pub(super) const WIDEST: u32 = 16;
 
 /// How a tile is spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -124,7 +124,8 @@ impl Layouts {
                 | MemoryOp::Gather { .. }
                 | MemoryOp::Store { .. }
                 | MemoryOp::Scatter { .. }
-                | MemoryOp::Atomic { .. } => return Ok(()),
+                | MemoryOp::Atomic { .. }
+                | MemoryOp::Ticket { .. } => return Ok(()),
             },
             OpKind::Comm(comm) => match comm {
                 CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
@@ -134,6 +135,8 @@ impl Layouts {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::SendLl(_) => return Ok(()),
             },
@@ -231,21 +234,23 @@ impl Layouts {
     }
 }
 
-/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Masked accesses, gathers
-/// and scatters go element by element, and coalesce best one a lane.
+/// The tile that an operation accesses in wide pieces, if it can, and the element where it begins. Gathers, scatters and
+/// accesses under a mask of single elements go element by element, and coalesce best one a lane.
 pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
+    let by_vectors = |mask: Option<ValueId>| mask.is_none_or(|m| p.vector_mask(m).is_some());
     match p.kernel.op(id).kind {
         OpKind::Memory(ref op) => match *op {
             MemoryOp::Load { out, index, .. } => Some((out, index)),
-            MemoryOp::LoadMasked { out, index, .. } => p.loads_all_or_zero(id).then_some((out, index)),
-            MemoryOp::Store { index, value, mask, .. } => mask.is_none().then_some((value, index)),
+            MemoryOp::LoadMasked { out, index, .. } => p.loads_by_vectors(id).then_some((out, index)),
+            MemoryOp::Store { index, value, mask, .. } => by_vectors(mask).then_some((value, index)),
             MemoryOp::Gather { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. } => None,
+            | MemoryOp::Tally { .. }
+            | MemoryOp::Ticket { .. } => None,
         },
         OpKind::Comm(ref op) => match *op {
-            CommOp::Put(Put { index, value, mask, .. }) => mask.is_none().then_some((value, index)),
+            CommOp::Put(Put { index, value, mask, .. }) => by_vectors(mask).then_some((value, index)),
             // Their tiles have the width of a packet or of an LL element, or none.
             CommOp::SendPackets(_)
             | CommOp::TakePackets(_)
@@ -254,7 +259,9 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)
-            | CommOp::WaitAll(_) => None,
+            | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_) => None,
         },
         OpKind::Value(_) | OpKind::Control(_) => None,
     }

@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{OpId, Place, ReadLl, SendLl, Target, ValueId};
+use crate::ir::{OpId, ReadLl, SendLl, Target, ValueId};
 
 use super::{
     PrintError,
@@ -16,10 +16,10 @@ impl Emitter<'_, '_> {
     pub fn send_ll(&mut self, id: OpId, op: &SendLl) -> Result<(), PrintError> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
-        let SendLl { ll, target, index, value, epoch } = *op;
+        let SendLl { ll, target, index, value, epoch, count } = *op;
         self.used.add(Prim::SendLl);
         let epoch = self.scalar(epoch)?;
-        let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, index, value, &epoch);
+        let send = |me: &mut Self, base: &Expr| me.send_elements(id, base, (index, value, count), &epoch);
         match target {
             Target::Mask(set) => self.for_each_rank(loc, set, ll, send),
             Target::Rank(rank) => {
@@ -41,8 +41,7 @@ impl Emitter<'_, '_> {
         &mut self,
         id: OpId,
         base: &Expr,
-        index: ValueId,
-        value: ValueId,
+        (index, value, count): (ValueId, ValueId, Option<ValueId>),
         epoch: &Expr,
     ) -> Result<(), PrintError> {
         let layout = self.f.layouts.of(value);
@@ -53,7 +52,14 @@ impl Emitter<'_, '_> {
                     address = format!("{address} + {j}");
                 }
                 let element = me.element(value, step)?;
-                me.w.line(&format!("send_ll({address}, {}, {});", element.plain(), epoch.plain()));
+                let condition = match count {
+                    None => String::new(),
+                    Some(count) => {
+                        let (at, end) = (me.element_at(step), me.scalar(count)?);
+                        format!("if ({}) ", Expr::binary("<", Prec::Relation, &at, &end).text)
+                    }
+                };
+                me.w.line(&format!("{condition}send_ll({address}, {}, {});", element.plain(), epoch.plain()));
                 Ok(())
             })
         })
@@ -116,7 +122,7 @@ impl Emitter<'_, '_> {
         let name = self.names.fresh(&super::describe::value(&self.f.p, out));
         self.w.line(&format!("{} {name}[{steps}];", type_name(param.dtype)));
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
-        let base = self.base(Place::Param(ll));
+        let base = self.own(ll);
         let [index, from, wanted] = arguments;
         self.leave_unless(&format!(
             "read_ll({}, args, {}, {index}, {from}, {wanted}, {}, {name}, {})",

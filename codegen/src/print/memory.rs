@@ -22,6 +22,9 @@ impl Emitter<'_, '_> {
                 self.atomic(out, op, place, index, value, loc)
             }
             MemoryOp::Tally { out, place, index, mask } => self.tally(out, place, index, mask, loc),
+            MemoryOp::Ticket { out, counter, index, count, order } => {
+                self.ticket(id, out, (counter, index), count, order)
+            }
             MemoryOp::LoadMasked { .. } | MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } => {
                 Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
             }
@@ -36,6 +39,8 @@ impl Emitter<'_, '_> {
             CommOp::Signal(op) => self.signal(id, op),
             CommOp::Wait(op) => self.wait(id, op),
             CommOp::WaitAll(op) => self.wait_all(id, op),
+            CommOp::BlockSignal(op) => self.block_signal(id, op),
+            CommOp::BlockWait(op) => self.block_wait(id, op),
             CommOp::SendPackets(op) => self.send_packets(id, op),
             CommOp::TakePackets(op) => self.take_packets(id, op),
             CommOp::SendLl(op) => self.send_ll(id, op),
@@ -62,7 +67,8 @@ impl Emitter<'_, '_> {
         }
         self.flush_before(&self.f.p.reads(id))?;
         ops::use_dtype(self.used, self.ty(out).dtype);
-        let cell = self.cell_at(&self.base(place), index)?;
+        let base = self.base(place)?;
+        let cell = self.cell_at(&base, index)?;
         let name = self.declare(out);
         self.w.line(&format!("const {} {name} = {};", type_name(self.ty(out).dtype), cell.text));
         Ok(())
@@ -93,7 +99,8 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
     ) -> Result<(), PrintError> {
         self.flush()?;
-        let cell = self.cell_at(&self.base(place), index)?;
+        let base = self.base(place)?;
+        let cell = self.cell_at(&base, index)?;
         let e = self.scalar(value)?;
         let first = format!("{} == 0", self.lane());
         let test = match mask {
@@ -130,7 +137,7 @@ impl Emitter<'_, '_> {
         }
         self.used.add(Prim::of_atomic(how));
         let scope = if matches!(place, Place::Shared(_)) { "_shared" } else { "" };
-        let base = self.base(place);
+        let base = self.base(place)?;
         let index = self.scalar(index)?;
         let address = Expr::offset(&base, &index);
         let operand = self.scalar(value)?;
@@ -223,7 +230,7 @@ impl Emitter<'_, '_> {
             self.declare_registers(&name, Dtype::U32, layout);
         }
         let warps = layout.len.min(layout.lanes).div_ceil(self.f.p.kernel.warp_size);
-        let (base, group) = (self.base(place).text, self.group.name);
+        let (base, group) = (self.base(place)?.text, self.group.name);
         self.step_loop(Step::new(layout), false, loc, |me, step| {
             let (mut bin, mut counted) = (me.element(index, step)?, me.element(mask, step)?);
             if layout.len != layout.full_steps() * layout.lanes {

@@ -23,6 +23,7 @@
 
 mod args;
 mod banner;
+mod blocks;
 mod control;
 mod copy;
 mod describe;
@@ -30,6 +31,7 @@ mod effects;
 mod emitter;
 mod error;
 mod expr;
+mod idle;
 mod inline;
 mod launch;
 mod layout;
@@ -57,6 +59,7 @@ use crate::{family::Target, ir::Verified};
 
 pub use args::{ArgField, ArgsLayout};
 pub use error::PrintError;
+pub use idle::{Warning, warnings};
 pub use timeline::{SiteKind, SitePeers, Timeline, TimelineSite};
 
 /// What the banner of an emitted source says about its making.

@@ -1,20 +1,27 @@
 //! Sending and taking packets.
 
-use crate::ir::{OpId, PACKET_BYTES, Place, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{Const, OpId, PACKET_BYTES, SendPackets, TakePackets, Target, ValueId};
 
-use super::{PrintError, emitter::Emitter, expr::Expr, ops::type_name, prim::Prim, tiles::Step};
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    ops::type_name,
+    prim::Prim,
+    tiles::Step,
+};
 
 impl Emitter<'_, '_> {
     /// A tile as packets to one rank or to each of a set.
     pub fn send_packets(&mut self, id: OpId, op: &SendPackets) -> Result<(), PrintError> {
         self.flush()?;
-        let SendPackets { packets, target, index, value } = *op;
+        let SendPackets { packets, target, index, value, count } = *op;
         let several = self.packets_of(value) > 1;
         self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
         let loc = self.f.p.kernel.op(id).loc;
         match target {
             Target::Mask(set) => {
-                self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value))
+                self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value, count))
             }
             Target::Rank(rank) => {
                 self.w.line("{");
@@ -22,7 +29,7 @@ impl Emitter<'_, '_> {
                 self.names.enter();
                 let rank = self.scalar(rank)?;
                 let base = self.there(packets, &rank);
-                self.send_tile(id, &base, index, value)?;
+                self.send_tile(id, &base, index, value, count)?;
                 self.names.leave();
                 self.w.shallower();
                 self.w.line("}");
@@ -31,10 +38,17 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn send_tile(&mut self, id: OpId, base: &Expr, index: ValueId, value: ValueId) -> Result<(), PrintError> {
+    fn send_tile(
+        &mut self,
+        id: OpId,
+        base: &Expr,
+        index: ValueId,
+        value: ValueId,
+        count: Option<ValueId>,
+    ) -> Result<(), PrintError> {
         let layout = self.f.layouts.of(value);
         self.step_loop(Step::new(layout), true, self.f.p.kernel.op(id).loc, |me, step| {
-            let line = me.packet_line(base, index, value, step)?;
+            let line = me.packet_line(base, index, value, count, step)?;
             me.w.line(&line);
             Ok(())
         })
@@ -45,7 +59,7 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let f = self.f;
         let loc = self.f.p.kernel.op(id).loc;
-        let TakePackets { packets, tiles, mask } = op;
+        let TakePackets { packets, tiles, mask, count } = op;
         self.used.add(Prim::TakePackets);
         let param = &f.p.kernel.params[packets.index()];
         let layout = f.layouts.of(tiles[0].out);
@@ -72,12 +86,19 @@ impl Emitter<'_, '_> {
         let first = list(self, tiles.iter().map(|t| t.index).collect())?;
         let from = list(self, tiles.iter().map(|t| t.from).collect())?;
         let mask = self.scalar(*mask)?;
-        let base = self.base(Place::Param(*packets));
+        let len = match count {
+            None => layout.len.to_string(),
+            Some(count) => {
+                self.used.add(Prim::MinMax);
+                let len = Expr::literal(Const::U32(layout.len));
+                Expr::call("min_of", [&self.scalar(*count)?, &len]).text
+            }
+        };
+        let base = self.own(*packets);
         self.leave_unless(&format!(
-            "take_packets({}, args, {}, {first}, {from}, {}, {}, {name}, {})",
+            "take_packets({}, args, {}, {first}, {from}, {len}, {}, {name}, {})",
             self.group.name,
             base.text,
-            layout.len,
             mask.plain(),
             self.site(id, *packets)
         ));
@@ -90,17 +111,28 @@ impl Emitter<'_, '_> {
         bytes / PACKET_BYTES
     }
 
-    /// `send_packet(base + index + at, values)`.
+    /// `send_packet(base + index + at, values)`, if the packet holds any of `count` elements.
     fn packet_line(
         &mut self,
         base: &Expr,
         index: ValueId,
         value: ValueId,
+        count: Option<ValueId>,
         step: &mut Step,
     ) -> Result<String, PrintError> {
         let address = self.address(base, index, step)?;
         let values = self.vector(value, step)?;
-        let send = if self.packets_of(value) > 1 { "send_packets" } else { "send_packet" };
-        Ok(format!("{send}({address}, {values});"))
+        let Some(count) = count else {
+            let send = if self.packets_of(value) > 1 { "send_packets" } else { "send_packet" };
+            return Ok(format!("{send}({address}, {values});"));
+        };
+        let (at, end) = (self.at(step), self.scalar(count)?);
+        if self.packets_of(value) > 1 {
+            self.used.add(Prim::SendPacketsBelow);
+            let (start, at) = self.start(base, index, step)?;
+            return Ok(format!("send_packets_below({start}, {at}, {}, {values});", end.text));
+        }
+        let any = Expr::binary("<", Prec::Relation, &at, &end);
+        Ok(format!("if ({}) send_packet({address}, {values});", any.text))
     }
 }

@@ -118,6 +118,12 @@ prims! {
     Store = own "store", Nothing, [Bits, Vec];
     /// Vector store to shared memory.
     StoreShared = common "store_shared", Nothing, [Vec];
+    /// Vector load of what lies below an end.
+    LoadBelow = common "load_below", Nothing, [Vec, Load];
+    /// Vector store to global memory of what lies below an end.
+    StoreBelow = common "store_below", Nothing, [Vec, Store];
+    /// Vector store to shared memory of what lies below an end.
+    StoreSharedBelow = common "store_shared_below", Nothing, [Vec, StoreShared];
     /// Shared-memory arrays.
     Shared = own "shared", Nothing, [];
     /// Signed arithmetic that wraps.
@@ -170,6 +176,12 @@ prims! {
     AtomicOr = own "atomic_or", Nothing, [];
     /// Flag accesses at system scope.
     System = own "system", Target, [];
+    /// Flag accesses at gpu scope.
+    Device = own "device", Target, [System];
+    /// Take a ticket.
+    Ticket = own "ticket", Nothing, [Device];
+    /// Signal the blocks of this rank.
+    BlockSignal = own "block_signal", Nothing, [Device];
     /// Bring what is to be copied in bulk to shared memory.
     Stage = cuda "stage", Nothing, [];
     /// Copy it to one rank.
@@ -196,12 +208,16 @@ prims! {
     WaitAll = common "wait_all", Nothing, [Poll];
     /// Wait for those of a few flags that a mask picks.
     WaitSome = common "wait_some", Nothing, [Poll];
+    /// Wait for blocks of this rank.
+    BlockWait = own "block_wait", Nothing, [Poll, Device];
     /// Packets and their atomic accesses.
     Packet = own "packet", Nothing, [];
     /// Send a packet.
     SendPacket = own "send_packet", Nothing, [Bits, Vec, Packet];
     /// Send several packets.
     SendPackets = common "send_packets", Nothing, [Vec, SendPacket];
+    /// Send those of several packets that begin below an end.
+    SendPacketsBelow = common "send_packets_below", Nothing, [Vec, SendPacket];
     /// Take packets.
     TakePackets = own "take_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Send LL elements.
@@ -311,6 +327,7 @@ pub(super) const DEFINED: &[&str] = &[
     "lane_in_warp",
     "least",
     "load",
+    "load_below",
     "load_packet",
     "load_relaxed_system",
     "load_ll",
@@ -328,6 +345,7 @@ pub(super) const DEFINED: &[&str] = &[
     "read_ll",
     "send_packet",
     "send_packets",
+    "send_packets_below",
     "send_ll",
     "shared_array",
     "shuffle_from",
@@ -338,9 +356,11 @@ pub(super) const DEFINED: &[&str] = &[
     "sqrt_of",
     "stage",
     "store",
+    "store_below",
     "store_packet",
     "store_release_system",
     "store_shared",
+    "store_shared_below",
     "store_words",
     "stores_done",
     "take_packets",
@@ -362,6 +382,15 @@ pub(super) const DEFINED: &[&str] = &[
     "wrap_neg",
     "wrap_shl",
     "wrap_sub",
+    "acquire_device",
+    "comes_last",
+    "load_relaxed_device",
+    "own_blocks",
+    "poll_block",
+    "release_device",
+    "signal_blocks",
+    "store_release_device",
+    "wait_for_blocks",
 ];
 
 #[cfg(test)]

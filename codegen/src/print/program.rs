@@ -1,7 +1,7 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId, VarUse,
+    CompareOp, Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
 
@@ -14,6 +14,15 @@ pub(super) struct Program<'k> {
     values: DefUse,
     facts: Facts,
     var_writes: Vec<Vec<OpId>>,
+}
+
+/// A mask of consecutive elements that decides for whole vectors.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum VectorMask {
+    /// All elements or none, as a scalar says.
+    Uniform(ValueId),
+    /// The first ones, as many as a scalar says: all of a vector's, none, or, for one vector, some.
+    First(ValueId),
 }
 
 impl<'k> Program<'k> {
@@ -106,16 +115,34 @@ impl<'k> Program<'k> {
         self.facts.int(v)
     }
 
-    /// Whether an operation loads a whole tile or none of it, and then has zeros: it can be done by vectors.
-    pub fn loads_all_or_zero(&self, op: OpId) -> bool {
-        self.other(op).is_some_and(|(mask, other)| {
-            matches!(self.def(mask), Some(OpKind::Value(ValueOp::Splat { .. }))) && self.is_zero(other)
-        })
+    /// What decides for whole vectors of a masked access to consecutive elements, if anything does.
+    pub fn vector_mask(&self, mask: ValueId) -> Option<VectorMask> {
+        let splat = |v: ValueId| match self.def(v) {
+            Some(OpKind::Value(ValueOp::Splat { a, .. })) => Some(*a),
+            Some(OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
+        };
+        if let Some(test) = splat(mask) {
+            return Some(VectorMask::Uniform(test));
+        }
+        // An end that is known masks the same lanes in every launch: few of them, or the tile would end there.
+        if let Some(OpKind::Value(ValueOp::Compare { op: CompareOp::Lt, a, b, .. })) = self.def(mask)
+            && let Some(OpKind::Value(ValueOp::Arange { .. })) = self.def(*a)
+            && let Some(end) = splat(*b)
+            && self.constant(end).is_none()
+        {
+            return Some(VectorMask::First(end));
+        }
+        None
+    }
+
+    /// Whether a masked load has zeros where it does not load, and its mask decides for vectors: it can be done by them.
+    pub fn loads_by_vectors(&self, op: OpId) -> bool {
+        self.other(op).is_some_and(|(mask, other)| self.vector_mask(mask).is_some() && self.is_zero(other))
     }
 
     /// Whether `v` is what such a load has where it does not load, which then needs no value.
     pub fn needs_no_other(&self, op: OpId, v: ValueId) -> bool {
-        self.other(op).is_some_and(|(_, other)| other == v) && self.loads_all_or_zero(op)
+        self.other(op).is_some_and(|(_, other)| other == v) && self.loads_by_vectors(op)
     }
 
     /// Mask of a load of consecutive elements, and what it has where the mask does not hold.
@@ -128,7 +155,8 @@ impl<'k> Program<'k> {
             | MemoryOp::Store { .. }
             | MemoryOp::Scatter { .. }
             | MemoryOp::Atomic { .. }
-            | MemoryOp::Tally { .. } => None,
+            | MemoryOp::Tally { .. }
+            | MemoryOp::Ticket { .. } => None,
         }
     }
 

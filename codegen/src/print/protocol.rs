@@ -8,6 +8,7 @@ use super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
+    layout::wide,
     prim::Prim,
     tiles::Step,
 };
@@ -110,12 +111,11 @@ impl Emitter<'_, '_> {
         let loc = self.f.p.kernel.op(id).loc;
         let (layout, place) = (self.f.layouts.of(value), Place::Param(buffer));
         self.for_each_rank(loc, set, buffer, |me, base| {
-            me.step_loop(Step::new(layout), true, loc, |me, step| match mask {
-                None => me.store_all(base, place, index, value, None, step),
-                // A masked store goes element by element.
-                Some(_) => me.each_element(layout.per_lane, |me, _| {
-                    me.store_all(base, place, index, value, mask, step)
-                }),
+            me.step_loop(Step::new(layout), true, loc, |me, step| {
+                if wide(&me.f.p, id).is_some() {
+                    return me.store_all(base, place, index, value, mask, step);
+                }
+                me.each_element(layout.per_lane, |me, _| me.store_all(base, place, index, value, mask, step))
             })
         })
     }
@@ -175,8 +175,16 @@ impl Emitter<'_, '_> {
         let (index, value) = (self.scalar(index)?, self.scalar(value)?);
         self.w.gap();
         let place = self.place(loc);
-        self.w.comment(&format!("Signal {name}: every lane's puts are there before it is ({place})"));
-        self.await_copies(parcel);
+        let sent = &self.f.p.kernel.parcels[parcel.index()];
+        let windows: Vec<&str> =
+            sent.windows.iter().map(|w| &*self.f.p.kernel.params[w.index()].name).collect();
+        let what = match windows.is_empty() {
+            true if sent.bare => "what every lane did before comes before it".into(),
+            true => "every lane's puts are there before it is".into(),
+            false => format!("what every lane has stored to {} is there before it is", windows.join(", ")),
+        };
+        self.w.comment(&format!("Signal {name}: {what} ({place})"));
+        self.await_copies(id, parcel);
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => {
                 self.used.add(Prim::Signal);

@@ -5,13 +5,15 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     device::Device,
     family::Target,
-    ir::{Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp},
+    ir::{
+        BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp,
+    },
 };
 
 use super::{
     EmitInfo, LaunchShape, PrintError, Source,
     args::{self, ArgsLayout},
-    banner,
+    banner, blocks,
     copy::room_of,
     emitter::{Emitter, Facts},
     inline::Form,
@@ -99,7 +101,7 @@ pub(super) fn emit(
 }
 
 /// What can be refused before anything is analysed.
-fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     let variant = || kernel.variant.clone();
     if kernel.warp_size != target.warp_size() {
         return Err(PrintError::WarpSize {
@@ -346,6 +348,9 @@ fn wait_constants(kernel: &Kernel) -> Vec<ConstantText> {
             for a in op.kind.accesses().into_iter().filter(|a| a.access.waits()) {
                 awaited.extend(a.place.param());
                 roles.insert(i);
+            }
+            if let OpKind::Comm(CommOp::BlockWait(BlockWait { flag, .. })) = op.kind {
+                roles.extend(blocks::signaller(kernel, flag));
             }
         });
     }

@@ -13,11 +13,20 @@ use super::{
     layout::{Layout, Layouts},
     ops::{self, type_name},
     prim::Prim,
+    program::VectorMask,
     tiles::{Item, Kept, Step},
 };
 
 /// Steps up to which a loop that may be unrolled in part is unrolled as a whole.
 const UNROLL_ALL: u32 = 8;
+
+/// What decides whether a vector is accessed.
+enum VectorTest {
+    /// Whether all of it is.
+    Whole(Expr),
+    /// The end of the elements that are; some of a vector's may be.
+    Below(String),
+}
 
 impl Emitter<'_, '_> {
     /// Writes a loop over steps around what `body` writes. With `guarded`, lanes beyond the tile's end skip it: they
@@ -99,7 +108,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The index of element `j` of the step.
-    fn element_at(&self, step: &mut Step) -> Expr {
+    pub fn element_at(&self, step: &mut Step) -> Expr {
         let at = self.at(step);
         if step.layout.per_lane == 1 {
             at
@@ -228,17 +237,76 @@ impl Emitter<'_, '_> {
             Some(w) => format!("<{e}, {w}>"),
             None => format!("<{e}>"),
         };
-        let address = self.address(&self.base(place), index, step)?;
+        let base = self.base(place)?;
+        let address = self.address(&base, index, step)?;
         Ok(format!("load{arguments}({address})"))
     }
 
-    /// `store<..>(..);` of a tile's vector, to a buffer that starts at `base`.
-    pub fn store_vector(
+    /// `load<..>(..)` where the mask holds, else zeros.
+    fn load_masked_vector(
+        &mut self,
+        place: Place,
+        index: ValueId,
+        mask: ValueId,
+        ty: &str,
+        dtype: Dtype,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        match self.vector_test(mask, step)? {
+            VectorTest::Whole(test) => {
+                let load = self.load_vector(place, index, dtype, step)?;
+                Ok(format!("{} ? {load} : {ty}{{}}", test.text))
+            }
+            VectorTest::Below(end) => {
+                self.used.add(Prim::LoadBelow);
+                let e = step.layout.per_lane;
+                let arguments = match self.width(index, dtype, step.layout) {
+                    Some(w) => format!("<{e}, {w}>"),
+                    None => format!("<{e}>"),
+                };
+                let base = self.base(place)?;
+                let (start, at) = self.start(&base, index, step)?;
+                Ok(format!("load_below{arguments}({start}, {at}, {end})"))
+            }
+        }
+    }
+
+    /// What decides whether a vector is accessed under a mask.
+    fn vector_test(&mut self, mask: ValueId, step: &mut Step) -> Result<VectorTest, PrintError> {
+        let p = &self.f.p;
+        match p.vector_mask(mask).expect("vectors are accessed under masks that decide for them") {
+            VectorMask::Uniform(test) => Ok(VectorTest::Whole(self.scalar(test)?)),
+            VectorMask::First(count) => {
+                let whole_vectors = p.divisor(count, step.layout.per_lane) == step.layout.per_lane;
+                let count = self.scalar(count)?;
+                if !whole_vectors {
+                    return Ok(VectorTest::Below(count.text));
+                }
+                let at = self.at(step);
+                Ok(VectorTest::Whole(Expr::binary("<", Prec::Relation, &at, &count)))
+            }
+        }
+    }
+
+    /// `base + index` and the step's `at`.
+    pub fn start(
+        &mut self,
+        base: &Expr,
+        index: ValueId,
+        step: &mut Step,
+    ) -> Result<(String, String), PrintError> {
+        let index = self.scalar(index)?;
+        Ok((Expr::offset(base, &index).text, self.at(step).text))
+    }
+
+    /// `store<..>(..);` of a tile's vector where the mask holds, to a buffer that starts at `base`.
+    fn store_vector(
         &mut self,
         base: &Expr,
         place: Place,
         index: ValueId,
         value: ValueId,
+        mask: Option<ValueId>,
         step: &mut Step,
     ) -> Result<String, PrintError> {
         let dtype = self.ty(value).dtype;
@@ -247,18 +315,28 @@ impl Emitter<'_, '_> {
             let e = self.element(value, step)?;
             return Ok(format!("{} = {};", cell.text, e.plain()));
         }
-        let (prim, name) = match place {
-            Place::Param(_) => (Prim::Store, "store"),
-            Place::Shared(_) => (Prim::StoreShared, "store_shared"),
-        };
-        self.used.add(prim);
         let arguments = match self.width(index, dtype, step.layout) {
             Some(w) => format!("<{w}>"),
             None => String::new(),
         };
+        let shared = matches!(place, Place::Shared(_));
+        let (prim, name) = if shared { (Prim::StoreShared, "store_shared") } else { (Prim::Store, "store") };
+        let mut condition = String::new();
+        match mask.map(|mask| self.vector_test(mask, step)).transpose()? {
+            None => {}
+            Some(VectorTest::Whole(test)) if test.text == "true" => {}
+            Some(VectorTest::Whole(test)) => condition = format!("if ({}) ", test.text),
+            Some(VectorTest::Below(end)) => {
+                self.used.add(if shared { Prim::StoreSharedBelow } else { Prim::StoreBelow });
+                let (start, at) = self.start(base, index, step)?;
+                let value = self.vector(value, step)?;
+                return Ok(format!("{name}_below{arguments}({start}, {at}, {end}, {value});"));
+            }
+        }
+        self.used.add(prim);
         let address = self.address(base, index, step)?;
         let value = self.vector(value, step)?;
-        Ok(format!("{name}{arguments}({address}, {value});"))
+        Ok(format!("{condition}{name}{arguments}({address}, {value});"))
     }
 
     /// The rank that a put to one rank goes to.
@@ -328,40 +406,41 @@ impl Emitter<'_, '_> {
                 self.keep(out, &ty, &e, step, false);
             }
             MemoryOp::Load { out, place, index, .. } => {
-                let e = self.cell(&self.base(place), index, step)?;
+                let base = self.base(place)?;
+                let e = self.cell(&base, index, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::LoadMasked { out, place, index, mask, .. }
-                if whole && self.f.p.loads_all_or_zero(item.op) =>
+                if whole && self.f.p.loads_by_vectors(item.op) =>
             {
-                let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
-                let test = self.uniform_test(mask)?;
-                self.keep(out, &ty, &format!("{} ? {e} : {ty}{{}}", test.text), step, false);
+                let e = self.load_masked_vector(place, index, mask, &ty, self.ty(out).dtype, step)?;
+                self.keep(out, &ty, &e, step, false);
             }
             MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
-                let cell = self.cell(&self.base(place), index, step)?;
+                let base = self.base(place)?;
+                let cell = self.cell(&base, index, step)?;
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::Gather { out, place, index, mask, other, .. } => {
                 let at = self.element(index, step)?;
-                let cell = Expr::index(&self.base(place), &at);
+                let cell = Expr::index(&self.base(place)?, &at);
                 let e = self.masked(mask, cell, other, step)?;
                 self.keep_element(out, e, step);
             }
             MemoryOp::Store { place, index, value, mask, .. } => {
-                let base = self.base(place);
+                let base = self.base(place)?;
                 self.store_all(&base, place, index, value, mask, step)?;
             }
             MemoryOp::Scatter { place, index, value, mask } => {
                 let at = self.element(index, step)?;
-                let cell = Expr::index(&self.base(place), &at);
+                let cell = Expr::index(&self.base(place)?, &at);
                 let e = self.element(value, step)?;
                 let condition = self.condition(mask, step)?;
                 self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
             }
-            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => {
+            MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {
                 let loc = self.f.p.kernel.op(item.op).loc;
                 return Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() });
             }
@@ -394,12 +473,13 @@ impl Emitter<'_, '_> {
         mask: Option<ValueId>,
         step: &mut Step,
     ) -> Result<(), PrintError> {
-        let Some(mask) = mask else {
-            let line = self.store_vector(base, place, index, value, step)?;
+        let by_vectors = |m: ValueId| step.layout.per_lane > 1 && self.f.p.vector_mask(m).is_some();
+        if mask.is_none_or(by_vectors) {
+            let line = self.store_vector(base, place, index, value, mask, step)?;
             self.w.line(&line);
             return Ok(());
-        };
-        let condition = self.condition(Some(mask), step)?;
+        }
+        let condition = self.condition(mask, step)?;
         let cell = self.cell(base, index, step)?;
         let e = self.element(value, step)?;
         self.w.line(&format!("{condition}{} = {};", cell.text, e.plain()));
@@ -411,15 +491,6 @@ impl Emitter<'_, '_> {
         match mask {
             Some(m) if !self.always(m) => Ok(format!("if ({}) ", self.element(m, step)?.text)),
             _ => Ok(String::new()),
-        }
-    }
-
-    /// What decides for all elements of a mask at once.
-    fn uniform_test(&mut self, mask: ValueId) -> Result<Expr, PrintError> {
-        match self.f.p.def(mask) {
-            Some(OpKind::Value(ValueOp::Splat { a, .. })) => self.scalar(*a),
-            // Asked for uniform masks only: another one decides by its element.
-            _ => self.scalar(mask),
         }
     }
 

@@ -2,7 +2,7 @@
 //!
 //! A group's lanes touch shared and global memory on their own. Wherever one lane's touch may hit what another lane
 //! touched since the last barrier, and one of the two writes, a barrier goes before the later one. Control flow is
-//! uniform over the group, so a barrier may stand anywhere. Waits, signals and tallies have a barrier inside; the end of a split
+//! uniform over the group, so a barrier may stand anywhere. Waits, signals, tickets and tallies have a barrier inside; the end of a split
 //! has one of the whole block. Reductions that all lanes meet for serve as barriers where one is needed after them: the
 //! emitter then writes what came before them before them.
 
@@ -107,6 +107,8 @@ impl Walk<'_, '_> {
             OpKind::Comm(comm) => match comm {
                 CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::TakePackets(_)
                 | CommOp::ReadLl(_)
                 | CommOp::Signal(_) => State::new(),
@@ -115,7 +117,7 @@ impl Walk<'_, '_> {
                 }
             },
             OpKind::Memory(memory) => match memory {
-                MemoryOp::Tally { .. } => {
+                MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => {
                     self.touch(op, state);
                     State::new()
                 }

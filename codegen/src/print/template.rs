@@ -89,6 +89,7 @@ pub(super) struct AbiText {
     pub args: String,
     pub fields: Vec<DocumentedText>,
     pub buffers: Vec<BufferText>,
+    pub block_flags: bool,
     pub timeline: Option<TimelineText>,
     pub ranks: u32,
     pub grid: u32,

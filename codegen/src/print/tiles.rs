@@ -12,6 +12,7 @@ use crate::ir::{
 
 use super::{
     PrintError,
+    effects::may_meet,
     emitter::Emitter,
     inline::Form,
     layout::{Layout, wide},
@@ -89,7 +90,7 @@ fn memory_tile(op: &MemoryOp) -> Option<ValueId> {
         }
         MemoryOp::Store { value, .. } | MemoryOp::Scatter { value, .. } => Some(*value),
         // Done by one lane, or by all lanes at once.
-        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } => None,
+        MemoryOp::Atomic { .. } | MemoryOp::Tally { .. } | MemoryOp::Ticket { .. } => None,
     }
 }
 
@@ -110,6 +111,8 @@ impl Emitter<'_, '_> {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_)
@@ -302,9 +305,10 @@ impl Emitter<'_, '_> {
             a.iter().any(|x| b.contains(x))
         }
         let ((ar, aw, avr, avw), (br, bw, bvr, bvw)) = (self.effects(a), self.effects(b));
-        meet(&aw, &br)
-            || meet(&ar, &bw)
-            || meet(&aw, &bw)
+        let met = |a: &[Place], b: &[Place]| a.iter().any(|x| b.iter().any(|y| may_meet(*x, *y)));
+        met(&aw, &br)
+            || met(&ar, &bw)
+            || met(&aw, &bw)
             || meet(&avw, &bvr)
             || meet(&avr, &bvw)
             || meet(&avw, &bvw)

@@ -241,8 +241,14 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
         OpKind::Comm(CommOp::SendLl(SendLl { ll, target, .. })) => {
             (SiteKind::Send, Some(*ll), peers_of(target))
         }
-        // Puts are recorded with their parcel; reads of LL elements poll for each lane's own.
-        OpKind::Comm(CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_)) => return None,
+        // Puts are recorded with their parcel; reads of LL elements poll for each lane's own; blocks are no peers.
+        OpKind::Comm(
+            CommOp::Put(_)
+            | CommOp::BulkCopy(_)
+            | CommOp::ReadLl(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_),
+        ) => return None,
         OpKind::Control(
             ControlOp::If { .. }
             | ControlOp::For { .. }
@@ -274,6 +280,7 @@ fn words(kernel: &Kernel, op: &OpKind) -> Option<(ValueId, ValueId)> {
         CommOp::Signal(Signal { parcel, index, .. }) => {
             Some((*index, of(&kernel.parcels[parcel.index()].target)))
         }
+        CommOp::BlockSignal(_) | CommOp::BlockWait(_) => None,
         CommOp::Wait(Wait { index, from, .. }) => Some((*index, *from)),
         CommOp::WaitAll(WaitAll { index, count, only, .. }) => Some((*index, only.unwrap_or(*count))),
         CommOp::SendPackets(SendPackets { target, index, .. })

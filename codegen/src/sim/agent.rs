@@ -38,6 +38,8 @@ pub(super) struct Agent {
     pub tiles: Vec<Tile>,
     /// The epoch that each receipt was waited for with.
     pub receipts: Vec<DataEpoch>,
+    /// The ranks that each receipt's wait was for, as a mask.
+    pub heard: Vec<u64>,
     /// How many flags of a `WaitAll` have arrived.
     pub arrived: u64,
     /// Rank in the adversary's order; higher runs first.
@@ -77,6 +79,7 @@ impl Agent {
             scalars: self.scalars.clone(),
             tiles: self.tiles.clone(),
             receipts: self.receipts.clone(),
+            heard: self.heard.clone(),
             arrived: 0,
             priority: self.priority,
         }

@@ -79,12 +79,7 @@ fn fused(a: &[f32], b: &[f32], c: &[f32], out: &mut [f32]) {
 }
 
 pub(super) fn splat(dtype: Dtype, bits: u64, len: usize, out: &mut Tile) {
-    match dtype.bytes() {
-        1 => out.fresh::<u8>(len).fill(bits as u8),
-        2 => out.fresh::<u16>(len).fill(bits as u16),
-        4 => out.fresh::<u32>(len).fill(bits as u32),
-        _ => out.fresh::<u64>(len).fill(bits),
-    }
+    out.fill(len, dtype.bytes() as usize, bits);
     if dtype == Dtype::U32 {
         exact::note_splat(bits, len, out);
     }

@@ -1,6 +1,7 @@
 //! Linear code: what a role runs, with jumps instead of regions, so that an agent's state is a position and registers.
 
 use super::insns::{CommInsn, MemoryInsn, TileInsn};
+use super::registers::TileRegisters;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, UnaryOp};
 
 /// A scalar register.
@@ -157,8 +158,7 @@ pub(super) struct RoleCode {
     pub ops: Vec<OpId>,
     /// Initial scalar registers: constants are there from the start.
     pub scalars: Vec<u64>,
-    /// How many tile registers there are.
-    pub tiles: u32,
+    pub tiles: TileRegisters,
     /// Most groups that a block of the role is split into, at least 1.
     pub max_groups: u32,
     /// Number of the role's first agent among those of a launch.

@@ -16,24 +16,27 @@ pub(super) fn cast_tile(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile) {
         *out = a.clone();
         return;
     }
-    let mut wide = Tile::default();
-    let (from, a) = match from {
-        Dtype::Fp16 => {
-            let wide = wide.fresh::<f32>(len);
-            a.view::<f16>().convert_to_f32_slice(wide);
-            (Dtype::F32, None)
+    match (from, to) {
+        (Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8, Dtype::F32) => widen(from, a, out.fresh(len)),
+        (Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8, _) => {
+            let mut wide = Tile::default();
+            widen(from, a, wide.fresh(len));
+            from_wide(Dtype::F32, to, &wide, out, len);
         }
-        Dtype::Bf16 => {
-            map(a.view::<u16>(), wide.fresh(len), |v| f32::from_bits(u32::from(v) << 16));
-            (Dtype::F32, None)
+        (Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32, _) => {
+            from_wide(from, to, a, out, len);
         }
-        Dtype::Fp8 => {
-            map(a.view::<u8>(), wide.fresh(len), fp8::to_f32);
-            (Dtype::F32, None)
-        }
-        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => (from, Some(a)),
-    };
-    from_wide(from, to, a.unwrap_or(&wide), out, len);
+    }
+}
+
+/// As `f32`.
+fn widen(from: Dtype, a: &Tile, out: &mut [f32]) {
+    match from {
+        Dtype::Fp16 => a.view::<f16>().convert_to_f32_slice(out),
+        Dtype::Bf16 => map(a.view::<u16>(), out, |v| f32::from_bits(u32::from(v) << 16)),
+        Dtype::Fp8 => map(a.view::<u8>(), out, fp8::to_f32),
+        Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => convert(from, a, out),
+    }
 }
 
 fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {
@@ -61,12 +64,17 @@ fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {
             if to == Dtype::Fp16 {
                 out.fresh::<f16>(len).convert_from_f32_slice(floats);
             } else if to == Dtype::Bf16 {
-                map(floats, out.fresh(len), bf16_bits);
+                narrow(floats, out.fresh(len));
             } else {
                 map(floats, out.fresh(len), fp8::from_f32);
             }
         }
     }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx2"))]
+fn narrow(floats: &[f32], out: &mut [u16]) {
+    map(floats, out, bf16_bits);
 }
 
 /// Round to nearest even without branches, so that the loop vectorises.

@@ -18,6 +18,8 @@ struct Stuck {
     buffer: usize,
     index: u64,
     from: usize,
+    /// The block of its role, where it is one of the same rank.
+    block: Option<u64>,
     /// Of a flag or an LL element; packets have none.
     value: Option<u32>,
 }
@@ -55,7 +57,8 @@ impl World<'_> {
                 for (index, id) in flags.chain(packets).chain(ll) {
                     let Some(agent) = &self.agents[id as usize] else { continue };
                     let (from, value) = self.awaited(agent, index);
-                    all.push(Stuck { agent: id, rank, buffer, index, from, value });
+                    let block = awaited_block(agent, index);
+                    all.push(Stuck { agent: id, rank, buffer, index, from, block, value });
                 }
             }
         }
@@ -92,10 +95,15 @@ impl World<'_> {
                 let at = at.expect("whoever waits for an element reads it");
                 (agent.tile(*from).view::<u32>()[at] as usize, Some(agent.get(*epoch) as u32))
             }
-            // These do not wait.
-            CommInsn::Put(_) | CommInsn::Signal(_) | CommInsn::SendPackets(_) | CommInsn::SendLl(_) => {
-                (agent.rank as usize, None)
+            CommInsn::BlockWait(insns::BlockWait { value, .. }) => {
+                (agent.rank as usize, Some(agent.get(*value) as u32))
             }
+            // These do not wait.
+            CommInsn::Put(_)
+            | CommInsn::Signal(_)
+            | CommInsn::BlockSignal(_)
+            | CommInsn::SendPackets(_)
+            | CommInsn::SendLl(_) => (agent.rank as usize, None),
         }
     }
 
@@ -161,7 +169,8 @@ impl World<'_> {
         let epoch = memory.ll.as_ref().map_or(0, |a| a.epoch(s.index));
         let holds = memory.flags.as_ref().map_or(epoch, |f| f.value(s.index));
         let party = self.party(self.event_of(s));
-        format!("{party}: waits for {flag}[{}] = {} from rank {} (it holds {holds})", s.index, value, s.from)
+        let from = s.block.map_or_else(|| format!("rank {}", s.from), |b| format!("block {b} of its rank"));
+        format!("{party}: waits for {flag}[{}] = {} from {from} (it holds {holds})", s.index, value)
     }
 
     /// Another wait that the awaited signal depends on, or why it will not come.
@@ -237,6 +246,15 @@ impl World<'_> {
         let value = flag.value;
         Some(format!("note: {name}[{index}] = {value} was signalled and nobody has waited for it, by {by}"))
     }
+}
+
+/// The block that a waiting agent waits for, if it waits for one of its own rank.
+fn awaited_block(agent: &Agent, index: u64) -> Option<u64> {
+    let Insn::Comm(CommInsn::BlockWait(wait)) = &agent.role_code().code[agent.pc as usize] else {
+        return None;
+    };
+    let nth = index.saturating_sub(agent.get(wait.index));
+    Some(agent.get(wait.from) + nth / u64::from(wait.per_block.max(1)))
 }
 
 /// The roles of a kernel that signal a parameter.

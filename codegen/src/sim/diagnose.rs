@@ -1,6 +1,7 @@
 //! Findings in words.
 
 use super::agent::Agent;
+use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::{Finding, FindingKind, Party};
 use super::flags::{Flag, newer};
@@ -131,10 +132,20 @@ impl World<'_> {
         Fault
     }
 
-    pub fn wrong_sender(&mut self, agent: &Agent, flag: ParamId, index: u64, from: u64, by: Event) {
+    /// Checks that whoever has signalled a flag is the one that it is awaited from.
+    pub fn check_sender(&mut self, agent: &Agent, flag: ParamId, index: u64, from: Sender, by: Event) {
         let name = place_name(agent, Place::Param(flag));
-        let sender = by.agent.rank();
-        let message = format!("{name}[{index}] is awaited from rank {from}, but rank {sender} signalled it");
+        let message = match from {
+            Sender::Rank(from) if by.agent.rank() as u64 != from => {
+                let sender = by.agent.rank();
+                format!("{name}[{index}] is awaited from rank {from}, but rank {sender} signalled it")
+            }
+            Sender::Block(from) if self.life(by).is_some_and(|l| u64::from(l.block) != from) => {
+                let sender = self.name(by);
+                format!("{name}[{index}] is awaited from block {from}, but {sender} signalled it")
+            }
+            Sender::Rank(_) | Sender::Block(_) => return,
+        };
         let at = agent.event(&self.sites);
         self.find_at(FindingKind::WrongSender, message, at, Some(by), &name, (index, index + 1));
     }
@@ -271,6 +282,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
     let place = |p: Place| match p {
         Place::Param(p) => param(p),
         Place::Shared(s) => format!("shared `{}`", kernel.shared[s.index()].name),
+        Place::Peer(p, _) => format!("a rank's {}", param(p)),
     };
     match &kernel.op(op).kind {
         OpKind::Memory(MemoryOp::Load { place: p, .. } | MemoryOp::LoadMasked { place: p, .. }) => {
@@ -287,6 +299,13 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         }
         OpKind::Comm(CommOp::Signal(crate::ir::Signal { flag, .. })) => format!("signal of {}", param(*flag)),
         OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
+            format!("wait on {}", param(*flag))
+        }
+        OpKind::Memory(MemoryOp::Ticket { counter, .. }) => format!("ticket of {}", param(*counter)),
+        OpKind::Comm(CommOp::BlockSignal(crate::ir::BlockSignal { flag, .. })) => {
+            format!("signal of {}", param(*flag))
+        }
+        OpKind::Comm(CommOp::BlockWait(crate::ir::BlockWait { flag, .. })) => {
             format!("wait on {}", param(*flag))
         }
         OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {

@@ -157,11 +157,13 @@ pub(super) const fn kind_name(kind: ParamKind) -> &'static str {
     match kind {
         ParamKind::Local => "plain memory",
         ParamKind::Symmetric => "symmetric memory",
+        ParamKind::Window => "a window",
         ParamKind::Flags => "a flag array",
         ParamKind::Packets => "a packet buffer",
         ParamKind::Ll => "an LL buffer",
         ParamKind::EpochWord => "an epoch word",
         ParamKind::Counters => "an array of counters",
+        ParamKind::BlockFlags => "an array of flags between blocks",
         ParamKind::Scalar => "a scalar",
     }
 }

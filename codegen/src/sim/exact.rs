@@ -40,10 +40,35 @@ const fn fits(exact: u64) -> bool {
 
 /// Notes what elements of a `U32` tile would be if they had not wrapped.
 pub(super) fn note_binary(op: BinaryOp, a: &Tile, b: &Tile, out: &mut Tile) {
+    if a.exact().is_none() && b.exact().is_none() && !wraps(op, a.view(), b.view()) {
+        return;
+    }
     let (x, y) = (Lanes::of(a), Lanes::of(b));
     let lanes = || (0..a.view::<u32>().len()).filter_map(|i| exact(op, x.at(i), y.at(i)));
     if !lanes().all(fits) {
         out.set_exact(lanes().collect());
+    }
+}
+
+/// Whether an element of the result does not fit.
+fn wraps(op: BinaryOp, a: &[u32], b: &[u32]) -> bool {
+    // Without branches in the loop, so that it vectorises.
+    fn any(a: &[u32], b: &[u32], f: impl Fn(u64, u64) -> u64) -> bool {
+        !fits(a.iter().zip(b).fold(0, |all, (&a, &b)| all | f(a.into(), b.into())))
+    }
+    match op {
+        BinaryOp::Add => any(a, b, |a, b| a + b),
+        BinaryOp::Sub => any(a, b, u64::wrapping_sub),
+        BinaryOp::Mul => any(a, b, |a, b| a * b),
+        BinaryOp::Shl => any(a, b, |a, b| a << (b & 31)),
+        BinaryOp::Div
+        | BinaryOp::Rem
+        | BinaryOp::Min
+        | BinaryOp::Max
+        | BinaryOp::And
+        | BinaryOp::Or
+        | BinaryOp::Xor
+        | BinaryOp::Shr => false,
     }
 }
 
@@ -140,7 +165,8 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             MemoryOp::Load { index, .. }
             | MemoryOp::LoadMasked { index, .. }
             | MemoryOp::Store { index, .. }
-            | MemoryOp::Atomic { index, .. },
+            | MemoryOp::Atomic { index, .. }
+            | MemoryOp::Ticket { index, .. },
         ) => Some(*index),
         OpKind::Comm(op) => match op {
             CommOp::Put(op) => Some(op.index),
@@ -148,6 +174,8 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::Signal(op) => Some(op.index),
             CommOp::Wait(op) => Some(op.index),
             CommOp::WaitAll(op) => Some(op.index),
+            CommOp::BlockSignal(op) => Some(op.index),
+            CommOp::BlockWait(op) => Some(op.index),
             CommOp::SendPackets(op) => Some(op.index),
             CommOp::SendLl(op) => Some(op.index),
             CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),

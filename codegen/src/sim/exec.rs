@@ -3,13 +3,14 @@
 use super::agent::{Agent, AgentId};
 use super::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
 use super::bulk;
-use super::code::{Insn, Pc, TileReg};
+use super::code::{Insn, Pc, RoleCode, TileReg};
 use super::convert::{cast_scalar, cast_tile};
 use super::diagnose::describe;
 use super::exact;
 use super::finding::FindingKind;
 use super::insns::{CommInsn, TileInsn};
 use super::machine::Bound;
+use super::registers::TileRegisters;
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
@@ -79,7 +80,7 @@ impl World<'_> {
     /// Lets an agent run until it has done `stretch` memory operations or stops by itself.
     pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
         let compiled = agent.compiled.clone();
-        let code = &compiled.roles[agent.role].code;
+        let RoleCode { code, tiles: TileRegisters { dead, .. }, .. } = &compiled.roles[agent.role];
         let mut left = stretch;
         loop {
             self.steps += 1;
@@ -94,6 +95,11 @@ impl World<'_> {
             }
             match self.step(id, agent, insn) {
                 Flow::Next => {
+                    if visible || matches!(insn, Insn::Tile(_) | Insn::CopyTile { .. }) {
+                        for &tile in &dead[agent.pc as usize] {
+                            agent.tiles[tile as usize] = Tile::default();
+                        }
+                    }
                     agent.pc += 1;
                     // What stands next to a signal on the wrong side shows when others act right after it.
                     if matches!(insn, Insn::Comm(CommInsn::Signal(_))) && self.sched.chance(4) {

@@ -1,5 +1,7 @@
 //! Puts, signals and waits, and the delivery of what is on its way.
 
+use smallvec::{SmallVec, smallvec};
+
 use super::agent::{Agent, AgentId};
 use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
@@ -17,8 +19,17 @@ use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place, ReceiptId, SignalOrder};
 struct Awaited {
     flag: ParamId,
     index: u64,
-    from: u64,
+    from: Sender,
     value: u32,
+}
+
+/// Who is expected to signal a flag.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Sender {
+    /// This rank.
+    Rank(u64),
+    /// This block of its role, on the same rank.
+    Block(u64),
 }
 
 impl World<'_> {
@@ -27,16 +38,19 @@ impl World<'_> {
             CommInsn::Put(insn) => self.put(agent, insn).map(|()| true),
             CommInsn::Signal(insn) => self.signal(agent, insn).map(|()| true),
             &CommInsn::Wait(insns::Wait { receipt, flag, index, from, value, epoch }) => {
+                let rank = agent.get(from);
                 let awaited = Awaited {
                     flag,
                     index: agent.get(index),
-                    from: agent.get(from),
+                    from: Sender::Rank(rank),
                     value: agent.get(value) as u32,
                 };
                 self.wait(id, agent, &awaited)
-                    .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, 1))
+                    .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, &[rank]))
             }
             CommInsn::WaitAll(insn) => self.wait_all(id, agent, insn),
+            CommInsn::BlockSignal(insn) => self.block_signal(agent, insn).map(|()| true),
+            CommInsn::BlockWait(insn) => self.block_wait(id, agent, insn),
             CommInsn::SendPackets(insn) => self.send_packets(agent, insn).map(|()| true),
             CommInsn::TakePackets(insn) => self.take_packets(id, agent, insn),
             CommInsn::SendLl(insn) => self.send_ll(agent, insn).map(|()| true),
@@ -50,10 +64,10 @@ impl World<'_> {
     }
 
     /// The target ranks, in order.
-    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<Vec<usize>, Fault> {
+    pub fn targets(&mut self, agent: &Agent, target: TargetReg) -> Result<SmallVec<[usize; 8]>, Fault> {
         let ranks = u64::from(self.machine.ranks);
-        let list: Vec<u64> = match target {
-            TargetReg::Rank(r) => vec![agent.get(r)],
+        let list: SmallVec<[u64; 8]> = match target {
+            TargetReg::Rank(r) => smallvec![agent.get(r)],
             TargetReg::Mask(m) => (0..64).filter(|bit| agent.get(m) >> bit & 1 != 0).collect(),
         };
         match list.iter().find(|&&rank| rank >= ranks) {
@@ -101,7 +115,7 @@ impl World<'_> {
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
-            self.send(agent, rank, spot, Pending { by: event, cargo });
+            self.send(agent, rank, Pending { by: event, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -129,29 +143,76 @@ impl World<'_> {
     fn signal(&mut self, agent: &mut Agent, insn: &insns::Signal) -> Result<(), Fault> {
         let insns::Signal { target, flag, index, value, order } = *insn;
         let (index, value) = (agent.get(index), agent.get(value) as u32);
-        let len = agent.compiled.kernel().params[flag.index()].len;
-        if index >= len {
-            return Err(self.out_of_bounds(agent, Place::Param(flag), (index, index.saturating_add(1)), len));
-        }
+        self.flag_exists(agent, flag, index)?;
         let targets = self.targets(agent, target)?;
+        self.signal_ranks(agent, &targets, (flag, index), value, order);
+        Ok(())
+    }
+
+    /// A signal of a flag that exists on ranks that exist.
+    fn signal_ranks(
+        &mut self,
+        agent: &mut Agent,
+        targets: &[usize],
+        (flag, index): (ParamId, u64),
+        value: u32,
+        order: SignalOrder,
+    ) {
         if targets.is_empty() {
-            return Ok(());
+            return;
         }
         let buffer = agent.buffer(flag);
         let by = agent.event(&self.sites);
         let signal = Signal { value, clock: agent.publish(), release: order == SignalOrder::Release };
-        for rank in targets {
+        for &rank in targets {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
-            self.send(agent, rank, Spot::Flag { buffer, index }, Pending { by, cargo });
+            let spot = Spot::Flag { buffer, index };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
+    }
+
+    /// A signal to the blocks of the same rank: a release as any other, which becomes visible as late.
+    fn block_signal(&mut self, agent: &mut Agent, insn: &insns::BlockSignal) -> Result<(), Fault> {
+        let insns::BlockSignal { flag, index, value, order } = *insn;
+        let (index, value) = (agent.get(index), agent.get(value) as u32);
+        self.flag_exists(agent, flag, index)?;
+        let own = [agent.rank as usize];
+        self.signal_ranks(agent, &own, (flag, index), value, order);
         Ok(())
     }
 
-    /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
-    pub fn send(&mut self, agent: &Agent, rank: usize, spot: Spot, pending: Pending) {
+    fn flag_exists(&mut self, agent: &Agent, flag: ParamId, index: u64) -> Result<(), Fault> {
+        let len = agent.compiled.kernel().params[flag.index()].len;
+        if index < len {
+            return Ok(());
+        }
+        Err(self.out_of_bounds(agent, Place::Param(flag), (index, index.saturating_add(1)), len))
+    }
+
+    fn block_wait(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::BlockWait) -> Result<bool, Fault> {
+        let insns::BlockWait { flag, index, count, from, value, per_block } = *insn;
+        let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
+        while agent.arrived < count {
+            let index = first.saturating_add(agent.arrived);
+            let from = Sender::Block(agent.get(from) + agent.arrived / u64::from(per_block.max(1)));
+            if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
+                return Ok(false);
+            }
+            agent.arrived += 1;
+        }
+        agent.arrived = 0;
+        let counts = &mut self.counts[agent.kernel];
+        counts.waits += 1;
+        counts.flags_waited += count;
         self.progress();
-        self.settle(rank, spot, Who { clock: &agent.clock, event: pending.by });
+        Ok(true)
+    }
+
+    /// Puts a store on its way. Stores to the same place that are ordered before it arrive first.
+    pub fn send(&mut self, agent: &Agent, rank: usize, pending: Pending) {
+        self.progress();
+        self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
         if self.wires[rank].pending.len() > self.options.max_delayed {
             self.deliver(rank, 0);
@@ -177,7 +238,7 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let p = self.wires[rank].take(at);
-        if let Cargo::Flag { signal, .. } = &p.cargo
+        if let Cargo::Flag { signal, .. } = &*p.cargo
             && signal.release
         {
             for earlier in self.wires[rank].take_ordered(&signal.clock) {
@@ -188,7 +249,7 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, p: Pending) {
-        match p.cargo {
+        match *p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
@@ -261,13 +322,11 @@ impl World<'_> {
 
     /// Whether a flag has the value; else registers the agent as waiting for it.
     fn wait(&mut self, id: AgentId, agent: &mut Agent, w: &Awaited) -> Result<bool, Fault> {
-        let len = agent.compiled.kernel().params[w.flag.index()].len;
-        if w.index >= len {
-            let range = (w.index, w.index.saturating_add(1));
-            return Err(self.out_of_bounds(agent, Place::Param(w.flag), range, len));
-        }
-        if w.from >= u64::from(self.machine.ranks) {
-            return Err(self.no_such_rank(agent, w.from));
+        self.flag_exists(agent, w.flag, w.index)?;
+        if let Sender::Rank(from) = w.from
+            && from >= u64::from(self.machine.ranks)
+        {
+            return Err(self.no_such_rank(agent, from));
         }
         let (rank, buffer) = (agent.rank as usize, agent.buffer(w.flag));
         let event = agent.event(&self.sites);
@@ -288,10 +347,8 @@ impl World<'_> {
                 agent.clock.join(released);
             }
         }
-        if let Some(by) = sender
-            && by.agent.rank() as u64 != w.from
-        {
-            self.wrong_sender(agent, w.flag, w.index, w.from, by);
+        if let Some(by) = sender {
+            self.check_sender(agent, w.flag, w.index, w.from, by);
         }
         Ok(true)
     }
@@ -307,34 +364,36 @@ impl World<'_> {
                 continue;
             }
             let index = first.saturating_add(agent.arrived);
-            let from = index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+            let from = Sender::Rank(index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks));
             if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
                 return Ok(false);
             }
             agent.arrived += 1;
         }
         agent.arrived = 0;
-        let flags = (0..count).filter(|&i| chosen(i)).count() as u64;
-        let all = Awaited { flag, index: first, from: 0, value };
-        Ok(self.received(agent, receipt, &all, epoch, flags))
+        let sender = |i| first.saturating_add(i) / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
+        let from: Vec<u64> = (0..count).filter(|&i| chosen(i)).map(sender).collect();
+        let all = Awaited { flag, index: first, from: Sender::Rank(0), value };
+        Ok(self.received(agent, receipt, &all, epoch, &from))
     }
 
-    /// Notes a satisfied wait.
+    /// Notes a satisfied wait, with the rank that signals each of its flags.
     fn received(
         &mut self,
         agent: &mut Agent,
         receipt: ReceiptId,
         awaited: &Awaited,
         epoch: Option<ParamId>,
-        flags: u64,
+        from: &[u64],
     ) -> bool {
         let counts = &mut self.counts[agent.kernel];
         counts.waits += 1;
-        counts.flags_waited += flags;
+        counts.flags_waited += from.len() as u64;
         self.progress();
         let word = epoch.map_or(0, |w| agent.buffer(w) as u16 + 1);
         let flag = agent.buffer(awaited.flag) as u16 + 1;
         agent.receipts[receipt.index()] = DataEpoch { word, flag, epoch: awaited.value };
+        agent.heard[receipt.index()] = from.iter().fold(0, |mask, rank| mask | 1 << rank);
         true
     }
 }
@@ -345,21 +404,21 @@ fn put_parts(
     dtype: Dtype,
     value: AnyReg,
     mask: Option<AnyReg>,
-) -> (Payload, Vec<(usize, usize)>) {
+) -> (Payload, SmallVec<[(usize, usize); 1]>) {
     let size = dtype.bytes() as u8;
     match (value, mask) {
         (AnyReg::Scalar(v), Some(AnyReg::Scalar(m))) if agent.get(m) == 0 => {
-            (Payload::Word(agent.get(v), 0), vec![])
+            (Payload::Word(agent.get(v), 0), smallvec![])
         }
-        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), vec![(0, 1)]),
+        (AnyReg::Scalar(v), _) => (Payload::Word(agent.get(v), size), smallvec![(0, 1)]),
         (AnyReg::Tile(v), Some(AnyReg::Tile(m))) => {
-            let parts = runs(agent.tile(m).view()).collect();
+            let parts = runs(agent.tile(m)).collect();
             (Payload::Masked(agent.tile(v).clone(), agent.tile(m).clone(), size), parts)
         }
         (AnyReg::Tile(v), _) => {
             let tile = agent.tile(v).clone();
             let elements = tile.bytes() / size as usize;
-            (Payload::Tile(tile), vec![(0, elements)])
+            (Payload::Tile(tile), smallvec![(0, elements)])
         }
     }
 }

@@ -1,6 +1,7 @@
 //! Sending and reading LL elements.
 
 use super::agent::{Agent, AgentId};
+use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::flags::newer;
@@ -18,9 +19,18 @@ const BYTES: u64 = 8;
 
 impl World<'_> {
     pub fn send_ll(&mut self, agent: &mut Agent, insn: &insns::SendLl) -> Result<(), Fault> {
-        let insns::SendLl { target, ll, index, value, epoch } = *insn;
-        let (data, first) = (agent.tile(value).clone(), agent.get(index));
-        let end = first.saturating_add(data.view::<u32>().len() as u64);
+        let insns::SendLl { target, ll, index, value, epoch, count } = *insn;
+        let (mut data, first) = (agent.tile(value).clone(), agent.get(index));
+        let whole = data.view::<u32>().len();
+        let sent = count.map_or(whole, |n| agent.get(n).min(whole as u64) as usize);
+        if sent == 0 {
+            return Ok(());
+        }
+        if sent < whole {
+            let tile = std::mem::take(&mut data);
+            data.fresh::<u32>(sent).copy_from_slice(&tile.view()[..sent]);
+        }
+        let end = first.saturating_add(sent as u64);
         let len = agent.compiled.kernel().params[ll.index()].len;
         if end > len {
             return Err(self.out_of_bounds(agent, Place::Param(ll), (first, end), len));
@@ -34,7 +44,7 @@ impl World<'_> {
             let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
             let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
             let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
-            self.send(agent, rank, spot, Pending { by, cargo });
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -148,7 +158,7 @@ impl World<'_> {
             self.sent_too_early(agent, ll, agent.rank as usize, (at, at + 1), next, event);
         }
         if by.agent.rank() as u32 != from {
-            self.wrong_sender(agent, ll, at, from.into(), by);
+            self.check_sender(agent, ll, at, Sender::Rank(from.into()), by);
         }
     }
 

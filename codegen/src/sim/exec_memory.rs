@@ -12,7 +12,7 @@ use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
 use super::wire::Spot;
 use super::world::World;
-use crate::ir::{ParamKind, Place, ReceiptId};
+use crate::ir::{Dtype, ParamId, ParamKind, Place, ReceiptId, SignalOrder};
 
 /// An access that may not happen; the finding is recorded.
 pub(super) struct Fault;
@@ -52,6 +52,7 @@ impl World<'_> {
                 })
             }
             MemoryInsn::Gather(ref gather) => self.gather(agent, gather),
+            MemoryInsn::Peer(ref load) => self.peer_load(agent, load),
             MemoryInsn::Store { to, value, mask } => self.store(agent, to, value, mask),
             MemoryInsn::Scatter(ref scatter) => self.scatter(agent, scatter),
             MemoryInsn::Atomic { op, on, out, value } => {
@@ -60,6 +61,11 @@ impl World<'_> {
                     scalar_binary(op, on.dtype, old, agent.get(value)).unwrap_or(old)
                 })
                 .map(|old| agent.set(out, old))
+            }
+            MemoryInsn::Ticket { counter, out, index, count, order } => {
+                let on = Access { place: Place::Param(counter), index, dtype: Dtype::U32 };
+                self.ticket(agent, counter, on, (agent.get(count) as u32, order))
+                    .map(|last| agent.set(out, last.into()))
             }
             MemoryInsn::Tally { place, out, index, mask } => {
                 self.fill_tile(agent, out, |w, a, out| w.tally(a, place, a.tile(index), a.tile(mask), out))
@@ -72,7 +78,7 @@ impl World<'_> {
     }
 
     /// Lends out a tile register while the agent is read.
-    fn fill_tile<R>(
+    pub(super) fn fill_tile<R>(
         &mut self,
         agent: &mut Agent,
         out: u32,
@@ -87,7 +93,7 @@ impl World<'_> {
     /// The memory behind a place.
     fn at_place(&mut self, agent: &Agent, place: Place) -> &mut Memory {
         match place {
-            Place::Param(p) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
+            Place::Param(p) | Place::Peer(p, _) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
             Place::Shared(s) => self.shared(agent, s.index()),
         }
     }
@@ -96,13 +102,13 @@ impl World<'_> {
     fn place_len(agent: &Agent, place: Place) -> u64 {
         let kernel = agent.compiled.kernel();
         match place {
-            Place::Param(p) => kernel.params[p.index()].len,
+            Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].len,
             Place::Shared(s) => u64::from(kernel.shared[s.index()].len),
         }
     }
 
     /// Elements `from..to` of a place must exist.
-    fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
+    pub(super) fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
         let len = Self::place_len(agent, place);
         if to <= len && from <= to {
             return Ok(());
@@ -137,7 +143,7 @@ impl World<'_> {
     fn settle_place(&mut self, agent: &Agent, place: Place, from: u64, to: u64) {
         let Place::Param(p) = place else { return };
         let buffer = agent.buffer(p);
-        if self.machine.buffers[buffer].kind == ParamKind::Symmetric {
+        if matches!(self.machine.buffers[buffer].kind, ParamKind::Symmetric | ParamKind::Window) {
             self.settle_own(agent, Spot::Bytes { buffer, from, to });
         }
     }
@@ -192,8 +198,11 @@ impl World<'_> {
     ) -> Result<(), Fault> {
         let base = agent.get(from.index);
         let size = from.dtype.bytes() as usize;
+        if mask.uniform().is_some_and(|set| set != 0) {
+            return self.load_tile(agent, from, mask.bytes() as u32, out, receipt);
+        }
         let out = out.fresh_copy::<u8>(other);
-        for (a, b) in runs(mask.view()) {
+        for (a, b) in runs(mask) {
             let (at, to) = (base.saturating_add(a as u64), base.saturating_add(b as u64));
             self.bounds(agent, from.place, at, to)?;
             self.note_read(agent, from.place, at, to, size as u64, receipt);
@@ -233,13 +242,13 @@ impl World<'_> {
                 }
                 self.bounds(agent, to.place, base, base.saturating_add(1))?;
                 self.note_write(agent, to.place, base, base + 1, size as u64);
-                write_bits(self.at_place(agent, to.place).bytes_mut(), base, size, agent.get(v));
+                self.write(agent, to.place, base * size as u64, &agent.get(v).to_le_bytes()[..size]);
             }
             AnyReg::Tile(v) => {
                 let tile = agent.tile(v);
                 let whole = (0, tile.bytes() / size);
                 let masked = match mask {
-                    Some(AnyReg::Tile(m)) => runs(agent.tile(m).view()).collect(),
+                    Some(AnyReg::Tile(m)) => runs(agent.tile(m)).collect(),
                     _ => vec![],
                 };
                 let parts = if mask.is_some() { &masked[..] } else { std::slice::from_ref(&whole) };
@@ -264,9 +273,7 @@ impl World<'_> {
         let (at, end) = (base.saturating_add(run.0 as u64), base.saturating_add(run.1 as u64));
         self.bounds(agent, to.place, at, end)?;
         self.note_write(agent, to.place, at, end, size as u64);
-        let memory = self.at_place(agent, to.place).bytes_mut();
-        memory[at as usize * size..end as usize * size]
-            .copy_from_slice(&tile.view()[run.0 * size..run.1 * size]);
+        self.write(agent, to.place, at * size as u64, &tile.view()[run.0 * size..run.1 * size]);
         Ok(())
     }
 
@@ -281,11 +288,20 @@ impl World<'_> {
             let (at, to) = (u64::from(index[a]), u64::from(index[a]) + (b - a) as u64);
             self.bounds(agent, place, at, to)?;
             self.note_write(agent, place, at, to, size as u64);
-            let memory = self.at_place(agent, place).bytes_mut();
-            memory[at as usize * size..to as usize * size]
-                .copy_from_slice(&agent.tile(value).view()[a * size..b * size]);
+            self.write(agent, place, at * size as u64, &agent.tile(value).view()[a * size..b * size]);
         }
         Ok(())
+    }
+
+    /// Writes bytes of this rank's own memory: at once, but for peers late if they may read it.
+    fn write(&mut self, agent: &Agent, place: Place, at: u64, bytes: &[u8]) {
+        if let Place::Param(p) = place
+            && self.machine.buffers[agent.buffer(p)].kind == ParamKind::Window
+        {
+            return self.write_window(agent, p, at, bytes);
+        }
+        let at = at as usize;
+        self.at_place(agent, place).bytes_mut()[at..at + bytes.len()].copy_from_slice(bytes);
     }
 
     /// The indices of a scatter must be distinct where the mask holds.
@@ -330,6 +346,27 @@ impl World<'_> {
         Ok(())
     }
 
+    /// Whether this is the last of `count` to come, which then knows what the others had done before they came.
+    fn ticket(
+        &mut self,
+        agent: &mut Agent,
+        counter: ParamId,
+        on: Access,
+        (count, order): (u32, SignalOrder),
+    ) -> Result<bool, Fault> {
+        self.progress();
+        let is_last = |old: u64| old as u32 == count.wrapping_sub(1);
+        let old = self.atomic(agent, on, |old| if is_last(old) { 0 } else { old + 1 })?;
+        if order == SignalOrder::Release {
+            let place = (agent.rank, agent.buffer(counter), agent.get(on.index));
+            if let Some(released) = self.tickets.get(&place) {
+                agent.clock.join(released);
+            }
+            self.tickets.insert(place, agent.publish());
+        }
+        Ok(is_last(old))
+    }
+
     fn atomic(&mut self, agent: &Agent, on: Access, f: impl Fn(u64) -> u64) -> Result<u64, Fault> {
         let at = agent.get(on.index);
         let size = on.dtype.bytes() as usize;
@@ -359,13 +396,16 @@ impl World<'_> {
 pub(super) fn place_name(agent: &Agent, place: Place) -> String {
     let kernel = agent.compiled.kernel();
     match place {
-        Place::Param(p) => kernel.params[p.index()].name.clone(),
+        Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].name.clone(),
         Place::Shared(s) => kernel.shared[s.index()].name.clone(),
     }
 }
 
 /// Runs of elements that are selected by the mask and go to consecutive places.
-fn contiguous<'a>(index: &'a [u32], mask: Option<&'a Tile>) -> impl Iterator<Item = (usize, usize)> + 'a {
+pub(super) fn contiguous<'a>(
+    index: &'a [u32],
+    mask: Option<&'a Tile>,
+) -> impl Iterator<Item = (usize, usize)> + 'a {
     let mask = mask.map(|m| m.view::<u8>());
     let set = move |i: usize| mask.is_none_or(|m| m[i] != 0);
     let mut at = 0;

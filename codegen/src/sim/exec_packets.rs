@@ -3,7 +3,8 @@
 use std::ops::Range;
 
 use super::agent::{Agent, AgentId};
-use super::code::TakenReg;
+use super::code::{Reg, TakenReg};
+use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::insns;
@@ -25,10 +26,17 @@ struct Stretch {
 
 impl World<'_> {
     pub fn send_packets(&mut self, agent: &mut Agent, insn: &insns::SendPackets) -> Result<(), Fault> {
-        let insns::SendPackets { target, packets, dtype, index, value } = *insn;
+        let insns::SendPackets { target, packets, dtype, index, value, count } = *insn;
         let mut tile = agent.tile(value).clone();
         let size = agent.compiled.kernel().packet_bytes() as usize;
-        let bytes = tile.bytes() as u64;
+        let bytes = moved(agent, tile.bytes() as u64, count, dtype);
+        if bytes == 0 {
+            return Ok(());
+        }
+        if bytes < tile.bytes() as u64 {
+            let whole = std::mem::take(&mut tile);
+            tile.fresh::<u8>(bytes as usize).copy_from_slice(&whole.view()[..bytes as usize]);
+        }
         let stretch = self.stretch(agent, packets, dtype, agent.get(index), bytes)?;
         if tile.view::<u8>().chunks_exact(size).any(|p| p[size - 4..] == [0xff; 4]) {
             let mut data = Tile::default();
@@ -45,7 +53,8 @@ impl World<'_> {
             array.set(stretch.packets.clone(), State::Sent(by));
             let (buffer, at) = (stretch.buffer, stretch.at);
             let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
-            self.send(agent, rank, Spot::Bytes { buffer, from: at, to: at + bytes }, Pending { by, cargo });
+            let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
+            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
         }
         Ok(())
     }
@@ -125,9 +134,11 @@ impl World<'_> {
         agent: &mut Agent,
         insn: &insns::TakePackets,
     ) -> Result<bool, Fault> {
-        let insns::TakePackets { packets, dtype, len, ref tiles, mask } = *insn;
+        let insns::TakePackets { packets, dtype, len, ref tiles, mask, count } = *insn;
         let (mask, rank) = (agent.get(mask), agent.rank as usize);
-        let bytes = u64::from(len) * u64::from(dtype.bytes());
+        let whole = u64::from(len) * u64::from(dtype.bytes());
+        let bytes = moved(agent, whole, count, dtype);
+        let mask = if bytes == 0 { 0 } else { mask };
         let mut found = vec![];
         for (i, tile) in tiles.iter().enumerate() {
             if mask >> i & 1 == 0 {
@@ -145,23 +156,34 @@ impl World<'_> {
             found.push((i, stretch));
         }
         for (i, stretch) in &found {
-            self.take(agent, packets, &tiles[*i], stretch, bytes);
+            self.take(agent, packets, &tiles[*i], stretch, (bytes, whole));
         }
         for (i, tile) in tiles.iter().enumerate().filter(|(i, _)| mask >> i & 1 == 0) {
             debug_assert!(found.iter().all(|f| f.0 != i));
-            agent.tiles[tile.out as usize].fresh::<u8>(bytes as usize).fill(0);
+            agent.tiles[tile.out as usize].fresh::<u8>(whole as usize).fill(0);
         }
         self.counts[agent.kernel].waits += 1;
         self.progress();
         Ok(true)
     }
 
-    fn take(&mut self, agent: &mut Agent, packets: ParamId, tile: &TakenReg, stretch: &Stretch, bytes: u64) {
+    /// Takes the first `bytes` of a tile of `whole` bytes; the others are zero.
+    fn take(
+        &mut self,
+        agent: &mut Agent,
+        packets: ParamId,
+        tile: &TakenReg,
+        stretch: &Stretch,
+        (bytes, whole): (u64, u64),
+    ) {
         let event = agent.event(&self.sites);
         let from = agent.get(tile.from);
         let memory = &mut self.memory[agent.rank as usize][stretch.buffer];
         let data = &memory.bytes()[stretch.at as usize..(stretch.at + bytes) as usize];
-        agent.tiles[tile.out as usize].fresh::<u8>(data.len()).copy_from_slice(data);
+        let (taken, rest) =
+            agent.tiles[tile.out as usize].fresh::<u8>(whole as usize).split_at_mut(data.len());
+        taken.copy_from_slice(data);
+        rest.fill(0);
         let Some(array) = &mut memory.packets else { return };
         let stranger = array.within(stretch.packets.clone()).find_map(|(range, state)| match state {
             State::Full(by) if by.agent.rank() as u64 != from => Some((range, by)),
@@ -170,7 +192,13 @@ impl World<'_> {
         array.set(stretch.packets.clone(), State::Taken(event));
         if let Some((range, by)) = stranger {
             let (first, _) = self.elements(agent, packets, &range);
-            self.wrong_sender(agent, packets, first, from, by);
+            self.check_sender(agent, packets, first, Sender::Rank(from), by);
         }
     }
+}
+
+/// Bytes that move of a tile of `whole`: packets that hold any of `count` first elements.
+fn moved(agent: &Agent, whole: u64, count: Option<Reg>, dtype: Dtype) -> u64 {
+    let all = |n: Reg| agent.get(n).saturating_mul(dtype.bytes().into());
+    count.map_or(whole, all).min(whole).next_multiple_of(PACKET_BYTES.into())
 }

@@ -47,23 +47,39 @@ impl Flattener<'_> {
                     epoch: self.facts.epoch_of.get(&value).copied(),
                 })
             }
+            CommOp::BlockSignal(ir::BlockSignal { flag, index, value, order }) => {
+                let (index, value) = (self.reg(index), self.reg(value));
+                CommInsn::BlockSignal(insns::BlockSignal { flag, index, value, order })
+            }
+            CommOp::BlockWait(ir::BlockWait { flag, index, count, from, value, per_block }) => {
+                CommInsn::BlockWait(insns::BlockWait {
+                    flag,
+                    index: self.reg(index),
+                    count: self.reg(count),
+                    from: self.reg(from),
+                    value: self.reg(value),
+                    per_block,
+                })
+            }
             CommOp::TakePackets(ref take) => self.take_packets(take),
-            CommOp::SendPackets(ir::SendPackets { packets, target, index, value }) => {
+            CommOp::SendPackets(ir::SendPackets { packets, target, index, value, count }) => {
                 CommInsn::SendPackets(insns::SendPackets {
                     target: self.target(target),
                     packets,
                     dtype: self.kernel.ty(value).dtype,
                     index: self.reg(index),
                     value: self.tile(value),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
-            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(ir::SendLl { ll, target, index, value, epoch, count }) => {
                 CommInsn::SendLl(insns::SendLl {
                     target: self.target(target),
                     ll,
                     index: self.reg(index),
                     value: self.tile(value),
                     epoch: self.reg(epoch),
+                    count: count.map(|n| self.reg(n)),
                 })
             }
             CommOp::ReadLl(ir::ReadLl { out, ll, index, from, mask, epoch }) => {
@@ -81,7 +97,7 @@ impl Flattener<'_> {
     }
 
     fn take_packets(&mut self, take: &ir::TakePackets) -> CommInsn {
-        let ir::TakePackets { packets, tiles, mask } = take;
+        let ir::TakePackets { packets, tiles, mask, count } = take;
         let ty = self.kernel.ty(tiles[0].out);
         let taken =
             |t: &Taken| TakenReg { out: self.tile(t.out), index: self.reg(t.index), from: self.reg(t.from) };
@@ -91,6 +107,7 @@ impl Flattener<'_> {
             len: ty.len.unwrap_or(1),
             tiles: tiles.iter().map(taken).collect(),
             mask: self.reg(*mask),
+            count: count.map(|n| self.reg(n)),
         })
     }
 

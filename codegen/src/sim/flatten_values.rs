@@ -2,8 +2,8 @@
 
 use super::code::{AnyReg, Insn};
 use super::flatten::Flattener;
-use super::insns::{Gather, MemoryInsn, Scatter, TileInsn};
-use crate::ir::{MemoryOp, ValueOp};
+use super::insns::{Gather, MemoryInsn, PeerForm, PeerLoad, Scatter, TileInsn};
+use crate::ir::{MemoryOp, ParamId, Place, ReceiptId, ValueId, ValueOp};
 
 impl Flattener<'_> {
     pub(super) fn value(&mut self, op: &ValueOp) {
@@ -91,6 +91,24 @@ impl Flattener<'_> {
 
     pub(super) fn memory(&mut self, op: &MemoryOp) {
         let insn = match *op {
+            MemoryOp::Load { out, place: Place::Peer(window, rank), index, receipt } => {
+                let index = self.reg(index);
+                let form = match (self.any(out), self.kernel.ty(out).len) {
+                    (AnyReg::Tile(out), Some(len)) => PeerForm::Tile { out, index, len },
+                    _ => PeerForm::One { out: self.reg(out), index },
+                };
+                self.peer((window, rank), out, form, receipt)
+            }
+            MemoryOp::LoadMasked { out, place: Place::Peer(window, rank), index, mask, other, receipt } => {
+                let (mask, other) = (self.tile(mask), self.tile(other));
+                let form = PeerForm::Masked { out: self.tile(out), index: self.reg(index), mask, other };
+                self.peer((window, rank), out, form, receipt)
+            }
+            MemoryOp::Gather { out, place: Place::Peer(window, rank), index, mask, other, receipt } => {
+                let (mask, other) = (self.tile(mask), self.tile(other));
+                let form = PeerForm::Gather { out: self.tile(out), index: self.tile(index), mask, other };
+                self.peer((window, rank), out, form, receipt)
+            }
             MemoryOp::Load { out, place, index, receipt } => {
                 let from = self.access(place, index, out);
                 match (self.any(out), self.kernel.ty(out).len) {
@@ -132,6 +150,13 @@ impl Flattener<'_> {
                 index: self.tile(index),
                 mask: self.tile(mask),
             },
+            MemoryOp::Ticket { out, counter, index, count, order } => MemoryInsn::Ticket {
+                counter,
+                out: self.reg(out),
+                index: self.reg(index),
+                count: self.reg(count),
+                order,
+            },
             MemoryOp::Atomic { out, op, place, index, value } => MemoryInsn::Atomic {
                 op,
                 on: self.access(place, index, value),
@@ -140,5 +165,16 @@ impl Flattener<'_> {
             },
         };
         self.emit(Insn::Memory(insn));
+    }
+    /// A load from a rank's window.
+    fn peer(
+        &mut self,
+        (window, rank): (ParamId, ValueId),
+        out: ValueId,
+        form: PeerForm,
+        receipt: Option<ReceiptId>,
+    ) -> MemoryInsn {
+        let dtype = self.kernel.ty(out).dtype;
+        MemoryInsn::Peer(PeerLoad { window, rank: self.reg(rank), dtype, form, receipt })
     }
 }

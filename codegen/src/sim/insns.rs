@@ -25,19 +25,23 @@ pub(super) enum MemoryInsn {
     LoadTile { from: Access, len: u32, out: TileReg, receipt: Option<ReceiptId> },
     LoadMasked { from: Access, out: TileReg, mask: TileReg, other: TileReg, receipt: Option<ReceiptId> },
     Gather(Gather),
+    Peer(PeerLoad),
     Store { to: Access, value: AnyReg, mask: Option<AnyReg> },
     Scatter(Scatter),
     Atomic { op: ReduceOp, on: Access, out: Reg, value: Reg },
     Tally { place: Place, out: TileReg, index: TileReg, mask: TileReg },
+    Ticket { counter: ParamId, out: Reg, index: Reg, count: Reg, order: SignalOrder },
 }
 
-/// What goes to other ranks or waits for them.
+/// What goes to other ranks or blocks, or waits for them.
 #[derive(Clone, Debug)]
 pub(super) enum CommInsn {
     Put(Put),
     Signal(Signal),
     Wait(Wait),
     WaitAll(WaitAll),
+    BlockSignal(BlockSignal),
+    BlockWait(BlockWait),
     SendPackets(SendPackets),
     TakePackets(TakePackets),
     SendLl(SendLl),
@@ -54,6 +58,25 @@ pub(super) struct Gather {
     pub mask: TileReg,
     pub other: TileReg,
     pub receipt: Option<ReceiptId>,
+}
+
+/// A load from a rank's window.
+#[derive(Clone, Debug)]
+pub(super) struct PeerLoad {
+    pub window: ParamId,
+    pub rank: Reg,
+    pub dtype: Dtype,
+    pub form: PeerForm,
+    pub receipt: Option<ReceiptId>,
+}
+
+/// Which elements such a load reads.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum PeerForm {
+    One { out: Reg, index: Reg },
+    Tile { out: TileReg, index: Reg, len: u32 },
+    Masked { out: TileReg, index: Reg, mask: TileReg, other: TileReg },
+    Gather { out: TileReg, index: TileReg, mask: TileReg, other: TileReg },
 }
 
 /// Registers of a scatter.
@@ -113,6 +136,26 @@ pub(super) struct WaitAll {
     pub epoch: Option<ParamId>,
 }
 
+/// Of a signal between blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockSignal {
+    pub flag: ParamId,
+    pub index: Reg,
+    pub value: Reg,
+    pub order: SignalOrder,
+}
+
+/// Of a wait for other blocks.
+#[derive(Clone, Debug)]
+pub(super) struct BlockWait {
+    pub flag: ParamId,
+    pub index: Reg,
+    pub count: Reg,
+    pub from: Reg,
+    pub value: Reg,
+    pub per_block: u32,
+}
+
 /// Of a sending of packets.
 #[derive(Clone, Debug)]
 pub(super) struct SendPackets {
@@ -121,6 +164,8 @@ pub(super) struct SendPackets {
     pub dtype: Dtype,
     pub index: Reg,
     pub value: TileReg,
+    /// How many first elements' packets.
+    pub count: Option<Reg>,
 }
 
 /// Of a taking of packets.
@@ -132,6 +177,8 @@ pub(super) struct TakePackets {
     pub len: u32,
     pub tiles: Box<[TakenReg]>,
     pub mask: Reg,
+    /// How many first elements' packets of each.
+    pub count: Option<Reg>,
 }
 
 /// Of a sending of LL elements.
@@ -142,6 +189,8 @@ pub(super) struct SendLl {
     pub index: Reg,
     pub value: TileReg,
     pub epoch: Reg,
+    /// How many first elements.
+    pub count: Option<Reg>,
 }
 
 /// Of a reading of LL elements.
@@ -196,8 +245,16 @@ impl MemoryInsn {
             MemoryInsn::Scatter(Scatter { index, value, mask, .. }) => {
                 [index, value].into_iter().chain(mask).for_each(visit);
             }
+            MemoryInsn::Peer(PeerLoad { form, .. }) => match form {
+                PeerForm::One { .. } => {}
+                PeerForm::Tile { out, .. } => visit(out),
+                PeerForm::Masked { out, mask, other, .. } => [mask, other, out].into_iter().for_each(visit),
+                PeerForm::Gather { out, index, mask, other } => {
+                    [index, mask, other, out].into_iter().for_each(visit);
+                }
+            },
             MemoryInsn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
-            MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } => {}
+            MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } => {}
         }
     }
 }
@@ -218,7 +275,11 @@ impl CommInsn {
             CommInsn::TakePackets(TakePackets { tiles, .. }) => {
                 tiles.iter_mut().for_each(|t| visit(&mut t.out))
             }
-            CommInsn::Signal(_) | CommInsn::Wait(_) | CommInsn::WaitAll(_) => {}
+            CommInsn::Signal(_)
+            | CommInsn::Wait(_)
+            | CommInsn::WaitAll(_)
+            | CommInsn::BlockSignal(_)
+            | CommInsn::BlockWait(_) => {}
         }
     }
 }

@@ -48,10 +48,7 @@ impl LlArray {
     pub fn arrive(&mut self, range: Range<u64>, sent: Sent) -> Vec<AgentId> {
         self.runs.set(range.clone(), self.sent.len() as u32);
         self.sent.push(sent);
-        let (woken, kept) =
-            std::mem::take(&mut self.waiters).into_iter().partition::<Vec<_>, _>(|(i, _)| range.contains(i));
-        self.waiters = kept;
-        woken.into_iter().map(|w| w.1).collect()
+        self.waiters.extract_if(.., |w| range.contains(&w.0)).map(|w| w.1).collect()
     }
 
     /// Notes that an agent has read of something that was sent.

@@ -143,7 +143,7 @@ impl Machine {
                 return Err(SimError::KindConflict { name: name.into(), old, new });
             }
             buffer.bytes = buffer.bytes.max(bytes);
-            if kind == ParamKind::Symmetric {
+            if kind == ParamKind::Window || kind == ParamKind::Symmetric && buffer.kind != ParamKind::Window {
                 buffer.kind = kind;
             }
             return Ok(());

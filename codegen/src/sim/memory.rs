@@ -21,7 +21,7 @@ pub(super) struct Block {
     bytes: usize,
     /// Only of plain memory whose accesses are checked.
     pub shadow: Option<Shadow>,
-    /// Only of a flag array.
+    /// Only of a flag array, of ranks or of blocks.
     pub flags: Option<FlagArray>,
     /// Only of a packet buffer.
     pub packets: Option<PacketArray>,
@@ -31,7 +31,8 @@ pub(super) struct Block {
 
 impl Block {
     pub fn new(kind: ParamKind, bytes: u64, checked: bool) -> Block {
-        let flags = (kind == ParamKind::Flags).then(|| FlagArray::new(bytes / 4));
+        let of_flags = matches!(kind, ParamKind::Flags | ParamKind::BlockFlags);
+        let flags = of_flags.then(|| FlagArray::new(bytes / 4));
         let packets = (kind == ParamKind::Packets).then(PacketArray::default);
         let ll = (kind == ParamKind::Ll).then(LlArray::default);
         let checked = checked && is_plain(kind);
@@ -64,8 +65,16 @@ impl Block {
 /// Whether it is memory that may be read and written as one likes.
 pub(super) fn is_plain(kind: ParamKind) -> bool {
     match kind {
-        ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters | ParamKind::Scalar => true,
-        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Packets | ParamKind::Ll => false,
+        ParamKind::Local
+        | ParamKind::Symmetric
+        | ParamKind::Window
+        | ParamKind::Counters
+        | ParamKind::Scalar => true,
+        ParamKind::Flags
+        | ParamKind::BlockFlags
+        | ParamKind::EpochWord
+        | ParamKind::Packets
+        | ParamKind::Ll => false,
     }
 }
 

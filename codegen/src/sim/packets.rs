@@ -53,12 +53,8 @@ impl PacketArray {
 
     /// Those who wait for packets of a range, who wait no longer.
     pub fn wake(&mut self, range: &Range<u64>) -> Vec<AgentId> {
-        let (woken, kept) = std::mem::take(&mut self.waiters)
-            .into_iter()
-            .partition(|(r, _)| r.start < range.end && range.start < r.end);
-        self.waiters = kept;
-        let woken: Vec<(Range<u64>, AgentId)> = woken;
-        woken.into_iter().map(|w| w.1).collect()
+        let wakes = |w: &mut (Range<u64>, AgentId)| w.0.start < range.end && range.start < w.0.end;
+        self.waiters.extract_if(.., wakes).map(|w| w.1).collect()
     }
 
     /// Everybody who waits, with the first packet that is missing.

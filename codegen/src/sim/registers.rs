@@ -1,10 +1,20 @@
 //! Shares tile registers between tiles that are not alive at once, so that an agent holds few of them.
 
+use smallvec::SmallVec;
+
 use super::code::{Insn, Pc, TileReg};
 
-/// Renumbers the tile registers of `code`, in which every tile has one of its own, and returns how many are left.
-/// `loops` are the loops as ranges of code.
-pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> u32 {
+/// Tile registers of a role.
+#[derive(Debug)]
+pub(super) struct TileRegisters {
+    /// How many there are.
+    pub count: u32,
+    /// Those that nobody reads after an instruction, by instruction.
+    pub dead: Vec<SmallVec<[TileReg; 2]>>,
+}
+
+/// Renumbers the tile registers of `code`, in which every tile has one of its own. `loops` are the loops as ranges of code.
+pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> TileRegisters {
     let mut first = vec![Pc::MAX; tiles as usize];
     let mut last = vec![0; tiles as usize];
     for (at, insn) in code.iter_mut().enumerate() {
@@ -28,7 +38,7 @@ pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> u32
         }
     }
     let mut place: Vec<Option<TileReg>> = vec![None; tiles as usize];
-    let (mut free, mut used) = (vec![], 0);
+    let (mut free, mut used, mut dead) = (vec![], 0, vec![]);
     for (at, insn) in code.iter_mut().enumerate() {
         insn.tiles(&mut |t| {
             let slot = place[*t as usize].get_or_insert_with(|| {
@@ -39,9 +49,11 @@ pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> u32
             });
             *t = *slot;
         });
-        free.extend(ends[at].iter().filter_map(|&t| place[t]));
+        let over: SmallVec<[TileReg; 2]> = ends[at].iter().filter_map(|&t| place[t]).collect();
+        free.extend(over.iter().copied());
+        dead.push(over);
     }
-    used
+    TileRegisters { count: used, dead }
 }
 
 #[cfg(test)]
@@ -68,11 +80,14 @@ mod tests {
     fn a_dead_tile_gives_its_register_back() {
         let mut code =
             [splat(0), Insn::CopyTile { out: 1, a: 0 }, Insn::CopyTile { out: 2, a: 1 }, Insn::End];
-        assert_eq!(allocate(&mut code, &[], 3), 2);
+        let registers = allocate(&mut code, &[], 3);
+        assert_eq!(registers.count, 2);
         let regs = read(&mut code);
         assert_eq!(regs[0][0], regs[1][0], "read where it was written");
         assert_ne!(regs[1][0], regs[1][1], "an operand is not overwritten while it is read");
         assert_eq!(regs[1][1], regs[2][0]);
+        let dead: Vec<&[TileReg]> = registers.dead.iter().map(|d| &d[..]).collect();
+        assert_eq!(dead, [&[][..], &[regs[0][0]], &[regs[2][0], regs[2][1]], &[]]);
     }
 
     #[test]

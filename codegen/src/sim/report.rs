@@ -17,7 +17,8 @@ pub struct Counts {
     pub waits: u64,
     /// Flags that satisfied waits consumed.
     pub flags_waited: u64,
-    /// Bytes put, `[source][destination]`; the diagonal is what a rank puts to itself.
+    /// Bytes put, or read from a window, `[source][destination]`; the diagonal is what a rank puts to itself and reads of its
+    /// own.
     pub bytes: Vec<Vec<u64>>,
     /// Flags signalled, `[source][destination]`.
     pub signals: Vec<Vec<u64>>,

@@ -1,12 +1,11 @@
 //! Shadow memory: who last wrote and who has read since, for ranges of bytes as they are accessed.
 //!
 //! A buffer is cut into pages; a page holds a short sorted list of segments, split where accesses begin and end and
-//! joined again where neighbours have the same history. Rows of many kilobytes cost a handful of segments, single
+//! joined again where neighbours have the same short history. Rows of many kilobytes cost a handful of segments, single
 //! elements cost one each only while their histories differ.
 
-use smallvec::SmallVec;
-
 use super::clock::{AgentNo, Clock};
+use super::pages::{ATOMIC, PAGE, PAGE_BITS, Page, Readers, Segment, carve, join};
 
 /// An action: who, when, and where in the code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -16,9 +15,6 @@ pub(super) struct Event {
     /// Number of the operation; see `World::locate`.
     pub site: u32,
 }
-
-/// Marks the site of an atomic among the readers.
-const ATOMIC: u32 = 1 << 31;
 
 /// Who accesses memory now.
 #[derive(Clone, Copy, Debug)]
@@ -78,79 +74,6 @@ pub(super) enum Action {
     Atomic,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Readers {
-    None,
-    One(Event),
-    Many(Vec<Event>),
-}
-
-impl Readers {
-    fn as_slice(&self) -> &[Event] {
-        match self {
-            Readers::None => &[],
-            Readers::One(e) => std::slice::from_ref(e),
-            Readers::Many(list) => list,
-        }
-    }
-
-    /// Adds a reader (or atomic), and drops those of its sort that it makes redundant: whoever is ordered after the new
-    /// one is ordered after them too. (A reader does not stand for an atomic: they clash with different accesses.)
-    fn add(&mut self, who: Who<'_>, atomic: bool) {
-        let mut event = who.event;
-        event.site |= if atomic { ATOMIC } else { 0 };
-        let redundant = |old: &Event| who.after(*old) && (old.site ^ event.site) & ATOMIC == 0;
-        match self {
-            Readers::None => *self = Readers::One(event),
-            Readers::One(old) if redundant(old) => *old = event,
-            Readers::One(old) => *self = Readers::Many(vec![*old, event]),
-            Readers::Many(list) => {
-                list.retain(|old| !redundant(old));
-                list.push(event);
-                if list.len() == 1 {
-                    *self = Readers::One(event);
-                }
-            }
-        }
-    }
-}
-
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Segment {
-    from: u16,
-    to: u16,
-    written: bool,
-    data_epoch: DataEpoch,
-    write: Event,
-    readers: Readers,
-}
-
-impl Segment {
-    fn unwritten(from: u16, to: u16) -> Segment {
-        let nobody = Event { agent: AgentNo::new(0, 0), time: 0, site: 0 };
-        Segment {
-            from,
-            to,
-            written: false,
-            data_epoch: DataEpoch::default(),
-            write: nobody,
-            readers: Readers::None,
-        }
-    }
-
-    fn same_history(&self, other: &Segment) -> bool {
-        self.written == other.written
-            && self.write == other.write
-            && self.data_epoch == other.data_epoch
-            && self.readers == other.readers
-    }
-}
-
-const PAGE_BITS: u32 = 12;
-const PAGE: u64 = 1 << PAGE_BITS;
-
-type Page = SmallVec<[Segment; 1]>;
-
 /// Pages that come into being together, at the first access to one of them.
 const CHUNK: usize = 64;
 
@@ -158,52 +81,6 @@ const CHUNK: usize = 64;
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
     chunks: Vec<Option<Box<[Page; CHUNK]>>>,
-}
-
-/// Makes segment borders at `from` and `to` and fills gaps between them, so that the segments returned (as a range of
-/// indices) cover exactly `from..to`.
-fn carve(page: &mut Page, from: u16, to: u16) -> (usize, usize) {
-    let mut first = page.partition_point(|s| s.to <= from);
-    match page.get(first) {
-        Some(s) if s.from == from && s.to == to => return (first, first + 1),
-        Some(s) if s.from < from => {
-            split(page, first, from);
-            first += 1;
-        }
-        _ => {}
-    }
-    let (mut i, mut at) = (first, from);
-    while at < to {
-        let next = page.get(i).map_or(to, |s| s.from.min(to));
-        if next > at {
-            page.insert(i, Segment::unwritten(at, next));
-        } else if page[i].to > to {
-            split(page, i, to);
-        }
-        at = page[i].to;
-        i += 1;
-    }
-    (first, i)
-}
-
-/// Cuts a segment in two.
-fn split(page: &mut Page, i: usize, at: u16) {
-    let mut right = page[i].clone();
-    right.from = at;
-    page[i].to = at;
-    page.insert(i + 1, right);
-}
-
-/// Joins the segments from `first` to `last` with neighbours of the same history.
-fn join(page: &mut Page, first: usize, last: usize) {
-    let mut i = last.min(page.len() - 1);
-    while i >= first.max(1) {
-        if page[i - 1].to == page[i].from && page[i - 1].same_history(&page[i]) {
-            page[i - 1].to = page[i].to;
-            page.remove(i);
-        }
-        i -= 1;
-    }
 }
 
 impl Shadow {
@@ -218,8 +95,8 @@ impl Shadow {
             let base = at & !(PAGE - 1);
             let end = to.min(base + PAGE);
             let page = (at >> PAGE_BITS) as usize;
-            let chunk = self.chunks[page / CHUNK]
-                .get_or_insert_with(|| Box::new([const { Page::new_const() }; CHUNK]));
+            let chunk =
+                self.chunks[page / CHUNK].get_or_insert_with(|| Box::new([const { Page::new() }; CHUNK]));
             f(&mut chunk[page % CHUNK], base, (at - base) as u16, (end - base) as u16);
             at = end;
         }
@@ -230,7 +107,7 @@ impl Shadow {
     pub fn read(&mut self, from: u64, to: u64, who: Who<'_>, expected: DataEpoch, clashes: &mut Vec<Clash>) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
-            for s in &mut page[first..end] {
+            for s in &mut page.segments[first..end] {
                 let mut clash = |kind| {
                     clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
                 };
@@ -263,7 +140,7 @@ impl Shadow {
     ) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
-            for s in &page[first..end] {
+            for s in &page.segments[first..end] {
                 let mut clash = |with, was| {
                     let kind = ClashKind::Race { with, was };
                     clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
@@ -277,9 +154,9 @@ impl Shadow {
                     }
                 }
             }
-            page.drain(first + 1..end);
             let write = who.event;
-            page[first] = Segment { from, to, written: true, data_epoch, write, readers: Readers::None };
+            let written = Segment { from, to, written: true, data_epoch, write, readers: Readers::None };
+            page.replace(first, end, written);
             join(page, first, first + 1);
         });
     }
@@ -288,7 +165,7 @@ impl Shadow {
     pub fn atomic(&mut self, from: u64, to: u64, who: Who<'_>, clashes: &mut Vec<Clash>) {
         self.for_pages(from, to, |page, base, from, to| {
             let (first, end) = carve(page, from, to);
-            for s in &mut page[first..end] {
+            for s in &mut page.segments[first..end] {
                 let mut clash = |kind| {
                     clashes.push(Clash { from: base + u64::from(s.from), to: base + u64::from(s.to), kind });
                 };
@@ -463,7 +340,7 @@ mod tests {
         for at in 0..100 {
             shadow.write(at * 4, at * 4 + 4, who, DataEpoch::default(), &mut clashes);
         }
-        let segments = |s: &Shadow| s.chunks[0].as_ref().unwrap()[0].len();
+        let segments = |s: &Shadow| s.chunks[0].as_ref().unwrap()[0].segments.len();
         assert_eq!(segments(&shadow), 1);
         for at in (0..100).rev() {
             shadow.read(at * 4, at * 4 + 4, who, DataEpoch::default(), &mut clashes);

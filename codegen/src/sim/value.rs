@@ -1,28 +1,54 @@
 //! Tiles at run time: plain bytes with a shared owner, so that a copy of a tile is a pointer.
 
-use std::sync::Arc;
+use std::cell::OnceCell;
+use std::rc::Rc;
 
 use bytemuck::Pod;
+
+use super::pool::Words;
 
 /// The elements of a tile, aligned for every element type. Booleans are one byte each, 0 or 1.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Tile {
-    words: Option<Arc<Vec<u64>>>,
+    /// Of a tile that is full of one element, there from when somebody wants to see them all.
+    words: OnceCell<Words>,
     bytes: usize,
+    /// The word that repeats, of a tile that is full of one element.
+    uniform: Option<u64>,
     /// See [`Tile::exact`].
-    exact: Option<Arc<Vec<u64>>>,
+    exact: Option<Rc<Vec<u64>>>,
 }
 
 impl Tile {
     /// The elements; `T` has the size of the tile's element type.
     pub fn view<T: Pod>(&self) -> &[T] {
-        let words = self.words.as_deref().map_or(&[][..], Vec::as_slice);
+        let words = match (self.words.get(), self.uniform) {
+            (Some(words), _) => words.all(),
+            (None, Some(word)) => self.words.get_or_init(|| Words::full(self.bytes.div_ceil(8), word)).all(),
+            (None, None) => &[],
+        };
         bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(words)[..self.bytes])
     }
 
     /// Size in bytes.
     pub fn bytes(&self) -> usize {
         self.bytes
+    }
+
+    /// Of a tile that is known to be full of one element: a word that repeats it.
+    pub fn uniform(&self) -> Option<u64> {
+        self.uniform
+    }
+
+    /// Fills it with `len` elements of `size` bytes, all of which are the low bits of `bits`.
+    pub fn fill(&mut self, len: usize, size: usize, bits: u64) {
+        let word = match size {
+            1 => u64::from(bits as u8) * (u64::MAX / 0xff),
+            2 => u64::from(bits as u16) * (u64::MAX / 0xffff),
+            4 => u64::from(bits as u32) * (u64::MAX / 0xffff_ffff),
+            _ => bits,
+        };
+        *self = Tile { bytes: len * size, uniform: Some(word), ..Tile::default() };
     }
 
     /// Of a `U32` tile in which an element has wrapped: all elements as they would be if none had, modulo 2^64.
@@ -32,21 +58,19 @@ impl Tile {
 
     /// See [`Tile::exact`].
     pub fn set_exact(&mut self, exact: Vec<u64>) {
-        self.exact = Some(Arc::new(exact));
+        self.exact = Some(Rc::new(exact));
     }
 
     /// Turns this into a tile of `len` elements that nobody shares and returns them, with unspecified content. The
     /// storage is kept where it can be.
     pub fn fresh<T: Pod>(&mut self, len: usize) -> &mut [T] {
         self.bytes = len * size_of::<T>();
-        self.exact = None;
+        (self.exact, self.uniform) = (None, None);
         let need = self.bytes.div_ceil(8);
-        let unique = self.words.as_mut().is_some_and(|w| Arc::get_mut(w).is_some());
-        if !unique {
-            self.words = Some(Arc::new(Vec::new()));
+        if !self.words.get_mut().is_some_and(|w| w.make_room(need)) {
+            self.words = Words::new(need).into();
         }
-        let words = Arc::get_mut(self.words.as_mut().expect("set above")).expect("nobody else has it");
-        words.resize(need, 0);
+        let words = self.words.get_mut().and_then(Words::all_mut).expect("nobody else has it");
         bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(words)[..self.bytes])
     }
 
@@ -60,13 +84,27 @@ impl Tile {
 }
 
 /// The maximal runs of set elements of a mask, as half-open ranges.
-pub(super) fn runs(mask: &[u8]) -> impl Iterator<Item = (usize, usize)> + '_ {
+pub(super) fn runs(mask: &Tile) -> impl Iterator<Item = (usize, usize)> + '_ {
+    let (whole, mask) = match mask.uniform() {
+        Some(0) => (None, &[][..]),
+        Some(_) => (Some((0, mask.bytes())), &[][..]),
+        None => (None, mask.view::<u8>()),
+    };
     let mut at = 0;
-    std::iter::from_fn(move || {
-        let start = at + mask[at..].iter().position(|&m| m != 0)?;
-        at = mask[start..].iter().position(|&m| m == 0).map_or(mask.len(), |n| start + n);
+    whole.into_iter().chain(std::iter::from_fn(move || {
+        let start = next(mask, at, 1)?;
+        at = next(mask, start, 0).unwrap_or(mask.len());
         Some((start, at))
-    })
+    }))
+}
+
+/// The first truth value from a place on that is set (1) or not (0).
+fn next(mask: &[u8], mut from: usize, value: u8) -> Option<usize> {
+    let others = [1 - value; 16];
+    while mask.get(from..from + 16).is_some_and(|m| m == others) {
+        from += 16;
+    }
+    mask[from..].iter().position(|&m| m == value).map(|n| from + n)
 }
 
 #[cfg(test)]
@@ -85,11 +123,41 @@ mod tests {
     }
 
     #[test]
+    fn a_full_tile_is_all_there_when_it_is_looked_at() {
+        let mut a = Tile::default();
+        a.fill(5, 2, 0xf_abcd);
+        let b = a.clone();
+        assert_eq!((a.view::<u16>(), a.bytes()), (&[0xabcd; 5][..], 10));
+        a.fresh::<u16>(5).fill(7);
+        assert_eq!((a.uniform(), a.view::<u16>(), b.view::<u16>()), (None, &[7; 5][..], &[0xabcd; 5][..]));
+        a.fill(9, 1, 1);
+        assert_eq!(a.view::<u8>(), [1; 9]);
+        a.fill(3, 4, u64::MAX - 1);
+        assert_eq!(a.view::<u32>(), [u32::MAX - 1; 3]);
+        a.fill(2, 8, u64::MAX - 1);
+        assert_eq!(a.view::<u64>(), [u64::MAX - 1; 2]);
+    }
+
+    #[test]
     fn runs_of_a_mask() {
-        let all = |m: &[u8]| runs(m).collect::<Vec<_>>();
+        let tile = |m: &[u8]| {
+            let mut t = Tile::default();
+            t.fresh::<u8>(m.len()).copy_from_slice(m);
+            t
+        };
+        let all = |m: &[u8]| runs(&tile(m)).collect::<Vec<_>>();
         assert_eq!(all(&[]), []);
         assert_eq!(all(&[0, 0]), []);
         assert_eq!(all(&[1, 1]), [(0, 2)]);
         assert_eq!(all(&[0, 1, 1, 0, 1]), [(1, 3), (4, 5)]);
+        let mut long = [0; 70];
+        long[20..57].fill(1);
+        long[69] = 1;
+        assert_eq!(all(&long), [(20, 57), (69, 70)]);
+        let mut full = Tile::default();
+        for (bits, want) in [(1, vec![(0, 40)]), (0, vec![])] {
+            full.fill(40, 1, bits);
+            assert_eq!(runs(&full).collect::<Vec<_>>(), want);
+        }
     }
 }

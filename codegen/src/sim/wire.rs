@@ -36,7 +36,7 @@ impl Payload {
             Payload::Tile(t) => memory[..t.bytes()].copy_from_slice(t.view()),
             Payload::Masked(t, mask, size) => {
                 let size = *size as usize;
-                for (from, to) in runs(mask.view()) {
+                for (from, to) in runs(mask) {
                     memory[from * size..to * size].copy_from_slice(&t.view()[from * size..to * size]);
                 }
             }
@@ -66,29 +66,6 @@ pub(super) struct Signal {
     pub release: bool,
 }
 
-impl Cargo {
-    /// Whether both store to one place.
-    fn overlaps(&self, place: &Spot) -> bool {
-        match (self, place) {
-            (Cargo::Data { buffer, at, payload }, Spot::Bytes { buffer: b, from, to }) => {
-                buffer == b && at < to && *from < at + payload.span()
-            }
-            (Cargo::Packets { buffer, at, data }, Spot::Bytes { buffer: b, from, to }) => {
-                buffer == b && at < to && *from < at + data.bytes() as u64
-            }
-            (Cargo::Ll { buffer, first, data, .. }, Spot::Bytes { buffer: b, from, to }) => {
-                // Four bytes of data and four of epoch each.
-                let (start, end) = (first * 8, first * 8 + 2 * data.bytes() as u64);
-                buffer == b && start < *to && *from < end
-            }
-            (Cargo::Flag { buffer, index, .. }, Spot::Flag { buffer: b, index: i }) => {
-                buffer == b && index == i
-            }
-            _ => false,
-        }
-    }
-}
-
 /// A place at the destination.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Spot {
@@ -96,11 +73,31 @@ pub(super) enum Spot {
     Flag { buffer: usize, index: u64 },
 }
 
-/// A store on its way.
+impl Spot {
+    fn overlaps(&self, other: &Spot) -> bool {
+        match (self, other) {
+            (
+                Spot::Bytes { buffer: a, from, to },
+                Spot::Bytes { buffer: b, from: other_from, to: other_to },
+            ) => a == b && from < other_to && other_from < to,
+            (Spot::Flag { buffer: a, index: i }, Spot::Flag { buffer: b, index: j }) => a == b && i == j,
+            (Spot::Bytes { .. }, Spot::Flag { .. }) | (Spot::Flag { .. }, Spot::Bytes { .. }) => false,
+        }
+    }
+}
+
+/// A store on its way. Many are looked at for each that arrives, so what it carries stands elsewhere.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub by: Event,
-    pub cargo: Cargo,
+    pub spot: Spot,
+    pub cargo: Box<Cargo>,
+}
+
+impl Pending {
+    fn is_flag(&self) -> bool {
+        matches!(self.spot, Spot::Flag { .. })
+    }
 }
 
 /// The stores on their way to one rank, in the order they were issued.
@@ -113,13 +110,13 @@ pub(super) struct Wire {
 
 impl Wire {
     pub fn push(&mut self, p: Pending) {
-        self.flags += usize::from(matches!(p.cargo, Cargo::Flag { .. }));
+        self.flags += usize::from(p.is_flag());
         self.pending.push(p);
     }
 
     pub fn take(&mut self, at: usize) -> Pending {
         let p = self.pending.remove(at);
-        self.flags -= usize::from(matches!(p.cargo, Cargo::Flag { .. }));
+        self.flags -= usize::from(p.is_flag());
         p
     }
 
@@ -129,7 +126,7 @@ impl Wire {
             return None;
         }
         let n = self.pending.len();
-        (start..n).chain(0..start.min(n)).find(|&i| matches!(self.pending[i].cargo, Cargo::Flag { .. }))
+        (start..n).chain(0..start.min(n)).find(|&i| self.pending[i].is_flag())
     }
 
     /// Takes the stores that are ordered before the owner of a clock, in the order they were issued.
@@ -139,16 +136,12 @@ impl Wire {
 
     /// As [`Wire::take_ordered`], of an agent itself or ordered before it, but only those to a place.
     pub fn take_to(&mut self, place: &Spot, after: impl Fn(Event) -> bool) -> Vec<Pending> {
-        self.take_where(|p| p.cargo.overlaps(place) && after(p.by))
+        self.take_where(|p| p.spot.overlaps(place) && after(p.by))
     }
 
     fn take_where(&mut self, take: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        if !self.pending.iter().any(&take) {
-            return vec![];
-        }
-        let (taken, kept) = self.pending.drain(..).partition(take);
-        self.pending = kept;
-        self.flags = self.pending.iter().filter(|p| matches!(p.cargo, Cargo::Flag { .. })).count();
+        let taken: Vec<Pending> = self.pending.extract_if(.., |p| take(p)).collect();
+        self.flags -= taken.iter().filter(|p| p.is_flag()).count();
         taken
     }
 }

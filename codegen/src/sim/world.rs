@@ -117,6 +117,8 @@ pub(super) struct World<'m> {
     pub deadline: u64,
     /// The last updates of work counters, by rank, buffer and element.
     pub draws: HashMap<(u32, usize, u64), Event>,
+    /// What those have released who took tickets at a counter, by rank, buffer and index.
+    pub tickets: HashMap<(u32, usize, u64), Arc<Clock>>,
     max_resident: u32,
     /// Scratch of the accesses.
     pub clashes: Vec<Clash>,
@@ -172,6 +174,7 @@ impl<'m> World<'m> {
             steps: 0,
             deadline: SPIN_STEPS.min(options.max_steps),
             draws: HashMap::new(),
+            tickets: HashMap::new(),
             max_resident: 0,
             clashes: vec![],
         };
@@ -349,8 +352,9 @@ impl<'m> World<'m> {
             parent: None,
             pc: 0,
             scalars: code.scalars.clone(),
-            tiles: vec![Default::default(); code.tiles as usize],
+            tiles: vec![Default::default(); code.tiles.count as usize],
             receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
+            heard: vec![0; compiled.kernel.receipts.len()],
             arrived: 0,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,

@@ -4,6 +4,9 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod pull;
+mod signals;
+mod tails;
 
 use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::dsl::{Binder, F8, TraceMeta, trace};
@@ -24,9 +27,15 @@ pub const ALL: &[Fixture] = &[
     ("arms", arms),
     ("teams", teams),
     ("mail", mail::mail),
+    ("credit", signals::credit),
+    ("meeting", signals::meeting),
+    ("hand_over", signals::hand_over),
     ("census", census::census),
     ("freight", freight::freight),
     ("broadcast", broadcast::broadcast),
+    ("tails", tails::tails),
+    ("tails_of_vectors", tails::tails_of_vectors),
+    ("pull", pull::pull),
 ];
 
 /// Emits a fixture for a target.

@@ -47,6 +47,22 @@ fn plain_variables_where_the_device_decides() {
         a.y.store(0, sum);
     }
     #[kernel]
+    fn tile_added_to(a: Args) {
+        let mut sum = a.y.load(0, 32);
+        for i in 0..a.x.get(0) {
+            sum += a.y.load(i, 32);
+        }
+        a.y.store(0, sum);
+    }
+    #[kernel]
+    fn scalar_added_to(a: Args) {
+        let mut n = a.x.get(0);
+        if n > 3 {
+            n -= 1;
+        }
+        a.x.set(0, n);
+    }
+    #[kernel]
     fn field(a: Args) {
         struct State {
             rows: [u32; 2],
@@ -87,6 +103,8 @@ fn plain_variables_where_the_device_decides() {
     errors! {
         "a traced value reassigned in an if": traced_value
         "a host counter in a device loop": host_value
+        "a traced tile added to in a device loop": tile_added_to
+        "a traced scalar changed in an if": scalar_added_to
         "in an else, inside an unrolled loop": in_else_of_nested
         "a tile in a while": tile
         "a field": field

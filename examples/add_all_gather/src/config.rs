@@ -4,15 +4,6 @@ use peerwarp::prelude::*;
 
 use crate::kernel::{self, AddArgs};
 
-/// How sums travel.
-#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Protocol {
-    /// Stores, then a flag for the chunk that is released after them: three trips until a chunk is there.
-    Flags,
-    /// Packets of 16 bytes, each of which is there after one trip. A vector is a whole number of them.
-    Packets,
-}
-
 /// A variant: the problem (`key`) and how to go about it (`tune`).
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "add_all_gather", kernel = kernel::add_all_gather, args = AddArgs, warps = warps)]
@@ -30,8 +21,8 @@ pub struct AddAllGather {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = 8)]
     pub warps: u32,
     /// How sums travel.
-    #[tune(default = |key| protocol(key))]
-    pub protocol: Protocol,
+    #[tune(values = [Transport::Flags, Transport::Packets, Transport::Ll], default = |key| protocol(key))]
+    pub protocol: Transport,
     /// Elements that go under one flag, or in one tile of packets.
     #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
     pub chunk: u32,
@@ -44,9 +35,8 @@ pub struct AddAllGather {
 }
 
 /// Packets, wherever vectors are whole packets: they were faster than flags at every length measured.
-fn protocol(key: &AddAllGatherKey) -> Protocol {
-    let whole = (key.elements * key.dtype.bytes()).is_multiple_of(16);
-    if whole { Protocol::Packets } else { Protocol::Flags }
+fn protocol(key: &AddAllGatherKey) -> Transport {
+    if Transport::Packets.carries(key.elements, key.dtype) { Transport::Packets } else { Transport::Flags }
 }
 
 /// What each of 64 blocks has, within limits.
@@ -61,35 +51,14 @@ fn blocks(key: &AddAllGatherKey) -> u32 {
 
 impl Legal for AddAllGather {
     fn legal(&self) -> Result<(), Illegal> {
-        // Both halves of the inbox are indexed with 32 bits.
-        let most = u32::MAX / 2 / self.ranks;
-        let allowed = || format!("at most {most} with {} ranks", self.ranks);
-        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
-        let vector = self.elements * self.dtype.bytes();
-        let whole = self.protocol != Protocol::Packets || vector.is_multiple_of(16);
-        let allowed = || {
-            format!(
-                "flags, where {} elements of {} are not whole packets of 16 bytes",
-                self.elements, self.dtype
-            )
-        };
-        Illegal::unless(whole, "protocol", "packets", allowed)?;
+        let carried = self.protocol.carries(self.elements, self.dtype);
+        let allowed = || format!("flags, for {} elements of {}", self.elements, self.dtype);
+        Illegal::unless(carried, "protocol", self.protocol.name(), allowed)?;
         // A tile is kept in registers: 64 elements a thread.
         let most = 64 * 32 * self.warps;
         let allowed = || format!("at most {most} with {} warps", self.warps);
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, allowed)
     }
-}
-
-/// Chunks of one length, next to each other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Piece {
-    /// Number of the first chunk.
-    pub first: u32,
-    /// How many chunks.
-    pub count: u32,
-    /// Elements of each.
-    pub len: u32,
 }
 
 impl AddAllGather {
@@ -98,48 +67,13 @@ impl AddAllGather {
         self.elements.div_ceil(self.chunk)
     }
 
-    /// The chunks by length: the full ones, then the rest. A tile's length is known when a kernel is specialised, so
-    /// each length is a loop of its own.
-    pub fn pieces(&self) -> Vec<Piece> {
-        let full = self.elements / self.chunk;
-        let rest = self.elements % self.chunk;
-        let all =
-            [Piece { first: 0, count: full, len: self.chunk }, Piece { first: full, count: 1, len: rest }];
-        all.into_iter().filter(|p| p.count > 0 && p.len > 0).collect()
-    }
-
-    /// Chunks of all ranks together: each has a flag.
-    pub fn flags(&self) -> u32 {
-        self.ranks * self.chunks()
-    }
-
-    /// What a protocol needs so many of; none with the other one.
-    pub(crate) fn only(&self, protocol: Protocol, count: u32) -> u64 {
-        if self.protocol == protocol { count.into() } else { 0 }
+    /// The channel of sums: each rank sends its chunks to all others.
+    pub(crate) fn channel(&self) -> ChannelShape {
+        ChannelShape::new(self.protocol, self.ranks, Slots::BySender(self.chunks()))
     }
 
     /// Elements of all ranks together.
     pub fn gathered(&self) -> u32 {
         self.elements * self.ranks
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn pieces_cover_every_element_once() {
-        for (elements, chunk) in [(1, 256), (256, 256), (257, 256), (1000, 256), (4096, 1024)] {
-            let settings =
-                [("elements", elements), ("ranks", 2), ("chunk", chunk)].map(|(f, v)| (f, v.to_string()));
-            let mut settings = settings.to_vec();
-            settings.push(("dtype", "f32".into()));
-            let config = AddAllGather::from_settings(&settings).unwrap();
-            let pieces = config.pieces();
-            assert_eq!(pieces.iter().map(|p| p.count * p.len).sum::<u32>(), elements);
-            assert_eq!(pieces.iter().map(|p| p.count).sum::<u32>(), config.chunks());
-            assert!(pieces.windows(2).all(|p| p[1].first == p[0].first + p[0].count));
-        }
     }
 }

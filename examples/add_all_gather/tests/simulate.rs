@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use add_all_gather::config::{AddAllGather, Protocol};
+use add_all_gather::config::AddAllGather;
 use peerwarp::codegen::sim::{Options, Strategy};
 use peerwarp::harness::session::SimSession;
 use peerwarp::harness::suite;
@@ -25,9 +25,9 @@ fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {
     let [metric] = &session.problem().metrics()[..] else { panic!("one launch") };
     let bytes: u64 = metric.work.bytes.iter().flatten().sum();
     assert_eq!(bytes, u64::from(config.gathered()) * u64::from(config.dtype.bytes()) * (ranks - 1));
-    // With packets a word that comes with a flag, too.
-    let notes = if config.protocol == Protocol::Packets { 4 * ranks * (ranks - 1) } else { 0 };
-    assert_eq!(ran.report.bytes_on_wire(), rounds * (bytes + notes));
+    // LL elements are half epochs.
+    let bytes = if config.protocol == Transport::Ll { 2 * bytes } else { bytes };
+    assert_eq!(ran.report.bytes_on_wire(), rounds * bytes);
 }
 
 proptest! {
@@ -39,12 +39,13 @@ proptest! {
         ranks in 2u32..6,
         dtype in prop::sample::select(vec![Dtype::F32, Dtype::Bf16, Dtype::Fp16]),
         chunk in prop::sample::select(vec![256u32, 1024]),
-        protocol in prop::sample::select(vec![Protocol::Flags, Protocol::Packets]),
+        protocol in prop::sample::select(vec![Transport::Flags, Transport::Packets, Transport::Ll]),
         (send_blocks, recv_blocks) in prop::sample::select(vec![(1u32, 4u32), (4, 1), (2, 8)]),
         seed: u64,
     ) {
-        // Packets are whole.
-        let elements = if protocol == Protocol::Packets { elements.next_multiple_of(8) } else { elements };
+        // Packets are whole, and LL elements of four bytes.
+        let dtype = if protocol == Transport::Ll { Dtype::F32 } else { dtype };
+        let elements = if protocol == Transport::Packets { elements.next_multiple_of(8) } else { elements };
         let config =
             AddAllGather { elements, ranks, dtype, warps: 2, protocol, chunk, send_blocks, recv_blocks };
         for strategy in [Strategy::Random, Strategy::Adversarial] {

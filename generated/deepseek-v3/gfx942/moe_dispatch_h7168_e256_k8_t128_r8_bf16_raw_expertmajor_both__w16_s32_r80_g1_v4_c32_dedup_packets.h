@@ -100,7 +100,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     /* f32[8192]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */
     float* weight_from;
-    /* packets, all ones at first, u32[7340032]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, u32[7340032]: Rows as they arrive, `[source][slot][row]`, as packets in two
+     * banks. Out, where rows arrive in their places. */
     uint32_t* inbox_packets[8];
     /* LL u32[64]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* ll_n[8];
@@ -110,8 +111,6 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     uint64_t* ll_route[8];
     /* LL f32[16384]: Weight of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* ll_weight[8];
-    /* symmetric u32[16]: Tokens of the source, `[parity][source]`, with packets. */
-    uint32_t* ready_n[8];
     /* 16 flags on each rank: The source is in this launch, ready for what the next one sends,
      * `[parity][source]`. */
     uint32_t* ready[8];
@@ -144,7 +143,6 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     X(ll_count, LL, 16384) \
     X(ll_route, LL, 131072) \
     X(ll_weight, LL, 131072) \
-    X(ready_n, SYMMETRIC, 64) \
     X(ready, FLAGS, 64) \
     X(epoch, EPOCH, 8) \
     X(status, STATUS, 56)
@@ -154,7 +152,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_GRID_BLOCKS 117
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_BLOCK_THREADS 1024
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_SHARED_BYTES 4736 /* dynamic */
-#define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ARGS_BYTES 616
+#define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ARGS_BYTES 552
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_KERNEL_ID UINT64_C(0x3d98f6f64ea8b07f)
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C32_DEDUP_PACKETS_ENTRY "moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets" /* to look up in a compiled module */
 

@@ -84,8 +84,8 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r6
     const float* weights;
     /* bf16[917504]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
-    /* packets, all ones at first, bf16[14680064]: Rows as they come back as packets, in the same order,
-     * `[parity]` first. */
+    /* packets, all ones at first, bf16[14680064]: Rows as they come back, `[token][owner][hidden]`, or
+     * `[token][k][hidden]` in plain mode; as packets in two banks. */
     uint16_t* return_packets[8];
     /* 16 flags on each rank: Of dispatch, with packets: a rank is ready, `[parity][source]`. Dispatch signals
      * it, and combine waits for it. */

@@ -86,11 +86,10 @@ typedef struct moe_combine_h7168_e256_k8_t4096_r8_bf16_expertmajor_both__w16_s64
     const float* weights;
     /* bf16[29360128]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
-    /* symmetric bf16[234881024]: Rows as they come back with flags, `[token][owner][hidden]`, or
-     * `[token][k][hidden]` in plain mode. */
+    /* symmetric bf16[234881024]: Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in
+     * plain mode; as packets in two banks. */
     uint16_t* returns[8];
-    /* 32768 flags on each rank: A row has come back, `[token][owner]` or `[token][k]`; those of a batch of
-     * tokens, `[batch][owner]`. */
+    /* 32768 flags on each rank: A message of `returns` has arrived, `[slot][sender]`. */
     uint32_t* return_flag[8];
     /* 1 counters, zero at first: Work counter of the slots, or batches of tokens, to send, under dynamic
      * scheduling. */

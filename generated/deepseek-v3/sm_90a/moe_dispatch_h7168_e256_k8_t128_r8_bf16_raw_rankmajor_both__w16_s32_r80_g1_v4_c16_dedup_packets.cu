@@ -23,47 +23,44 @@
 //                               (src/families/moe/kernels/dispatch.rs:168)
 //     blocks 117..122  entries  waits for ll_route, ll_weight, ll_n; writes entry_expert, weight_from,
 //                               n_from (src/families/moe/kernels/dispatch.rs:170)
-//     blocks 122..123  ready    reads n; puts ready_n; signals ready
-//                               (src/families/moe/kernels/dispatch.rs:176)
+//     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs:176)
 //
 // Buffers
-//     x              local      u32[458752]   1.8 MiB  Tokens to send, `[token][row]`. Rows of tokens that
-//                                                      `n` leaves out are loaded at times, no more; so are
-//                                                      their scales.
-//     n              local      u32[1]        4 B      How many tokens there are.
-//     ids            local      i32[1024]     4 KiB    Expert ids, `[token][k]`; ids of no expert mask their
-//                                                      entry. Those of tokens that `n` leaves out are
-//                                                      loaded, no more.
-//     weights        local      f32[1024]     4 KiB    Weights of the entries, `[token][k]`. Those of tokens
-//                                                      that `n` leaves out are loaded, no more.
-//     rows           local      u32[3670016]  14 MiB   Out, unless rows arrive in their places: rows
-//                                                      received, by expert, source, token and k; or
-//                                                      `[source][token][row]`.
-//     expert_start   local      u32[33]       132 B    Out: first row of each of this rank's experts, and
-//                                                      after the last one the number of rows.
-//     expert_rows    local      u32[32]       128 B    Out: rows of each of this rank's experts.
-//     gather         local      u32[8192]     32 KiB   Out, for rows by token: which rows are whose
-//                                                      experts', by expert, source, token and k. A row's
-//                                                      number is source * the most tokens + token.
-//     entry_expert   local      i32[8192]     32 KiB   Out, for rows by token, and for combine: which of
-//                                                      this rank's experts each entry goes to,
-//                                                      `[source][token][k]`, -1 for one that is not here,
-//                                                      also of tokens that are not there.
-//     n_from         local      u32[8]        32 B     Out, for combine: tokens of each source.
-//     weight_from    local      f32[8192]     32 KiB   Out, for whoever sums a token's rows at its owner:
-//                                                      weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets    u32[7340032]  28 MiB   Rows as packets, `[parity][source][slot][row]`.
-//     ll_n           LL         u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
-//                                                      packets.
-//     ll_route       LL         u32[16384]    128 KiB  Expert and rank of each entry,
-//                                                      `[parity][source][chunk][entry]`.
-//     ll_weight      LL         f32[16384]    128 KiB  Weight of each entry,
-//                                                      `[parity][source][chunk][entry]`.
-//     ready_n        symmetric  u32[16]       64 B     Tokens of the source, `[parity][source]`, with
-//                                                      packets.
-//     ready          flags      u32[16]       64 B     The source is in this launch, ready for what the next
-//                                                      one sends, `[parity][source]`.
-//     epoch          epoch      u32[1]        4 B      Counts dispatches.
+//     x              local    u32[458752]   1.8 MiB  Tokens to send, `[token][row]`. Rows of tokens that `n`
+//                                                    leaves out are loaded at times, no more; so are their
+//                                                    scales.
+//     n              local    u32[1]        4 B      How many tokens there are.
+//     ids            local    i32[1024]     4 KiB    Expert ids, `[token][k]`; ids of no expert mask their
+//                                                    entry. Those of tokens that `n` leaves out are loaded,
+//                                                    no more.
+//     weights        local    f32[1024]     4 KiB    Weights of the entries, `[token][k]`. Those of tokens
+//                                                    that `n` leaves out are loaded, no more.
+//     rows           local    u32[3670016]  14 MiB   Out, unless rows arrive in their places: rows received,
+//                                                    by expert, source, token and k; or
+//                                                    `[source][token][row]`.
+//     expert_start   local    u32[33]       132 B    Out: first row of each of this rank's experts, and
+//                                                    after the last one the number of rows.
+//     expert_rows    local    u32[32]       128 B    Out: rows of each of this rank's experts.
+//     gather         local    u32[8192]     32 KiB   Out, for rows by token: which rows are whose experts',
+//                                                    by expert, source, token and k. A row's number is
+//                                                    source * the most tokens + token.
+//     entry_expert   local    i32[8192]     32 KiB   Out, for rows by token, and for combine: which of this
+//                                                    rank's experts each entry goes to,
+//                                                    `[source][token][k]`, -1 for one that is not here, also
+//                                                    of tokens that are not there.
+//     n_from         local    u32[8]        32 B     Out, for combine: tokens of each source.
+//     weight_from    local    f32[8192]     32 KiB   Out, for whoever sums a token's rows at its owner:
+//                                                    weights of the entries, `[source][token][k]`.
+//     inbox_packets  packets  u32[7340032]  28 MiB   Rows as they arrive, `[source][slot][row]`, as packets
+//                                                    in two banks. Out, where rows arrive in their places.
+//     ll_n           LL       u32[128]      1 KiB    Tokens of the source, `[parity][source][chunk]`, with
+//                                                    packets.
+//     ll_route       LL       u32[16384]    128 KiB  Expert and rank of each entry,
+//                                                    `[parity][source][chunk][entry]`.
+//     ll_weight      LL       f32[16384]    128 KiB  Weight of each entry, `[parity][source][chunk][entry]`.
+//     ready          flags    u32[16]       64 B     The source is in this launch, ready for what the next
+//                                                    one sends, `[parity][source]`.
+//     epoch          epoch    u32[1]        4 B      Counts dispatches.
 
 namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c16_dedup_packets_source {
 
@@ -121,11 +118,10 @@ struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g
     i32* entry_expert;      // i32[8192]: Out, for rows by token, and for combine: which..
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     f32* weight_from;       // f32[8192]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[7340032]: Rows as they..
     u64* ll_n[8];           // LL u32[128]: Tokens of the source,..
     u64* ll_route[8];       // LL u32[16384]: Expert and rank of each entry,..
     u64* ll_weight[8];      // LL f32[16384]: Weight of each entry,..
-    u32* ready_n[8];        // symmetric u32[16]: Tokens of the source,..
     u32* ready[8];          // 16 flags on each rank: The source is in this launch, ready..
     EpochWord* epoch;       // advances with each launch: Counts dispatches.
     Status* status[8];      // each rank's status
@@ -746,12 +742,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                 const u32 at = (step * 32 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
             }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                 const u32 peer = (args.rank + turn) % ranks;
                 if ((to >> peer) & 1) {
                     u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:61
+                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
                         const u32 at = (step * 32 + group.lane) * 4;
                         send_packet(inbox_packets_there
                             + (u64(args.rank * 128 + token + value * 1024) * 3584 + as_u64) + at, x[step]);
@@ -779,12 +775,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             const u32 in_record = token * 8 - chunk * 128;
             const u32 value_3 = source * 8 + chunk;
 
-            // Read ll_route once they have arrived (records.rs:143)
+            // Read ll_route once they have arrived (records.rs:137)
             u32 ll_route_read[1];
             if (!read_ll(group, args, args.ll_route[args.rank],
                 {group.lane < 8 ? group.lane + ((bank + value_3) * 128 + in_record) : 0u},
                 {group.lane < 8 ? value_3 / 8 : 0u}, {group.lane < 8}, epoch, ll_route_read,
-                {role_recv, flag_ll_route, 143})) return;
+                {role_recv, flag_ll_route, 137})) return;
             bool partial = false;
             if (group.lane < 8) {  // dispatch.rs:402
                 const u32 expert = ll_route_read[0] & 65535;
@@ -797,11 +793,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 const u32 value_4 = source * 128 + token;
                 const u64 as_u64 = u64(part * 512);
 
-                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:123)
+                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:65)
                 Vec<u32, 4> value_5[1][4];
                 if (!take_packets(group, args, args.inbox_packets[args.rank],
                     {u64(value_4 + value * 1024) * 3584 + as_u64}, {source}, 512, 1, value_5,
-                    {role_recv, flag_inbox_packets, 123})) return;
+                    {role_recv, flag_inbox_packets, 65})) return;
 #pragma unroll
                 for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:429
                     const u32 at = (step * 32 + group.lane) * 4;
@@ -826,12 +822,12 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     const bool arrived = [&]() -> bool {
         const Warp group;
         for (u32 record = group.number; record < 64; record += 16) {  // index.rs:31
-            // Read ll_route once they have arrived (records.rs:143)
+            // Read ll_route once they have arrived (records.rs:137)
             u32 ll_route_index[4];
             u32 ll_route_peer[4];
             bool ll_route_wanted[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:143
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:137
                 const u32 at = step * 32 + group.lane;
                 ll_route_index[step] = at + (bank + record) * 128;
                 ll_route_peer[step] = record / 8;
@@ -839,11 +835,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             }
             u32 ll_route_read[4];
             if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 143})) return false;
+                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return false;
             bool mine[4];
             u32 base_index[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:150
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:144
                 const u32 expert = ll_route_read[step] & 65535;
                 const u32 expert_2 = expert - args.rank * 32;
                 mine[step] = expert_2 < 32;
@@ -905,12 +901,12 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
         for (u32 record = group.number; record < 64; record += 16) {  // index.rs:81
             const u32 value = record / 8;
 
-            // Read ll_route once they have arrived (records.rs:143)
+            // Read ll_route once they have arrived (records.rs:137)
             u32 ll_route_index[4];
             u32 ll_route_peer[4];
             bool ll_route_wanted[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:143
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:137
                 const u32 at = step * 32 + group.lane;
                 ll_route_index[step] = at + (bank + record) * 128;
                 ll_route_peer[step] = value;
@@ -918,11 +914,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
             }
             u32 ll_route_read[4];
             if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 143})) return;
+                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return;
             bool mine[4];
             u32 base_index[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:150
+            for (u32 step = 0; step < 4; ++step) {  // records.rs:144
                 const u32 expert = ll_route_read[step] & 65535;
                 const u32 expert_2 = expert - args.rank * 32;
                 mine[step] = expert_2 < 32;
@@ -955,12 +951,12 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 const u32 value = (bank + i) * 128;
                 const u32 value_2 = i / 8;
 
-                // Read ll_route once they have arrived (records.rs:143)
+                // Read ll_route once they have arrived (records.rs:137)
                 u32 ll_route_index[4];
                 u32 ll_route_peer[4];
                 bool ll_route_wanted[4];
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // records.rs:143
+                for (u32 step = 0; step < 4; ++step) {  // records.rs:137
                     const u32 at = step * 32 + group.lane;
                     ll_route_index[step] = at + value;
                     ll_route_peer[step] = value_2;
@@ -968,22 +964,22 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 }
                 u32 ll_route_read[4];
                 if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                    ll_route_wanted, epoch, ll_route_read, {role_entries, flag_ll_route, 143})) return;
+                    ll_route_wanted, epoch, ll_route_read, {role_entries, flag_ll_route, 137})) return;
                 u32 expert[4];
                 bool mine[4];
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // records.rs:150
+                for (u32 step = 0; step < 4; ++step) {  // records.rs:144
                     const u32 expert_2 = ll_route_read[step] & 65535;
                     expert[step] = expert_2 - args.rank * 32;
                     mine[step] = expert[step] < 32;
                 }
 
-                // Read ll_weight once they have arrived (records.rs:158)
+                // Read ll_weight once they have arrived (records.rs:152)
                 u32 ll_weight_index[4];
                 u32 ll_weight_peer[4];
                 bool ll_weight_wanted[4];
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // records.rs:158
+                for (u32 step = 0; step < 4; ++step) {  // records.rs:152
                     const u32 at = step * 32 + group.lane;
                     ll_weight_index[step] = at + value;
                     ll_weight_peer[step] = value_2;
@@ -991,7 +987,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                 }
                 f32 ll_weight_read[4];
                 if (!read_ll(group, args, args.ll_weight[args.rank], ll_weight_index, ll_weight_peer,
-                    ll_weight_wanted, epoch, ll_weight_read, {role_entries, flag_ll_weight, 158})) return;
+                    ll_weight_wanted, epoch, ll_weight_read, {role_entries, flag_ll_weight, 152})) return;
                 const u32 to = value_2 * 1024 + i % 8 * 128;
 #pragma unroll
                 for (u32 step = 0; step < 4; ++step) {  // index.rs:171
@@ -1006,11 +1002,11 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
                     value = group.lane * 8;
                 }
 
-                // Read ll_n once they have arrived (records.rs:116)
+                // Read ll_n once they have arrived (records.rs:110)
                 u32 ll_n_read[1];
                 if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? value + bank : 0u},
                     {group.lane < 8 ? value / 8 : 0u}, {group.lane < 8}, epoch, ll_n_read,
-                    {role_entries, flag_ll_n, 116})) return;
+                    {role_entries, flag_ll_n, 110})) return;
                 if (group.lane < 8) {  // index.rs:130
                     args.n_from[group.lane] = ll_n_read[0];
                 }
@@ -1022,15 +1018,9 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
 // ready: blocks 122..123 (src/families/moe/kernels/dispatch.rs:176)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(122);
-    const u32 place = value * 8 + args.rank;
-    const u32 n_value = args.n[0];
-    for (u32 turn = block.lane; turn < ranks; turn += 512) {  // a lane for each rank
-        const u32 peer = (args.rank + turn) % ranks;
-        args.ready_n[peer][place] = n_value;
-    }
 
-    // Signal ready: every lane's puts are there before it is (records.rs:83)
-    signal_ranks(block, args, args.ready, place, 255, epoch);
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, value * 8 + args.rank, 255, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
@@ -1074,7 +1064,7 @@ moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c1
 namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c16_dedup_packets_source {
 
 using HostArgs = ::moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c16_dedup_packets_Args;
-static_assert(sizeof(HostArgs) == 560 && sizeof(Args) == 560, "one layout in C and on the device");
+static_assert(sizeof(HostArgs) == 496 && sizeof(Args) == 496, "one layout in C and on the device");
 static_assert(sizeof(PeerwarpStatus) == sizeof(Status), "one layout in C and on the device");
 static_assert(sizeof(PeerwarpEpochWord) == sizeof(EpochWord), "one layout in C and on the device");
 
@@ -1105,7 +1095,6 @@ static constexpr Pointers pointers[] = {
     {offsetof(Args, ll_n), 8, "ll_n: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ll_route), 8, "ll_route: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ll_weight), 8, "ll_weight: a pointer is null or not aligned to 16 bytes"},
-    {offsetof(Args, ready_n), 8, "ready_n: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ready), 8, "ready: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, epoch), 1, "epoch: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, status), 8, "status: a pointer is null or not aligned to 16 bytes"},

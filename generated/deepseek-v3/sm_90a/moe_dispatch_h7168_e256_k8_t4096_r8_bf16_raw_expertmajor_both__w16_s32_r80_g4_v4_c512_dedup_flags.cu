@@ -45,10 +45,10 @@
 //                                                       not here.
 //     weight_from   local      f32[262144]     1 MiB    Out, for whoever sums a token's rows at its owner:
 //                                                       weights of the entries, `[source][token][k]`.
-//     inbox         symmetric  u32[117440512]  448 MiB  Rows as they arrive with flags,
-//                                                       `[source][slot][row]`. Out, where rows arrive in
+//     inbox         symmetric  u32[117440512]  448 MiB  Rows as they arrive, `[source][slot][row]`, as
+//                                                       packets in two banks. Out, where rows arrive in
 //                                                       their places.
-//     row_flag      flags      u32[32768]      128 KiB  A row has arrived, `[source][slot]`.
+//     row_flag      flags      u32[32768]      128 KiB  A message of `rows` has arrived, `[sender][slot]`.
 //     rec_n         symmetric  u32[128]        512 B    Tokens of the source, `[parity][source][chunk]`,
 //                                                       with flags.
 //     rec_count     symmetric  u32[32768]      128 KiB  Entries of the chunk by expert,
@@ -117,8 +117,8 @@ struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_expertmajor_both__w16_s32_r8
     u32* n_from;         // u32[8]: Out, for combine: tokens of each source.
     i32* pos;            // i32[262144]: Out, for combine, for rows by expert: the row..
     f32* weight_from;    // f32[262144]: Out, for whoever sums a token's rows at its..
-    u32* inbox[8];       // symmetric u32[117440512]: Rows as they arrive with flags,..
-    u32* row_flag[8];    // 32768 flags on each rank: A row has arrived, `[source][slot]`.
+    u32* inbox[8];       // symmetric u32[117440512]: Rows as they arrive,..
+    u32* row_flag[8];    // 32768 flags on each rank: A message of `rows` has arrived,..
     u32* rec_n[8];       // symmetric u32[128]: Tokens of the source,..
     u32* rec_count[8];   // symmetric u32[32768]: Entries of the chunk by expert,..
     u32* rec_route[8];   // symmetric u32[524288]: Expert of each entry, and its rank..
@@ -676,12 +676,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 const u32 at = (step * 128 + group.lane) * 4;
                 x[step] = load<4>(args.x + x_index + at);
             }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:64)
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                 const u32 peer = (args.rank + turn) % ranks;
                 if ((to >> peer) & 1) {
                     u32* const inbox_there = args.inbox[peer];
 #pragma unroll
-                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:64
+                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
                         const u32 at = (step * 128 + group.lane) * 4;
                         store(inbox_there + inbox_index + at, x[step]);
                     }
@@ -693,19 +693,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 const u32 at = (step * 128 + group.lane) * 4;
                 x_2[step] = load<4>(args.x + (x_index + 2048) + at);
             }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:64)
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                 const u32 peer = (args.rank + turn) % ranks;
                 if ((to >> peer) & 1) {
                     u32* const inbox_there = args.inbox[peer];
 #pragma unroll
-                    for (u32 step = 0; step < 3; ++step) {  // inbox.rs:64
+                    for (u32 step = 0; step < 3; ++step) {  // inbox.rs:31
                         const u32 at = (step * 128 + group.lane) * 4;
                         store(inbox_there + (inbox_index + 2048) + at, x_2[step]);
                     }
                 }
             }
 
-            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:289)
+            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:288)
             signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
         }
     }
@@ -717,11 +717,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     u32* const n = shared_array<u32>(0);  // u32[64]
     u32* const base = shared_array<u32>(256);  // u32[2048]
 
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:108)
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
     if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_recv, flag_rec_flag, 108})) return;
+        {role_recv, flag_rec_flag, 102})) return;
     const bool holds = block.index == 0;
-    if (block.lane < 64) {  // records.rs:115
+    if (block.lane < 64) {  // records.rs:109
         const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
         n[block.lane] = rec_n_gathered;
     }
@@ -798,7 +798,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 const u32 from = source * 32768 + entry;
                 i32 row;
                 bool partial_2 = false;
-                if (group.lane < 8) {  // records.rs:142
+                if (group.lane < 8) {  // records.rs:136
                     const u32 word = args.rec_route[args.rank][rec_route_index + group.lane];
                     const u32 expert = word & 65535;
                     const u32 expert_2 = expert - first;
@@ -820,12 +820,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     }
 
                     // Wait for row_flag: what the rank put before setting it can be read from here on
-                    // (inbox.rs:114)
+                    // (inbox.rs:60)
                     if (!wait_flag(group, args, args.row_flag[args.rank], row_flag_index, source, epoch,
-                        {role_recv, flag_row_flag, 114})) return;
+                        {role_recv, flag_row_flag, 60})) return;
                     Vec<u32, 4> x[4];
 #pragma unroll
-                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:122
+                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:65
                         const u32 at = (step * 128 + group.lane) * 4;
                         x[step] = load<4>(args.inbox[args.rank] + inbox_index + at);
                     }
@@ -841,7 +841,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     }
                     Vec<u32, 4> x_2[3];
 #pragma unroll
-                    for (u32 step = 0; step < 3; ++step) {  // inbox.rs:122
+                    for (u32 step = 0; step < 3; ++step) {  // inbox.rs:65
                         const u32 at = (step * 128 + group.lane) * 4;
                         x_2[step] = load<4>(args.inbox[args.rank] + (inbox_index + 2048) + at);
                     }

@@ -102,10 +102,10 @@ typedef struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_expertmajor_both__w1
     /* f32[262144]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */
     float* weight_from;
-    /* symmetric u32[117440512]: Rows as they arrive with flags, `[source][slot][row]`. Out, where rows arrive
-     * in their places. */
+    /* symmetric u32[117440512]: Rows as they arrive, `[source][slot][row]`, as packets in two banks. Out,
+     * where rows arrive in their places. */
     uint32_t* inbox[8];
-    /* 32768 flags on each rank: A row has arrived, `[source][slot]`. */
+    /* 32768 flags on each rank: A message of `rows` has arrived, `[sender][slot]`. */
     uint32_t* row_flag[8];
     /* symmetric u32[128]: Tokens of the source, `[parity][source][chunk]`, with flags. */
     uint32_t* rec_n[8];

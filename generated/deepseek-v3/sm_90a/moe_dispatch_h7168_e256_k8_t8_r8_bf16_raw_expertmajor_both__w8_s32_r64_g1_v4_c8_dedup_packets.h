@@ -99,7 +99,8 @@ typedef struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s3
     /* f32[512]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */
     float* weight_from;
-    /* packets, all ones at first, u32[458752]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, u32[458752]: Rows as they arrive, `[source][slot][row]`, as packets in two
+     * banks. Out, where rows arrive in their places. */
     uint32_t* inbox_packets[8];
     /* LL u32[16]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* ll_n[8];
@@ -109,8 +110,6 @@ typedef struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s3
     uint64_t* ll_route[8];
     /* LL f32[1024]: Weight of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* ll_weight[8];
-    /* symmetric u32[16]: Tokens of the source, `[parity][source]`, with packets. */
-    uint32_t* ready_n[8];
     /* 16 flags on each rank: The source is in this launch, ready for what the next one sends,
      * `[parity][source]`. */
     uint32_t* ready[8];
@@ -143,7 +142,6 @@ typedef struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s3
     X(ll_count, LL, 4096) \
     X(ll_route, LL, 8192) \
     X(ll_weight, LL, 8192) \
-    X(ready_n, SYMMETRIC, 64) \
     X(ready, FLAGS, 64) \
     X(epoch, EPOCH, 8) \
     X(status, STATUS, 56)
@@ -154,7 +152,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s3
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_BLOCK_THREADS 256
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_SHARED_BYTES 1312 /* dynamic */
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_EXCLUSIVE_SM_BYTES 116736 /* instead, where there are as many SMs as blocks */
-#define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_ARGS_BYTES 616
+#define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_ARGS_BYTES 552
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_KERNEL_ID UINT64_C(0xecec2e23e204bc26)
 #define MOE_DISPATCH_H7168_E256_K8_T8_R8_BF16_RAW_EXPERTMAJOR_BOTH__W8_S32_R64_G1_V4_C8_DEDUP_PACKETS_ENTRY "moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_expertmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets" /* to look up in a compiled module */
 

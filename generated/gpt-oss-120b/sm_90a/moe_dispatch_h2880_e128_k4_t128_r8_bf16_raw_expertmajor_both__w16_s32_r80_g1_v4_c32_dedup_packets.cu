@@ -20,45 +20,43 @@
 //     blocks 36..116   recv   waits for ll_n, ll_count, ll_route, ll_weight; writes n_from, expert_start,
 //                             expert_rows, pos, weight_from, rows; takes inbox_packets
 //                             (src/families/moe/kernels/dispatch.rs:165)
-//     blocks 116..117  ready  reads n; puts ready_n; signals ready
-//                             (src/families/moe/kernels/dispatch.rs:176)
+//     blocks 116..117  ready  signals ready (src/families/moe/kernels/dispatch.rs:176)
 //
 // Buffers
-//     x              local      u32[184320]   720 KiB   Tokens to send, `[token][row]`. Rows of tokens that
-//                                                       `n` leaves out are loaded at times, no more; so are
-//                                                       their scales.
-//     n              local      u32[1]        4 B       How many tokens there are.
-//     ids            local      i32[512]      2 KiB     Expert ids, `[token][k]`; ids of no expert mask
-//                                                       their entry. Those of tokens that `n` leaves out are
-//                                                       loaded, no more.
-//     weights        local      f32[512]      2 KiB     Weights of the entries, `[token][k]`. Those of
-//                                                       tokens that `n` leaves out are loaded, no more.
-//     rows           local      u32[5898240]  22.5 MiB  Out, unless rows arrive in their places: rows
-//                                                       received, by expert, source, token and k; or
-//                                                       `[source][token][row]`.
-//     expert_start   local      u32[17]       68 B      Out: first row of each of this rank's experts, and
-//                                                       after the last one the number of rows.
-//     expert_rows    local      u32[16]       64 B      Out: rows of each of this rank's experts.
-//     n_from         local      u32[8]        32 B      Out, for combine: tokens of each source.
-//     pos            local      i32[4096]     16 KiB    Out, for combine, for rows by expert: the row of
-//                                                       each entry, `[source][token][k]`, -1 for one that is
-//                                                       not here.
-//     weight_from    local      f32[4096]     16 KiB    Out, for whoever sums a token's rows at its owner:
-//                                                       weights of the entries, `[source][token][k]`.
-//     inbox_packets  packets    u32[2949120]  11.2 MiB  Rows as packets, `[parity][source][slot][row]`.
-//     ll_n           LL         u32[64]       512 B     Tokens of the source, `[parity][source][chunk]`,
-//                                                       with packets.
-//     ll_count       LL         u32[1024]     8 KiB     Entries of the chunk by expert of this rank,
-//                                                       `[parity][source][chunk][expert]`.
-//     ll_route       LL         u32[8192]     64 KiB    Expert and rank of each entry,
-//                                                       `[parity][source][chunk][entry]`.
-//     ll_weight      LL         f32[8192]     64 KiB    Weight of each entry,
-//                                                       `[parity][source][chunk][entry]`.
-//     ready_n        symmetric  u32[16]       64 B      Tokens of the source, `[parity][source]`, with
-//                                                       packets.
-//     ready          flags      u32[16]       64 B      The source is in this launch, ready for what the
-//                                                       next one sends, `[parity][source]`.
-//     epoch          epoch      u32[1]        4 B       Counts dispatches.
+//     x              local    u32[184320]   720 KiB   Tokens to send, `[token][row]`. Rows of tokens that
+//                                                     `n` leaves out are loaded at times, no more; so are
+//                                                     their scales.
+//     n              local    u32[1]        4 B       How many tokens there are.
+//     ids            local    i32[512]      2 KiB     Expert ids, `[token][k]`; ids of no expert mask their
+//                                                     entry. Those of tokens that `n` leaves out are loaded,
+//                                                     no more.
+//     weights        local    f32[512]      2 KiB     Weights of the entries, `[token][k]`. Those of tokens
+//                                                     that `n` leaves out are loaded, no more.
+//     rows           local    u32[5898240]  22.5 MiB  Out, unless rows arrive in their places: rows
+//                                                     received, by expert, source, token and k; or
+//                                                     `[source][token][row]`.
+//     expert_start   local    u32[17]       68 B      Out: first row of each of this rank's experts, and
+//                                                     after the last one the number of rows.
+//     expert_rows    local    u32[16]       64 B      Out: rows of each of this rank's experts.
+//     n_from         local    u32[8]        32 B      Out, for combine: tokens of each source.
+//     pos            local    i32[4096]     16 KiB    Out, for combine, for rows by expert: the row of each
+//                                                     entry, `[source][token][k]`, -1 for one that is not
+//                                                     here.
+//     weight_from    local    f32[4096]     16 KiB    Out, for whoever sums a token's rows at its owner:
+//                                                     weights of the entries, `[source][token][k]`.
+//     inbox_packets  packets  u32[2949120]  11.2 MiB  Rows as they arrive, `[source][slot][row]`, as packets
+//                                                     in two banks. Out, where rows arrive in their places.
+//     ll_n           LL       u32[64]       512 B     Tokens of the source, `[parity][source][chunk]`, with
+//                                                     packets.
+//     ll_count       LL       u32[1024]     8 KiB     Entries of the chunk by expert of this rank,
+//                                                     `[parity][source][chunk][expert]`.
+//     ll_route       LL       u32[8192]     64 KiB    Expert and rank of each entry,
+//                                                     `[parity][source][chunk][entry]`.
+//     ll_weight      LL       f32[8192]     64 KiB    Weight of each entry,
+//                                                     `[parity][source][chunk][entry]`.
+//     ready          flags    u32[16]       64 B      The source is in this launch, ready for what the next
+//                                                     one sends, `[parity][source]`.
+//     epoch          epoch    u32[1]        4 B       Counts dispatches.
 
 namespace moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source {
 
@@ -115,12 +113,11 @@ struct moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80
     u32* n_from;            // u32[8]: Out, for combine: tokens of each source.
     i32* pos;               // i32[4096]: Out, for combine, for rows by expert: the row of..
     f32* weight_from;       // f32[4096]: Out, for whoever sums a token's rows at its..
-    u32* inbox_packets[8];  // packets, all ones at first, u32[2949120]: Rows as packets,..
+    u32* inbox_packets[8];  // packets, all ones at first, u32[2949120]: Rows as they..
     u64* ll_n[8];           // LL u32[64]: Tokens of the source,..
     u64* ll_count[8];       // LL u32[1024]: Entries of the chunk by expert of this rank,..
     u64* ll_route[8];       // LL u32[8192]: Expert and rank of each entry,..
     u64* ll_weight[8];      // LL f32[8192]: Weight of each entry,..
-    u32* ready_n[8];        // symmetric u32[16]: Tokens of the source,..
     u32* ready[8];          // 16 flags on each rank: The source is in this launch, ready..
     EpochWord* epoch;       // advances with each launch: Counts dispatches.
     Status* status[8];      // each rank's status
@@ -728,12 +725,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                     const u32 at = (step * 32 + group.lane) * 4;
                     x[step] = load<4>(args.x + (u64(token) * 1440 + as_u64) + at);
                 }
-                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                     const u32 peer = (args.rank + turn) % ranks;
                     if ((to >> peer) & 1) {
                         u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:61
+                        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
                             const u32 at = (step * 32 + group.lane) * 4;
                             send_packet(inbox_packets_there + (value_2 + as_u64) + at, x[step]);
                         }
@@ -748,12 +745,12 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                         x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + at);
                     }
                 }
-                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:61)
+                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
                     const u32 peer = (args.rank + turn) % ranks;
                     if ((to >> peer) & 1) {
                         u32* const inbox_packets_there = args.inbox_packets[peer];
 #pragma unroll
-                        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:61
+                        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
                             const u32 at = (step * 32 + group.lane) * 4;
                             if (step < 3 || at < 416) {  // the last step is partial
                                 send_packet(inbox_packets_there + (value_2 + 1024) + at, x[step]);
@@ -773,11 +770,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     u32* const n = shared_array<u32>(0);  // u32[32]
     u32* const base = shared_array<u32>(128);  // u32[512]
 
-    // Read ll_n once they have arrived (records.rs:116)
+    // Read ll_n once they have arrived (records.rs:110)
     u32 ll_n_read[1];
     if (!read_ll(block, args, args.ll_n[args.rank], {block.lane < 32 ? block.lane + bank : 0u},
         {block.lane < 32 ? block.lane / 4 : 0u}, {block.lane < 32}, epoch, ll_n_read,
-        {role_recv, flag_ll_n, 116})) return;
+        {role_recv, flag_ll_n, 110})) return;
     const bool holds = block.index == 0;
     if (block.lane < 32) {  // dispatch.rs:331
         n[block.lane] = ll_n_read[0];
@@ -799,10 +796,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     number = record + bank;
     owned = expert < 16;
 
-    // Read ll_count once they have arrived (records.rs:132)
+    // Read ll_count once they have arrived (records.rs:126)
     u32 ll_count_read[1];
     if (!read_ll(block, args, args.ll_count[args.rank], {number * 16 + expert}, {record / 4}, {owned}, epoch,
-        ll_count_read, {role_recv, flag_ll_count, 132})) return;
+        ll_count_read, {role_recv, flag_ll_count, 126})) return;
     u32 prefix;
     u32 carry = Sum::none<u32>();
     {  // index.rs:55
@@ -845,11 +842,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 const u32 value_3 = (bank + record_2) * 128 + in_record;
                 const u32 value_4 = record_2 / 4;
 
-                // Read ll_route once they have arrived (records.rs:143)
+                // Read ll_route once they have arrived (records.rs:137)
                 u32 ll_route_read[1];
                 if (!read_ll(group, args, args.ll_route[args.rank],
                     {group.lane < 4 ? group.lane + value_3 : 0u}, {group.lane < 4 ? value_4 : 0u},
-                    {group.lane < 4}, epoch, ll_route_read, {role_recv, flag_ll_route, 143})) return;
+                    {group.lane < 4}, epoch, ll_route_read, {role_recv, flag_ll_route, 137})) return;
                 bool mine;
                 i32 row;
                 if (group.lane < 4) {  // dispatch.rs:351
@@ -866,11 +863,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         args.pos[from + group.lane] = row;
                     }
 
-                    // Read ll_weight once they have arrived (records.rs:158)
+                    // Read ll_weight once they have arrived (records.rs:152)
                     f32 ll_weight_read[1];
                     if (!read_ll(group, args, args.ll_weight[args.rank],
                         {group.lane < 4 ? group.lane + value_3 : 0u}, {group.lane < 4 ? value_4 : 0u},
-                        {group.lane < 4}, epoch, ll_weight_read, {role_recv, flag_ll_weight, 158})) return;
+                        {group.lane < 4}, epoch, ll_weight_read, {role_recv, flag_ll_weight, 152})) return;
                     if (group.lane < 4) {  // dispatch.rs:361
                         args.weight_from[from + group.lane] = ll_weight_read[0];
                     }
@@ -889,10 +886,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         const u64 as_u64 = u64(min_of(part, 1u) * 512);
 
                         // Take packets of inbox_packets: those that have not arrived end in all ones
-                        // (inbox.rs:123)
+                        // (inbox.rs:65)
                         Vec<u32, 4> value_6[1][4];
                         if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + as_u64},
-                            {source}, 512, 1, value_6, {role_recv, flag_inbox_packets, 123})) return;
+                            {source}, 512, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
                         for (u32 k = 0; k < 4; ++k) {  // layout.rs:42
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44
@@ -906,10 +903,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         }
                     } else {
                         // Take packets of inbox_packets: those that have not arrived end in all ones
-                        // (inbox.rs:123)
+                        // (inbox.rs:65)
                         Vec<u32, 4> value_6[1][4];
                         if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + 1024},
-                            {source}, 416, 1, value_6, {role_recv, flag_inbox_packets, 123})) return;
+                            {source}, 416, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
                         for (u32 k = 0; k < 4; ++k) {  // layout.rs:42
                             const i32 row_2 = rows_2[k];
                             if (row_2 >= 0) {  // layout.rs:44
@@ -933,15 +930,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
 // ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:176)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(116);
-    const u32 place = value * 8 + args.rank;
-    const u32 n_value = args.n[0];
-    for (u32 turn = block.lane; turn < ranks; turn += 512) {  // a lane for each rank
-        const u32 peer = (args.rank + turn) % ranks;
-        args.ready_n[peer][place] = n_value;
-    }
 
-    // Signal ready: every lane's puts are there before it is (records.rs:83)
-    signal_ranks(block, args, args.ready, place, 255, epoch);
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, value * 8 + args.rank, 255, epoch);
 }
 
 extern "C" __global__ void __launch_bounds__(512, 1)
@@ -981,7 +972,7 @@ moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_
 namespace moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source {
 
 using HostArgs = ::moe_dispatch_h2880_e128_k4_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args;
-static_assert(sizeof(HostArgs) == 616 && sizeof(Args) == 616, "one layout in C and on the device");
+static_assert(sizeof(HostArgs) == 552 && sizeof(Args) == 552, "one layout in C and on the device");
 static_assert(sizeof(PeerwarpStatus) == sizeof(Status), "one layout in C and on the device");
 static_assert(sizeof(PeerwarpEpochWord) == sizeof(EpochWord), "one layout in C and on the device");
 
@@ -1012,7 +1003,6 @@ static constexpr Pointers pointers[] = {
     {offsetof(Args, ll_count), 8, "ll_count: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ll_route), 8, "ll_route: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ll_weight), 8, "ll_weight: a pointer is null or not aligned to 16 bytes"},
-    {offsetof(Args, ready_n), 8, "ready_n: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, ready), 8, "ready: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, epoch), 1, "epoch: a pointer is null or not aligned to 16 bytes"},
     {offsetof(Args, status), 8, "status: a pointer is null or not aligned to 16 bytes"},

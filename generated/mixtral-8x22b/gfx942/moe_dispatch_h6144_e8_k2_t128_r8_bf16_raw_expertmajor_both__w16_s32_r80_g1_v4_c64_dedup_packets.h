@@ -99,7 +99,8 @@ typedef struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s
     /* f32[2048]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */
     float* weight_from;
-    /* packets, all ones at first, u32[6291456]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, u32[6291456]: Rows as they arrive, `[source][slot][row]`, as packets in two
+     * banks. Out, where rows arrive in their places. */
     uint32_t* inbox_packets[8];
     /* LL u32[32]: Tokens of the source, `[parity][source][chunk]`, with packets. */
     uint64_t* ll_n[8];
@@ -109,8 +110,6 @@ typedef struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s
     uint64_t* ll_route[8];
     /* LL f32[4096]: Weight of each entry, `[parity][source][chunk][entry]`. */
     uint64_t* ll_weight[8];
-    /* symmetric u32[16]: Tokens of the source, `[parity][source]`, with packets. */
-    uint32_t* ready_n[8];
     /* 16 flags on each rank: The source is in this launch, ready for what the next one sends,
      * `[parity][source]`. */
     uint32_t* ready[8];
@@ -143,7 +142,6 @@ typedef struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s
     X(ll_count, LL, 256) \
     X(ll_route, LL, 32768) \
     X(ll_weight, LL, 32768) \
-    X(ready_n, SYMMETRIC, 64) \
     X(ready, FLAGS, 64) \
     X(epoch, EPOCH, 8) \
     X(status, STATUS, 56)
@@ -153,7 +151,7 @@ typedef struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s
 #define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_GRID_BLOCKS 115
 #define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_BLOCK_THREADS 1024
 #define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_SHARED_BYTES 384 /* dynamic */
-#define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_ARGS_BYTES 616
+#define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_ARGS_BYTES 552
 #define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_KERNEL_ID UINT64_C(0xd4af4e099194fdf6)
 #define MOE_DISPATCH_H6144_E8_K2_T128_R8_BF16_RAW_EXPERTMAJOR_BOTH__W16_S32_R80_G1_V4_C64_DEDUP_PACKETS_ENTRY "moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets" /* to look up in a compiled module */
 

@@ -76,14 +76,14 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32
     const float* weights;
     /* bf16[917504]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
-    /* packets, all ones at first, bf16[14680064]: Rows as packets, `[parity][source][slot][row]`. */
+    /* packets, all ones at first, bf16[14680064]: Rows as they arrive, `[source][slot][row]`, as packets in
+     * two banks. Out, where rows arrive in their places. */
     uint16_t* inbox_packets[8];
     /* LL u32[32768]: Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`. */
     uint64_t* entries[8];
-    /* packets, all ones at first, bf16[14680064]: Rows as they come back, `[parity][token][owner][hidden]`. */
+    /* packets, all ones at first, bf16[14680064]: Rows as they come back, `[token][owner][hidden]`, or
+     * `[token][k][hidden]` in plain mode; as packets in two banks. */
     uint16_t* return_packets[8];
-    /* symmetric u32[16]: Tokens of the source, `[parity][source]`, with packets. */
-    uint32_t* ready_n[8];
     /* 16 flags on each rank: The source is in this launch, ready for what the next one sends,
      * `[parity][source]`. */
     uint32_t* ready[8];
@@ -109,7 +109,6 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32
     X(inbox_packets, PACKETS, 29360128) \
     X(entries, LL, 262144) \
     X(return_packets, PACKETS, 29360128) \
-    X(ready_n, SYMMETRIC, 64) \
     X(ready, FLAGS, 64) \
     X(epoch, EPOCH, 8) \
     X(status, STATUS, 56)
@@ -120,7 +119,7 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_BLOCK_THREADS 512
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_SHARED_BYTES 1024 /* dynamic */
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_EXCLUSIVE_SM_BYTES 116736 /* instead, where there are as many SMs as blocks */
-#define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ARGS_BYTES 448
+#define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ARGS_BYTES 384
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_KERNEL_ID UINT64_C(0x1750d890e7699685)
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ENTRY "moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2" /* to look up in a compiled module */
 

@@ -1,11 +1,13 @@
 //! Problems on GPUs.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::panic::resume_unwind;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peerwarp_codegen::dsl::Binding;
+use peerwarp_codegen::ir::ParamKind;
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
@@ -13,12 +15,12 @@ use serde::Serialize;
 
 use super::memory::{Host, untouched};
 use crate::harness::verdict::Verdict;
-use crate::harness::workload::Problem;
+use crate::harness::workload::{Contents, Problem};
 use crate::runtime::gpu::DevicePtr;
 use crate::runtime::handles::{Buffer, Event, Graph, Stream};
 use crate::runtime::image::Images;
 use crate::runtime::op::{BufferSpec, Operation, RankOp};
-use crate::runtime::{Recording, RuntimeError, World};
+use crate::runtime::{Recording, RuntimeError, Symmetric, World};
 
 /// What fills memory that a round need not read: NaN in every float type, and no index of anything.
 pub(super) const POISON: u8 = 0xff;
@@ -81,17 +83,25 @@ pub(super) struct Place {
 }
 
 impl Place {
-    fn new(rank: &RankOp, problem: &dyn Problem) -> Result<Place, RuntimeError> {
+    fn new(
+        index: usize,
+        rank: &RankOp,
+        problem: &dyn Problem,
+        windows: &Windows,
+    ) -> Result<Place, RuntimeError> {
         let gpu = rank.gpu();
         let operands: Arc<[BufferSpec]> = rank.operands().into();
         let given = problem.inputs(rank.rank(), 0);
-        // What the host writes between launches is one buffer for all rounds: it is large at times.
-        let each = |o: &BufferSpec| o.binding == Binding::Output || given.iter().any(|c| c.buffer == o.name);
-        let buffer = |o: &BufferSpec| Buffer::new(gpu, o.param.bytes()).map(Arc::new);
-        let first = operands.iter().map(buffer).collect::<Result<Vec<_>, _>>()?;
+        let each = |o: &BufferSpec| of_each_round(o, &given);
+        let member = &rank.world().members()[index];
+        let buffer = |o: &BufferSpec, round: usize| match windows.get(&(o.name.clone(), round)) {
+            Some(memory) => Ok(Arc::new(Buffer::part(memory, member, index))),
+            None => Buffer::new(gpu, o.param.bytes()).map(Arc::new),
+        };
+        let first = operands.iter().map(|o| buffer(o, 0)).collect::<Result<Vec<_>, _>>()?;
         let of_round = |round: u32| {
             let own = |(o, first): (&BufferSpec, &Arc<Buffer>)| match round > 0 && each(o) {
-                true => buffer(o),
+                true => buffer(o, round as usize),
                 false => Ok(Arc::clone(first)),
             };
             operands.iter().zip(&first).map(own).collect::<Result<Vec<_>, _>>()
@@ -118,6 +128,29 @@ impl Place {
     }
 }
 
+/// Memory of operands that peers read, by name and round.
+type Windows = BTreeMap<(String, usize), Arc<Symmetric>>;
+
+/// Allocates it, on all ranks in the same order.
+fn windows(op: &Operation, problem: &dyn Problem) -> Result<Windows, RuntimeError> {
+    let operands = op.ranks().first().map_or(&[][..], RankOp::operands);
+    let given = problem.inputs(0, 0);
+    let mut all = Windows::new();
+    for o in operands.iter().filter(|o| o.param.kind == ParamKind::Window) {
+        let rounds = if of_each_round(o, &given) { problem.rounds() as usize } else { 1 };
+        for round in 0..rounds {
+            all.insert((o.name.clone(), round), op.world().share(o.param.bytes())?);
+        }
+    }
+    Ok(all)
+}
+
+/// Whether each round has a buffer of its own for an operand. What the host writes between launches is one for all rounds: it is
+/// large at times.
+fn of_each_round(operand: &BufferSpec, given: &[Contents]) -> bool {
+    operand.binding == Binding::Output || given.iter().any(|c| c.buffer == operand.name)
+}
+
 /// A problem on the GPUs of a world.
 #[derive(Debug)]
 pub struct GpuSession {
@@ -140,7 +173,9 @@ impl GpuSession {
         images: &dyn Images,
     ) -> Result<GpuSession, RuntimeError> {
         let op = Operation::new(world, problem.launches(), images)?;
-        let places = op.ranks().iter().map(|rank| Place::new(rank, &*problem));
+        let windows = windows(&op, &*problem)?;
+        let places = op.ranks().iter().enumerate();
+        let places = places.map(|(index, rank)| Place::new(index, rank, &*problem, &windows));
         let places = world.agree(places.collect::<Result<Vec<_>, _>>())?;
         Ok(GpuSession { places, op, problem, poisoned: false, delays: None })
     }

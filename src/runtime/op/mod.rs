@@ -10,6 +10,7 @@ mod rank;
 mod stream;
 mod tensor;
 mod typed;
+mod window;
 
 use std::sync::Arc;
 
@@ -24,6 +25,7 @@ pub use rank::RankOp;
 pub use stream::StreamRef;
 pub use tensor::{Element, Held, RawTensor, Readable, TensorInfo, Writable};
 pub use typed::{Op, OpRank, RankOf};
+pub use window::SymmetricPart;
 
 /// Kernels that share memory, on the ranks of this process.
 #[derive(Debug)]

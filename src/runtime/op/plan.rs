@@ -110,6 +110,10 @@ fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, R
                 let field = format!("buffer {name} of {}", launch.label);
                 return Err(RuntimeError::invalid(field, format!("{} bytes", param.bytes()), allowed));
             }
+            if param.kind == ParamKind::Window {
+                // Others reach it, whatever it is to the launches before.
+                known.param.kind = param.kind;
+            }
             known.binding = match (known.binding, param.binding) {
                 (Binding::State, _) | (_, Binding::State) => Binding::State,
                 (Binding::Output, _) | (_, Binding::Output) => Binding::Output,
@@ -159,12 +163,16 @@ impl Plan {
         all.insert(buffer.name.clone(), (*end, bytes));
         *end = (*end + bytes).next_multiple_of(ALIGN);
         match kind {
-            ParamKind::Flags | ParamKind::EpochWord | ParamKind::Ll | ParamKind::Counters => {
+            ParamKind::Flags
+            | ParamKind::BlockFlags
+            | ParamKind::EpochWord
+            | ParamKind::Ll
+            | ParamKind::Counters => {
                 self.cleared.push((buffer.name, 0));
             }
             // No packet has arrived.
             ParamKind::Packets => self.cleared.push((buffer.name, 0xff)),
-            ParamKind::Local | ParamKind::Symmetric | ParamKind::Scalar => {}
+            ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Scalar => {}
         }
     }
 

@@ -62,6 +62,7 @@ impl Making<'_> {
         Ok(RankOp {
             launches,
             rank: member.rank,
+            index: self.index,
             gpu: Arc::clone(gpu),
             world: Arc::clone(self.world),
             passed: vec![Passed::default(); self.plan.operands.len()],
@@ -87,7 +88,7 @@ impl Making<'_> {
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
         same_params(&image, params)?;
         let mut args = self.world.kernel_args(self.index, &image)?;
-        let (mut slots, mut scalars) = (vec![], vec![]);
+        let (mut slots, mut windows, mut scalars) = (vec![], vec![], vec![]);
         let mut epoch = None;
         // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
         for (p, field) in params.iter().zip(&image.args.fields) {
@@ -98,7 +99,10 @@ impl Making<'_> {
             } else if let Some(&(ptr, _)) = buffers.get(name) {
                 args.set_u64(&field.name, ptr)?;
             } else if let Some(at) = self.plan.operands.iter().position(|o| o.name == name) {
-                slots.push((at, args.slot(&field.name)?));
+                match everywhere {
+                    true => windows.push((at, args.slots(&field.name)?)),
+                    false => slots.push((at, args.slot(&field.name)?)),
+                }
             } else if let Some(at) = self.plan.scalars.iter().position(|s| s.name == name) {
                 scalars.push((at, args.place(&field.name)?));
             }
@@ -110,8 +114,15 @@ impl Making<'_> {
         args.ready_but_for(&scalars.iter().map(|(_, place)| *place).collect::<Vec<_>>())?;
         debug_assert!(memory.local.bytes() >= self.plan.local_bytes);
         let kernel = self.world.load(&member.gpu, &image)?;
-        Ok(Launch { kernel, args, slots, scalars, epoch, recorder })
+        Ok(Launch { kernel, args, slots, windows, scalars, epoch, recorder })
     }
+}
+
+/// The error for a window that is not symmetric memory.
+fn unreachable_by_peers(spec: &BufferSpec, ptr: DevicePtr) -> RuntimeError {
+    let allowed =
+        format!("{} bytes of a `SymmetricPart` of this world, as peers read it", spec.param.bytes());
+    RuntimeError::invalid(format!("memory of {}", spec.name), format!("{ptr:#x}"), allowed)
 }
 
 /// Whether a kernel was compiled for just these parameters: its name says nothing of their lengths, which its author may have
@@ -140,11 +151,20 @@ struct Launch {
     args: KernelArgs,
     /// Number of an operand, and where it is put.
     slots: Vec<(usize, Slot)>,
+    /// Number of an operand that peers read, and where it is put, that of each rank.
+    windows: Vec<(usize, Slot)>,
     /// Number of a scalar, and where it is put.
     scalars: Vec<(usize, Place)>,
     /// Where its epoch is counted.
     epoch: Option<DevicePtr>,
     recorder: Option<Recorder>,
+}
+
+impl Launch {
+    /// The operands that it takes.
+    fn operands(&self) -> impl Iterator<Item = &(usize, Slot)> {
+        self.slots.iter().chain(&self.windows)
+    }
 }
 
 /// An operation on one rank of this process.
@@ -153,6 +173,8 @@ pub struct RankOp {
     // Modules go before the memory that their kernels use.
     launches: Vec<Launch>,
     rank: u32,
+    /// Its number among the members of the world.
+    index: usize,
     gpu: Arc<dyn Gpu>,
     world: Arc<World>,
     pub(super) operands: Vec<BufferSpec>,
@@ -243,7 +265,8 @@ impl RankOp {
     /// take are not looked at.
     ///
     /// # Errors
-    /// The world was aborted, there is no such launch, a number that it takes has not been set, or the driver refuses it.
+    /// The world was aborted, there is no such launch, a number that it takes has not been set, a window is not a
+    /// [`SymmetricPart`](super::SymmetricPart)'s memory, or the driver refuses it.
     ///
     /// # Safety
     /// `stream` is of this rank's GPU. The addresses that the launch takes are valid on it for as many bytes as their
@@ -324,7 +347,7 @@ impl RankOp {
         self.world.usable()?;
         self.there_are(launches.clone())?;
         let _held = args.pass(&mut Call::new(self, stream))?;
-        for &(at, _) in self.launches[launches.clone()].iter().flat_map(|launch| &launch.slots) {
+        for &(at, _) in self.launches[launches.clone()].iter().flat_map(Launch::operands) {
             if self.passed[at].ptr == 0 {
                 return Err(RuntimeError::invalid(&self.operands[at].name, "nothing", "a tensor"));
             }
@@ -364,6 +387,13 @@ impl RankOp {
         let launch = &mut self.launches[launch];
         for &(at, slot) in &launch.slots {
             launch.args.write(slot, self.passed[at].ptr);
+        }
+        for &(at, slot) in &launch.windows {
+            let (ptr, spec) = (self.passed[at].ptr, &self.operands[at]);
+            let Some((memory, from)) = self.world.shared(self.index, ptr, spec.param.bytes()) else {
+                return Err(unreachable_by_peers(spec, ptr));
+            };
+            launch.args.write_all(slot, memory.bases(self.index).iter().map(|base| base + from));
         }
         let args = launch.args.ready()?;
         self.launched.store(true, Ordering::Relaxed);

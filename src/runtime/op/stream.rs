@@ -19,6 +19,8 @@ pub struct StreamRef<'a> {
     source: Source<'a>,
     /// Where the events of cudarc's slices wait instead of it.
     aside: Option<&'a CudaStream>,
+    /// Whether it is being captured by somebody who has promised to order what is on it.
+    captured: bool,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -54,7 +56,7 @@ impl<'a> StreamRef<'a> {
     /// the tensors that are passed stay as they are until the graph is launched for the last time and has ended; that graph is
     /// launched in order with other launches of these operations, and by one thread at a time.
     pub const unsafe fn from_raw(raw: RawStream<'a>, device: u32) -> StreamRef<'a> {
-        StreamRef { raw, device, source: Source::Raw, aside: None }
+        StreamRef { raw, device, source: Source::Raw, aside: None, captured: false }
     }
 
     /// The driver's stream.
@@ -94,14 +96,14 @@ impl<'a> StreamRef<'a> {
         self.aside.or(self.cudarc())
     }
 
-    /// The same, with slices of cudarc told of another stream.
+    /// The same while it is being captured, with slices of cudarc told of another stream.
     pub(super) fn aside(self, aside: Option<&'a CudaStream>) -> StreamRef<'a> {
-        StreamRef { aside, ..self }
+        StreamRef { aside, captured: true, ..self }
     }
 
-    /// Whether slices are told of another stream, as this one is being captured.
+    /// Whether it is being captured by somebody who has promised to order what is on it.
     pub(super) fn captured(&self) -> bool {
-        self.aside.is_some()
+        self.captured
     }
 
     /// Whether it is of cudarc, and so of an NVIDIA GPU.
@@ -135,6 +137,7 @@ impl<'a> From<&'a Arc<CudaStream>> for StreamRef<'a> {
             device: stream.context().ordinal() as u32,
             source: Source::Cudarc(stream),
             aside: None,
+            captured: false,
         }
     }
 }
@@ -142,6 +145,6 @@ impl<'a> From<&'a Arc<CudaStream>> for StreamRef<'a> {
 impl<'a> From<&'a Stream> for StreamRef<'a> {
     fn from(stream: &'a Stream) -> StreamRef<'a> {
         let (raw, device) = (stream.raw(), stream.gpu().info().ordinal);
-        StreamRef { raw, device, source: Source::Own(stream), aside: None }
+        StreamRef { raw, device, source: Source::Own(stream), aside: None, captured: false }
     }
 }

@@ -1,4 +1,5 @@
 mod misuse;
+mod windows;
 
 use std::sync::Arc;
 

@@ -47,7 +47,7 @@ impl Field {
         let known: &[&str] = if tune {
             &["short", "range", "multiple_of", "values", "default", "help"]
         } else {
-            &["short", "range", "multiple_of", "values", "help", "ranks", "covers"]
+            &["short", "range", "multiple_of", "values", "default", "help", "ranks", "covers"]
         };
         let mut set = Settings::of(attr, known, errors);
         let short = set.text("short", "h", errors);
@@ -73,6 +73,12 @@ impl Field {
         let default = set.value("default", "16", errors);
         if let (Values::Menu(menu), Some(default)) = (&values, &default) {
             check_default(menu, default, errors);
+        }
+        if let (Some(closure @ Expr::Closure(_)), false) = (&default, tune) {
+            errors.at(
+                closure.span(),
+                "the default of a key is a value: what it could be computed from is the key",
+            );
         }
         let help = help.map_or_else(|| first_paragraph(&field.attrs), |h| h.value());
         let (vis, ty) = (field.vis.clone(), field.ty.clone());

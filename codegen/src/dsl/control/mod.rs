@@ -26,10 +26,10 @@ pub use host::{
 pub use logic::{Logic, LogicWith, Truth, and, logic, or, truth};
 pub use loops::{DeviceEnd, DeviceIter, Ends, Exit, HostEnds, KIter, SameEnd, While};
 pub use loops::{begin_block, begin_loop, begin_while, each, each_with_exit, ends};
+pub(super) use names::name_value;
 pub use names::{name, named};
 pub use place::{
-    AnyPlace, Change, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place,
-    touch,
+    AnyPlace, DevicePlace, Place, Plain, TileVarNow, ValNow, VarNow, change, leave, lend, place, touch,
 };
 
 pub use super::rt::{Mark, mark};

@@ -137,14 +137,6 @@ impl<T: Element> TileVarNow<T> {
     pub fn check(self, _: Mark, _: &str, _: &str) {}
 }
 
-/// What `+=` can change.
-#[diagnostic::on_unimplemented(
-    message = "a traced value never changes: `{Self}` is the result of one operation",
-    label = "declare the variable with `let mut x = var(..)` to change it on the device",
-    note = "in straight-line code and in loops of the host `x = x + y` gives the name to a new value"
-)]
-pub trait Change {}
-
 impl<V: FromRaw> ValNow<V> {
     /// Another value gets the name; not where the device decides whether.
     #[track_caller]
@@ -154,11 +146,10 @@ impl<V: FromRaw> ValNow<V> {
         value
     }
 
-    /// `+=` and so on.
-    pub fn check(self, _: Mark, _: &str, _: &str)
-    where
-        V: Change,
-    {
+    /// `+=` and so on: as [`set`](ValNow::set), the operator itself traces the new value.
+    #[track_caller]
+    pub fn check(self, mark: Mark, name: &str, how: &str) {
+        change(mark, name, how);
     }
 }
 

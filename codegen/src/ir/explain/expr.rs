@@ -95,6 +95,9 @@ impl Exprs<'_> {
             ) => {
                 format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+                format!("last of {}[{}]", self.place(Place::Param(*counter)), self.at(*index, 0, depth))
+            }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }
@@ -106,6 +109,8 @@ impl Exprs<'_> {
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_),
@@ -130,7 +135,7 @@ impl Exprs<'_> {
     /// Name of a buffer or shared array.
     pub fn place(&self, place: Place) -> String {
         match place {
-            Place::Param(p) => self.kernel.params[p.index()].name.clone(),
+            Place::Param(p) | Place::Peer(p, _) => self.kernel.params[p.index()].name.clone(),
             Place::Shared(s) => self.kernel.shared[s.index()].name.clone(),
         }
     }

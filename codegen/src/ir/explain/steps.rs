@@ -155,7 +155,7 @@ impl<'k> Teller<'k> {
             index: text(index),
             pieces: 1,
             bytes: self.bytes(*moved),
-            ranks: None,
+            ranks: place.rank().map(|rank| format!("rank `{}`", text(&rank))),
             count: None,
             mask: None,
             line: loc.to_string(),
@@ -180,6 +180,9 @@ impl<'k> Teller<'k> {
             OpKind::Memory(MemoryOp::Tally { out, place, index, mask }) => {
                 masked(at(Deed::Updates, *place, index, out), Some(mask))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, count, .. }) => {
+                at(Deed::Updates, Place::Param(*counter), index, count)
+            }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
@@ -203,11 +206,23 @@ impl<'k> Teller<'k> {
                 let wait = masked(wait, only.as_ref());
                 Action { count: Some(text(count)), bytes: wait.bytes * flags, ..wait }
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
-                let send = at(Deed::Sends, Place::Param(*packets), index, value);
-                Action { ranks: Some(self.target(*target)), ..send }
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, value, .. })) => {
+                let signal = at(Deed::Signals, Place::Param(*flag), index, value);
+                Action { ranks: Some("this rank".into()), ..signal }
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, from, value, .. })) => {
+                let wait = at(Deed::Waits, Place::Param(*flag), index, value);
+                let flags = self.facts.int(*count).and_then(|n| u64::try_from(n).ok()).unwrap_or(1);
+                let ranks = Some(format!("block `{}`", text(from)));
+                let count = (self.facts.int(*count) != Some(1)).then(|| text(count));
+                Action { count, ranks, bytes: wait.bytes * flags, ..wait }
+            }
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
+                let send = at(Deed::Sends, Place::Param(*packets), index, value);
+                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { ranks: Some(self.target(*target)), mask, ..send }
+            }
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
                 let first = tiles.first()?;
                 let take = at(Deed::Takes, Place::Param(*packets), &first.index, &first.out);
                 let pieces = tiles.len() as u32;
@@ -218,11 +233,13 @@ impl<'k> Teller<'k> {
                 let every = text::all_ranks(pieces).into();
                 let mask = Some(text(mask)).filter(|_| self.facts.int(*mask) != Some(every));
                 let bytes = take.bytes * u64::from(pieces);
-                Action { pieces, bytes, ranks: Some(ranks), mask, ..take }
+                let first = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { pieces, bytes, ranks: Some(ranks), mask: mask.or(first), ..take }
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 let send = at(Deed::Sends, Place::Param(*ll), index, value);
-                Action { ranks: Some(self.target(*target)), ..send }
+                let mask = count.as_ref().map(|n| format!("lanes < {}", text(n)));
+                Action { ranks: Some(self.target(*target)), mask, ..send }
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { out, ll, index, from, mask, .. })) => {
                 let read = at(Deed::Waits, Place::Param(*ll), index, out);

@@ -253,6 +253,7 @@ fn action(a: &Action) -> String {
     };
     let ranks = a.ranks.as_deref().unwrap_or("");
     let text = match a.deed {
+        Deed::Reads if !ranks.is_empty() => format!("reads {size} of {buffer} of {ranks}"),
         Deed::Reads => format!("reads {size} of {buffer}"),
         Deed::Writes => format!("writes {size} to {buffer}"),
         Deed::Updates => format!("updates {buffer} atomically"),

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Tree, target};
 use super::super::*;
 use super::edit::{define_before, remove, siblings, wrap_in_if};
 use super::operand::{self, named, number_value, resolve};
@@ -47,8 +47,12 @@ fn without_results(kernel: &Kernel, op: OpId) -> Result<(), MutateError> {
 
 fn relax(kernel: &mut Kernel, op: OpId) -> Result<(), MutateError> {
     let kind = &mut kernel.ops[op.index()].kind;
-    if let OpKind::Comm(CommOp::Signal(signal)) = kind {
-        signal.order = SignalOrder::Relaxed;
+    if let OpKind::Comm(
+        CommOp::Signal(Signal { order, .. }) | CommOp::BlockSignal(BlockSignal { order, .. }),
+    )
+    | OpKind::Memory(MemoryOp::Ticket { order, .. }) = kind
+    {
+        *order = SignalOrder::Relaxed;
         return Ok(());
     }
     Err(MutateError::NoParcel { op: kind.name() })
@@ -88,9 +92,11 @@ fn parcel_of(kernel: &Kernel, op: OpId) -> Result<ParcelId, MutateError> {
     kind.member().map(|(parcel, _)| parcel).ok_or(MutateError::NoParcel { op: kind.name() })
 }
 
-/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on.
+/// Reorders the region of the signal: what it needs, itself, then everything from the parcel's first put on. A signal without
+/// data goes before all of its region that it does not need.
 fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
-    let parcel = parcel_of(kernel, signal)?;
+    let parcel = kernel.op(signal).kind.member().map(|(parcel, _)| parcel);
+    let bare = parcel.is_none_or(|p| kernel.parcels[p.index()].bare);
     let tree = Tree::of(kernel);
     let defs = DefUse::of(kernel, &tree);
     let home = tree.position(signal);
@@ -98,14 +104,15 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
         (Some(p), Some(h)) => (p.role == h.role && p.parent == h.parent).then_some(p.index),
         _ => None,
     };
-    let is_put = |o: OpId| kernel.op(o).kind.puts().is_some_and(|(of, _)| of == parcel);
     let first_put = tree
         .in_order()
         .iter()
-        .filter(|&&o| is_put(o))
+        .filter(|&&o| parcel.is_some_and(|p| is_published(kernel, o, p)))
         .find_map(|&o| std::iter::once(o).chain(tree.enclosing(o)).find_map(same_region));
     let needed = needs(kernel, &defs, signal);
-    let Some(first) = first_put else { return Err(MutateError::NoParcel { op: "signal" }) };
+    let Some(first) = first_put.or(bare.then_some(0)) else {
+        return Err(MutateError::NoParcel { op: "signal" });
+    };
     let Some((ops, at)) = siblings(kernel, signal) else { return Ok(()) };
     if first < at {
         let (front, back): (Vec<OpId>, Vec<OpId>) = ops[first..at].iter().partition(|o| needed.contains(o));
@@ -114,10 +121,22 @@ fn signal_first(kernel: &mut Kernel, signal: OpId) -> Result<(), MutateError> {
     Ok(())
 }
 
-/// The operations that an operation's operands come from, directly or not.
+/// Whether an operation puts into a parcel, or stores to a window that the parcel's signal publishes.
+fn is_published(kernel: &Kernel, op: OpId, parcel: ParcelId) -> bool {
+    let kind = &kernel.op(op).kind;
+    let windows = &kernel.parcels[parcel.index()].windows;
+    let stored = |a: Accessed| {
+        a.access == Access::Store && a.place.param().is_some_and(|window| windows.contains(&window))
+    };
+    kind.puts().is_some_and(|(of, _)| of == parcel) || kind.accesses().into_iter().any(stored)
+}
+
+/// The operations that an operation's operands and target come from, directly or not.
 fn needs(kernel: &Kernel, defs: &DefUse, op: OpId) -> HashSet<OpId> {
     let mut found = HashSet::new();
-    let mut open = kernel.op(op).kind.operands();
+    let kind = &kernel.op(op).kind;
+    let mut open = kind.operands();
+    open.extend(target(kernel, kind));
     while let Some(v) = open.pop() {
         if let Def::Op(id) = defs.def(v)
             && found.insert(id)

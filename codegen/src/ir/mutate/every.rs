@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt;
 
-use super::super::analysis::{Def, DefUse, Tree};
+use super::super::analysis::{Def, DefUse, Position, Tree};
 use super::super::*;
 use super::site::subject;
 use super::{Access, Change, Mutation, Operand, Site, Slot};
@@ -30,7 +30,7 @@ impl fmt::Display for Mutant {
     }
 }
 
-/// Every signal, wait, sending and taking of a kernel left out or sent elsewhere; every release relaxed and put first; every
+/// Every signal, wait, sending and taking of a kernel left out or sent elsewhere; every release (tickets too) relaxed, and every signal put first; every
 /// index, epoch, awaited rank, count, integer that is stored or sent, and end of a loop off by one, both ways; every use of a
 /// parity fixed; every epoch word kept.
 pub fn every(kernel: &Kernel) -> Vec<Mutant> {
@@ -86,21 +86,43 @@ impl Every<'_> {
     /// What is done to a whole operation.
     fn whole(&mut self, id: OpId, site: &Site) {
         let can_go = self.kernel.op(id).kind.outs().is_empty();
+        let with_data =
+            self.kernel.op(id).kind.signal().is_some_and(|s| !self.kernel.parcels[s.parcel.index()].bare);
+        let (releases, has_target) = (self.kernel.op(id).kind.release().is_some(), self.target(id).is_some());
+        let comes_after_something = self.comes_after_something(id);
         let mut add = |change: &str, mutation| self.add(id, change.into(), mutation);
         if matches!(site.access, Access::Signal | Access::Put | Access::Send | Access::Wait) && can_go {
             add("left out", Mutation::Drop(site.clone()));
         }
-        if site.access == Access::Signal {
+        if releases {
             add("relaxed", Mutation::Relax(site.clone()));
-            add("before its puts", Mutation::SignalFirst(site.clone()));
         }
-        if matches!(site.access, Access::Signal | Access::Put | Access::Send) {
+        if site.access == Access::Signal {
+            if with_data {
+                add("before its puts", Mutation::SignalFirst(site.clone()));
+            } else if comes_after_something {
+                add("before what came before", Mutation::SignalFirst(site.clone()));
+            }
+        }
+        if has_target && matches!(site.access, Access::Signal | Access::Put | Access::Send) {
             // Rank 0, also as a mask.
             let mask = matches!(self.target(id), Some(Target::Mask(_)));
             let with = Operand::Number(mask.into());
             let to_0 = Mutation::Replace { site: site.clone(), slot: Slot::Target, with };
             self.add(id, "to rank 0".into(), to_0);
         }
+    }
+
+    /// Whether something that accesses memory, communicates or decides what runs stands before an operation in its region.
+    fn comes_after_something(&self, id: OpId) -> bool {
+        let place = |o: OpId| self.tree.position(o);
+        let Some(home) = place(id) else { return false };
+        let before = |p: &Position| (p.role, p.parent) == (home.role, home.parent) && p.index < home.index;
+        self.tree.in_order().iter().any(|&o| {
+            let kind = &self.kernel.op(o).kind;
+            place(o).is_some_and(|p| before(&p))
+                && (kind.effect() == Effect::Acts || !kind.accesses().is_empty())
+        })
     }
 
     fn target(&self, id: OpId) -> Option<Target> {
@@ -116,6 +138,8 @@ impl Every<'_> {
             | CommOp::Signal(_)
             | CommOp::Wait(_)
             | CommOp::WaitAll(_)
+            | CommOp::BlockSignal(_)
+            | CommOp::BlockWait(_)
             | CommOp::TakePackets(_)
             | CommOp::ReadLl(_) => of_parcel,
         }
@@ -133,20 +157,32 @@ impl Every<'_> {
             {
                 vec![index, (1, "value", 1)]
             }
+            OpKind::Memory(MemoryOp::Ticket { .. }) => vec![index, (1, "count", 1)],
+            OpKind::Memory(op) if op.accessed().place.rank().is_some() => {
+                vec![(0, "rank", 1), (1, "index", 1)]
+            }
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
-            OpKind::Comm(CommOp::Signal(_)) => vec![index, (1, "epoch", 1)],
+            OpKind::Comm(CommOp::Signal(_) | CommOp::BlockSignal(_)) => vec![index, (1, "epoch", 1)],
+            OpKind::Comm(CommOp::BlockWait(_)) => {
+                vec![index, (1, "count", 1), (2, "awaited block", 1), (3, "epoch", 1)]
+            }
             OpKind::Comm(CommOp::Wait(_)) => vec![index, from, (2, "epoch", 1)],
             OpKind::Comm(CommOp::WaitAll(_)) => vec![index, (1, "count", 1), (2, "epoch", 1)],
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, .. })) => {
-                vec![(0, "index", packet(packets))]
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, count, .. })) => {
+                let count = count.iter().map(|_| (2, "count", packet(packets)));
+                std::iter::once((0, "index", packet(packets))).chain(count).collect()
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, count, .. })) => {
                 let of_tile =
                     |i: usize| [(1 + 2 * i, "index", packet(packets)), (2 + 2 * i, "awaited rank", 1)];
-                (0..tiles.len()).flat_map(of_tile).collect()
+                let count = count.iter().map(|_| (1 + 2 * tiles.len(), "count", packet(packets)));
+                (0..tiles.len()).flat_map(of_tile).chain(count).collect()
             }
-            OpKind::Comm(CommOp::SendLl(_)) => vec![index, (1, "value", 1), (2, "epoch", 1)],
+            OpKind::Comm(CommOp::SendLl(SendLl { count, .. })) => {
+                let count = count.iter().map(|_| (3, "count", 1));
+                [index, (1, "value", 1), (2, "epoch", 1)].into_iter().chain(count).collect()
+            }
             OpKind::Comm(CommOp::ReadLl(_)) => vec![index, from, (3, "epoch", 1)],
             OpKind::Control(ControlOp::For { .. }) => vec![(1, "end", 1)],
             // Whether a number that is drawn is one of the loop's.

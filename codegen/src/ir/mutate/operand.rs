@@ -26,9 +26,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     match aim(kind) {
         Some(Aim::Own(target)) => *target = retarget(*target, new),
         Some(Aim::Parcel(parcel)) => {
-            let target = retarget(kernel.parcels[parcel.index()].target, new);
+            let Parcel { target, bare, windows, .. } = kernel.parcels[parcel.index()].clone();
             *parcel = ParcelId(kernel.parcels.len() as u32);
-            kernel.parcels.push(Parcel { target, loc: *loc });
+            kernel.parcels.push(Parcel { target: retarget(target, new), bare, windows, loc: *loc });
         }
         None => {}
     }
@@ -49,7 +49,12 @@ fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
         CommOp::Put(Put { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
-        CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::TakePackets(_) | CommOp::ReadLl(_) => None,
+        CommOp::Wait(_)
+        | CommOp::WaitAll(_)
+        | CommOp::BlockSignal(_)
+        | CommOp::BlockWait(_)
+        | CommOp::TakePackets(_)
+        | CommOp::ReadLl(_) => None,
     }
 }
 
@@ -90,12 +95,19 @@ struct Slots<'a> {
 fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
     let none = Slots::default();
     match op {
-        MemoryOp::Load { index, .. }
-        | MemoryOp::LoadMasked { index, .. }
-        | MemoryOp::Gather { index, .. } => Slots { index: Some(index), ..none },
+        MemoryOp::Load { index, place, .. }
+        | MemoryOp::LoadMasked { index, place, .. }
+        | MemoryOp::Gather { index, place, .. } => {
+            let from = match place {
+                Place::Peer(_, rank) => Some(rank),
+                Place::Param(_) | Place::Shared(_) => None,
+            };
+            Slots { index: Some(index), from, ..none }
+        }
         MemoryOp::Store { index, value, .. }
         | MemoryOp::Scatter { index, value, .. }
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
+        MemoryOp::Ticket { index, count, .. } => Slots { index: Some(index), count: Some(count), ..none },
         MemoryOp::Tally { index, mask, .. } => Slots { index: Some(index), mask: Some(mask), ..none },
     }
 }
@@ -105,20 +117,26 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
     match op {
         CommOp::Put(Put { index, value, .. })
         | CommOp::Signal(Signal { index, value, .. })
-        | CommOp::SendPackets(SendPackets { index, value, .. })
-        | CommOp::SendLl(SendLl { index, epoch: value, .. }) => {
+        | CommOp::BlockSignal(BlockSignal { index, value, .. }) => {
             Slots { index: Some(index), value: Some(value), ..none }
+        }
+        CommOp::SendPackets(SendPackets { index, value, count, .. })
+        | CommOp::SendLl(SendLl { index, epoch: value, count, .. }) => {
+            Slots { index: Some(index), value: Some(value), count: count.as_mut(), ..none }
         }
         CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },
         CommOp::Wait(Wait { index, from, value, .. }) => {
             Slots { index: Some(index), value: Some(value), from: Some(from), ..none }
         }
+        CommOp::BlockWait(BlockWait { index, count, from, value, .. }) => {
+            Slots { index: Some(index), value: Some(value), count: Some(count), from: Some(from), ..none }
+        }
         CommOp::WaitAll(WaitAll { index, count, value, only, .. }) => {
             Slots { index: Some(index), value: Some(value), count: Some(count), mask: only.as_mut(), ..none }
         }
-        CommOp::TakePackets(TakePackets { mask, tiles, .. }) => {
+        CommOp::TakePackets(TakePackets { mask, tiles, count, .. }) => {
             let (index, from) = tiles.first_mut().map(|t| (&mut t.index, &mut t.from)).unzip();
-            Slots { index, from, mask: Some(mask), ..none }
+            Slots { index, from, mask: Some(mask), count: count.as_mut(), ..none }
         }
         CommOp::ReadLl(ReadLl { index, from, mask, epoch, .. }) => {
             Slots { index: Some(index), value: Some(epoch), from: Some(from), mask: Some(mask), ..none }

@@ -41,11 +41,24 @@ impl Line<'_> {
         match place {
             Place::Param(p) => self.param(p),
             Place::Shared(s) => format!("shared {}", shared_name(self.kernel, s)),
+            Place::Peer(p, rank) => format!("{} of rank {}", self.param(p), self.v(rank)),
         }
     }
 
     fn element(&self, place: Place, index: ValueId) -> String {
-        format!("{}[{}]", self.place(place), self.v(index))
+        match place {
+            Place::Param(_) | Place::Shared(_) => format!("{}[{}]", self.place(place), self.v(index)),
+            Place::Peer(p, rank) => {
+                format!("{}[{}] of rank {}", self.param(p), self.v(index), self.v(rank))
+            }
+        }
+    }
+
+    /// The windows that a parcel's signal publishes.
+    fn published(&self, parcel: ParcelId) -> String {
+        let windows = self.kernel.parcels.get(parcel.index()).map_or(&[][..], |p| &p.windows);
+        let names: Vec<String> = windows.iter().map(|w| self.param(*w)).collect();
+        if names.is_empty() { String::new() } else { format!(", publishes {}", names.join(" and ")) }
     }
 
     fn masked(
@@ -159,6 +172,10 @@ impl Line<'_> {
             OpKind::Memory(MemoryOp::Tally { place, index, mask, .. }) => {
                 format!("tally {}{}", self.element(*place, *index), self.mask(Some(*mask)))
             }
+            OpKind::Memory(MemoryOp::Ticket { counter, index, count, order, .. }) => {
+                let at = self.element(Place::Param(*counter), *index);
+                format!("ticket {at} of {}{}", v(count), relaxed(*order))
+            }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
@@ -171,8 +188,11 @@ impl Line<'_> {
             }
             OpKind::Comm(CommOp::Signal(Signal { parcel, flag, index, value, order })) => {
                 let at = self.element(Place::Param(*flag), *index);
-                let relaxed = if *order == SignalOrder::Relaxed { ", relaxed" } else { "" };
-                format!("signal {at} <- {}{}{relaxed}", v(value), self.to(*parcel))
+                let relaxed = relaxed(*order);
+                let published = self.published(*parcel);
+                let bare = self.kernel.parcels.get(parcel.index()).is_some_and(|p| p.bare);
+                let bare = if bare { ", without data" } else { "" };
+                format!("signal {at} <- {}{}{published}{bare}{relaxed}", v(value), self.to(*parcel))
             }
             OpKind::Comm(CommOp::Wait(Wait { receipt, flag, index, from, value })) => {
                 let at = self.element(Place::Param(*flag), *index);
@@ -188,11 +208,23 @@ impl Line<'_> {
                     v(value)
                 )
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
-                let at = self.element(Place::Param(*packets), *index);
-                format!("send_packets {at} <- {} to {}", v(value), self.target(*target))
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, value, order })) => {
+                let at = self.element(Place::Param(*flag), *index);
+                format!("block_signal {at} <- {}{}", v(value), relaxed(*order))
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask })) => {
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, from, value, per_block })) => {
+                let (flag, index, count) = (self.param(*flag), v(index), v(count));
+                let (value, from) = (v(value), v(from));
+                format!(
+                    "block_wait {flag}[{index}; {count}] == {value} from block {from} on, {per_block} a block"
+                )
+            }
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
+                let at = self.element(Place::Param(*packets), *index);
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("send_packets {at} <- {}{first} to {}", v(value), self.target(*target))
+            }
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, mask, count })) => {
                 let tile = |t: &Taken| {
                     format!("{} from rank {}", self.element(Place::Param(*packets), t.index), v(&t.from))
                 };
@@ -202,11 +234,13 @@ impl Line<'_> {
                     Some(Const::U64(m)) => format!(" of {m:#b}"),
                     _ => format!(" of {}", v(mask)),
                 };
-                format!("take_packets{only} {}", tiles.join(", "))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("take_packets{only} {}{first}", tiles.join(", "))
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, epoch, count })) => {
                 let at = self.element(Place::Param(*ll), *index);
-                format!("send_ll {at} <- {}, {} to {}", v(value), v(epoch), self.target(*target))
+                let first = count.as_ref().map_or(String::new(), |n| format!(", first {}", v(n)));
+                format!("send_ll {at} <- {}{first}, {} to {}", v(value), v(epoch), self.target(*target))
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, from, mask, epoch, .. })) => {
                 let (at, mask) = (self.element(Place::Param(*ll), *index), self.mask(Some(*mask)));
@@ -236,5 +270,12 @@ impl Line<'_> {
                 format!("split {}", count((*warps).into(), "warp"))
             }
         }
+    }
+}
+
+fn relaxed(order: SignalOrder) -> &'static str {
+    match order {
+        SignalOrder::Release => "",
+        SignalOrder::Relaxed => ", relaxed",
     }
 }

@@ -29,6 +29,9 @@ impl Check<'_, '_, '_> {
                 self.elements(*place, *index, self.count(*v));
             }
             OpKind::Memory(MemoryOp::Atomic { place, index, .. }) => self.elements(*place, *index, 1),
+            OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
+                self.elements(Place::Param(*counter), *index, 1);
+            }
             // Where a mask decides which elements are touched, only the index's width can be judged.
             OpKind::Memory(
                 MemoryOp::LoadMasked { place, index, .. }
@@ -70,22 +73,29 @@ impl Check<'_, '_, '_> {
                 }
                 self.elements(Place::Param(*flag), *index, count);
             }
-            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value })) => {
+            OpKind::Comm(CommOp::BlockSignal(BlockSignal { flag, index, .. })) => {
+                self.elements(Place::Param(*flag), *index, 1);
+            }
+            OpKind::Comm(CommOp::BlockWait(BlockWait { flag, index, count, .. })) => {
+                let count = self.facts.int(*count).unwrap_or(0);
+                self.elements(Place::Param(*flag), *index, count);
+            }
+            OpKind::Comm(CommOp::SendPackets(SendPackets { packets, target, index, value, count })) => {
                 self.target(*target);
-                self.elements(Place::Param(*packets), *index, self.count(*value));
+                self.elements(Place::Param(*packets), *index, self.first(*value, *count));
                 self.whole_packets(*packets, *index);
             }
-            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, .. })) => {
+            OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 self.target(*target);
-                self.elements(Place::Param(*ll), *index, self.count(*value));
+                self.elements(Place::Param(*ll), *index, self.first(*value, *count));
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 self.wide_enough(Place::Param(*ll), *index);
             }
-            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, .. })) => {
+            OpKind::Comm(CommOp::TakePackets(TakePackets { packets, tiles, count, .. })) => {
                 for t in tiles {
                     self.rank(t.from);
-                    self.elements(Place::Param(*packets), t.index, self.count(t.out));
+                    self.elements(Place::Param(*packets), t.index, self.first(t.out, *count));
                     self.whole_packets(*packets, t.index);
                 }
             }
@@ -126,6 +136,12 @@ impl Check<'_, '_, '_> {
 
     fn count(&self, v: ValueId) -> i128 {
         self.report.kernel.ty(v).len.unwrap_or(1).into()
+    }
+
+    /// Elements of a tile that is sent or taken, of which `count` may say how many move: none for certain, unless that is known.
+    fn first(&self, v: ValueId, count: Option<ValueId>) -> i128 {
+        let known = |n: ValueId| self.facts.int(n).unwrap_or(0).min(self.count(v));
+        count.map_or_else(|| self.count(v), known)
     }
 
     fn binary(&mut self, op: BinaryOp, dtype: Dtype, b: ValueId) {
@@ -172,7 +188,11 @@ impl Check<'_, '_, '_> {
         }
     }
 
+    /// Whether the index can reach every element, on a rank that exists.
     fn wide_enough(&mut self, place: Place, index: ValueId) {
+        if let Some(rank) = place.rank() {
+            self.rank(rank);
+        }
         let len = self.len(place);
         let narrow = self.report.kernel.ty(index).dtype == Dtype::U32 && self.facts.constant(index).is_none();
         if len > 1 << 32 && narrow {
@@ -184,7 +204,7 @@ impl Check<'_, '_, '_> {
 
     fn len(&self, place: Place) -> u64 {
         match place {
-            Place::Param(p) => self.report.param(p).len,
+            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).len,
             Place::Shared(s) => self.report.kernel.shared[s.index()].len.into(),
         }
     }

@@ -76,7 +76,7 @@ fn names(report: &mut Report<'_>) {
 fn parameter(report: &mut Report<'_>, p: &Param) {
     let loc = report.kernel.loc;
     let (dtype_ok, allowed) = match p.kind {
-        ParamKind::Local | ParamKind::Symmetric => {
+        ParamKind::Local | ParamKind::Symmetric | ParamKind::Window => {
             (p.dtype != Dtype::Bool, "truth values live in registers only; use u32")
         }
         // Floats survive that a packet never looks empty, also as words.
@@ -85,7 +85,7 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
             "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
         ),
         ParamKind::Ll => (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32"),
-        ParamKind::Flags | ParamKind::EpochWord | ParamKind::Counters => {
+        ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
         }
         ParamKind::Scalar => (p.dtype.is_arithmetic(), "scalars are passed as i32, u32, u64 or f32"),

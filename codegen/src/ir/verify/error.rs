@@ -117,12 +117,16 @@ pub enum Problem {
     WrongParamKind { op: &'static str, param: String, kind: ParamKind, needed: &'static str },
     #[error("`{param}` is symmetric memory that peers write: send to it with a put, do not store to it")]
     StoreToSymmetric { param: String },
+    #[error("`{param}` of a peer is read only: store to this rank's own, and publish that with a signal")]
+    StoreToPeer { param: String },
     #[error("`{param}` is a flag array: it is set by `signal` and read by `wait`, nothing else")]
     FlagAccess { param: String },
     #[error("`{op}`: {value} does not have the element type of `{buffer}`, {dtype}")]
     BufferDtype { op: &'static str, value: String, buffer: String, dtype: Dtype },
     #[error("`wait_all` with 0 flags a rank")]
     NoFlagsPerRank,
+    #[error("a wait for zero flags of each block; it must be at least 1")]
+    NoFlagsPerBlock,
     #[error("`wait_all` picks among {count} flags by a mask, which has 64 bits")]
     MaskedFlags { count: i128 },
     #[error("`{source_name}` of {from} is copied to `{buffer}` of {to}")]
@@ -182,6 +186,8 @@ pub enum Problem {
     SignalledTwice { first: Loc },
     #[error("`{flag}` is signalled for a parcel into which nothing was put; signalling what was not sent")]
     EmptyParcel { flag: String },
+    #[error("put to `{buffer}` in a parcel that is a signal without data; open a parcel for the put")]
+    PutIntoBare { buffer: String },
     #[error("put to `{buffer}` after the parcel's signal at {signal}; put before signalling")]
     PutAfterSignal { buffer: String, signal: Loc },
     #[error(
@@ -191,8 +197,8 @@ pub enum Problem {
     SignalElsewhere { flag: String, put: Loc },
     #[error("`{op}` leaves between the put at {put} and the parcel's signal at {signal}")]
     SignalSkipped { op: &'static str, put: Loc, signal: Loc },
-    #[error("relaxed signal of `{flag}`: it does not order the puts before it")]
-    RelaxedSignal { flag: String },
+    #[error("relaxed {name} of `{flag}`: it does not order what is done before it")]
+    Relaxed { name: &'static str, flag: String },
 }
 
 fn elsewhere(loc: &Option<Loc>) -> String {

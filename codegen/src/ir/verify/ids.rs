@@ -10,6 +10,9 @@ pub(super) fn check(report: &mut Report<'_>) {
     for p in &kernel.parcels {
         let (Target::Rank(v) | Target::Mask(v)) = p.target;
         in_range(report, p.loc, "value", v.0, kernel.values.len());
+        for window in &p.windows {
+            in_range(report, p.loc, "parameter", window.0, kernel.params.len());
+        }
     }
     for r in &kernel.receipts {
         in_range(report, r.loc, "parameter", r.flag.0, kernel.params.len());

@@ -1,4 +1,4 @@
-//! Parcels: puts, then exactly one signal, on every path.
+//! Parcels: puts, then exactly one signal, on every path; or a signal without data.
 
 use std::collections::BTreeMap;
 
@@ -17,27 +17,31 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
         let op = report.kernel.op(id);
         match op.kind.member() {
             Some((parcel, Member::Put(_))) => parcels.entry(parcel).or_default().puts.push(id),
-            Some((parcel, Member::Signal(signal))) => {
-                parcels.entry(parcel).or_default().signals.push(id);
-                if signal.order == SignalOrder::Relaxed {
-                    let flag = report.param(signal.flag).name.clone();
-                    report.add(op.loc, Problem::RelaxedSignal { flag });
-                }
-            }
+            Some((parcel, Member::Signal(_))) => parcels.entry(parcel).or_default().signals.push(id),
             None => {}
+        }
+        if let Some((param, SignalOrder::Relaxed)) = op.kind.release() {
+            let (name, flag) = (op.kind.name(), report.param(param).name.clone());
+            report.add(op.loc, Problem::Relaxed { name, flag });
         }
         if let Some(depth) = leaves_loop(&op.kind) {
             leaves.push((id, tree.target_loop(report.kernel, id, depth)));
         }
     }
-    for uses in parcels.values() {
-        parcel(report, tree, uses, &leaves);
+    for (&id, uses) in &parcels {
+        parcel(report, tree, id, uses, &leaves);
     }
 }
 
-fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Option<OpId>)]) {
+fn parcel(report: &mut Report<'_>, tree: &Tree, id: ParcelId, uses: &Uses, leaves: &[(OpId, Option<OpId>)]) {
     let kernel = report.kernel;
     let loc = |id: OpId| kernel.op(id).loc;
+    let bare = kernel.parcels[id.index()].bare;
+    if let Some(&put) = uses.puts.first()
+        && bare
+    {
+        return report.add(loc(put), Problem::PutIntoBare { buffer: put_buffer(report, put) });
+    }
     let Some(&signal) = uses.signals.first() else {
         let first = uses.puts[0];
         return report.add(loc(first), Problem::NeverSignalled { buffer: put_buffer(report, first) });
@@ -45,9 +49,10 @@ fn parcel(report: &mut Report<'_>, tree: &Tree, uses: &Uses, leaves: &[(OpId, Op
     for &again in &uses.signals[1..] {
         report.add(loc(again), Problem::SignalledTwice { first: loc(signal) });
     }
-    let Some(Signal { flag, .. }) = kernel.op(signal).kind.signal() else { return };
+    let Some(Signal { flag, parcel, .. }) = kernel.op(signal).kind.signal() else { return };
+    let windows = &kernel.parcels[parcel.index()].windows;
     let flag = report.param(*flag).name.clone();
-    if uses.puts.is_empty() {
+    if uses.puts.is_empty() && windows.is_empty() && !bare {
         return report.add(loc(signal), Problem::EmptyParcel { flag });
     }
     let order = |id: OpId| tree.position(id).map(|p| p.order);

@@ -40,6 +40,8 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
         CommOp::Put(_)
         | CommOp::BulkCopy(_)
         | CommOp::Signal(_)
+        | CommOp::BlockSignal(_)
+        | CommOp::BlockWait(_)
         | CommOp::SendPackets(_)
         | CommOp::TakePackets(_)
         | CommOp::SendLl(_)
@@ -57,11 +59,12 @@ fn loaded(kind: &OpKind) -> Option<(Place, Option<ReceiptId>)> {
         MemoryOp::Store { .. }
         | MemoryOp::Scatter { .. }
         | MemoryOp::Atomic { .. }
-        | MemoryOp::Tally { .. } => None,
+        | MemoryOp::Tally { .. }
+        | MemoryOp::Ticket { .. } => None,
     }
 }
 
-/// For each flag array that this kernel signals, the buffers that the signalled parcels put into. A split launch waits
+/// For each flag array that this kernel signals, the buffers that the signalled parcels put into or publish. A split launch waits
 /// for flags that another kernel signals; those are not judged.
 fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<ParamId>> {
     let mut puts: HashMap<ParcelId, Vec<ParamId>> = HashMap::new();
@@ -73,7 +76,9 @@ fn covered_buffers(kernel: &Kernel, tree: &Tree) -> HashMap<ParamId, HashSet<Par
     let mut covered: HashMap<ParamId, HashSet<ParamId>> = HashMap::new();
     for &id in tree.in_order() {
         if let Some(Signal { parcel, flag, .. }) = kernel.op(id).kind.signal() {
-            covered.entry(*flag).or_default().extend(puts.get(parcel).into_iter().flatten());
+            let windows = &kernel.parcels[parcel.index()].windows;
+            let buffers = puts.get(parcel).into_iter().flatten().chain(windows);
+            covered.entry(*flag).or_default().extend(buffers);
         }
     }
     covered
@@ -90,12 +95,14 @@ fn read(
 ) {
     let loc = report.kernel.op(id).loc;
     let buffer = report.place_name(place);
-    let symmetric = match place {
+    // What others write, and what others own.
+    let foreign = match place {
         Place::Param(p) => Some(p).filter(|&p| report.param(p).kind == ParamKind::Symmetric),
+        Place::Peer(p, _) => Some(p),
         Place::Shared(_) => None,
     };
     let Some(receipt) = receipt else {
-        if symmetric.is_some() {
+        if foreign.is_some() {
             report.add(loc, Problem::ReceiptMissing { buffer });
         }
         return;
@@ -106,7 +113,7 @@ fn read(
         report.add(loc, Problem::ReceiptNotVisible { buffer: buffer.clone(), wait });
     }
     let flag = report.kernel.receipts[receipt.index()].flag;
-    if let (Some(p), Some(buffers)) = (symmetric, covered.get(&flag))
+    if let (Some(p), Some(buffers)) = (foreign, covered.get(&flag))
         && !buffers.contains(&p)
     {
         let flag = report.param(flag).name.clone();

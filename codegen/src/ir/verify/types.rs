@@ -227,7 +227,7 @@ impl Check<'_, '_> {
                 self.mask(*value, *mask);
             }
             MemoryOp::Atomic { out, op, place, index, value } => {
-                self.writable(*place);
+                self.updatable(*place);
                 let dtype = self.dtype(*place);
                 self.scalar_index(*index);
                 self.operand("value", *value, Type::scalar(dtype));
@@ -236,11 +236,17 @@ impl Check<'_, '_> {
                 self.arithmetic(dtype, dtype.is_int() || float_sum);
             }
             MemoryOp::Tally { out, place, index, mask } => {
-                self.writable(*place);
+                self.updatable(*place);
                 self.tile_result(*out, Dtype::U32);
                 self.element(*place, *out);
                 self.operand("index", *index, self.ty(*out));
                 self.operand("mask", *mask, self.ty(*out).with_dtype(Dtype::Bool));
+            }
+            MemoryOp::Ticket { out, counter, index, count, .. } => {
+                self.param(*counter, ParamKind::Counters, "an array of counters");
+                self.scalar_index(*index);
+                self.operand("count", *count, U32);
+                self.operand("result", *out, Type::scalar(Dtype::Bool));
             }
         }
     }
@@ -263,7 +269,9 @@ impl Check<'_, '_> {
                 self.copied(*buffer, *source, *len, *room);
             }
             CommOp::Signal(Signal { parcel, flag, index, value, .. }) => {
-                self.target(self.report.kernel.parcels[parcel.index()].target);
+                let parcel = &self.report.kernel.parcels[parcel.index()];
+                self.target(parcel.target);
+                parcel.windows.iter().for_each(|w| self.param(*w, ParamKind::Window, "a window"));
                 self.flag(*flag, *index, *value);
             }
             CommOp::Wait(Wait { flag, index, from, value, .. }) => {
@@ -280,11 +288,24 @@ impl Check<'_, '_> {
                     self.add(Problem::NoFlagsPerRank);
                 }
             }
-            CommOp::SendPackets(SendPackets { packets, target, index, value }) => {
+            CommOp::BlockSignal(BlockSignal { flag, index, value, .. }) => {
+                self.block_flag(*flag, *index, *value);
+            }
+            CommOp::BlockWait(BlockWait { flag, index, count, from, value, per_block }) => {
+                self.block_flag(*flag, *index, *value);
+                self.operand("count", *count, U32);
+                self.operand("source block", *from, U32);
+                if *per_block == 0 {
+                    self.add(Problem::NoFlagsPerBlock);
+                }
+            }
+            CommOp::SendPackets(SendPackets { packets, target, index, value, count }) => {
                 self.target(*target);
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.packets(*packets, *index, *value);
             }
-            CommOp::SendLl(SendLl { ll, target, index, value, epoch }) => {
+            CommOp::SendLl(SendLl { ll, target, index, value, epoch, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.target(*target);
                 self.ll(*ll, *value, *epoch);
                 self.scalar_index(*index);
@@ -296,7 +317,8 @@ impl Check<'_, '_> {
                 self.operand("source ranks", *from, ty);
                 self.operand("mask", *mask, ty.with_dtype(Dtype::Bool));
             }
-            CommOp::TakePackets(TakePackets { packets, tiles, mask }) => {
+            CommOp::TakePackets(TakePackets { packets, tiles, mask, count }) => {
+                count.iter().for_each(|n| self.operand("count", *n, U32));
                 self.operand("mask of tiles", *mask, Type::scalar(Dtype::U64));
                 for t in tiles {
                     self.packets(*packets, t.index, t.out);
@@ -312,6 +334,12 @@ impl Check<'_, '_> {
 
     fn flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
         self.param(flag, ParamKind::Flags, "a flag array");
+        self.scalar_index(index);
+        self.operand("value", value, U32);
+    }
+
+    fn block_flag(&mut self, flag: ParamId, index: ValueId, value: ValueId) {
+        self.param(flag, ParamKind::BlockFlags, "an array of flags between blocks");
         self.scalar_index(index);
         self.operand("value", value, U32);
     }
@@ -346,10 +374,14 @@ impl Check<'_, '_> {
     }
 
     fn readable(&mut self, place: Place) {
+        if let Place::Peer(p, rank) = place {
+            self.param(p, ParamKind::Window, "a window");
+            self.operand("rank", rank, U32);
+        }
         if let Place::Param(p) = place {
             match self.report.param(p).kind {
-                ParamKind::Local | ParamKind::Symmetric | ParamKind::Counters => {}
-                ParamKind::Flags => {
+                ParamKind::Local | ParamKind::Symmetric | ParamKind::Window | ParamKind::Counters => {}
+                ParamKind::Flags | ParamKind::BlockFlags => {
                     self.add(Problem::FlagAccess { param: self.report.param(p).name.clone() })
                 }
                 ParamKind::Packets => {
@@ -361,13 +393,25 @@ impl Check<'_, '_> {
         }
     }
 
+    /// What is read and written at once: peers would see a window's element change under their eyes.
+    fn updatable(&mut self, place: Place) {
+        let window = place.param().filter(|p| self.report.param(*p).kind == ParamKind::Window);
+        match window {
+            Some(p) => self.param(p, ParamKind::Local, "a buffer of this rank, or shared memory"),
+            None => self.writable(place),
+        }
+    }
+
     fn writable(&mut self, place: Place) {
+        if let Place::Peer(p, _) = place {
+            self.add(Problem::StoreToPeer { param: self.report.param(p).name.clone() });
+        }
         if let Place::Param(p) = place {
             let param = self.report.param(p).name.clone();
             match self.report.param(p).kind {
-                ParamKind::Local | ParamKind::Counters => {}
+                ParamKind::Local | ParamKind::Window | ParamKind::Counters => {}
                 ParamKind::Symmetric => self.add(Problem::StoreToSymmetric { param }),
-                ParamKind::Flags => self.add(Problem::FlagAccess { param }),
+                ParamKind::Flags | ParamKind::BlockFlags => self.add(Problem::FlagAccess { param }),
                 ParamKind::Packets => self.add(Problem::PacketAccess { param }),
                 ParamKind::Ll => self.add(Problem::LlAccess { param }),
                 ParamKind::EpochWord | ParamKind::Scalar => self.param(p, ParamKind::Local, "a buffer"),
@@ -377,7 +421,7 @@ impl Check<'_, '_> {
 
     fn dtype(&self, place: Place) -> Dtype {
         match place {
-            Place::Param(p) => self.report.param(p).dtype,
+            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).dtype,
             Place::Shared(s) => self.report.kernel.shared[s.index()].dtype,
         }
     }

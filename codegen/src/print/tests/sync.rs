@@ -12,7 +12,7 @@ fn barriers(k: &Kernel) -> Vec<String> {
     let layouts = Layouts::new(&p).unwrap();
     let b = Barriers::new(&p, &layouts, &Forms::new(&p, &layouts));
     let name = |place| match place {
-        Place::Param(id) => k.params[id.index()].name.clone(),
+        Place::Param(id) | Place::Peer(id, _) => k.params[id.index()].name.clone(),
         Place::Shared(id) => k.shared[id.index()].name.clone(),
     };
     let found = p.ops().iter().filter(|&&id| b.before(id)).map(|&id| {
@@ -386,4 +386,20 @@ fn waits_and_signals_are_barriers_and_puts_are_not_ordered() {
         });
     });
     assert_eq!(barriers(&k), ["write x", "write inbox"]);
+}
+
+#[test]
+fn a_peers_window_may_be_this_ranks_own() {
+    let k = kernel(|p| {
+        let (window, out) = (p.arg::<Window<u32>>("window", 512), p.arg::<Ptr<u32>>("out", 512));
+        let (ready, epoch) = (p.arg::<Flags>("ready", 8), p.arg::<EpochWord>("epoch", 1).begin());
+        role("main", 1, |_| {
+            window.signal(Peers::all(), &ready, rank(), epoch);
+            let got = ready.wait_all(0, ranks(), 1, epoch);
+            window.store(0, arange(512));
+            // Without a wait in between: what another lane has stored.
+            out.store(0, window.of(rank()).gather(&got, 511 - arange(512), true, 0));
+        });
+    });
+    assert_eq!(barriers(&k), ["read window"]);
 }

@@ -43,8 +43,8 @@ struct Settings {
     key_and_tuned: u32,
     #[key(rnage = 1..=8)]
     misspelt: u32,
-    #[key(range = 1..=8, default = 4)]
-    keys_have_no_default: u32,
+    #[key(range = 1..=8, default = |key| key.ranks)]
+    keys_depend_on_nothing: u32,
     #[key(range = 1..=8, range = 1..=9)]
     set_twice: u32,
     #[tune(values = [4, 8], default = 6)]

@@ -1,6 +1,7 @@
 //! Combine: the experts' outputs back to the tokens' ranks, summed with the weights.
 
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Any, IncomingSome};
 
 use super::combine_config::Combine;
 use super::device::{at, expert, owner, owners};
@@ -14,17 +15,11 @@ use super::send_back::send;
 #[derive(KernelArgs)]
 #[args(config = Combine)]
 pub struct ReturnArgs {
-    /// Rows as they come back with flags, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode.
-    #[len(|c| c.return_rows(Protocol::Flags) * u64::from(c.hidden))]
+    /// Rows as they come back, `[token][owner][hidden]`, or `[token][k][hidden]` in plain mode; as packets in two banks.
+    #[channel(|c| c.way_back())]
+    #[len(|c| c.hidden)]
     #[dtype(|c| c.dtype.dtype())]
-    pub returns: Option<AnySym>,
-    /// A row has come back, `[token][owner]` or `[token][k]`; those of a batch of tokens, `[batch][owner]`.
-    #[len(|c| c.return_flags())]
-    pub return_flag: Option<Flags>,
-    /// Rows as they come back as packets, in the same order, `[parity]` first.
-    #[len(|c| c.return_rows(Protocol::Packets) * u64::from(c.hidden))]
-    #[dtype(|c| c.dtype.dtype())]
-    pub return_packets: Option<AnyPackets>,
+    pub returns: AnyChannel,
 }
 
 /// Parameters of [`combine`]. Those called "of dispatch" are its outputs, or inputs that have not changed since.
@@ -99,13 +94,12 @@ pub struct CombineArgs {
 pub fn combine(c: &Combine, a: &CombineArgs) {
     // Of the two launches of a split operation, the second one ends the epoch.
     let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
-    // Packets exist twice: this launch uses the bank that starts here.
-    let bank = epoch.parity() * c.bank_rows();
+    let back = a.back.returns.open(epoch);
     if c.phase.sends() {
-        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, epoch, bank)));
+        role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, a, g, back)));
     }
     if c.phase.receives() {
-        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch, bank)));
+        role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, back)));
         if let Some(ready) = a.ready {
             role("ready", c.ready_blocks(), |_| await_ready(&ready, c.ranks, epoch));
         }
@@ -119,25 +113,23 @@ fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
 
 /// Sums what comes back for every token.
 #[kernel]
-fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let pieces = c.summed_pieces();
     let counter = a.next_token.map(|next| next.counter(0));
     for i in g.dynamic(a.n.get(0).min(c.tokens) * pieces.parts(), counter) {
         let (token, part) = pieces.part(i);
         if c.dedup {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-            let first = bank + token * c.ranks;
-            let flags = batch_of(c, token) * c.ranks;
-            let arrived = a.back.return_flag.map(|flag| flag.wait_some(flags, c.ranks, owners, 1, epoch));
+            let returned = returned(c, back, owners, token);
             pieces.each(part, |start, len| {
-                let sum = sum_of_owners(c, &a.back, owners, first, arrived, start, len);
+                let sum = sum_of_owners(c, &returned, start, len);
                 a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
             });
         } else {
             pieces.each(part, |start, len| {
-                let sum = match a.back.return_packets {
-                    Some(packets) => sum_of_packets(c, a, packets, bank, token, start, len),
-                    None => sum_of_entries(c, a, epoch, token, start, len),
+                let sum = match c.protocol {
+                    Protocol::Packets => sum_of_packets(c, a, back, token, start, len),
+                    Protocol::Flags | Protocol::Bulk => sum_of_entries(c, a, back, token, start, len),
                 };
                 a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
             });
@@ -145,46 +137,41 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>)
     }
 }
 
-/// A piece of the sum of what the ranks of a mask send back for a token, in the order of ranks: rows from row `first` on. Those that
-/// come with flags have arrived.
+/// What the ranks of a mask send back for a token; waits for their flags, where they have some.
+#[kernel]
+pub(super) fn returned<'a>(
+    c: &Combine,
+    back: OpenChannel<'a, Any>,
+    owners: Val<u64>,
+    token: Val<u32>,
+) -> IncomingSome<'a, Any> {
+    let rows = back.from_some(owners);
+    if c.batch > 1 { rows.batch(batch_of(c, token), token) } else { rows.slot(token) }
+}
+
+/// A piece of the sum of what several ranks send back for a token, in the order of ranks.
 #[kernel]
 pub(super) fn sum_of_owners(
     c: &Combine,
-    a: &ReturnArgs,
-    owners: Val<u64>,
-    first: Val<u32>,
-    arrived: Option<Arrived>,
+    returned: &IncomingSome<'_, Any>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
-        let some = (0..count).map(|i| owner + i);
-        let place = |owner: Val<u32>| at(first + owner, c.hidden) + start.to_u64();
-        let there = |owner: Val<u32>| (owners & bit(owner)) != 0;
-        let parts: Vec<AnyTile> = match (a.returns, &arrived, a.return_packets) {
-            (Some(returns), Some(arrived), _) => {
-                some.map(|owner| returns.load_if(arrived, place(owner), len, there(owner))).collect()
-            }
-            (_, _, Some(packets)) => {
-                let tiles = some.map(|owner| (place(owner), owner));
-                packets.take_each(tiles, len, owners >> owner.to_u64())
-            }
-            _ => unreachable!("rows come back with flags or as packets"),
-        };
-        for part in parts {
+        for part in returned.load_each(owner, count, start.to_u64(), len) {
             sum += part.to_f32();
         }
     });
     sum.get()
 }
 
+/// The same of each entry's rows, with its weight: of packets, several of which are on their way together.
 #[kernel]
 fn sum_of_packets(
     c: &Combine,
     a: &CombineArgs,
-    packets: AnyPackets,
-    bank: Val<u32>,
+    back: OpenChannel<'_, Any>,
     token: Val<u32>,
     start: Val<u32>,
     len: u32,
@@ -193,43 +180,47 @@ fn sum_of_packets(
     let mut sum = var(splat(0f32, len));
     each_piece(c.topk, c.tiles_in_flight().min(c.topk), |k, count| {
         let mut there = 0u64.val();
-        let (mut tiles, mut weights) = (vec![], vec![]);
+        let (mut messages, mut weights) = (vec![], vec![]);
         for i in 0..count {
-            let back = first + k + i;
-            let expert = expert(a.ids.get(back));
+            let slot = first + k + i;
+            let expert = expert(a.ids.get(slot));
             let valid = expert < c.experts;
             there = there | valid.select(1u64 << i, 0u64);
-            tiles.push((at(bank + back, c.hidden) + start.to_u64(), owner(c.map(), expert)));
-            weights.push(valid.select(a.weights.get(back), 0.0));
+            messages.push((owner(c.map(), expert), slot));
+            weights.push(valid.select(a.weights.get(slot), 0.0));
         }
-        for (y, weight) in packets.take_each(tiles, len, there).into_iter().zip(weights) {
+        let rows = back.from_each(messages, there).load(start.to_u64(), len);
+        for (y, weight) in rows.into_iter().zip(weights) {
             sum = y.to_f32().fma(weight, &sum);
         }
     });
     sum.get()
 }
 
+/// The same with flags, each of which is waited for.
 #[kernel]
 fn sum_of_entries(
     c: &Combine,
     a: &CombineArgs,
-    epoch: Epoch,
+    back: OpenChannel<'_, Any>,
     token: Val<u32>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
     for k in 0..c.topk.val() {
-        let back = token * c.topk + k;
-        let expert = expert(a.ids.get(back));
+        let slot = token * c.topk + k;
+        let expert = expert(a.ids.get(slot));
         if expert < c.experts {
-            if let (Some(flag), Some(returns)) = (a.back.return_flag, a.back.returns) {
-                let owner = owner(c.map(), expert);
-                let number = if c.batch > 1 { batch_of(c, token) * c.ranks + owner } else { back };
-                let arrived = flag.from(owner).wait(number, epoch);
-                let y = returns.load_f32(&arrived, at(back, c.hidden) + start.to_u64(), len);
-                sum = y.fma(a.weights.get(back), &sum);
-            }
+            let owner = owner(c.map(), expert);
+            let rows = back.from(owner);
+            let row = if c.batch > 1 {
+                rows.batch(batch_of(c, token) * c.ranks + owner, slot)
+            } else {
+                rows.slot(slot)
+            };
+            let y = row.load_f32(start.to_u64(), len);
+            sum = y.fma(a.weights.get(slot), &sum);
         }
     }
     sum.get()

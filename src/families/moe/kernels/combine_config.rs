@@ -1,5 +1,6 @@
 //! The configuration of combine: what comes from the problem, what tuning chooses, which points are legal.
 
+use peerwarp_codegen::dsl::{ChannelShape, Slots};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
@@ -156,15 +157,19 @@ impl Combine {
         if self.dedup { self.ranks } else { self.topk }
     }
 
-    /// Rows from one launch's packets to the next launch's, which must not overtake them: none where there are no packets.
-    pub(super) fn bank_rows(&self) -> u32 {
-        if self.protocol == Protocol::Packets { self.tokens * self.returns() } else { 0 }
-    }
-
-    /// Rows that may come back to a rank, if they come by this protocol: none if not.
-    pub(super) fn return_rows(&self, protocol: Protocol) -> u64 {
-        let rows = u64::from(self.tokens * self.returns() + self.bank_rows());
-        if self.protocol.arrival() == protocol { rows } else { 0 }
+    /// The channel that rows come back by. The dispatch of the next round says that a row was taken, with flags: so one bank is
+    /// enough. A packet is in one of two, and must not be overtaken by the next launch's; credits are the whole operation's.
+    pub(super) fn way_back(&self) -> ChannelShape {
+        let slots =
+            if self.dedup { Slots::ByNumber(self.tokens) } else { Slots::Shared(self.tokens * self.topk) };
+        let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots).credits(false);
+        match self.protocol {
+            Protocol::Flags | Protocol::Bulk => {
+                let shape = shape.banks(1).named("arrived", "return_flag");
+                if self.batch > 1 { shape.batches(self.batches() * self.ranks) } else { shape }
+            }
+            Protocol::Packets => shape.named("", "return_packets"),
+        }
     }
 
     /// Blocks that wait until all ranks are ready, where records order nothing.
@@ -187,14 +192,6 @@ impl Combine {
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
         self.tokens.div_ceil(self.batch)
-    }
-
-    /// Flags of rows that come back, if they come with flags: none if not.
-    pub(super) fn return_flags(&self) -> u64 {
-        match self.batch {
-            1 => self.return_rows(Protocol::Flags),
-            _ => u64::from(self.batches() * self.ranks),
-        }
     }
 
     /// Whether slots to send, or batches of them, are scheduled dynamically.

@@ -1,5 +1,6 @@
 //! The configuration of dispatch: what comes from the problem, what tuning chooses, which points are legal.
 
+use peerwarp_codegen::dsl::{ChannelShape, Slots};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
@@ -286,14 +287,18 @@ impl Dispatch {
         if self.scales() == 0 || self.hook == Hook::None { 0 } else { self.sent_scales_of(self.pieces().len) }
     }
 
-    /// Rows that can be on their way to a rank, if they travel by this protocol: none if not.
-    pub(super) fn inbox_rows(&self, protocol: Protocol) -> u64 {
-        let rows = u64::from(self.ranks * self.slots());
-        match (self.protocol.arrival() == protocol, protocol) {
-            (false, _) => 0,
-            (true, Protocol::Flags | Protocol::Bulk) => rows,
-            // In two banks: a packet is not overtaken by the next launch's.
-            (true, Protocol::Packets) => 2 * rows,
+    /// The channel that rows take. Combine of the same round says that a row was taken, with flags: so one bank is enough. A packet
+    /// is in one of two, and must not be overtaken by the next launch's; credits are the whole operation's.
+    pub(super) fn arrivals(&self) -> ChannelShape {
+        let slots = Slots::BySender(self.slots());
+        let shape = ChannelShape::new(self.protocol.transport(), self.ranks, slots).credits(false);
+        match self.protocol {
+            Protocol::Flags | Protocol::Bulk => shape
+                .banks(1)
+                .named("row", "inbox")
+                .named("scales", "inbox_scale")
+                .named("arrived", "row_flag"),
+            Protocol::Packets => shape.named("row", "inbox_packets").named("scales", "scale_packets"),
         }
     }
 

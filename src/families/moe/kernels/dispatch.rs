@@ -5,7 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{Inbox, InboxArgs, Received};
+use super::inbox::{InboxArgs, Received, put_row, put_scales};
 use super::index::{base_of_counts, index, note_entries};
 use super::layout::{Layout, Places};
 use super::protocol::{Phase, Protocol};
@@ -173,7 +173,7 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         }
     }
     if c.ready_blocks() > 0 {
-        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch));
+        role("ready", c.ready_blocks(), |_| notify_ready(&a.ready, c.ranks, epoch));
     }
 }
 
@@ -269,25 +269,23 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
         let (slot, part) = pieces.part(i);
         let token = slot / c.token_slots();
         let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
-        let mut parcel = inbox.flag.map(|_| send_to(Peers::mask(to)));
-        if let (true, Some(parcel)) = (c.protocol == Protocol::Bulk, &mut parcel) {
-            inbox.copy(parcel, &a.x, at(token, c.row()), c.row());
+        let rows = arrive.rows.open(epoch);
+        let row = rows.to(Peers::mask(to)).slot(slot);
+        if c.protocol == Protocol::Bulk {
+            row.field(rows.row).copy(0u64, &a.x, at(token, c.row()), c.row());
         } else {
             pieces.each(part, |start, len| {
                 let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                inbox.send(Peers::mask(to), &mut parcel, start, x);
+                put_row(&rows, &row, start, x);
             });
         }
         if let Some(scales) = a.x_scale {
             pieces.each(part, |start, len| {
                 let scale = scales_to_send(c, &scales, token, start, len);
-                inbox.send_scales(Peers::mask(to), &mut parcel, start, scale);
+                put_scales(c, &rows, &row, start, scale);
             });
         }
-        if let (Some(parcel), Some(flag)) = (parcel, inbox.flag) {
-            parcel.signal(&flag, inbox.row, epoch);
-        }
+        row.done();
     }
 }
 
@@ -300,18 +298,20 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
         let to = (i + rank()) % c.ranks;
         let (slot, part) = pieces.part(i / c.ranks);
         let token = slot / c.token_slots();
-        let inbox = Inbox::new(c, arrive, rank(), slot, epoch);
+        let rows = arrive.rows.open(epoch);
+        let message = rows.to(Peers::rank(to)).slot(slot);
         pieces.each(part, |start, len| {
             let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
             let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
             let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
             if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
-                inbox.send(Peers::rank(to), &mut None, start, x);
+                put_row(&rows, &message, start, x);
                 if let Some(scale) = scale {
-                    inbox.send_scales(Peers::rank(to), &mut None, start, scale);
+                    put_scales(c, &rows, &message, start, scale);
                 }
             }
         });
+        message.done();
     }
 }
 
@@ -363,7 +363,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                 });
                 if mine.any() {
                     rows.store(0, row);
-                    let received = Received::wait(c, &a.inbox, source, slot, part, epoch);
+                    let received = Received::wait(&a.inbox, source, slot, part, epoch);
                     deliver(c, a, &Places::All(rows), &received, hook);
                 }
             }
@@ -401,7 +401,7 @@ fn receive_by_token(
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
             let (_, mine) = local_experts(c.map(), word & 0xffff);
             if mine.any() {
-                let received = Received::wait(c, &a.inbox, source, token, part, epoch);
+                let received = Received::wait(&a.inbox, source, token, part, epoch);
                 if !c.in_place() {
                     deliver(c, a, &Places::One(source * c.tokens + token), &received, hook);
                 }
@@ -427,8 +427,7 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, rece
     c.pieces().each(received.part, |start, len| {
         let x = received.piece(start, len);
         places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
-        if let Some(row_scale) = a.row_scale {
-            let scales = received.scales(c, start, len);
+        if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(c, start, len)) {
             places.each(|row| {
                 let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
                 let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
@@ -468,11 +467,11 @@ pub(super) fn hooked(
     len: u32,
 ) -> Tile<f32> {
     let x = received.piece(start, len).to_f32();
-    hook(match scales {
-        Some(scales) => {
-            scales.store(0, received.scales(c, start, len));
+    hook(match (scales, received.scales(c, start, len)) {
+        (Some(scales), Some(arrived)) => {
+            scales.store(0, arrived);
             x * scales.gather(arange(len) / c.scaled(), true, 0.0)
         }
-        None => x,
+        _ => x,
     })
 }

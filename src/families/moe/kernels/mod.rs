@@ -96,7 +96,7 @@ pub use combine_config::{Combine, CombineDtype, CombineKey};
 pub use config::{Dispatch, DispatchKey};
 pub use dispatch::{DispatchArgs, DispatchLaunch, TokenArgs, TokenLaunch, dispatch, dispatch_with};
 pub use hook::{Hook, RowHook};
-pub use inbox::InboxArgs;
+pub use inbox::{InboxArgs, Row};
 pub use layout::Layout;
 pub use protocol::{Phase, Protocol};
 pub use records::ReadyArgs;

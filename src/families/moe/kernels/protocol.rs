@@ -1,6 +1,7 @@
 //! What a launch does of an operation, and how rows travel.
 
 use peerwarp_codegen::device::Device;
+use peerwarp_codegen::dsl::Transport;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
@@ -41,6 +42,15 @@ pub enum Protocol {
 }
 
 impl Protocol {
+    /// How a channel of rows is to send them.
+    pub fn transport(self) -> Transport {
+        match self {
+            Protocol::Flags => Transport::Flags,
+            Protocol::Bulk => Transport::Bulk,
+            Protocol::Packets => Transport::Packets,
+        }
+    }
+
     /// As what rows arrive: with flags or as packets. Dispatch and combine of a round have to agree in this.
     pub fn arrival(self) -> Protocol {
         match self {

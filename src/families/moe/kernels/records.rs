@@ -64,9 +64,6 @@ impl Record {
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
 pub struct ReadyArgs {
-    /// Tokens of the source, `[parity][source]`, with packets.
-    #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
-    pub ready_n: Option<Sym<u32>>,
     /// The source is in this launch, ready for what the next one sends, `[parity][source]`.
     #[len(|c| if c.protocol == Protocol::Packets { 2 * u64::from(c.ranks) } else { 0 })]
     pub ready: Option<Flags>,
@@ -75,12 +72,9 @@ pub struct ReadyArgs {
 /// Signals every rank, where records order nothing, that this rank is ready: what it did in earlier launches is over, such as
 /// reading their records and emptying their packets. A block of its own does it: the fence delays nobody.
 #[kernel]
-pub(super) fn notify_ready(a: &ReadyArgs, n: &Ptr<u32>, ranks: u32, epoch: Epoch) {
-    if let (Some(ready_n), Some(ready)) = (a.ready_n, a.ready) {
-        let place = epoch.parity() * ranks + rank();
-        let mut parcel = send_to(Peers::all());
-        parcel.put_value(&ready_n, place, n.get(0));
-        parcel.signal(&ready, place, epoch);
+pub(super) fn notify_ready(a: &ReadyArgs, ranks: u32, epoch: Epoch) {
+    if let Some(ready) = a.ready {
+        ready.signal(Peers::all(), epoch.parity() * ranks + rank(), epoch);
     }
 }
 

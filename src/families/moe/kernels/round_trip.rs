@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::PACKET_BYTES;
 
-use super::combine::{ReturnArgs, sum_of_owners};
+use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::{Dispatch, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
@@ -190,10 +190,9 @@ pub struct RoundTripArgs {
     /// Expert of each entry, and the bits of its weight, `[parity][source][entry][2]`.
     #[len(|c| 4 * u64::from(c.ranks * c.sent_entries()))]
     pub entries: Ll<u32>,
-    /// Rows as they come back, `[parity][token][owner][hidden]`.
-    #[len(|c| 2 * u64::from(c.tokens * c.ranks) * u64::from(c.hidden))]
-    #[dtype(|c| c.dtype.combined())]
-    pub return_packets: AnyPackets,
+    /// Where rows come back.
+    #[group(|c| c.combine())]
+    pub back: ReturnArgs,
     /// Which ranks are ready for the next packets.
     #[group(|c| c.dispatch())]
     pub ready: ReadyArgs,
@@ -222,7 +221,7 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
     role("ready", out.ready_blocks(), |_| {
-        notify_ready(&a.ready, &a.tokens.n, c.ranks, epoch);
+        notify_ready(&a.ready, c.ranks, epoch);
         await_ready(&a.ready.ready.expect("packets order nothing"), c.ranks, epoch);
     });
 }
@@ -254,11 +253,6 @@ fn bank(c: &RoundTrip, source: Val<u32>, epoch: Epoch) -> Val<u32> {
     (epoch.parity() * c.ranks + source) * c.sent_entries()
 }
 
-/// The first row that comes back for a token.
-fn first_return(c: &RoundTrip, token: Val<u32>, epoch: Epoch) -> Val<u32> {
-    (epoch.parity() * c.tokens + token) * c.ranks
-}
-
 /// Runs the experts on every row that arrives, and sends the sum of what they make of it back.
 #[kernel]
 fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHook<'_>) {
@@ -278,14 +272,15 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
         let mine = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0).or_all();
         if mine != 0 {
             entries.store(0, words);
-            let received = Received::wait(&arriving, &a.inbox, source, token, part, epoch);
-            let back = at(first_return(c, token, epoch) + rank(), c.hidden);
+            let received = Received::wait(&a.inbox, source, token, part, epoch);
+            let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
             pieces.each(part, |start, len| {
                 let y = hooked(&arriving, &received, scales, hook, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
-                a.return_packets.send_f32(Peers::rank(source), back + start.to_u64(), sum);
+                back.put_f32(start.to_u64(), sum);
             });
+            back.done();
         }
     }
 }
@@ -307,13 +302,12 @@ fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, 
 fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
     let coming = c.combine();
     let pieces = coming.summed_pieces();
-    let back = ReturnArgs { returns: None, return_flag: None, return_packets: Some(a.return_packets) };
     for i in g.strided(tokens(&c.dispatch(), &a.tokens) * pieces.parts()) {
         let (token, part) = pieces.part(i);
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk);
-        let first = first_return(c, token, epoch);
+        let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &back, owners, first, None, start, len);
+            let sum = sum_of_owners(&coming, &returned, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

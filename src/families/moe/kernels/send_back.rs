@@ -1,6 +1,7 @@
 //! The sending half of combine.
 
 use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Any, OutgoingField};
 
 use super::combine::CombineArgs;
 use super::combine_config::Combine;
@@ -18,15 +19,13 @@ struct Slot {
     number: Val<u32>,
     /// Its first entry.
     entry: Val<u32>,
-    /// Where its row comes back, a row of the source's.
-    back: Val<u32>,
 }
 
 impl Slot {
-    fn new(c: &Combine, source: Val<u32>, number: Val<u32>, bank: Val<u32>) -> Slot {
+    #[kernel]
+    fn new(c: &Combine, source: Val<u32>, number: Val<u32>) -> Slot {
         let entry = source * (c.tokens * c.topk) + number * c.slot_entries();
-        let back = bank + if c.dedup { number * c.ranks + rank() } else { number };
-        Slot { source, number, entry, back }
+        Slot { source, number, entry }
     }
 
     /// Whether this rank has something to send for it.
@@ -43,17 +42,17 @@ fn here(a: &CombineArgs) -> Ptr<i32> {
 
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
 #[kernel]
-pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     if c.batch > 1 {
-        send_batches(c, a, g, epoch, bank);
+        send_batches(c, a, g, back);
     } else {
-        send_each(c, a, g, epoch, bank);
+        send_each(c, a, g, back);
     }
 }
 
 /// Each row, or piece of one, for itself.
 #[kernel]
-fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
+fn send_each(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let pieces = c.sent_pieces();
     let counter = a.next_send.map(|next| next.counter(0));
     for i in g.dynamic(c.tokens * c.token_slots() * c.ranks * pieces.parts(), counter) {
@@ -61,33 +60,30 @@ fn send_each(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32
         // Each rank begins with itself, so that they do not all send to one.
         let source = (i + rank()) % c.ranks;
         let number = i / c.ranks;
-        let slot = Slot::new(c, source, number, bank);
+        let slot = Slot::new(c, source, number);
         // What dispatch says of rows by token, it says of tokens that are not there too.
         if c.layout == Layout::RankMajor {
-            send_slot(c, a, &slot, part, epoch);
+            send_slot(c, a, back, &slot, part);
         } else if number < a.n_from.get(source) * c.token_slots() {
-            send_slot(c, a, &slot, part, epoch);
+            send_slot(c, a, back, &slot, part);
         }
     }
 }
 
 /// A part of a slot's row, if the slot is here.
 #[kernel]
-fn send_slot(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, epoch: Epoch) {
+fn send_slot(c: &Combine, a: &CombineArgs, back: OpenChannel<'_, Any>, slot: &Slot, part: Val<u32>) {
+    let row = back.to(Peers::rank(slot.source)).slot(slot.number);
     if slot.is_here(c, a) {
-        let mut parcel = a.back.returns.map(|_| send_to(Peers::rank(slot.source)));
-        send_row(c, a, slot, part, &mut parcel);
-        if let (Some(parcel), Some(flag)) = (parcel, a.back.return_flag) {
-            parcel.signal(&flag, slot.back, epoch);
-        }
+        send_row(c, a, slot, part, row.elements());
+        row.done();
     }
 }
 
 /// Rows of several tokens with one flag, which says that those are there that this rank has. So a group waits for its
 /// stores once for all of them. A batch of which this rank has nothing has no flag, as nobody waits for it.
 #[kernel]
-fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
-    let flag = a.back.return_flag.expect("batches come back with flags");
+fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let i = arange(c.batch * c.topk);
     let counter = a.next_send.map(|next| next.counter(0));
     for number in g.dynamic(c.batches() * c.ranks, counter) {
@@ -99,45 +95,32 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, epoch: Epoch, bank: Val<
         let entries = (end.max(first) - first) * c.topk;
         let entry = (source * c.tokens + first) * c.topk;
         if (here(a).load_where(entry, i < entries, -1) >= 0).any() {
-            let mut parcel = Some(send_to(Peers::rank(source)));
+            let rows = back.to(Peers::rank(source)).batch();
             for number in first * c.token_slots()..end * c.token_slots() {
-                let slot = Slot::new(c, source, number, bank);
+                let slot = Slot::new(c, source, number);
+                let row = rows.slot(number);
                 if slot.is_here(c, a) {
-                    send_row(c, a, &slot, 0u32.val(), &mut parcel);
+                    send_row(c, a, &slot, 0u32.val(), row.elements());
                 }
             }
-            parcel.expect("opened above").signal(&flag, batch * c.ranks + rank(), epoch);
+            rows.done(batch * c.ranks + rank());
         }
     }
 }
 
-/// A part of a slot's row, in a parcel if it travels with flags.
+/// A part of a slot's row.
 #[kernel]
-fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, parcel: &mut Option<Parcel>) {
-    let to = at(slot.back, c.hidden);
-    if let (true, Some(parcel), Some(returns)) =
-        (c.protocol == Protocol::Bulk, parcel.as_mut(), a.back.returns)
-    {
-        parcel.copy_any(&returns, to, &a.y, at(row_of_y(c, a, slot), c.hidden), c.hidden);
+fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, to: OutgoingField<'_, Any>) {
+    if c.protocol == Protocol::Bulk {
+        to.copy(0u64, &a.y, at(row_of_y(c, a, slot), c.hidden), c.hidden);
     } else {
         c.sent_pieces().each(part, |start, len| {
-            let to = to + start.to_u64();
             if let Some(weights) = a.weight_from {
                 let sum = owned_sum(c, a, &weights, slot.entry, start, len);
-                if let Some(packets) = a.back.return_packets {
-                    packets.send_f32(Peers::rank(slot.source), to, sum);
-                }
-                if let (Some(returns), Some(parcel)) = (a.back.returns, parcel.as_mut()) {
-                    parcel.put_f32(&returns, to, sum);
-                }
+                to.put_f32(start.to_u64(), sum);
             } else {
                 let y = a.y.load(at(row_of_y(c, a, slot), c.hidden) + start.to_u64(), len);
-                if let Some(packets) = a.back.return_packets {
-                    packets.send(Peers::rank(slot.source), to, y);
-                }
-                if let (Some(returns), Some(parcel)) = (a.back.returns, parcel.as_mut()) {
-                    parcel.put_any(&returns, to, y);
-                }
+                to.put(start.to_u64(), y);
             }
         });
     }

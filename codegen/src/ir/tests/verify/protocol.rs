@@ -172,6 +172,13 @@ fn parcels_are_signalled_once_after_their_puts() {
         signal(s, p, parcel);
     });
     assert_snapshot!(empty, @"src/sample.rs:7: `flag` is signalled for a parcel into which nothing was put; signalling what was not sent");
+    let filled = soft_error(|s, p| {
+        let to = s.u32(1);
+        let parcel = s.bare_parcel(Target::Rank(to));
+        put(s, p, parcel);
+        signal(s, p, parcel);
+    });
+    assert_snapshot!(filled, @"src/sample.rs:8: put to `inbox` in a parcel that is a signal without data; open a parcel for the put");
     let before = soft_error(|s, p| {
         let parcel = to_one(s);
         signal(s, p, parcel);
@@ -185,7 +192,7 @@ fn parcels_are_signalled_once_after_their_puts() {
         let order = SignalOrder::Relaxed;
         s.op(CommOp::Signal(Signal { parcel, flag: p.flag, index, value: p.epoch, order }));
     });
-    assert_snapshot!(relaxed, @"src/sample.rs:10: relaxed signal of `flag`: it does not order the puts before it");
+    assert_snapshot!(relaxed, @"src/sample.rs:10: relaxed signal of `flag`: it does not order what is done before it");
 }
 
 #[test]

@@ -1,0 +1,237 @@
+//! Open channels: a launch's bank, and where messages are in it.
+
+use super::receive::{Inbound, InboundSome, IncomingEach};
+use super::send::Outbound;
+use super::shape::Slots;
+use super::{Channel, Hub, Payload, Store};
+use crate::dsl::error::TraceError;
+use crate::dsl::group::rank_at;
+use crate::dsl::index::Index;
+use crate::dsl::mem::Epoch;
+use crate::dsl::protocol::Peers;
+use crate::dsl::trace::{Nameable, attempt};
+use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, host};
+use crate::ir::{BinaryOp, Const, Dtype, Loc, PACKET_BYTES, ParamKind};
+
+/// A channel in a launch; made by [`Channel::open`].
+pub struct OpenChannel<'a, T: Payload> {
+    pub(super) channel: &'a Channel<T>,
+    pub(super) epoch: Epoch,
+    /// The first slot and the first flag of this launch's bank, if there are two banks.
+    bank: Option<[Val<u32>; 2]>,
+}
+
+impl<T: Payload> Clone for OpenChannel<'_, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+impl<T: Payload> Copy for OpenChannel<'_, T> {}
+
+impl<T: Payload> std::ops::Deref for OpenChannel<'_, T> {
+    type Target = T::Fields;
+    fn deref(&self) -> &T::Fields {
+        &self.channel.fields
+    }
+}
+
+impl<T: Payload> Channel<T> {
+    /// The channel in the launch with this epoch, which says whose turn each bank is.
+    #[track_caller]
+    pub fn open(&self, epoch: Epoch) -> OpenChannel<'_, T> {
+        let loc = Loc::caller();
+        let Hub { channel, declared, .. } = &self.hub;
+        let shape = &declared.shape;
+        let bank = (shape.banks == 2).then(|| {
+            let parity = binary(BinaryOp::And, epoch.value.to_raw(), host(1u32, loc).to_raw(), loc);
+            [shape.bank_slots(), shape.bank_flags()].map(|len| times(parity, len as u32, loc))
+        });
+        attempt(loc, |t| {
+            t.channels[*channel].opened.get_or_insert(loc);
+            // Before the roles they are values that all of these are given: the names are theirs in emitted source.
+            if t.open.len() == 1 {
+                let bank = bank.map(|[slots, _]| (slots, "bank"));
+                for (value, name) in [Some((epoch.value, "epoch")), bank].into_iter().flatten() {
+                    t.builder.kernel.values[value.to_raw().id.index()]
+                        .name
+                        .get_or_insert_with(|| name.into());
+                }
+            }
+            Ok(())
+        });
+        nameless(loc);
+        OpenChannel { channel: self, epoch, bank }
+    }
+}
+
+impl<'a, T: Payload> OpenChannel<'a, T> {
+    /// Messages to these ranks.
+    pub fn to(&self, peers: Peers) -> Outbound<'a, T> {
+        Outbound::new(*self, peers)
+    }
+
+    /// Messages from this rank.
+    #[track_caller]
+    pub fn from(&self, sender: impl IntoVal<u32>) -> Inbound<'a, T> {
+        Inbound::new(*self, sender.val())
+    }
+
+    /// Messages from several ranks at once: those whose bit is set.
+    #[track_caller]
+    pub fn from_some(&self, senders: impl IntoVal<u64>) -> InboundSome<'a, T> {
+        InboundSome::new(*self, senders.val())
+    }
+
+    /// Messages in slots of several senders, given as (sender, slot), that come without flags: those whose bit is set.
+    #[track_caller]
+    pub fn from_each(
+        &self,
+        messages: impl IntoIterator<Item = (Val<u32>, Val<u32>)>,
+        mask: impl IntoVal<u64>,
+    ) -> IncomingEach<'a, T> {
+        IncomingEach::new(*self, messages.into_iter().collect(), mask.val(), Loc::caller())
+    }
+
+    pub(super) fn hub(&self) -> &'a Hub {
+        &self.channel.hub
+    }
+
+    /// The number of a sender's slot among all.
+    pub(super) fn number(&self, sender: Option<Val<u32>>, slot: Val<u32>, loc: Loc) -> Val<u32> {
+        let shape = &self.hub().declared.shape;
+        let ranks = shape.ranks;
+        self.check_slot(slot, loc);
+        let sender = || sender.unwrap_or_else(|| rank_at(loc));
+        let number = match shape.slots {
+            Slots::BySender(n) => plus(times(sender(), n, loc), slot, loc),
+            Slots::ByNumber(_) => plus(times(slot, ranks, loc), sender(), loc),
+            Slots::Shared(_) => slot,
+        };
+        self.in_bank(number, loc)
+    }
+
+    /// The number of a flag among all: where flags are not slots', of a batch.
+    pub(super) fn in_flags(&self, number: Val<u32>, loc: Loc) -> Val<u32> {
+        match self.bank {
+            Some([_, bank]) => plus(number, bank, loc),
+            None => number,
+        }
+    }
+
+    pub(super) fn in_bank(&self, number: Val<u32>, loc: Loc) -> Val<u32> {
+        match self.bank {
+            Some([bank, _]) => plus(number, bank, loc),
+            None => number,
+        }
+    }
+
+    fn check_slot(&self, slot: Val<u32>, loc: Loc) {
+        let declared = &self.hub().declared;
+        let (Slots::BySender(most) | Slots::ByNumber(most) | Slots::Shared(most)) = declared.shape.slots;
+        attempt(loc, |t| match t.constant_of(slot.to_raw()) {
+            Some(Const::U32(i)) if i >= most => Err(TraceError::new(
+                loc,
+                format!("slot {i} of channel `{}`, which has {most}", declared.name),
+                format!(
+                    "slots go from 0 to {}: check the `Slots` of its `#[channel(..)]`",
+                    most.saturating_sub(1)
+                ),
+            )),
+            _ => Ok(()),
+        });
+    }
+}
+
+/// Where a message's fields begin: computed with the message, so that what is put in a loop has it at hand.
+#[derive(Debug)]
+pub(super) struct Places {
+    /// Of each field, with 32 bits, if those do, and with 64.
+    first: Vec<(Option<Raw>, Raw)>,
+}
+
+impl Places {
+    pub fn of(hub: &Hub, number: Val<u32>, loc: Loc) -> Places {
+        let wide: Val<u64> = number.cast_at(loc);
+        let first = hub.stores.iter().map(|store| {
+            let narrow =
+                (store.buf.len <= u64::from(u32::MAX)).then(|| times(number, store.len, loc).to_raw());
+            let len = host(u64::from(store.len), loc).to_raw();
+            (narrow, binary::<Val<u64>>(BinaryOp::Mul, wide.to_raw(), len, loc).to_raw())
+        });
+        let first = first.collect();
+        nameless(loc);
+        Places { first }
+    }
+
+    /// The element `offset` of a message's field, in the field's buffer. An offset of 64 bits makes it one of 64 bits.
+    pub fn at(&self, store: &Store, offset: Index, loc: Loc) -> Index {
+        let Index { raw: mut offset, part } = offset;
+        let mut dtype = attempt(loc, |t| Ok(t.ty(t.use_value(offset.trace, offset.id, loc)?).dtype));
+        let (narrow, wide) = self.first[store.field];
+        // Indices of LL elements have 32 bits, whatever the offset.
+        if store.kind == ParamKind::Ll && dtype == Dtype::U64 {
+            (offset, dtype) = (Val::<u64>::from_raw(offset).cast_at::<u32>(loc).to_raw(), Dtype::U32);
+        }
+        let raw = match (narrow, dtype) {
+            (Some(first), Dtype::U32) => binary::<Val<u32>>(BinaryOp::Add, first, offset, loc).to_raw(),
+            (_, Dtype::U32) => {
+                let offset = Val::<u32>::from_raw(offset).cast_at::<u64>(loc);
+                binary::<Val<u64>>(BinaryOp::Add, wide, offset.to_raw(), loc).to_raw()
+            }
+            _ => binary::<Val<u64>>(BinaryOp::Add, wide, offset, loc).to_raw(),
+        };
+        Index { raw, part }
+    }
+}
+
+/// Checks an access to `len` elements of a message's field from `offset` on, as far as they are known.
+pub(super) fn check_inside(hub: &Hub, store: &Store, offset: Index, len: u32, loc: Loc) {
+    attempt(loc, |t| {
+        t.same_channel(store, hub, loc)?;
+        let first = match t.constant_of(offset.raw) {
+            Some(Const::U32(i)) => u64::from(i),
+            Some(Const::U64(i)) => i,
+            _ => 0,
+        };
+        let end = first.saturating_add(len.into());
+        let of = field_name(hub, store);
+        let packet = PACKET_BYTES / store.buf.dtype.bytes();
+        if store.kind == ParamKind::Packets && !first.is_multiple_of(packet.into()) {
+            return Err(TraceError::new(
+                loc,
+                format!("element {first} of a message of {of}, which moves packets of {packet}"),
+                format!("begin at a multiple of {packet} elements"),
+            ));
+        }
+        if end <= u64::from(store.len) {
+            return Ok(());
+        }
+        Err(TraceError::new(
+            loc,
+            format!("elements {first} to {end} of a message of {of}, which has {}", store.len),
+            "offsets count from the beginning of the message: check the length it is declared with",
+        ))
+    });
+}
+
+/// A field in a message.
+pub(super) fn field_name(hub: &Hub, store: &Store) -> String {
+    let there: Vec<_> = hub.declared.fields.iter().filter(|f| f.len > 0).collect();
+    hub.declared.field(there[store.field])
+}
+
+pub(super) fn plus(a: Val<u32>, b: Val<u32>, loc: Loc) -> Val<u32> {
+    binary(BinaryOp::Add, a.to_raw(), b.to_raw(), loc)
+}
+
+pub(super) fn times(a: Val<u32>, n: u32, loc: Loc) -> Val<u32> {
+    binary(BinaryOp::Mul, a.to_raw(), host(n, loc).to_raw(), loc)
+}
+
+/// Keeps a `let` from naming a value that only helped to make what it binds.
+pub(super) fn nameless(loc: Loc) {
+    attempt(loc, |t| {
+        t.yielded.push(Nameable::Nothing);
+        Ok(())
+    });
+}

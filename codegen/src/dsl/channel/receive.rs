@@ -1,0 +1,503 @@
+//! Messages that are received.
+
+use super::open::{Places, check_inside, field_name, nameless, plus, times};
+use super::state::TakenOnce;
+use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store};
+use crate::dsl::any::AnyTile;
+use crate::dsl::buffer::cast;
+use crate::dsl::error::{TraceError, fail_at};
+use crate::dsl::index::{Index, IntoIndex};
+use crate::dsl::mem::param_of;
+use crate::dsl::protocol::Arrived;
+use crate::dsl::scope::{Thing, require_role};
+use crate::dsl::tile::{Tile, check_len, spread};
+use crate::dsl::trace::{Made, attempt};
+use crate::dsl::val::{Element, FromRaw, IntoVal, Raw, Val, binary, compare, host};
+use crate::dsl::{ll, packets};
+use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ParamKind};
+
+/// Messages of a channel from one rank; made by [`OpenChannel::from`].
+#[must_use = "choose a slot"]
+pub struct Inbound<'a, T: Payload> {
+    open: OpenChannel<'a, T>,
+    sender: Val<u32>,
+}
+
+/// A message that is received. With flags it is there; otherwise loading waits for what it loads.
+pub struct Incoming<'a, T: Payload> {
+    reading: Reading<'a, T>,
+    sender: Val<u32>,
+    places: Places,
+}
+
+/// Messages of a channel from several ranks; made by [`OpenChannel::from_some`].
+#[must_use = "choose a slot"]
+pub struct InboundSome<'a, T: Payload> {
+    open: OpenChannel<'a, T>,
+    senders: Val<u64>,
+}
+
+/// Messages in the same slot of several ranks.
+pub struct IncomingSome<'a, T: Payload> {
+    reading: Reading<'a, T>,
+    senders: Val<u64>,
+    /// The number of rank 0's slot among all.
+    first: Val<u32>,
+}
+
+struct Reading<'a, T: Payload> {
+    open: OpenChannel<'a, T>,
+    /// With flags, the receipt of the wait for them.
+    arrived: Option<Arrived>,
+    /// Where the message is received: it can be loaded where that is known to have happened.
+    made: Made,
+}
+
+impl<'a, T: Payload> Inbound<'a, T> {
+    pub(super) fn new(open: OpenChannel<'a, T>, sender: Val<u32>) -> Self {
+        Inbound { open, sender }
+    }
+
+    /// The message in a slot of the sender's; with flags, waits for it.
+    #[track_caller]
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+        let loc = Loc::caller();
+        let Inbound { open, sender } = *self;
+        let number = open.number(Some(sender), slot.val(), loc);
+        let declared = &open.hub().declared;
+        if declared.shape.batches.is_some() {
+            let message = format!(
+                "a message for itself, where those of channel `{}` have flags in batches",
+                declared.name
+            );
+            fail_at(loc, message, "wait for its batch: `channel.from(rank).batch(number).slot(slot)`");
+        }
+        let places = Places::of(open.hub(), number, loc);
+        let arrived = open
+            .hub()
+            .flags
+            .map(|f| f.from_at(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
+        Incoming { reading: Reading::new(open, arrived, loc), sender, places }
+    }
+
+    /// The message in a slot of a batch: waits for flag `number` of the batches.
+    #[track_caller]
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> Incoming<'a, T> {
+        let loc = Loc::caller();
+        let Inbound { open, sender } = *self;
+        let flag = open.in_flags(number.val(), loc);
+        let number = open.number(Some(sender), slot.val(), loc);
+        let places = Places::of(open.hub(), number, loc);
+        let arrived =
+            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
+        Incoming { reading: Reading::new(open, arrived, loc), sender, places }
+    }
+}
+
+impl<'a, T: Payload> InboundSome<'a, T> {
+    pub(super) fn new(open: OpenChannel<'a, T>, senders: Val<u64>) -> Self {
+        InboundSome { open, senders }
+    }
+
+    /// The messages in the same slot of each of the ranks; with flags, waits for all of them.
+    #[track_caller]
+    pub fn slot(&self, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+        let (loc, slot) = (Loc::caller(), slot.val());
+        self.receive(slot, None, loc)
+    }
+
+    /// The messages in the same slot of a batch of each of the ranks; with flags, waits for those of batches `number * ranks` on, one
+    /// of each rank.
+    #[track_caller]
+    pub fn batch(&self, number: impl IntoVal<u32>, slot: impl IntoVal<u32>) -> IncomingSome<'a, T> {
+        let (loc, number, slot) = (Loc::caller(), number.val(), slot.val());
+        self.receive(slot, Some(number), loc)
+    }
+
+    fn receive(&self, slot: Val<u32>, batch: Option<Val<u32>>, loc: Loc) -> IncomingSome<'a, T> {
+        let InboundSome { open, senders } = *self;
+        let declared = &open.hub().declared;
+        let (name, ranks) = (&declared.name, declared.shape.ranks);
+        if !matches!(declared.shape.slots, Slots::ByNumber(_) | Slots::BySender(1)) {
+            let message = format!("messages of several ranks at once, of channel `{name}`");
+            let help = "their slots are next to each other with `Slots::ByNumber(n)`: say so in its `#[channel(..)]`";
+            fail_at(loc, message, help);
+        }
+        let first = times(slot, ranks, loc);
+        let arrived = open.hub().flags.map(|flags| {
+            let first = match batch {
+                Some(number) => open.in_flags(times(number, ranks, loc), loc),
+                None => open.in_bank(first, loc),
+            };
+            let (first, count, only) =
+                (Index::whole(first.to_raw()), host(ranks, loc).to_raw(), senders.to_raw());
+            flags.wait_for(first, count, Some(only), 1, open.epoch, loc)
+        });
+        let first = open.in_bank(first, loc);
+        IncomingSome { reading: Reading::new(open, arrived, loc), senders, first }
+    }
+}
+
+impl<'a, T: Payload> Reading<'a, T> {
+    fn new(open: OpenChannel<'a, T>, arrived: Option<Arrived>, loc: Loc) -> Self {
+        require_role(loc, "a message");
+        let made = attempt(loc, |t| {
+            t.channels[open.hub().channel].received = true;
+            Ok(t.made(loc))
+        });
+        nameless(loc);
+        Reading { open, arrived, made }
+    }
+
+    /// Checks a load of `len` elements of a field from `offset` on.
+    fn check(&self, store: &Store, offset: Index, len: u32, loc: Loc) {
+        check_len(loc, len);
+        check_inside(self.open.hub(), store, offset, len, loc);
+        attempt(loc, |t| t.reachable(self.made, Thing::Message, loc));
+    }
+
+    /// Notes that elements are loaded, which may happen once unless the channel says otherwise.
+    fn note(&self, store: &Store, index: Index, loc: Loc) {
+        let hub = self.open.hub();
+        if hub.declared.shape.read_many {
+            return;
+        }
+        attempt(loc, |t| {
+            let buffer = param_of(&store.buf).expect("fields are parameters");
+            let index = t.use_value(index.raw.trace, index.raw.id, loc)?;
+            let before =
+                t.taken.iter().find(|b| b.buffer == buffer && b.index == index && t.is_open(b.made.scope));
+            if let Some(before) = before {
+                let what = field_name(hub, store);
+                return Err(TraceError::new(
+                    loc,
+                    format!("a message of {what} is read twice"),
+                    "a message is read once: keep the tile; or say `.read_many()` in its `#[channel(..)]`, which rules out packets",
+                )
+                .note(before.made.loc, "it is read here"));
+            }
+            let made = t.made(loc);
+            t.taken.push(TakenOnce { buffer, index, made });
+            Ok(())
+        });
+    }
+
+    /// Elements from an index on, of messages that `sender` sends.
+    fn load(&self, store: &Store, index: Index, len: u32, sender: Val<u32>, loc: Loc) -> Raw {
+        self.note(store, index, loc);
+        match store.kind {
+            ParamKind::Packets => {
+                packets::take(&store.buf, vec![(index, sender.to_raw())], len, None, loc)[0]
+            }
+            ParamKind::Ll => {
+                let always = host(true, loc).to_raw();
+                ll::load(&store.buf, index, len, [sender.to_raw(), always], self.open.epoch, loc)
+            }
+            _ => store.buf.load(index, Some(len), self.arrived.as_ref(), loc),
+        }
+    }
+
+    /// The same of several senders: of those that are there, zeros of the others. `mask` has a bit for each.
+    fn load_each(
+        &self,
+        store: &Store,
+        tiles: &[Each],
+        mask: impl FnOnce() -> Val<u64>,
+        len: u32,
+        loc: Loc,
+    ) -> Vec<Raw> {
+        for tile in tiles {
+            self.note(store, tile.index, loc);
+        }
+        if store.kind == ParamKind::Packets {
+            let tiles = tiles.iter().map(|tile| (tile.index, tile.sender.to_raw())).collect();
+            return packets::take(&store.buf, tiles, len, Some(mask().to_raw()), loc);
+        }
+        let load = |tile: &Each| {
+            let there = (tile.there)().to_raw();
+            if store.kind == ParamKind::Ll {
+                let of = [tile.sender.to_raw(), there];
+                return ll::load(&store.buf, tile.index, len, of, self.open.epoch, loc);
+            }
+            let zero = cast(spread(host(0f32, loc).to_raw(), len, loc), store.buf.dtype, loc);
+            let there = tile.index.part.spread(there, len, loc);
+            let index = Index::whole(tile.index.raw);
+            store.buf.load_masked(index, there, zero, self.arrived.as_ref(), loc)
+        };
+        tiles.iter().map(load).collect()
+    }
+}
+
+/// A tile among several that are loaded at once.
+struct Each<'f> {
+    index: Index,
+    sender: Val<u32>,
+    there: &'f dyn Fn() -> Val<bool>,
+}
+
+/// Whether a set of ranks has this one.
+fn has(set: Val<u64>, rank: Val<u32>, loc: Loc) -> Val<bool> {
+    let shift = rank.cast_at::<u64>(loc);
+    let bit = binary::<Val<u64>>(BinaryOp::Shl, host(1u64, loc).to_raw(), shift.to_raw(), loc);
+    let both = binary::<Val<u64>>(BinaryOp::And, set.to_raw(), bit.to_raw(), loc);
+    compare(CompareOp::Ne, both.to_raw(), host(0u64, loc).to_raw(), loc)
+}
+
+/// What a field of one message is loaded with.
+trait Getting {
+    fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Raw;
+}
+
+impl<T: Payload> Getting for Incoming<'_, T> {
+    fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Raw {
+        self.reading.check(store, offset, len, loc);
+        let index = self.places.at(store, offset, loc);
+        self.reading.load(store, index, len, self.sender, loc)
+    }
+}
+
+/// What a field of several messages is loaded with.
+trait GettingEach {
+    fn get_each(
+        &self,
+        store: &Store,
+        first: Val<u32>,
+        count: u32,
+        offset: Index,
+        len: u32,
+        loc: Loc,
+    ) -> Vec<Raw>;
+}
+
+impl<T: Payload> GettingEach for IncomingSome<'_, T> {
+    fn get_each(
+        &self,
+        store: &Store,
+        first: Val<u32>,
+        count: u32,
+        offset: Index,
+        len: u32,
+        loc: Loc,
+    ) -> Vec<Raw> {
+        self.reading.check(store, offset, len, loc);
+        let hub = self.reading.open.hub();
+        let senders = (0..count).map(|i| plus(first, host(i, loc), loc)).collect::<Vec<_>>();
+        let there = senders
+            .iter()
+            .map(|s| {
+                let s = *s;
+                move || has(self.senders, s, loc)
+            })
+            .collect::<Vec<_>>();
+        let tiles = senders.iter().zip(&there).map(|(sender, there)| {
+            let number = plus(self.first, *sender, loc);
+            let index = Places::of(hub, number, loc).at(store, offset, loc);
+            Each { index, sender: *sender, there }
+        });
+        let tiles = tiles.collect::<Vec<_>>();
+        let mask = || {
+            let first = first.cast_at::<u64>(loc).to_raw();
+            binary(BinaryOp::Shr, self.senders.to_raw(), first, loc)
+        };
+        self.reading.load_each(store, &tiles, mask, len, loc)
+    }
+}
+
+/// A field of a received message.
+#[must_use]
+pub struct IncomingField<'m, F> {
+    message: &'m dyn Getting,
+    field: Field<F>,
+}
+
+/// A field of several received messages.
+#[must_use]
+pub struct IncomingSomeField<'m, F> {
+    messages: &'m dyn GettingEach,
+    field: Field<F>,
+}
+
+/// Messages of several senders that are loaded together; made by [`OpenChannel::from_each`].
+pub struct IncomingEach<'a, T: Payload> {
+    reading: Reading<'a, T>,
+    /// Each sender, and the number of its slot among all.
+    messages: Vec<(Val<u32>, Val<u32>)>,
+    mask: Val<u64>,
+}
+
+impl<'a, T: Payload> IncomingEach<'a, T> {
+    pub(super) fn new(
+        open: OpenChannel<'a, T>,
+        messages: Vec<(Val<u32>, Val<u32>)>,
+        mask: Val<u64>,
+        loc: Loc,
+    ) -> Self {
+        let Declared { name, shape, .. } = &*open.hub().declared;
+        if shape.transport.has_flags() {
+            let message = format!("messages of any senders at once, of channel `{name}`, which has flags");
+            fail_at(
+                loc,
+                message,
+                "wait for each: `channel.from(sender).slot(slot)`, or for one slot of several: `from_some`",
+            );
+        }
+        let number = |(sender, slot)| (sender, open.number(Some(sender), slot, loc));
+        let messages = messages.into_iter().map(number).collect();
+        IncomingEach { reading: Reading::new(open, None, loc), messages, mask }
+    }
+
+    fn get(&self, store: &Store, offset: Index, len: u32, loc: Loc) -> Vec<Raw> {
+        self.reading.check(store, offset, len, loc);
+        let hub = self.reading.open.hub();
+        let there = (0..self.messages.len() as u32).map(|i| move || has(self.mask, host(i, loc), loc));
+        let there = there.collect::<Vec<_>>();
+        let tiles = self.messages.iter().zip(&there).map(|((sender, number), there)| {
+            let index = Places::of(hub, *number, loc).at(store, offset, loc);
+            Each { index, sender: *sender, there }
+        });
+        let tiles = tiles.collect::<Vec<_>>();
+        self.reading.load_each(store, &tiles, || self.mask, len, loc)
+    }
+}
+
+impl<T: Element + Payload<Fields = Field<T>>> IncomingEach<'_, T> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<Tile<T>> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+impl IncomingEach<'_, Any> {
+    /// The `len` elements from element `offset` on of each message, all on their way together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Vec<AnyTile> {
+        let tiles = self.get(&self.reading.open.store, offset.index(), len, Loc::caller());
+        tiles.into_iter().map(AnyTile::new).collect()
+    }
+}
+
+impl<T: Payload> Incoming<'_, T> {
+    /// A field of the message.
+    pub fn field<F>(&self, field: Field<F>) -> IncomingField<'_, F> {
+        IncomingField { message: self, field }
+    }
+}
+
+impl<T: Payload> IncomingSome<'_, T> {
+    /// A field of the messages.
+    pub fn field<F>(&self, field: Field<F>) -> IncomingSomeField<'_, F> {
+        IncomingSomeField { messages: self, field }
+    }
+}
+
+impl<T: Element> IncomingField<'_, T> {
+    /// The `len` elements of the field from element `offset` on. Without flags, waits for them.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
+        Tile::from_raw(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))
+    }
+}
+
+impl IncomingField<'_, Any> {
+    /// The `len` elements of the field from element `offset` on, as they are. Without flags, waits for them.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> AnyTile {
+        AnyTile::new(self.message.get(&self.field.store, offset.index(), len, Loc::caller()))
+    }
+
+    /// The same as `f32`.
+    #[track_caller]
+    pub fn load_f32(&self, offset: impl IntoIndex, len: u32) -> Tile<f32> {
+        let loc = Loc::caller();
+        let raw = self.message.get(&self.field.store, offset.index(), len, loc);
+        Tile::from_raw(cast(raw, Dtype::F32, loc))
+    }
+}
+
+impl<T: Element> IncomingSomeField<'_, T> {
+    /// The `len` elements from element `offset` on of the messages of ranks `first` to `first + count`, all on their way
+    /// together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load_each(
+        &self,
+        first: impl IntoVal<u32>,
+        count: u32,
+        offset: impl IntoIndex,
+        len: u32,
+    ) -> Vec<Tile<T>> {
+        let (loc, first) = (Loc::caller(), first.val());
+        let tiles = self.messages.get_each(&self.field.store, first, count, offset.index(), len, loc);
+        tiles.into_iter().map(Tile::from_raw).collect()
+    }
+}
+
+impl IncomingSomeField<'_, Any> {
+    /// The `len` elements from element `offset` on of the messages of ranks `first` to `first + count`, all on their way
+    /// together: zeros for those that are not received.
+    #[track_caller]
+    pub fn load_each(
+        &self,
+        first: impl IntoVal<u32>,
+        count: u32,
+        offset: impl IntoIndex,
+        len: u32,
+    ) -> Vec<AnyTile> {
+        let (loc, first) = (Loc::caller(), first.val());
+        let tiles = self.messages.get_each(&self.field.store, first, count, offset.index(), len, loc);
+        tiles.into_iter().map(AnyTile::new).collect()
+    }
+}
+
+// What messages of a channel of elements have without naming a field.
+
+impl<T: Element + Payload<Fields = Field<T>>> Incoming<'_, T> {
+    /// The `len` elements of the message from element `offset` on. Without flags, waits for them.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> Tile<T> {
+        self.field(*self.reading.open).load(offset, len)
+    }
+}
+
+impl Incoming<'_, Any> {
+    /// The `len` elements of the message from element `offset` on, as they are. Without flags, waits for them.
+    #[track_caller]
+    pub fn load(&self, offset: impl IntoIndex, len: u32) -> AnyTile {
+        self.field(*self.reading.open).load(offset, len)
+    }
+
+    /// The same as `f32`.
+    #[track_caller]
+    pub fn load_f32(&self, offset: impl IntoIndex, len: u32) -> Tile<f32> {
+        self.field(*self.reading.open).load_f32(offset, len)
+    }
+}
+
+impl<T: Element + Payload<Fields = Field<T>>> IncomingSome<'_, T> {
+    /// Elements of several ranks' messages, see [`IncomingSomeField::load_each`].
+    #[track_caller]
+    pub fn load_each(
+        &self,
+        first: impl IntoVal<u32>,
+        count: u32,
+        offset: impl IntoIndex,
+        len: u32,
+    ) -> Vec<Tile<T>> {
+        self.field(*self.reading.open).load_each(first, count, offset, len)
+    }
+}
+
+impl IncomingSome<'_, Any> {
+    /// Elements of several ranks' messages, see [`IncomingSomeField::load_each`].
+    #[track_caller]
+    pub fn load_each(
+        &self,
+        first: impl IntoVal<u32>,
+        count: u32,
+        offset: impl IntoIndex,
+        len: u32,
+    ) -> Vec<AnyTile> {
+        self.field(*self.reading.open).load_each(first, count, offset, len)
+    }
+}

@@ -1,0 +1,328 @@
+//! What a channel is made of, computed from a configuration: its transport, its slots, and the parameters that follow.
+
+use std::sync::Arc;
+
+use peerwarp_macros::Choice;
+
+use crate::dsl::args::{Binding, ParamSpec};
+use crate::dsl::error::TraceError;
+use crate::ir::{Dtype, Loc, PACKET_BYTES, ParamKind};
+
+/// How the messages of a channel travel.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[choice(serde)]
+pub enum Transport {
+    /// Stores, then a flag that is released after them: three trips until a message is there.
+    Flags,
+    /// As with flags, but what is [copied](super::Outgoing::copy) goes in bulk by way of shared memory, where the GPU can.
+    Bulk,
+    /// [Packets](crate::dsl::Packets) of 16 bytes: one trip, and a message is taken once.
+    Packets,
+    /// [LL elements](crate::dsl::Ll) of 8 bytes, half of which are data: one trip, and a message may be read any number of times.
+    Ll,
+}
+
+impl Transport {
+    /// Whether a flag says that a message is there.
+    pub fn has_flags(self) -> bool {
+        matches!(self, Transport::Flags | Transport::Bulk)
+    }
+
+    /// Whether it carries `len` elements of a type: packets are whole and hold floats, LL elements are of 4 bytes.
+    pub fn carries(self, len: u32, dtype: Dtype) -> bool {
+        match self {
+            Transport::Flags | Transport::Bulk => true,
+            Transport::Packets => dtype.is_float() && len.is_multiple_of(PACKET_BYTES / dtype.bytes()),
+            Transport::Ll => dtype.bytes() == 4,
+        }
+    }
+
+    /// What a field of the messages is as a parameter.
+    fn kind(self) -> ParamKind {
+        match self {
+            Transport::Flags | Transport::Bulk => ParamKind::Symmetric,
+            Transport::Packets => ParamKind::Packets,
+            Transport::Ll => ParamKind::Ll,
+        }
+    }
+}
+
+/// Which slots a rank has for messages. A slot has one message of one sender in a launch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Slots {
+    /// So many of each sender, in the order `[sender][slot]`.
+    BySender(u32),
+    /// So many of each sender, in the order `[slot][sender]`.
+    ByNumber(u32),
+    /// So many in all: what a slot is for, the kernel knows.
+    Shared(u32),
+}
+
+/// The shape of a channel: what `#[channel(|c| ..)]` computes from a configuration.
+///
+/// Where it says nothing of banks and credits, it has those that a protocol needs in which every rank receives from every other one
+/// in every launch: two banks, and credits where the transport has no flags. `check` explores whether they are enough.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ChannelShape {
+    pub(super) transport: Transport,
+    pub(super) ranks: u32,
+    pub(super) slots: Slots,
+    pub(super) banks: u32,
+    pub(super) credits: bool,
+    pub(super) batches: Option<u32>,
+    pub(super) read_many: bool,
+    names: Vec<(&'static str, &'static str)>,
+}
+
+impl ChannelShape {
+    /// A channel between `ranks` ranks.
+    pub fn new(transport: Transport, ranks: u32, slots: Slots) -> ChannelShape {
+        ChannelShape {
+            transport,
+            ranks,
+            slots,
+            banks: 2,
+            credits: !transport.has_flags(),
+            batches: None,
+            read_many: false,
+            names: vec![],
+        }
+    }
+
+    /// How many launches' messages there is room for: 2, which launches use in turn, or 1 where something else keeps a rank from
+    /// sending before the receiver is done with what it sent in the launch before.
+    #[must_use]
+    pub fn banks(self, banks: u32) -> Self {
+        ChannelShape { banks, ..self }
+    }
+
+    /// Whether every rank tells every other one in each launch that it is done with the launches before: the channel's
+    /// [credits](super::OpenChannel::credits). Without, something else has to keep ranks from being two launches ahead.
+    #[must_use]
+    pub fn credits(self, credits: bool) -> Self {
+        ChannelShape { credits, ..self }
+    }
+
+    /// How many flags there are where several messages have [one](super::Outbound::batch) together: a slot each without.
+    #[must_use]
+    pub fn batches(self, batches: u32) -> Self {
+        ChannelShape { batches: Some(batches), ..self }
+    }
+
+    /// Lets a message be read more than once: by several groups, or twice by one. Packets cannot be.
+    #[must_use]
+    pub fn read_many(self) -> Self {
+        ChannelShape { read_many: true, ..self }
+    }
+
+    /// Names the parameter of a part: of a field, `arrived` or `ready`. Else it is `channel_part`, and the one field of a channel
+    /// of elements has the channel's own name.
+    #[must_use]
+    pub fn named(mut self, part: &'static str, name: &'static str) -> Self {
+        self.names.push((part, name));
+        self
+    }
+
+    /// How messages travel.
+    pub fn transport(&self) -> Transport {
+        self.transport
+    }
+
+    /// Blocks that the channel's own role has: what a kernel has besides those of its other roles.
+    pub fn blocks(&self) -> u32 {
+        u32::from(self.credits)
+    }
+
+    /// Slots of a bank.
+    pub(super) fn bank_slots(&self) -> u64 {
+        match self.slots {
+            Slots::BySender(n) | Slots::ByNumber(n) => u64::from(self.ranks) * u64::from(n),
+            Slots::Shared(n) => n.into(),
+        }
+    }
+
+    /// Slots of all banks.
+    pub(super) fn all_slots(&self) -> u64 {
+        self.bank_slots() * u64::from(self.banks)
+    }
+
+    /// Flags of a bank.
+    pub(super) fn bank_flags(&self) -> u64 {
+        self.batches.map_or(self.bank_slots(), u64::from)
+    }
+
+    /// What a flag is for.
+    fn signalled(&self, channel: &str) -> String {
+        let what = if self.batches.is_some() { "batch of messages" } else { "message" };
+        format!("A {what} of `{channel}`")
+    }
+
+    /// The order of flags.
+    fn order(&self) -> String {
+        let bank = if self.banks > 1 { "[parity]" } else { "" };
+        let flags = match (self.batches, self.slots) {
+            (Some(_), _) => "[batch]",
+            (None, Slots::BySender(1)) => "[sender]",
+            (None, Slots::BySender(_)) => "[sender][slot]",
+            (None, Slots::ByNumber(_)) => "[slot][sender]",
+            (None, Slots::Shared(_)) => "[slot]",
+        };
+        format!("{bank}{flags}")
+    }
+
+    /// What a field of the messages is as a parameter.
+    pub(super) fn kind(&self) -> ParamKind {
+        self.transport.kind()
+    }
+
+    fn name(&self, channel: &str, part: &str) -> String {
+        match self.names.iter().find(|n| n.0 == part) {
+            Some((_, name)) => (*name).to_owned(),
+            None if part.is_empty() => channel.to_owned(),
+            None => format!("{channel}_{part}"),
+        }
+    }
+}
+
+/// A field of the messages of a channel.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FieldSpec {
+    /// Its name in the author's struct; empty for the elements of a channel of elements.
+    pub name: &'static str,
+    /// Elements in a message: a field of none is not there.
+    pub len: u32,
+    /// Element type.
+    pub dtype: Dtype,
+    /// Whether the configuration chooses that.
+    pub any: bool,
+    /// First paragraph of the field's doc comment.
+    pub doc: String,
+}
+
+/// A channel of a kernel, as its parameters were made from it.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Declared {
+    pub name: String,
+    pub shape: ChannelShape,
+    pub fields: Vec<FieldSpec>,
+}
+
+impl Declared {
+    /// The parameters of a channel: its fields that are there, its flags, its credits.
+    pub fn params(name: &str, shape: ChannelShape, fields: Vec<FieldSpec>, doc: &str) -> Vec<ParamSpec> {
+        let declared = Arc::new(Declared { name: name.to_owned(), shape, fields });
+        let Declared { shape, fields, .. } = &*declared;
+        let spec = |part: &str, kind, dtype, len, doc: String| ParamSpec {
+            name: shape.name(name, part),
+            kind,
+            dtype,
+            len,
+            doc,
+            binding: Binding::State,
+            channel: Some(declared.clone()),
+        };
+        let mut params = vec![];
+        for f in fields.iter().filter(|f| f.len > 0) {
+            let len = shape.all_slots().saturating_mul(f.len.into());
+            let doc = if f.doc.is_empty() { doc } else { &f.doc };
+            params.push(spec(f.name, shape.transport.kind(), f.dtype, len, doc.to_owned()));
+        }
+        if shape.transport.has_flags() {
+            let len = shape.bank_flags() * u64::from(shape.banks);
+            let doc = format!("{} has arrived, `{}`.", shape.signalled(name), shape.order());
+            params.push(spec("arrived", ParamKind::Flags, Dtype::U32, len, doc));
+        }
+        if shape.credits {
+            let len = 2 * u64::from(shape.ranks);
+            let doc =
+                format!("A rank is done with what `{name}` brought in earlier launches, `[parity][rank]`.");
+            params.push(spec("ready", ParamKind::Flags, Dtype::U32, len, doc));
+        }
+        params
+    }
+
+    /// Whether messages can travel so, in a kernel for so many ranks.
+    pub fn check(&self, ranks: u32, loc: Loc) -> Result<(), TraceError> {
+        let Declared { name, shape, fields } = self;
+        let wrong = |message: String, help: String| Err(TraceError::new(loc, message, help));
+        if shape.ranks != ranks {
+            return wrong(
+                format!("channel `{name}` is between {} ranks, in a world of {ranks}", shape.ranks),
+                "give `ChannelShape::new` the configuration's ranks".to_owned(),
+            );
+        }
+        if !(1..=2).contains(&shape.banks) {
+            return wrong(
+                format!("channel `{name}` has {} banks", shape.banks),
+                "a channel has 2 banks, which launches use in turn, or 1".to_owned(),
+            );
+        }
+        if shape.all_slots() > u64::from(u32::MAX) {
+            return wrong(
+                format!("channel `{name}` has {} slots", shape.all_slots()),
+                "slots of all banks are numbered with 32 bits: send longer messages".to_owned(),
+            );
+        }
+        if shape.read_many && shape.transport == Transport::Packets {
+            return wrong(
+                format!("messages of channel `{name}` are read more than once, and travel as packets"),
+                "a packet is taken once: let them travel as LL elements or with flags".to_owned(),
+            );
+        }
+        if shape.batches.is_some() && !shape.transport.has_flags() {
+            return wrong(
+                format!("channel `{name}` has batches, and no flags"),
+                "several messages share a flag: without flags each is sent for itself".to_owned(),
+            );
+        }
+        for field in fields.iter().filter(|f| f.len > 0) {
+            self.check_field(field, loc)?;
+        }
+        Ok(())
+    }
+
+    fn check_field(&self, field: &FieldSpec, loc: Loc) -> Result<(), TraceError> {
+        let FieldSpec { len, dtype, any, .. } = *field;
+        let of = self.field(field);
+        match self.shape.transport {
+            Transport::Flags | Transport::Bulk => Ok(()),
+            Transport::Packets => {
+                let packet = PACKET_BYTES / dtype.bytes();
+                if !dtype.is_float() && !(any && dtype == Dtype::U32) {
+                    let message = format!("{of} is of {dtype}, and travels as packets");
+                    let help = "packets carry floats: let integers travel as LL elements or with flags";
+                    return Err(TraceError::new(loc, message, help));
+                }
+                if !len.is_multiple_of(packet) {
+                    let message = format!("{of} has {len} elements a message, which are no whole packets");
+                    let help =
+                        format!("a packet has {packet} of {dtype}: let messages have a multiple of that");
+                    return Err(TraceError::new(loc, message, help));
+                }
+                Ok(())
+            }
+            Transport::Ll if dtype.bytes() == 4 => {
+                let elements = self.shape.all_slots().saturating_mul(len.into());
+                if elements <= u64::from(u32::MAX) {
+                    return Ok(());
+                }
+                let message = format!("{of} has {elements} LL elements");
+                let help = "LL elements are numbered with 32 bits: let large messages travel as packets or with flags";
+                Err(TraceError::new(loc, message, help))
+            }
+            Transport::Ll => {
+                let message = format!("{of} is of {dtype}, and travels as LL elements");
+                let help = "an LL element has 4 bytes of data: f32, i32 or u32";
+                Err(TraceError::new(loc, message, help))
+            }
+        }
+    }
+
+    /// A field in a message.
+    pub fn field(&self, field: &FieldSpec) -> String {
+        match field.name {
+            "" => format!("channel `{}`", self.name),
+            part => format!("field `{part}` of channel `{}`", self.name),
+        }
+    }
+}

@@ -1,0 +1,106 @@
+//! Signals without data, and barriers made of them.
+
+use super::error::TraceError;
+use super::index::{Index, IntoIndex};
+use super::mem::{Epoch, Flags, param_of};
+use super::protocol::{Arrived, ParcelState, Peers, epoch_value};
+use super::scope::require_role;
+use super::trace::attempt;
+use super::val::{FromRaw, IntoVal};
+use super::{rank, ranks};
+use crate::ir::{CommOp, Const, Loc, Signal, SignalOrder};
+
+impl Flags {
+    /// Signals ranks without sending them anything: stores the epoch to flag `i` on each of them. For data, there is
+    /// [`Parcel::signal`](super::Parcel::signal).
+    ///
+    /// Who sees the flag may rely on all that this group did before: what it loaded, stored, put and took, and what it waited
+    /// for. Earlier launches of this rank came before that, whichever blocks did their work; other groups of this launch did
+    /// not. So a signal says "I have read what you sent", or "I have started this launch, so that the one before it is over".
+    /// A receipt of it reads no inbox: what is to be read belongs into a parcel.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let ready: Flags = p.arg("ready", 16);
+    /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+    /// role("ready", 1, |_| {
+    ///     let first = epoch.parity() * ranks();
+    ///     ready.signal(Peers::others(), first + rank(), epoch);
+    ///     let next = (rank() + 1) % ranks();
+    ///     let _ = ready.from(next).wait(first + next, epoch);
+    /// });
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn signal(&self, to: Peers, i: impl IntoIndex, epoch: Epoch) {
+        let loc = Loc::caller();
+        require_role(loc, "a signal");
+        self.signal_at(to, i.index(), epoch, loc);
+    }
+
+    pub(super) fn signal_at(&self, to: Peers, i: Index, epoch: Epoch, loc: Loc) {
+        attempt(loc, |t| {
+            let target = to.target(t, loc)?;
+            let flag = param_of(&self.buf).expect("flags are a parameter");
+            let index = self.buf.at(t, i, 1, loc)?;
+            let value = epoch_value(t, epoch, loc)?;
+            let parcel = t.builder.bare_parcel(target, loc);
+            let made = t.made(loc);
+            t.parcels.push(ParcelState { made, puts: vec![], signalled: Some(flag) });
+            let order = SignalOrder::Release;
+            t.push(CommOp::Signal(Signal { parcel, flag, index, value, order }), loc);
+            Ok(())
+        });
+    }
+
+    /// A barrier of all ranks: signals every rank and waits for every rank. What any rank's group did before its `meet` comes
+    /// before what any rank's group does after its own.
+    ///
+    /// One group of each rank calls it, once a launch. It needs two flags a rank, which launches use in turn: a rank may be in
+    /// the next launch's barrier already while another has yet to see its flag of this one.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 4), |p| {
+    /// # let all: Flags = p.arg("all", 16);
+    /// let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+    /// role("meet", 1, |_| {
+    ///     let _everybody = all.meet(epoch);
+    /// });
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn meet(&self, epoch: Epoch) -> Arrived {
+        self.meet_at(0, epoch)
+    }
+
+    /// As [`Flags::meet`], one of several barriers of a launch, or of groups that meet apart: each has a number, and two flags
+    /// a rank, those from `2 * barrier * ranks` on.
+    #[track_caller]
+    pub fn meet_at(&self, barrier: impl IntoVal<u32>, epoch: Epoch) -> Arrived {
+        let loc = Loc::caller();
+        require_role(loc, "a barrier");
+        let (barrier, each) = (barrier.val(), ranks());
+        attempt(loc, |t| {
+            let before = match t.constant_of(FromRaw::to_raw(barrier)) {
+                Some(Const::U32(n)) => n.into(),
+                _ => 0,
+            };
+            let need = 2 * u64::from(each) * (before + 1);
+            if self.buf.len >= need {
+                return Ok(());
+            }
+            let name = self.buf.name(t);
+            let has = self.buf.len;
+            let message = format!("barrier {before} of {each} ranks on `{name}`, which has {has} flags");
+            let help = format!(
+                "each barrier takes two flags a rank, which launches use in turn: `{name}` has to have {need}"
+            );
+            Err(TraceError::new(loc, message, help))
+        });
+        let first = (barrier * 2 + epoch.parity()) * each;
+        self.signal_at(Peers::all(), (first + rank()).index(), epoch, loc);
+        self.wait_all(first, each, 1, epoch)
+    }
+}

@@ -1,0 +1,104 @@
+//! All-gather: every rank gets everybody's vectors.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::cut::{Cut, Part};
+use super::exchange::{self, send_to_all, take_from_each};
+use super::legal;
+
+/// A variant of all-gather.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "all_gather", kernel = all_gather, args = AllGatherArgs, warps = warps)]
+pub struct AllGather {
+    /// Elements of a rank's vector.
+    #[key(short = "n", range = 1..=268435456)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the elements.
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    pub dtype: Dtype,
+    /// Whether this rank's vector is in its place among all of them.
+    #[key(short = "i", default = false)]
+    pub in_place: bool,
+    /// How tiles travel.
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
+    /// Warps of a block.
+    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
+    pub warps: u32,
+    /// Elements of a tile.
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
+    pub chunk: u32,
+    /// Blocks of each role.
+    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64], default = |key| legal::blocks(key.elements, chunk(key), 2))]
+    pub blocks: u32,
+}
+
+fn chunk(key: &AllGatherKey) -> u32 {
+    legal::chunk(key.elements, 2)
+}
+
+impl Legal for AllGather {
+    fn legal(&self) -> Result<(), Illegal> {
+        let most = u32::MAX / self.ranks;
+        let allowed = || format!("at most {most} with {} ranks", self.ranks);
+        Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
+        legal::tile("chunk", self.chunk, self.warps)
+    }
+}
+
+impl AllGather {
+    fn cut(&self) -> Cut {
+        Cut::new(self.elements, self.chunk, self.dtype)
+    }
+
+    fn channel(&self) -> ChannelShape {
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+    }
+}
+
+/// Parameters of [`all_gather`].
+#[derive(KernelArgs)]
+#[args(config = AllGather)]
+pub struct AllGatherArgs {
+    /// This rank's vector; in place, it is in `out`.
+    #[input]
+    #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
+    #[dtype(|c| c.dtype)]
+    pub x: Option<AnyPtr>,
+    /// Everybody's vectors, `[rank][element]`.
+    #[output]
+    #[len(|c| u64::from(c.ranks) * u64::from(c.elements))]
+    #[dtype(|c| c.dtype)]
+    pub out: AnyPtr,
+    /// Everybody's vectors, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
+    /// Counts launches.
+    pub epoch: EpochWord,
+}
+
+/// Gives every rank everybody's vectors, in the order of ranks.
+#[kernel]
+pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
+    let tiles = a.tiles.open(a.epoch.begin());
+    let row = |r: Val<u32>| Part::from(r * c.elements);
+    role("send", c.blocks, |b| match a.x {
+        Some(x) => {
+            send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |t, tile| {
+                row(rank()).store(&a.out, &t, tile)
+            });
+        }
+        None => send_to_all(b, &tiles, c.cut(), (&a.out, row(rank())), |_, _| {}),
+    });
+    role("receive", c.blocks, |b| {
+        take_from_each(b, &tiles, c.cut(), |from, t, tile| row(from).store(&a.out, &t, tile));
+    });
+    tiles.credits();
+}

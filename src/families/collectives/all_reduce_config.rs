@@ -1,0 +1,188 @@
+//! What all-reduce is specialised for, and how it goes about it unless somebody says otherwise.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+
+use super::all_reduce::{self, AllReduceArgs};
+use super::cut::Cut;
+use super::exchange::{self, Reduce, Reduction};
+use super::legal;
+
+/// How an all-reduce goes about it.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Everybody sends its vector to all, and everybody reduces all of it: one hop, `ranks - 1` vectors out of each rank.
+    OneShot,
+    /// Everybody reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
+    TwoShot,
+}
+
+/// What follows the reduction in the same launch.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Hook {
+    /// Nothing.
+    None,
+    /// A residual is added, and rows are normalised by their root mean square, as between the layers of a language model:
+    /// `residual_out = all_reduce(x) + residual`, `out = residual_out / sqrt(mean(residual_out^2) + eps) * weight`.
+    RmsNorm,
+}
+
+/// A variant of all-reduce.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "all_reduce", kernel = all_reduce::all_reduce, args = AllReduceArgs, warps = warps)]
+pub struct AllReduce {
+    /// Elements of a rank's vector.
+    #[key(short = "n", range = 1..=268435456)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the elements.
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    pub dtype: Dtype,
+    /// How elements of different ranks become one.
+    #[key(default = Reduction::Sum)]
+    pub op: Reduction,
+    /// Whether the result takes the vector's place.
+    #[key(short = "i", default = false)]
+    pub in_place: bool,
+    /// What follows the reduction.
+    #[key(default = Hook::None)]
+    pub hook: Hook,
+    /// Elements of a row that the hook normalises; 0 without one.
+    #[key(short = "h", range = 0..=16384, default = 0)]
+    pub hidden: u32,
+    /// How it goes about it.
+    #[tune(default = |key| algorithm(key))]
+    pub algorithm: Algorithm,
+    /// How tiles travel.
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
+    /// Warps of a block.
+    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| warps(key))]
+    pub warps: u32,
+    /// Elements of a tile; with a hook a tile is a row, and this is 256.
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
+    pub chunk: u32,
+    /// Blocks that only send, with one shot; with 0, those that reduce send first.
+    #[tune(short = "s", values = [0, 4, 8, 16, 32, 48, 64], default = |key| senders(key))]
+    pub senders: u32,
+    /// Blocks that reduce.
+    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 48, 64, 96, 128], default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+/// Bytes that a link carries in the time that a second hop takes: 2 us, at 343 GB/s.
+const BYTES_OF_A_HOP: u64 = 686_000;
+
+/// From how many bytes on it pays to send and to reduce in blocks of their own: measured at 8 MiB, not yet at 2 MiB.
+const BYTES_APART: u64 = 4 << 20;
+
+fn bytes(key: &AllReduceKey) -> u64 {
+    u64::from(key.elements) * u64::from(key.dtype.bytes())
+}
+
+/// Two shots where the bytes that they save take longer than their second hop: never with two ranks, from some 130 KB on with
+/// eight.
+fn algorithm(key: &AllReduceKey) -> Algorithm {
+    let ranks = u64::from(key.ranks);
+    // (ranks - 1) vectors against 2 (ranks - 1) / ranks.
+    let saved = bytes(key) * (ranks - 1) * (ranks - 2) / ranks;
+    if saved > BYTES_OF_A_HOP { Algorithm::TwoShot } else { Algorithm::OneShot }
+}
+
+/// Elements that 128 blocks share: a vector, or the part of it that a rank reduces.
+fn shared(key: &AllReduceKey) -> u32 {
+    match algorithm(key) {
+        Algorithm::OneShot => key.elements,
+        Algorithm::TwoShot => key.elements.div_ceil(key.ranks),
+    }
+}
+
+/// Stands for rows.
+const OF_ROWS: u32 = 256;
+
+fn chunk(key: &AllReduceKey) -> u32 {
+    if key.hook == Hook::None { legal::chunk(shared(key), 1) } else { OF_ROWS }
+}
+
+/// Elements of a tile.
+fn tile(key: &AllReduceKey) -> u32 {
+    if key.hook == Hook::None { chunk(key) } else { key.hidden.max(1) }
+}
+
+fn warps(key: &AllReduceKey) -> u32 {
+    legal::warps(tile(key), key.dtype)
+}
+
+fn senders(key: &AllReduceKey) -> u32 {
+    let apart = algorithm(key) == Algorithm::OneShot && !key.in_place && bytes(key) >= BYTES_APART;
+    if apart { 32 } else { 0 }
+}
+
+fn blocks(key: &AllReduceKey) -> u32 {
+    if senders(key) > 0 { 96 } else { legal::blocks(shared(key), tile(key), 1) }
+}
+
+impl Legal for AllReduce {
+    fn legal(&self) -> Result<(), Illegal> {
+        self.rows()?;
+        let apart = self.algorithm == Algorithm::OneShot && !self.in_place;
+        let allowed = || {
+            let where_else = "one-shot that is not in place";
+            format!("0, except for {where_else}: blocks send what they reduce")
+        };
+        Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)
+    }
+}
+
+impl AllReduce {
+    /// Whether tiles, or rows where there is a hook, are what a block can hold.
+    fn rows(&self) -> Result<(), Illegal> {
+        if self.hook == Hook::None {
+            Illegal::unless(self.hidden == 0, "hidden", self.hidden, || "0 without a hook")?;
+            return legal::tile("chunk", self.chunk, self.warps);
+        }
+        let packet = PACKET_BYTES / self.dtype.bytes();
+        let whole = self.hidden > 0
+            && self.hidden.is_multiple_of(packet)
+            && self.elements.is_multiple_of(self.hidden);
+        Illegal::unless(whole, "hidden", self.hidden, || {
+            format!("elements of a row: a multiple of {packet} that divides {} elements", self.elements)
+        })?;
+        legal::tile("hidden", self.hidden, self.warps)?;
+        let allowed = || format!("{OF_ROWS} with a hook: a tile is a row then");
+        Illegal::unless(self.chunk == OF_ROWS, "chunk", self.chunk, allowed)
+    }
+
+    pub(super) fn cut(&self) -> Cut {
+        let tile = if self.hook == Hook::None { self.chunk } else { self.hidden.max(1) };
+        Cut::new(self.elements, tile, self.dtype)
+    }
+
+    /// How many of something there are with a hook.
+    pub(super) fn with_hook(&self, count: u32) -> u64 {
+        if self.hook == Hook::None { 0 } else { count.into() }
+    }
+
+    /// Tiles that a rank owns at most with two shots.
+    pub(super) fn owned(&self) -> u32 {
+        self.cut().tiles().div_ceil(self.blocks * self.ranks) * self.blocks
+    }
+
+    pub(super) fn reduce(&self) -> Reduce {
+        Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
+    }
+
+    pub(super) fn channel(&self) -> ChannelShape {
+        let all = |slots| exchange::tiles(self.protocol, self.ranks, slots);
+        match self.algorithm {
+            Algorithm::OneShot => all(self.cut().tiles()),
+            // What comes back says that the owner has read what was sent, and what is sent again that the result was read: with
+            // flags that orders the reuse of either by itself. Packets order nothing.
+            Algorithm::TwoShot if self.protocol == Transport::Flags => all(2 * self.owned()).banks(1),
+            Algorithm::TwoShot => all(2 * self.owned()),
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! All-to-all: every rank sends every other one a part of its vector.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::cut::{Cut, Parts};
+use super::exchange::{self, send_to_each, take_from_each};
+use super::legal;
+
+/// A variant of all-to-all.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "all_to_all", kernel = all_to_all, args = AllToAllArgs, warps = warps)]
+pub struct AllToAll {
+    /// Elements of a rank's vector: a part for each rank, of which the last ones are shorter where that does not divide it.
+    #[key(short = "n", range = 1..=268435456)]
+    pub elements: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of the elements.
+    #[key(values = [Dtype::F32, Dtype::Fp16, Dtype::Bf16])]
+    pub dtype: Dtype,
+    /// Whether the result takes the vector's place.
+    #[key(short = "i", default = false)]
+    pub in_place: bool,
+    /// How tiles travel.
+    #[tune(values = [Transport::Packets, Transport::Flags])]
+    pub protocol: Transport,
+    /// Warps of a block.
+    #[tune(short = "w", values = [1, 2, 4, 8, 16, 32], default = |key| legal::warps(chunk(key), key.dtype))]
+    pub warps: u32,
+    /// Elements of a tile.
+    #[tune(short = "c", values = [256, 512, 1024, 2048, 4096, 8192, 16384], default = |key| chunk(key))]
+    pub chunk: u32,
+    /// Blocks of each role.
+    #[tune(short = "b", values = [1, 2, 4, 8, 16, 32, 64], default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+fn chunk(key: &AllToAllKey) -> u32 {
+    legal::chunk(key.elements.div_ceil(key.ranks), 2)
+}
+
+fn blocks(key: &AllToAllKey) -> u32 {
+    legal::blocks(key.elements.div_ceil(key.ranks), chunk(key), 2)
+}
+
+impl Legal for AllToAll {
+    fn legal(&self) -> Result<(), Illegal> {
+        legal::tile("chunk", self.chunk, self.warps)
+    }
+}
+
+impl AllToAll {
+    fn parts(&self) -> Parts {
+        Parts::new(self.elements, self.ranks)
+    }
+
+    fn cut(&self) -> Cut {
+        Cut::new(self.parts().part, self.chunk, self.dtype)
+    }
+
+    fn channel(&self) -> ChannelShape {
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+    }
+}
+
+/// Parameters of [`all_to_all`].
+#[derive(KernelArgs)]
+#[args(config = AllToAll)]
+pub struct AllToAllArgs {
+    /// This rank's vector, a part for each rank; in place, it is `out`.
+    #[input]
+    #[len(|c| if c.in_place { 0 } else { c.elements.into() })]
+    #[dtype(|c| c.dtype)]
+    pub x: Option<AnyPtr>,
+    /// Everybody's parts for this rank, `[rank][element]`, where all rows have room for the longest part.
+    #[output]
+    #[len(|c| u64::from(c.ranks) * u64::from(c.parts().part))]
+    #[dtype(|c| c.dtype)]
+    pub out: AnyPtr,
+    /// Everybody's parts, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
+    /// Counts launches.
+    pub epoch: EpochWord,
+}
+
+/// Sends each rank its part of this rank's vector.
+#[kernel]
+pub fn all_to_all(c: &AllToAll, a: &AllToAllArgs) {
+    let tiles = a.tiles.open(a.epoch.begin());
+    let (cut, parts) = (c.cut(), c.parts());
+    let receive = |b| {
+        let row = |r: Val<u32>| parts.of(rank()).at(r * parts.part);
+        take_from_each(b, &tiles, cut, |from, t, tile| row(from).store(&a.out, &t, tile));
+    };
+    match a.x {
+        Some(x) => {
+            role("send", c.blocks, |b| {
+                send_to_each(b, &tiles, cut, &x, parts);
+                let own = parts.of(rank());
+                cut.each(b, |t| own.store(&a.out, &t, own.load(&x, &t)));
+            });
+            role("receive", c.blocks, receive);
+        }
+        // A block has sent what was where it puts what comes.
+        None => role("exchange", c.blocks, |b| {
+            send_to_each(b, &tiles, cut, &a.out, parts);
+            receive(b);
+        }),
+    }
+    tiles.credits();
+}

@@ -1,0 +1,162 @@
+//! Vectors of any length, cut into tiles that travel as whole packets.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
+
+/// How a vector is cut: into tiles of one length and a rest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Elements of the vector.
+    pub elements: u32,
+    /// Elements of a tile.
+    pub chunk: u32,
+    /// Elements of a packet.
+    pub packet: u32,
+}
+
+impl Cut {
+    pub fn new(elements: u32, chunk: u32, dtype: Dtype) -> Cut {
+        Cut { elements, chunk, packet: PACKET_BYTES / dtype.bytes() }
+    }
+
+    /// Elements of the longest tile where it travels: packets are whole.
+    pub fn longest(&self) -> u32 {
+        self.elements.min(self.chunk).next_multiple_of(self.packet)
+    }
+
+    /// How many tiles there are.
+    pub fn tiles(&self) -> u32 {
+        self.elements.div_ceil(self.chunk)
+    }
+
+    /// Does something with each of a block's tiles. Blocks of the same number have the same ones, in every loop and on every rank.
+    #[kernel]
+    pub fn each(&self, b: Group, mut act: impl FnMut(Piece)) {
+        let (full, rest) = (self.elements / self.chunk, self.elements % self.chunk);
+        if full > 0 {
+            for index in b.strided(full) {
+                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk });
+            }
+        }
+        if rest > 0 {
+            let len = rest.next_multiple_of(self.packet);
+            // It is dealt out as the others are.
+            if b.index() == full % b.count() {
+                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest });
+            }
+        }
+    }
+}
+
+/// A tile of a vector.
+#[derive(Clone, Copy)]
+pub(super) struct Piece {
+    /// Its number.
+    pub index: Val<u32>,
+    /// Its first element.
+    pub at: Val<u32>,
+    /// Elements that travel: whole packets.
+    pub len: u32,
+    /// Elements of them that are the vector's.
+    pub real: u32,
+}
+
+/// Where in a buffer a vector is.
+#[derive(Clone, Copy)]
+pub(super) struct Part {
+    /// Its first element.
+    pub first: Val<u32>,
+    /// How many elements it has there, if not on all ranks as many as were cut.
+    len: Option<Val<u32>>,
+}
+
+impl Part {
+    /// A vector that is there from some element on.
+    pub fn from(first: impl IntoVal<u32>) -> Part {
+        Part { first: first.val(), len: None }
+    }
+
+    /// All of a buffer.
+    pub fn whole() -> Part {
+        Part::from(0u32)
+    }
+
+    /// The same part of another buffer.
+    pub fn at(self, first: impl IntoVal<u32>) -> Part {
+        Part { first: first.val(), ..self }
+    }
+
+    /// Which elements of a tile there are; none if all are.
+    fn there(&self, t: &Piece) -> Option<Tile<bool>> {
+        match self.len {
+            None if t.real == t.len => None,
+            None => Some(arange(t.len).lt(t.real)),
+            Some(len) => Some(arange(t.len).lt((len.max(t.at) - t.at).min(t.real))),
+        }
+    }
+
+    /// A tile of the vector. Where it ends, zeros follow.
+    pub fn load(&self, x: &AnyPtr, t: &Piece) -> AnyTile {
+        match self.there(t) {
+            None => x.load(self.first + t.at, t.len),
+            Some(there) => x.load_where(self.first + t.at, there),
+        }
+    }
+
+    /// Writes a tile of the vector, and nothing behind it.
+    pub fn store(&self, out: &AnyPtr, t: &Piece, tile: AnyTile) {
+        match self.there(t) {
+            None => out.store(self.first + t.at, tile),
+            Some(there) => out.store_where(self.first + t.at, tile, there),
+        }
+    }
+}
+
+/// A vector in parts, one for each rank: all of one length, but for the last ones where that does not divide it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Parts {
+    /// Elements of the vector.
+    pub elements: u32,
+    /// Elements of a part.
+    pub part: u32,
+}
+
+impl Parts {
+    pub fn new(elements: u32, ranks: u32) -> Parts {
+        Parts { elements, part: elements.div_ceil(ranks) }
+    }
+
+    /// The part of a rank.
+    pub fn of(&self, rank: Val<u32>) -> Part {
+        let first = rank * self.part;
+        let all = self.elements.is_multiple_of(self.part) && self.elements / self.part == ranks();
+        Part { first, len: (!all).then(|| first.max(self.elements) - first) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peerwarp_codegen::dsl::{TraceMeta, trace};
+
+    use super::*;
+
+    fn traced(elements: u32, chunk: u32) -> Vec<(u32, u32)> {
+        let mut found = vec![];
+        let cut = Cut::new(elements, chunk, Dtype::Bf16);
+        trace(TraceMeta::new("cut", 2, 32, 1), |_| {
+            role("all", 1, |b| cut.each(b, |t| found.push((t.len, t.real))));
+        })
+        .unwrap();
+        found
+    }
+
+    #[test]
+    fn tiles_are_whole_packets_and_the_last_may_be_shorter() {
+        assert_eq!(traced(512, 256), [(256, 256)]);
+        assert_eq!(traced(513, 256), [(256, 256), (8, 1)]);
+        assert_eq!(traced(7, 256), [(8, 7)]);
+        let cut = Cut::new(513, 256, Dtype::Bf16);
+        assert_eq!((cut.longest(), cut.tiles()), (256, 3));
+        assert_eq!(Cut::new(7, 256, Dtype::Bf16).longest(), 8);
+    }
+}

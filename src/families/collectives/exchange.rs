@@ -1,0 +1,147 @@
+//! What collectives are made of: sending a vector to all, sending everybody its part, and reducing everybody's tiles.
+
+use peerwarp_codegen::dsl::Any;
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::Choice;
+use peerwarp_codegen::ir::PACKET_BYTES;
+
+use super::cut::{Cut, Part, Parts, Piece};
+
+/// Tiles on their way.
+pub(super) type Tiles<'a> = OpenChannel<'a, Any>;
+
+/// How elements of different ranks become one.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Reduction {
+    /// Added in `f32`, in the order of ranks, and rounded once.
+    Sum,
+    /// The largest.
+    Max,
+    /// The smallest.
+    Min,
+}
+
+impl Reduction {
+    /// What changes nothing.
+    pub fn identity(self) -> f32 {
+        match self {
+            // So that zeros keep their sign.
+            Reduction::Sum => -0.0,
+            Reduction::Max => f32::NEG_INFINITY,
+            Reduction::Min => f32::INFINITY,
+        }
+    }
+
+    fn tiles(self, a: Tile<f32>, b: Tile<f32>) -> Tile<f32> {
+        match self {
+            Reduction::Sum => a + b,
+            Reduction::Max => a.maximum(b),
+            Reduction::Min => a.minimum(b),
+        }
+    }
+}
+
+/// All ranks but this one, as a mask.
+fn others() -> Val<u64> {
+    !bit(rank()) & (u64::MAX >> (64 - ranks()))
+}
+
+/// The channel of tiles, so many of each sender: a tile is a message.
+pub(super) fn tiles(transport: Transport, ranks: u32, tiles: u32) -> ChannelShape {
+    ChannelShape::new(transport, ranks, Slots::ByNumber(tiles))
+}
+
+/// Sends a tile.
+pub(super) fn send(channel: &Tiles<'_>, to: Peers, slot: Val<u32>, tile: AnyTile) {
+    let message = channel.to(to).slot(slot);
+    message.put(0, tile);
+    message.done();
+}
+
+/// Sends this rank's vector to all others; `keep` gets what is sent.
+pub(super) fn send_to_all(
+    b: Group,
+    channel: &Tiles<'_>,
+    cut: Cut,
+    (x, part): (&AnyPtr, Part),
+    mut keep: impl FnMut(Piece, AnyTile),
+) {
+    cut.each(b, |t| {
+        let tile = part.load(x, &t);
+        send(channel, Peers::others(), t.index, tile);
+        keep(t, tile);
+    });
+}
+
+/// Sends every other rank its part of a vector. The next rank's is the first, so that not all ranks send to the same one.
+#[kernel]
+pub(super) fn send_to_each(b: Group, channel: &Tiles<'_>, cut: Cut, x: &AnyPtr, parts: Parts) {
+    for i in 1..ranks().val() {
+        let to = (rank() + i) % ranks();
+        cut.each(b, |t| send(channel, Peers::rank(to), t.index, parts.of(to).load(x, &t)));
+    }
+}
+
+/// Takes what every other rank sends. The next rank's is the first.
+#[kernel]
+pub(super) fn take_from_each(
+    b: Group,
+    channel: &Tiles<'_>,
+    cut: Cut,
+    mut act: impl FnMut(Val<u32>, Piece, AnyTile),
+) {
+    for i in 1..ranks().val() {
+        let from = (rank() + i) % ranks();
+        cut.each(b, |t| act(from, t, channel.from(from).slot(t.index).load(0, t.len)));
+    }
+}
+
+/// How a block reduces.
+#[derive(Clone, Copy)]
+pub(super) struct Reduce {
+    pub op: Reduction,
+    /// Ranks whose tiles are on their way at once.
+    pub together: u32,
+}
+
+/// Registers of a thread for elements: of its own tile and the result, as `f32`, and of tiles on their way. A thread has 128 with 16
+/// warps, of which addresses take many, and half as many with 32.
+fn registers(warps: u32) -> u32 {
+    if warps > 16 { 36 } else { 72 }
+}
+
+impl Reduce {
+    /// With tiles of `len` elements of `bytes` bytes, in blocks of `warps` warps.
+    pub fn new(op: Reduction, ranks: u32, len: u32, bytes: u32, warps: u32) -> Reduce {
+        let of_thread = len.div_ceil(32 * warps).max(PACKET_BYTES / bytes);
+        let left = registers(warps).saturating_sub(2 * of_thread);
+        Reduce { op, together: (4 * left / (of_thread * bytes)).clamp(1, ranks) }
+    }
+
+    /// Everybody's tiles of a slot as one, in the order of ranks, so that all ranks get the same bits: this rank's own, and what the
+    /// others send.
+    #[kernel]
+    pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {
+        let mut sum = var(splat(self.op.identity(), len));
+        let own = own.to_f32();
+        let theirs = channel.from_some(others()).slot(slot);
+        let mut some = |first: Val<u32>, count: u32| {
+            for (i, tile) in (0..count).zip(theirs.load_each(first, count, 0, len)) {
+                let mine = (first + i).eq_to(rank()).splat(len);
+                sum.set(self.op.tiles(sum.get(), mine.select(own, tile.to_f32())));
+            }
+        };
+        let (whole, rest) = (ranks() / self.together, ranks() % self.together);
+        if whole == 1 {
+            some(0u32.val(), self.together);
+        } else {
+            for i in 0..whole.val() {
+                some(i * self.together, self.together);
+            }
+        }
+        if rest > 0 {
+            some((whole * self.together).val(), rest);
+        }
+        sum.get()
+    }
+}

@@ -1,0 +1,46 @@
+//! Collectives: all-reduce, reduce-scatter, all-gather, all-to-all and broadcast.
+
+mod all_gather;
+mod all_reduce;
+mod all_reduce_config;
+mod all_to_all;
+mod broadcast;
+mod cut;
+mod exchange;
+mod legal;
+mod norm;
+mod op;
+mod reduce_scatter;
+mod reference;
+mod workload;
+
+pub use all_gather::{AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, all_gather};
+pub use all_reduce::{AllReduceArgs, AllReduceLaunch, all_reduce};
+pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
+pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
+pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
+pub use exchange::Reduction;
+pub use norm::{NormArgs, NormLaunch};
+pub use op::{Collective, Collectives, Norm};
+pub use reduce_scatter::{
+    ReduceScatter, ReduceScatterArgs, ReduceScatterKey, ReduceScatterLaunch, reduce_scatter,
+};
+
+use peerwarp_codegen::family::FamilyEntry;
+
+use crate::harness::suite;
+use crate::harness::workload::{Suite, Workload};
+
+/// The families, each of which is a suite of its own.
+pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
+    fn one<F: Workload>() -> (FamilyEntry, &'static dyn Suite) {
+        (F::entry(), suite::of::<F>())
+    }
+    vec![
+        one::<AllReduce>(),
+        one::<ReduceScatter>(),
+        one::<AllGather>(),
+        one::<AllToAll>(),
+        one::<Broadcast>(),
+    ]
+}

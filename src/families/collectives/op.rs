@@ -1,0 +1,309 @@
+//! Collectives on GPUs: prepared once for some problems, launched any number of times.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::family::{Family, FamilyKey};
+use peerwarp_codegen::ir::Dtype;
+
+use super::{
+    AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast,
+    BroadcastLaunch, Hook, NormLaunch, ReduceScatter, ReduceScatterLaunch, Reduction,
+};
+use crate::runtime::image::Images;
+use crate::runtime::op::{LaunchArgs, Op, Readable, StreamRef, TensorInfo, Writable};
+use crate::runtime::registry::Registry;
+use crate::runtime::{RuntimeError, World};
+
+/// A family with the variants that there are of it, and those that are prepared.
+#[derive(Debug)]
+pub struct Prepared<F: Family> {
+    registry: Registry<F>,
+    ops: Vec<Op<F>>,
+}
+
+impl<F: Family> Default for Prepared<F> {
+    fn default() -> Self {
+        Prepared { registry: Registry::new([], true), ops: vec![] }
+    }
+}
+
+/// A family of [`Collectives`].
+pub trait Collective: Family {
+    /// Its part of them.
+    #[doc(hidden)]
+    fn prepared(all: &mut Collectives) -> &mut Prepared<Self>;
+    /// Whether a launch with such a tensor of so many bytes, and what else it says, is for this configuration.
+    #[doc(hidden)]
+    fn dtype(&self) -> Dtype;
+    /// Elements of a rank's vector.
+    #[doc(hidden)]
+    fn elements(&self) -> u32;
+}
+
+macro_rules! collectives {
+    ($($family:ident $field:ident),+) => {
+        /// The collectives of a world.
+        ///
+        /// What is to be launched is [prepared](Collectives::prepare) once for its length, type and so on: that allocates, on all ranks.
+        /// The algorithm, its protocol and sizes are those of the registry: what is compiled or tuned, else the defaults for the
+        /// length. A launch picks by its tensors' size and type from what is prepared; it allocates nothing and waits for nobody.
+        #[derive(Debug)]
+        pub struct Collectives {
+            world: Arc<World>,
+            $($field: Prepared<$family>,)+
+        }
+
+        impl Collectives {
+            /// Of a world; nothing is prepared yet. Variants are compiled when they are, with the defaults for their lengths.
+            pub fn new(world: &Arc<World>) -> Collectives {
+                Collectives { world: Arc::clone(world), $($field: Prepared::default(),)+ }
+            }
+        }
+
+        $(impl Collective for $family {
+            fn prepared(all: &mut Collectives) -> &mut Prepared<$family> {
+                &mut all.$field
+            }
+            fn dtype(&self) -> Dtype {
+                self.dtype
+            }
+            fn elements(&self) -> u32 {
+                self.elements
+            }
+        })+
+    };
+}
+collectives!(
+    AllReduce all_reduce,
+    ReduceScatter reduce_scatter,
+    AllGather all_gather,
+    AllToAll all_to_all,
+    Broadcast broadcast
+);
+
+/// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].
+pub struct Norm<'a> {
+    /// Added to the reduction.
+    pub residual: &'a dyn Readable,
+    /// Of a row's elements.
+    pub weight: &'a dyn Readable,
+    /// Added to the mean of squares: one `f32`.
+    pub eps: &'a dyn Readable,
+    /// Out: the reduction and the residual.
+    pub residual_out: &'a mut dyn Writable,
+}
+
+impl std::fmt::Debug for Norm<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Norm")
+    }
+}
+
+impl Collectives {
+    /// With the variants of a family that a pack has, or that tuning chose. What is prepared of it stays.
+    #[must_use]
+    pub fn with<F: Collective>(mut self, registry: Registry<F>) -> Collectives {
+        F::prepared(&mut self).registry = registry;
+        self
+    }
+
+    /// Prepares a problem: chooses its variant, which is returned, allocates and loads. A problem that is prepared stays as it is. In
+    /// a world of several processes all have to do so in the same order.
+    ///
+    /// # Errors
+    /// There is no variant for it, it is for another world size, the kernel cannot be had or its blocks cannot be resident at once,
+    /// or memory runs out.
+    pub fn prepare<F: Collective>(&mut self, key: &F::Key, images: &dyn Images) -> Result<&F, RuntimeError> {
+        let world = Arc::clone(&self.world);
+        let Prepared { registry, ops } = F::prepared(self);
+        let at = match ops.iter().position(|op| op.config().key() == *key) {
+            Some(at) => at,
+            None => {
+                let config = registry.config(key)?;
+                ops.push(Op::new(&world, &config, images)?);
+                ops.len() - 1
+            }
+        };
+        Ok(ops[at].config())
+    }
+
+    /// The operation for a problem that is prepared: for launches into a graph, by [`OpRank::capture`](crate::runtime::op::OpRank::capture).
+    ///
+    /// # Errors
+    /// It is not prepared.
+    pub fn op<F: Collective>(&mut self, key: &F::Key) -> Result<&mut Op<F>, RuntimeError> {
+        let ops = &mut F::prepared(self).ops;
+        let allowed = allowed(ops);
+        let found = ops.iter_mut().find(|op| op.config().key() == *key);
+        found.ok_or_else(|| RuntimeError::invalid("key", words(key), allowed))
+    }
+
+    /// Launches the prepared variant that a rank's vector is for.
+    fn launch<'s, F: Collective, L: LaunchArgs<Args = F::Args>>(
+        &mut self,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        vector: TensorInfo,
+        is: impl Fn(&F) -> bool,
+        args: L,
+    ) -> Result<(), RuntimeError> {
+        let ops = &mut F::prepared(self).ops;
+        let fits = |op: &Op<F>| {
+            let config = op.config();
+            let bytes = u64::from(config.elements()) * u64::from(config.dtype().bytes());
+            let dtype = vector.dtypes.is_empty() || vector.dtypes.contains(&config.dtype());
+            bytes == vector.bytes && dtype && is(config)
+        };
+        let mut fitting = (0..ops.len()).filter(|at| fits(&ops[*at]));
+        match (fitting.next(), fitting.next()) {
+            (Some(at), None) => ops[at].rank(rank).launch(stream, args),
+            (Some(_), Some(_)) => {
+                let allowed = "a tensor that says its element type: several types are prepared";
+                Err(RuntimeError::invalid("x", format!("{} bytes", vector.bytes), allowed))
+            }
+            (None, _) => {
+                let found = format!("{} bytes of {:?}", vector.bytes, vector.dtypes);
+                Err(RuntimeError::invalid("x", found, allowed(ops)))
+            }
+        }
+    }
+
+    /// The reduction of everybody's `x`.
+    ///
+    /// # Errors
+    /// Nothing is prepared for so many elements of such a type; and as of [`OpRank::launch`](crate::runtime::op::OpRank::launch).
+    pub fn all_reduce<'s>(
+        &mut self,
+        op: Reduction,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        x: &dyn Readable,
+        out: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let is = |c: &AllReduce| c.op == op && !c.in_place && c.hook == Hook::None;
+        self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm: no_norm() })
+    }
+
+    /// The same where the result takes the vector's place.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn all_reduce_in_place<'s>(
+        &mut self,
+        op: Reduction,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        data: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let is = |c: &AllReduce| c.op == op && c.in_place && c.hook == Hook::None;
+        self.launch(rank, stream, data.info(), is, AllReduceLaunch { x: None, out: data, norm: no_norm() })
+    }
+
+    /// The sum of everybody's `x`, with a residual added and rows normalised.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn all_reduce_norm<'s>(
+        &mut self,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        x: &dyn Readable,
+        norm: Norm<'_>,
+        out: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let Norm { residual, weight, eps, residual_out } = norm;
+        let is = |c: &AllReduce| {
+            let row = u64::from(c.hidden) * u64::from(c.dtype.bytes());
+            let hook = c.hook == Hook::RmsNorm && row == weight.info().bytes;
+            hook && c.op == Reduction::Sum && !c.in_place
+        };
+        let norm = NormLaunch {
+            residual: Some(residual),
+            weight: Some(weight),
+            eps: Some(eps),
+            residual_out: Some(&mut *residual_out),
+        };
+        self.launch(rank, stream, x.info(), is, AllReduceLaunch { x: Some(x), out, norm })
+    }
+
+    /// This rank's part of the reduction of everybody's `x`.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn reduce_scatter<'s>(
+        &mut self,
+        op: Reduction,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        x: &dyn Readable,
+        out: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let is = |c: &ReduceScatter| c.op == op && !c.in_place;
+        self.launch(rank, stream, x.info(), is, ReduceScatterLaunch { x: Some(x), out })
+    }
+
+    /// Everybody's `x`, in the order of ranks.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn all_gather<'s>(
+        &mut self,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        x: &dyn Readable,
+        out: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        self.launch(rank, stream, x.info(), |c: &AllGather| !c.in_place, AllGatherLaunch { x: Some(x), out })
+    }
+
+    /// Everybody's part for this rank, in the order of ranks.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn all_to_all<'s>(
+        &mut self,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        x: &dyn Readable,
+        out: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        self.launch(rank, stream, x.info(), |c: &AllToAll| !c.in_place, AllToAllLaunch { x: Some(x), out })
+    }
+
+    /// The vector of rank `root`, in place.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn broadcast<'s>(
+        &mut self,
+        root: u32,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        data: &mut dyn Writable,
+    ) -> Result<(), RuntimeError> {
+        let is = |c: &Broadcast| c.in_place && c.root == root;
+        self.launch(rank, stream, data.info(), is, BroadcastLaunch { x: None, out: data })
+    }
+}
+
+fn no_norm<'a>() -> NormLaunch<'a> {
+    NormLaunch { residual: None, weight: None, eps: None, residual_out: None }
+}
+
+/// What is prepared, for errors.
+fn allowed<F: Collective>(ops: &[Op<F>]) -> String {
+    let all: Vec<String> = ops.iter().map(|op| words(&op.config().key())).collect();
+    if all.is_empty() {
+        return format!("what is prepared of {}, and nothing is", F::NAME);
+    }
+    format!("what is prepared of {}: {}", F::NAME, all.join("; "))
+}
+
+fn words<K: FamilyKey>(key: &K) -> String {
+    let fields = K::fields().iter().zip(key.values());
+    fields.map(|(field, value)| format!("{}={value}", field.name)).collect::<Vec<_>>().join(" ")
+}
+
+#[cfg(test)]
+#[path = "op_tests.rs"]
+mod tests;

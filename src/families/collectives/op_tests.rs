@@ -1,0 +1,110 @@
+use super::*;
+use crate::families::collectives::{Algorithm, AllReduceKey, BroadcastKey};
+use crate::runtime::WorldOptions;
+use crate::runtime::gpu::RawStream;
+use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
+use crate::runtime::op::RawTensor;
+
+fn collectives(machine: &Machine) -> Collectives {
+    let world = World::of_gpus(&MockGpu::all(machine, 2), &WorldOptions::default()).unwrap();
+    Collectives::new(&Arc::new(world))
+}
+
+fn key(elements: u32, in_place: bool) -> AllReduceKey {
+    let (op, dtype, hook) = (Reduction::Sum, Dtype::Bf16, Hook::None);
+    AllReduceKey { elements, ranks: 2, dtype, op, in_place, hook, hidden: 0 }
+}
+
+/// Memory of GPU 0.
+fn tensor(ptr: u64, bytes: u64) -> RawTensor {
+    // SAFETY: nothing runs on mocks.
+    unsafe { RawTensor::new(ptr, bytes, 0) }
+}
+
+fn stream() -> StreamRef<'static> {
+    // SAFETY: nothing runs on mocks.
+    unsafe { StreamRef::from_raw(RawStream::from_raw(0xbeef), 0) }
+}
+
+fn grids(machine: &Machine) -> Vec<u32> {
+    machine.launches.lock().unwrap().iter().map(|l| l.config.grid).collect()
+}
+
+#[test]
+fn the_variant_goes_by_the_size() {
+    let machine = Machine::default();
+    let mut all = collectives(&machine);
+    let small = all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap().clone();
+    let large = all.prepare::<AllReduce>(&key(1 << 20, false), &Uncompiled).unwrap().clone();
+    let in_place = all.prepare::<AllReduce>(&key(1000, true), &Uncompiled).unwrap().clone();
+    assert_eq!((small.blocks, large.blocks), (1, 128));
+    assert_eq!((small.algorithm, in_place.in_place), (Algorithm::OneShot, true));
+
+    let mut out = tensor(0x20_0000, 2 << 20);
+    all.all_reduce(Reduction::Sum, 0, stream(), &tensor(0x1000, 2000), &mut tensor(0x2000, 2000)).unwrap();
+    all.all_reduce(Reduction::Sum, 0, stream(), &tensor(0x80_0000, 2 << 20), &mut out).unwrap();
+    all.all_reduce_in_place(Reduction::Sum, 0, stream(), &mut tensor(0x1000, 2000)).unwrap();
+    // And a block that says when it has begun.
+    assert_eq!(grids(&machine), [2, 129, 2]);
+
+    // What is prepared again is what it was.
+    let alive = machine.alive();
+    all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap();
+    assert_eq!(machine.alive(), alive);
+    drop(all);
+    assert_eq!(machine.alive(), 0);
+}
+
+#[test]
+fn what_is_not_prepared_is_told_beside_what_is() {
+    let machine = Machine::default();
+    let mut all = collectives(&machine);
+    let launch = |all: &mut Collectives, op, x: RawTensor| {
+        all.all_reduce(op, 0, stream(), &x, &mut tensor(0x2000, 2000)).unwrap_err().to_string()
+    };
+    assert!(launch(&mut all, Reduction::Sum, tensor(0x1000, 2000)).contains("nothing is"));
+    all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap();
+    let x = tensor(0x1000, 2000);
+    for (op, x) in
+        [(Reduction::Sum, tensor(0x1000, 1998)), (Reduction::Max, x), (Reduction::Sum, x.of::<f32>())]
+    {
+        let error = launch(&mut all, op, x);
+        assert!(error.contains("elements=1000 ranks=2 dtype=bf16 op=sum"), "{error}");
+    }
+    let fp16 = AllReduceKey { dtype: Dtype::Fp16, ..key(1000, false) };
+    assert!(all.op::<AllReduce>(&fp16).is_err());
+    all.prepare::<AllReduce>(&fp16, &Uncompiled).unwrap();
+    let error = launch(&mut all, Reduction::Sum, x);
+    assert!(error.contains("several types"), "{error}");
+    assert_eq!(grids(&machine), [0; 0]);
+    all.all_reduce(Reduction::Sum, 0, stream(), &x.of::<half::f16>(), &mut tensor(0x2000, 2000)).unwrap();
+    assert_eq!(grids(&machine).len(), 1);
+
+    let mut short = tensor(0x2000, 1000);
+    let error = all.all_reduce(Reduction::Sum, 0, stream(), &x.of::<half::f16>(), &mut short).unwrap_err();
+    assert!(error.to_string().contains("out"), "{error}");
+    let error =
+        all.prepare::<AllReduce>(&AllReduceKey { ranks: 4, ..key(8, false) }, &Uncompiled).unwrap_err();
+    assert!(error.to_string().contains("size of the world"), "{error}");
+}
+
+#[test]
+fn a_registry_chooses() {
+    let machine = Machine::default();
+    let config = AllReduce { blocks: 4, ..AllReduce::with_defaults(&key(1000, false)).unwrap() };
+    let mut all = collectives(&machine).with(Registry::new([config.clone()], false));
+    assert_eq!(*all.prepare::<AllReduce>(&key(1000, false), &Uncompiled).unwrap(), config);
+    let error = all.prepare::<AllReduce>(&key(1001, false), &Uncompiled).unwrap_err();
+    assert!(error.to_string().contains("no compiled variant"), "{error}");
+}
+
+#[test]
+fn a_broadcast_is_of_its_root() {
+    let machine = Machine::default();
+    let mut all = collectives(&machine);
+    let key = BroadcastKey { elements: 64, ranks: 2, dtype: Dtype::F32, root: 1, in_place: true };
+    all.prepare::<Broadcast>(&key, &Uncompiled).unwrap();
+    all.broadcast(1, 0, stream(), &mut tensor(0x1000, 256)).unwrap();
+    assert!(all.broadcast(0, 0, stream(), &mut tensor(0x1000, 256)).is_err());
+    assert_eq!(grids(&machine).len(), 1);
+}

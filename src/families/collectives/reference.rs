@@ -1,0 +1,118 @@
+//! What collectives compute, in plain Rust: nothing of the kernels is in it.
+
+use std::ops::Range;
+
+use peerwarp_codegen::ir::Dtype;
+
+use super::Reduction;
+use crate::harness::elements::round;
+use crate::harness::workload::Turn;
+
+/// The vector of a rank in a round: representable in the element type, of both signs and of several sizes.
+pub fn vector(Turn { seed, rank, round: turn }: Turn, elements: u32, dtype: Dtype) -> Vec<f32> {
+    let number = |i: u32| {
+        let mut z = seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
+        // The finaliser of splitmix64.
+        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
+            z = (z ^ z >> shift).wrapping_mul(factor);
+        }
+        // From 1/128 to 2.
+        let exponent = 120 + (z & 7) as u32;
+        let mantissa = (z >> 41) as u32 & 0x7f_ffff;
+        let sign = (z >> 3 & 1) as u32;
+        f32::from_bits(sign << 31 | exponent << 23 | mantissa)
+    };
+    round(dtype, &(0..elements).map(number).collect::<Vec<f32>>())
+}
+
+/// The vectors of all ranks.
+pub fn vectors(turn: Turn, ranks: u32, elements: u32, dtype: Dtype) -> Vec<Vec<f32>> {
+    (0..ranks).map(|rank| vector(Turn { rank, ..turn }, elements, dtype)).collect()
+}
+
+/// Element by element the reduction over all ranks: in `f32`, in the order of ranks, rounded once.
+pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
+    let mut all = vectors.iter();
+    let mut sum = all.next().cloned().unwrap_or_default();
+    for vector in all {
+        for (sum, x) in sum.iter_mut().zip(vector) {
+            *sum = match op {
+                Reduction::Sum => *sum + x,
+                Reduction::Max => sum.max(*x),
+                Reduction::Min => sum.min(*x),
+            };
+        }
+    }
+    round(dtype, &sum)
+}
+
+/// What the residual becomes: the reduction is rounded before it is added, and the sum after.
+pub fn added(reduction: &[f32], residual: &[f32], dtype: Dtype) -> Vec<f32> {
+    round(dtype, &reduction.iter().zip(residual).map(|(x, r)| x + r).collect::<Vec<f32>>())
+}
+
+/// Rows of as many elements as `weight` has, normalised by their root mean square.
+pub fn rms_norm(rows: &[f32], weight: &[f32], eps: f32, dtype: Dtype) -> Vec<f32> {
+    let row = |row: &[f32]| {
+        let mean = row.iter().map(|x| f64::from(*x).powi(2)).sum::<f64>() / row.len() as f64;
+        let scale = 1.0 / (mean + f64::from(eps)).sqrt();
+        row.iter()
+            .zip(weight)
+            .map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32)
+            .collect::<Vec<f32>>()
+    };
+    round(dtype, &rows.chunks(weight.len()).flat_map(row).collect::<Vec<f32>>())
+}
+
+/// The part of a vector that belongs to a rank: all parts but the last ones are of one length.
+pub fn part(elements: u32, ranks: u32, rank: u32) -> Range<usize> {
+    let len = elements.div_ceil(ranks);
+    let at = |rank: u32| (u64::from(rank) * u64::from(len)).min(elements.into()) as usize;
+    at(rank)..at(rank + 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sums_are_in_the_order_of_ranks_and_rounded_once() {
+        let vectors = [vec![1e8, -0.0], vec![1.0, -0.0], vec![-1e8, -0.0]];
+        let sum = reduction(Reduction::Sum, &vectors, Dtype::F32);
+        assert_eq!(sum[0].to_bits(), 0f32.to_bits(), "1 is lost in 1e8");
+        assert_eq!(sum[1].to_bits(), (-0f32).to_bits());
+        // 1 + 2^-9 + 2^-9 is 1 + 2^-8, which bf16 has no bits for: half of its last one, to even.
+        let tiny = 1.0 / 512.0;
+        let sum = reduction(Reduction::Sum, &[vec![1.0], vec![tiny], vec![tiny], vec![tiny]], Dtype::Bf16);
+        assert_eq!(sum, [1.0 + 1.0 / 128.0]);
+        assert_eq!(reduction(Reduction::Max, &[vec![1.0], vec![3.0], vec![2.0]], Dtype::F32), [3.0]);
+        assert_eq!(reduction(Reduction::Min, &[vec![2.0], vec![1.0], vec![3.0]], Dtype::F32), [1.0]);
+    }
+
+    #[test]
+    fn parts_cover_a_vector_and_the_last_ones_may_be_empty() {
+        assert_eq!((0..4).map(|r| part(9, 4, r)).collect::<Vec<_>>(), [0..3, 3..6, 6..9, 9..9]);
+        assert_eq!((0..3).map(|r| part(7, 3, r)).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
+    }
+
+    #[test]
+    fn rows_have_a_root_mean_square_of_one() {
+        let rows = rms_norm(&[3.0, 4.0, -6.0, 8.0], &[1.0, 2.0], 0.0, Dtype::F32);
+        let root = 12.5f32.sqrt();
+        let want = [3.0 / root, 8.0 / root, -3.0 / root, 8.0 / root];
+        assert!(rows.iter().zip(want).all(|(a, b)| (a - b).abs() < 1e-6), "{rows:?}");
+        assert_eq!(rms_norm(&[0.0, 0.0], &[1.0, 1.0], 1e-5, Dtype::F32), [0.0, 0.0]);
+        assert_eq!(added(&[1.0], &[1.0 / 512.0], Dtype::Bf16), [1.0]);
+    }
+
+    #[test]
+    fn vectors_differ_by_seed_rank_and_round_and_have_both_signs() {
+        let turn = Turn { seed: 1, rank: 0, round: 0 };
+        let own = vector(turn, 100, Dtype::F32);
+        for other in [Turn { seed: 2, ..turn }, Turn { rank: 1, ..turn }, Turn { round: 1, ..turn }] {
+            assert_ne!(own, vector(other, 100, Dtype::F32), "{other:?}");
+        }
+        assert!(own.iter().any(|x| *x > 0.0) && own.iter().any(|x| *x < 0.0));
+        assert!(own.iter().all(|x| (1.0 / 128.0..2.0).contains(&x.abs())));
+    }
+}

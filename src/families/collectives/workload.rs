@@ -1,0 +1,247 @@
+//! What collectives are run on, and what must come out.
+
+use peerwarp_codegen::family::Family;
+use peerwarp_codegen::ir::Dtype;
+
+use super::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, ReduceScatter, reference};
+use crate::harness::bench::TIMING;
+use crate::harness::elements::encode;
+use crate::harness::verdict::Expected;
+use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
+
+/// PyTorch with NCCL, and with its symmetric memory, launched one by one and as a CUDA graph.
+const BASELINES: Baseline = Baseline {
+    scripts: &[("collectives.py", include_str!("../../../bench/baselines/collectives.py")), TIMING],
+};
+
+fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
+    Contents::new(buffer, encode(dtype, values))
+}
+
+fn exactly(buffer: &str, dtype: Dtype, values: &[f32]) -> Expected {
+    Expected::exactly(buffer, dtype, encode(dtype, values))
+}
+
+fn bytes(elements: u32, dtype: Dtype) -> u64 {
+    u64::from(elements) * u64::from(dtype.bytes())
+}
+
+/// Each rank's part of a vector, from every other rank to it.
+fn parts(elements: u32, ranks: u32, dtype: Dtype) -> Work {
+    let part = |rank| bytes(reference::part(elements, ranks, rank).len() as u32, dtype);
+    let to = |from: u32| (0..ranks).map(|to| if from == to { 0 } else { part(to) }).collect();
+    Work { bytes: (0..ranks).map(to).collect(), hops: 1, ..Work::default() }
+}
+
+/// What the scripts take: all fields, and which collective it is.
+fn case<F: Family>(config: &F) -> serde_json::Value {
+    let named = [("collective".to_owned(), F::NAME.to_owned())];
+    let all = named.into_iter().chain(config.describe());
+    all.map(|(name, value)| (name, serde_json::Value::from(value))).collect()
+}
+
+/// What is added to the mean of squares.
+const EPS: f32 = 1e-5;
+
+impl AllReduce {
+    /// A residual and weights, of rows that all ranks have.
+    fn residual_and_weight(&self, turn: Turn) -> [Vec<f32>; 2] {
+        let of = |rank, elements| reference::vector(Turn { rank, ..turn }, elements, self.dtype);
+        [of(self.ranks, self.elements), of(self.ranks + 1, self.hidden)]
+    }
+}
+
+impl Workload for AllReduce {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let buffer = if self.in_place { "out" } else { "x" };
+        let x = contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype));
+        if self.hook == Hook::None {
+            return vec![x];
+        }
+        let [residual, weight] = self.residual_and_weight(turn);
+        let named = |name, values: &[f32]| contents(name, self.dtype, values);
+        vec![x, named("residual", &residual), named("weight", &weight), Contents::of("eps", &[EPS])]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let sum = reference::reduction(self.op, &all, self.dtype);
+        if self.hook == Hook::None {
+            return vec![exactly("out", self.dtype, &sum)];
+        }
+        let [residual, weight] = self.residual_and_weight(turn);
+        let added = reference::added(&sum, &residual, self.dtype);
+        let normalised = reference::rms_norm(&added, &weight, EPS, self.dtype);
+        // Twice what rounding to the type may change: the mean's additions have another order.
+        let rel = match self.dtype {
+            Dtype::Bf16 => 1.0 / 128.0,
+            Dtype::Fp16 => 1.0 / 1024.0,
+            _ => 1e-5,
+        };
+        let normalised = exactly("out", self.dtype, &normalised).within(1e-6, rel);
+        vec![exactly("residual_out", self.dtype, &added), normalised]
+    }
+
+    fn work(&self) -> Work {
+        let (vector, ranks) = (bytes(self.elements, self.dtype), u64::from(self.ranks));
+        let least = Work::all_to_all(self.ranks, (2 * vector).div_ceil(ranks));
+        let flops = u64::from(self.elements) * (ranks - 1);
+        match self.algorithm {
+            Algorithm::OneShot => {
+                Work { least: Some(least.bytes), flops, ..Work::all_to_all(self.ranks, vector) }
+            }
+            Algorithm::TwoShot => Work { hops: 2, flops: flops / ranks, ..least },
+        }
+    }
+}
+
+impl Workload for ReduceScatter {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let buffer = if self.in_place { "out" } else { "x" };
+        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        let mut result = reference::reduction(self.op, &all, self.dtype);
+        let part = reference::part(self.elements, self.ranks, turn.rank);
+        if !self.in_place {
+            return vec![exactly("out", self.dtype, &result[part])];
+        }
+        // The other parts stay as they were.
+        let mut vector = reference::vector(turn, self.elements, self.dtype);
+        vector[part.clone()].swap_with_slice(&mut result[part]);
+        vec![exactly("out", self.dtype, &vector)]
+    }
+
+    fn work(&self) -> Work {
+        let flops = u64::from(self.elements.div_ceil(self.ranks)) * u64::from(self.ranks - 1);
+        Work { flops, ..parts(self.elements, self.ranks, self.dtype) }
+    }
+}
+
+impl Workload for AllGather {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let vector = contents("x", self.dtype, &reference::vector(turn, self.elements, self.dtype));
+        if !self.in_place {
+            return vec![vector];
+        }
+        let at = u64::from(turn.rank) * vector.bytes.len() as u64;
+        vec![Contents { buffer: "out".into(), at, ..vector }]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let all = reference::vectors(turn, self.ranks, self.elements, self.dtype);
+        vec![exactly("out", self.dtype, &all.concat())]
+    }
+
+    fn work(&self) -> Work {
+        Work::all_to_all(self.ranks, bytes(self.elements, self.dtype))
+    }
+}
+
+impl Workload for AllToAll {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let buffer = if self.in_place { "out" } else { "x" };
+        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let own = reference::part(self.elements, self.ranks, turn.rank);
+        let row = bytes(self.elements.div_ceil(self.ranks), self.dtype);
+        let from = |rank: u32| {
+            let vector = reference::vector(Turn { rank, ..turn }, self.elements, self.dtype);
+            let expected = exactly("out", self.dtype, &vector[own.clone()]);
+            Expected { at: u64::from(rank) * row, ..expected }.called(&format!("part from rank {rank}"))
+        };
+        (0..self.ranks).map(from).filter(|part| !part.bytes.is_empty()).collect()
+    }
+
+    fn work(&self) -> Work {
+        parts(self.elements, self.ranks, self.dtype)
+    }
+}
+
+impl Workload for Broadcast {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        // Also the others: what they have is not to be found in the result.
+        let buffer = if self.in_place { "out" } else { "x" };
+        vec![contents(buffer, self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let turn = Turn { rank: self.root, ..turn };
+        vec![exactly("out", self.dtype, &reference::vector(turn, self.elements, self.dtype))]
+    }
+
+    fn work(&self) -> Work {
+        let vector = bytes(self.elements, self.dtype);
+        let to = |from: u32| {
+            let sent = |to: u32| if from == self.root && to != from { vector } else { 0 };
+            (0..self.ranks).map(sent).collect()
+        };
+        Work { bytes: (0..self.ranks).map(to).collect(), hops: 1, ..Work::default() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::process::Command;
+
+    use super::*;
+
+    #[test]
+    fn scripts_compile() {
+        let folder = tempfile::tempdir().unwrap();
+        let file = |name: &str| folder.path().join(name);
+        for (name, text) in BASELINES.scripts {
+            std::fs::write(file(name), text).unwrap();
+        }
+        let files = BASELINES.scripts.iter().map(|(name, _)| file(name));
+        match Command::new("python3").args(["-m", "py_compile"]).args(files).output() {
+            Ok(ran) => assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr)),
+            Err(why) if std::env::var_os("CI").is_none() => eprintln!("skipped: python3: {why}"),
+            Err(why) => panic!("python3: {why}"),
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! What collectives do unless somebody says otherwise, and what they refuse.
+
+use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::prelude::*;
+
+use crate::support::config;
+
+/// Algorithm, tile, warps, and blocks that send and reduce, of an all-reduce of so many bytes in bf16.
+fn all_reduce(bytes: u32, ranks: u32) -> (Algorithm, u32, u32, u32, u32) {
+    let c = config::<AllReduce>(&format!("elements={} ranks={ranks} dtype=bf16", bytes / 2));
+    assert_eq!(c.protocol, Transport::Packets, "they were faster at every size measured");
+    (c.algorithm, c.chunk, c.warps, c.senders, c.blocks)
+}
+
+#[test]
+fn two_ranks_take_one_shot_at_every_size() {
+    use Algorithm::OneShot;
+    assert_eq!(all_reduce(2 << 10, 2), (OneShot, 1024, 4, 0, 1));
+    assert_eq!(all_reduce(32 << 10, 2), (OneShot, 1024, 4, 0, 16));
+    assert_eq!(all_reduce(512 << 10, 2), (OneShot, 2048, 8, 0, 128));
+    assert_eq!(all_reduce(2 << 20, 2), (OneShot, 8192, 16, 0, 128));
+    // Sending and reducing apart, as measured.
+    assert_eq!(all_reduce(8 << 20, 2), (OneShot, 8192, 16, 32, 96));
+    assert_eq!(all_reduce(64 << 20, 2), (OneShot, 8192, 16, 32, 96));
+}
+
+#[test]
+fn more_ranks_take_two_shots_where_bytes_outweigh_a_hop() {
+    use Algorithm::{OneShot, TwoShot};
+    let first_two_shot = |ranks| (1..26).map(|log| 1u32 << log).find(|b| all_reduce(*b, ranks).0 == TwoShot);
+    assert_eq!([2, 4, 8, 64].map(first_two_shot), [None, Some(512 << 10), Some(128 << 10), Some(16 << 10)]);
+    assert_eq!(all_reduce(8 << 20, 8), (TwoShot, 4096, 16, 0, 128));
+    assert_eq!(all_reduce(64 << 10, 8).0, OneShot);
+}
+
+#[test]
+fn defaults_are_legal_for_all_worlds_and_lengths() {
+    for ranks in [2, 3, 8, 64] {
+        for elements in [1, 7, 4096, 10007, 1 << 20, (1 << 22) + 1] {
+            for dtype in ["f32", "bf16"] {
+                let key = format!("elements={elements} ranks={ranks} dtype={dtype}");
+                let all = [
+                    config::<AllReduce>(&key).trace(32),
+                    config::<AllReduce>(&format!("{key} in_place=true op=max")).trace(64),
+                    config::<ReduceScatter>(&key).trace(64),
+                    config::<AllGather>(&key).trace(32),
+                    config::<AllToAll>(&key).trace(32),
+                    config::<Broadcast>(&format!("{key} root={}", ranks - 1)).trace(32),
+                ];
+                all.into_iter().for_each(|kernel| drop(kernel.unwrap_or_else(|e| panic!("{key}: {e}"))));
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn refused<F: Family>(settings: &str, words: &[&str]) {
+    let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
+    let error = F::from_settings(&settings).unwrap_err().to_string();
+    assert!(words.iter().all(|word| error.contains(word)), "{error}");
+}
+
+#[test]
+fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
+    refused::<AllReduce>("elements=0 ranks=2 dtype=f32", &["elements", "= 0", "from 1 to"]);
+    refused::<AllReduce>("elements=8 ranks=1 dtype=f32", &["ranks", "= 1", "2 to 64"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=fp8", &["dtype", "fp8", "f32, fp16, bf16"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 op=avg", &["op", "avg", "sum, max, min"]);
+    refused::<AllReduce>("ranks=2 dtype=f32", &["no value for `elements`"]);
+    refused::<AllGather>(
+        "elements=268435456 ranks=64 dtype=f32",
+        &["elements", "268435456", "at most 67108863"],
+    );
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
+        &["chunk", "4096", "at most 1024"],
+    );
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 algorithm=two-shot senders=8", &["senders", "8"]);
+    refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);
+    refused::<AllReduce>(
+        "elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8",
+        &["hidden", "100 elements"],
+    );
+    refused::<AllReduce>("elements=100 ranks=2 dtype=f32 hook=rms-norm", &["hidden", "= 0"]);
+    refused::<Broadcast>("elements=8 ranks=2 dtype=f32 root=2", &["root", "= 2", "0 to 1"]);
+}

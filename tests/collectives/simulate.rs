@@ -1,0 +1,149 @@
+//! Every algorithm in every protocol, for worlds and lengths that do not divide, several rounds back to back.
+
+use peerwarp::codegen::sim::Strategy;
+use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::harness::workload::Workload;
+use proptest::prelude::*;
+
+use crate::support::{ROUNDS, config, explore, run};
+
+/// Worlds, and lengths of all kinds: of one element, odd ones, and of several tiles and a rest.
+const SHAPES: [(u32, u32); 6] = [(2, 1), (2, 1024), (3, 777), (5, 2501), (8, 1031), (8, 4096)];
+
+const DTYPES: [&str; 3] = ["f32", "bf16", "fp16"];
+
+#[test]
+fn all_reduce() {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for protocol in ["packets", "flags"] {
+            for rest in
+                ["algorithm=one-shot blocks=2", "algorithm=two-shot blocks=2", "algorithm=two-shot blocks=1"]
+            {
+                explore::<AllReduce>(&format!("{key} protocol={protocol} {rest} senders=0"), 2);
+                explore::<AllReduce>(&format!("{key} protocol={protocol} {rest} senders=0 in_place=true"), 1);
+            }
+        }
+        explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=2 senders=4"), 2);
+        for op in ["max", "min"] {
+            explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=1 op={op}"), 1);
+        }
+    }
+}
+
+/// A family in both protocols, in place and not.
+fn both<F: Workload>(more: &str) {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for protocol in ["packets", "flags"] {
+            explore::<F>(&format!("{key} protocol={protocol} blocks=2 {more}"), 2);
+            explore::<F>(&format!("{key} protocol={protocol} blocks=1 in_place=true {more}"), 1);
+        }
+    }
+}
+
+#[test]
+fn reduce_scatter() {
+    both::<ReduceScatter>("op=sum");
+    both::<ReduceScatter>("op=max");
+}
+
+#[test]
+fn all_gather() {
+    both::<AllGather>("");
+}
+
+#[test]
+fn all_to_all() {
+    both::<AllToAll>("");
+}
+
+#[test]
+fn broadcast() {
+    both::<Broadcast>("root=0");
+    both::<Broadcast>("root=1");
+}
+
+#[test]
+fn all_reduce_with_a_norm_behind_it() {
+    for (i, (ranks, rows, hidden)) in [(2, 5, 64), (3, 7, 2880), (4, 1, 136)].iter().enumerate() {
+        let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
+        let key =
+            format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=4");
+        for rest in
+            ["one-shot blocks=2", "two-shot blocks=1", "two-shot blocks=2 protocol=flags in_place=true"]
+        {
+            explore::<AllReduce>(&format!("{key} senders=0 algorithm={rest}"), 2);
+        }
+    }
+}
+
+/// What goes over the links is what the limits of `bench` are made of, where vectors are whole packets.
+#[test]
+fn links_carry_what_work_says() {
+    let one = |config: &dyn Fn() -> (u64, u64)| {
+        let (work, wire) = config();
+        assert_eq!(work, wire);
+    };
+    one(&|| wire::<AllReduce>("elements=2048 ranks=4 dtype=f32 algorithm=one-shot"));
+    one(&|| wire::<AllReduce>("elements=4096 ranks=4 dtype=f32 algorithm=two-shot chunk=1024 blocks=1"));
+    one(&|| wire::<ReduceScatter>("elements=4096 ranks=4 dtype=f32"));
+    one(&|| wire::<AllGather>("elements=1024 ranks=4 dtype=bf16"));
+    one(&|| wire::<AllToAll>("elements=4096 ranks=4 dtype=bf16"));
+    one(&|| wire::<Broadcast>("elements=1024 ranks=4 dtype=fp16 root=3"));
+}
+
+/// Bytes of a round, as a workload says and as they were.
+fn wire<F: Workload>(settings: &str) -> (u64, u64) {
+    let config = config::<F>(settings);
+    let ran = run(&config, 1, Strategy::Random);
+    let bytes: u64 = config.work().bytes.iter().flatten().sum();
+    (bytes, ran.report.bytes_on_wire() / u64::from(ROUNDS))
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 16, ..ProptestConfig::default() })]
+
+    #[test]
+    fn any_all_reduce_is_right(
+        elements in 1u32..3000,
+        ranks in 2u32..7,
+        dtype in prop::sample::select(DTYPES.to_vec()),
+        op in prop::sample::select(vec!["sum", "max", "min"]),
+        protocol in prop::sample::select(vec!["packets", "flags"]),
+        algorithm in prop::sample::select(vec!["one-shot", "two-shot"]),
+        chunk in prop::sample::select(vec![256u32, 512]),
+        blocks in prop::sample::select(vec![1u32, 2, 4]),
+        in_place: bool,
+        seed: u64,
+    ) {
+        let config = config::<AllReduce>(&format!(
+            "elements={elements} ranks={ranks} dtype={dtype} op={op} protocol={protocol} algorithm={algorithm} \
+             chunk={chunk} blocks={blocks} in_place={in_place} warps=1 senders=0"
+        ));
+        run(&config, seed, Strategy::Adversarial);
+    }
+
+    #[test]
+    fn any_other_collective_is_right(
+        elements in 1u32..3000,
+        ranks in 2u32..7,
+        dtype in prop::sample::select(DTYPES.to_vec()),
+        protocol in prop::sample::select(vec!["packets", "flags"]),
+        blocks in prop::sample::select(vec![1u32, 4]),
+        in_place: bool,
+        which in 0..4,
+        seed: u64,
+    ) {
+        let settings = format!(
+            "elements={elements} ranks={ranks} dtype={dtype} protocol={protocol} chunk=256 blocks={blocks} \
+             in_place={in_place} warps=1"
+        );
+        match which {
+            0 => drop(run(&config::<ReduceScatter>(&settings), seed, Strategy::Adversarial)),
+            1 => drop(run(&config::<AllGather>(&settings), seed, Strategy::Adversarial)),
+            2 => drop(run(&config::<AllToAll>(&settings), seed, Strategy::Adversarial)),
+            _ => drop(run(&config::<Broadcast>(&settings), seed, Strategy::Adversarial)),
+        }
+    }
+}

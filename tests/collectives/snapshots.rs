@@ -1,0 +1,45 @@
+//! What is emitted for a small configuration of each family: a change shows up here, line by line.
+
+use peerwarp::build::emit;
+use peerwarp::codegen::family::Target;
+use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::prelude::*;
+
+use crate::support::config;
+
+fn emitted<F: Family>(name: &str, settings: &str) {
+    let variant = config::<F>(settings).into_variant();
+    for target in ["cuda:sm_90a", "hip:gfx942"] {
+        let target: Target = target.parse().unwrap();
+        let source = emit::source("peerwarp", &*variant, target).unwrap();
+        // Device primitives are the same for all kernels.
+        let roles = source.text.split("// ---- Roles").nth(1).expect("roles");
+        let roles = roles.split("// ---- Launcher").next().unwrap();
+        insta::assert_snapshot!(format!("{name}.{}", target.backend()), roles);
+    }
+}
+
+#[test]
+fn cuda_and_hip() {
+    // Two full tiles and a rest that is no whole packet.
+    let key = "elements=2051 ranks=3 dtype=bf16";
+    emitted::<AllReduce>("all_reduce_one_shot", key);
+    emitted::<AllReduce>(
+        "all_reduce_two_shot",
+        &format!("{key} algorithm=two-shot chunk=256 warps=1 blocks=2"),
+    );
+    emitted::<AllReduce>("all_reduce_flags", &format!("{key} protocol=flags"));
+    emitted::<AllReduce>("all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
+    emitted::<ReduceScatter>("reduce_scatter", key);
+    emitted::<AllGather>("all_gather", key);
+    emitted::<AllToAll>("all_to_all", key);
+    emitted::<Broadcast>("broadcast", key);
+}
+
+#[test]
+fn names_are_stable_and_parse_back() {
+    let config = config::<AllReduce>("elements=10007 ranks=5 dtype=bf16");
+    let name = config.variant_name();
+    assert_eq!(name, "all_reduce_n10007_r5_bf16_sum_noi_none_h0__oneshot_packets_w4_c1024_s0_b16");
+    assert_eq!(AllReduce::parse_variant(&name).unwrap(), config);
+}

@@ -1,0 +1,58 @@
+//! Collectives compile for both vendors, and keep everything in registers.
+
+use peerwarp::build::toolchain::Tool;
+use peerwarp::codegen::print::Source;
+use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+
+use super::{amd, nvidia, source, tool};
+
+/// Small worlds and large ones, long vectors and a rest, tiles of the most registers.
+fn sources(target: &str) -> Vec<Source> {
+    let with = |more: &[(&'static str, &'static str)]| {
+        let keys = ["elements", "ranks", "dtype"];
+        let (key, rest) = (&more[..3], &more[3..]);
+        assert!(key.iter().zip(keys).all(|((name, _), key)| *name == key));
+        [key, rest].concat()
+    };
+    let small = [("elements", "10007"), ("ranks", "5"), ("dtype", "bf16")];
+    let large = [("elements", "4194304"), ("ranks", "8"), ("dtype", "bf16")];
+    let wide = [("elements", "1048576"), ("ranks", "64"), ("dtype", "f32")];
+    let norm = [
+        ("elements", "1048576"),
+        ("ranks", "8"),
+        ("dtype", "bf16"),
+        ("hook", "rms-norm"),
+        ("hidden", "8192"),
+    ];
+    let one_shot =
+        [&large[..], &[("algorithm", "one-shot"), ("senders", "32"), ("chunk", "16384"), ("warps", "16")]];
+    vec![
+        source::<AllReduce>(&with(&small), target),
+        source::<AllReduce>(&with(&large), target),
+        source::<AllReduce>(&with(&wide), target),
+        source::<AllReduce>(&with(&norm), target),
+        source::<AllReduce>(&with(&one_shot.concat()), target),
+        source::<ReduceScatter>(&with(&small), target),
+        source::<ReduceScatter>(&with(&large), target),
+        source::<AllGather>(&with(&large), target),
+        source::<AllToAll>(&with(&small), target),
+        source::<Broadcast>(&with(&large), target),
+    ]
+}
+
+#[test]
+fn for_sm_90a() {
+    let Some(nvcc) = tool(Tool::Nvcc) else { return };
+    for source in sources("cuda:sm_90a") {
+        nvidia::compiled(&nvcc, &source);
+    }
+}
+
+#[test]
+fn for_gfx942() {
+    let (Some(clang), Some(readelf)) = (tool(Tool::Clang), tool(Tool::Readelf)) else { return };
+    let dir = amd::folder_with_prelude("amd_collectives");
+    for source in sources("hip:gfx942") {
+        amd::compiled(&clang, &readelf, &dir, &source, "gfx942");
+    }
+}
