@@ -38,6 +38,9 @@ pub struct Device {
     pub packet_bytes: u32,
     /// GB/s that an SM stores at most, where it was measured.
     pub sm_store_gbps: Option<f64>,
+    /// NVLinks of boards that have an NVSwitch, and the GB/s that each is sold for in one direction; none where there are no
+    /// such boards.
+    pub nvlinks: Option<(u32, f64)>,
 }
 
 /// How registers are shared by the warps of an SM.
@@ -66,6 +69,7 @@ const NVIDIA: Device = Device {
     thread_registers: 255,
     packet_bytes: 16,
     sm_store_gbps: None,
+    nvlinks: None,
 };
 
 /// SMs of 100 KiB of shared memory, as compute capabilities 8.6, 8.9 and 12.0 have them.
@@ -92,16 +96,24 @@ const AMD: Device = Device {
     thread_registers: 512,
     packet_bytes: 8,
     sm_store_gbps: None,
+    nvlinks: None,
 };
 
-const A100: Device =
-    Device { name: "A100", sms: 108, sm_shared_bytes: 164 * KIB, block_shared_bytes: 163 * KIB, ..NVIDIA };
+const A100: Device = Device {
+    name: "A100",
+    sms: 108,
+    sm_shared_bytes: 164 * KIB,
+    block_shared_bytes: 163 * KIB,
+    nvlinks: Some((12, 25.0)),
+    ..NVIDIA
+};
 const A40: Device = Device { name: "A40", sms: 84, sm_blocks: 16, ..NVIDIA_SMALL };
 const L40S: Device = Device { name: "L40S", sms: 142, ..NVIDIA_SMALL };
 /// Stores of an SM: measured on H200s, which have the same SMs, to peers over NVLink and to the device itself.
-const H100: Device = Device { name: "H100 SXM", sms: 132, sm_store_gbps: Some(40.0), ..NVIDIA };
-const B200: Device = Device { name: "B200", sms: 148, ..NVIDIA };
-const B300: Device = Device { name: "B300", sms: 148, ..NVIDIA };
+const H100: Device =
+    Device { name: "H100 SXM", sms: 132, sm_store_gbps: Some(40.0), nvlinks: Some((18, 25.0)), ..NVIDIA };
+const B200: Device = Device { name: "B200", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
+const B300: Device = Device { name: "B300", sms: 148, nvlinks: Some((18, 50.0)), ..NVIDIA };
 const RTX_PRO_6000: Device = Device { name: "RTX PRO 6000 Blackwell", sms: 188, ..NVIDIA_SMALL };
 const MI210: Device = Device { name: "MI210", sms: 104, ..AMD };
 const MI300X: Device = Device { name: "MI300X", sms: 304, ..AMD };

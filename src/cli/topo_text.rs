@@ -9,8 +9,8 @@ use super::output::{Style, bytes, table};
 
 /// A machine, with all paths and times if `explain`.
 pub(super) fn text(topo: &Topo, explain: bool, style: Style) -> String {
-    let mut text =
-        format!("{:<9}{}: {}\n{:<9}{}\n", "machine", topo.machine, topo.about, "GPUs", gpus(&topo.gpus));
+    let about = if topo.about.is_empty() { String::new() } else { format!(": {}", topo.about) };
+    let mut text = format!("{:<9}{}{about}\n{:<9}{}\n", "machine", topo.machine, "GPUs", gpus(&topo.gpus));
     for note in &topo.notes {
         writeln!(text, "{:<9}{note}", "note").expect("string");
     }

@@ -26,6 +26,11 @@ pub enum LinkClass {
 }
 
 impl LinkClass {
+    /// Whether it is made for GPUs: NVLink or xGMI.
+    pub fn is_for_gpus(self) -> bool {
+        matches!(self, LinkClass::NvLink(_) | LinkClass::NvSwitch(_) | LinkClass::Xgmi(_))
+    }
+
     /// What it is, in words.
     pub fn words(self) -> String {
         match self {

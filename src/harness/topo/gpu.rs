@@ -7,6 +7,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use bytemuck::Pod;
+use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Family, FamilyError, Variant};
 
 use super::kernels::{Ball, By, Ping, PingKey, Send, SendKey};
@@ -131,18 +132,19 @@ impl OnGpus {
     fn copied(&self, pairs: &[(usize, usize)]) -> Result<Vec<f64>, RuntimeError> {
         // Links and clocks come up.
         self.copies.time(pairs, 1)?;
-        let mut samples = vec![vec![]; self.gpus.len()];
+        let mut slowest = vec![vec![]; self.gpus.len()];
         for _ in 0..self.iterations {
             let times = self.copies.time(pairs, COPIES)?;
-            for (gpu, samples) in samples.iter_mut().enumerate() {
-                let own = || pairs.iter().zip(&times).filter(move |((from, _), _)| *from == gpu);
-                if let Some(slowest) = own().map(|(_, time)| *time).max() {
-                    let bytes = own().count() as f64 * f64::from(COPIES) * self.bytes as f64;
-                    samples.push(gbps(bytes, slowest.as_secs_f64() * 1e6)?);
-                }
+            for (gpu, slowest) in slowest.iter_mut().enumerate() {
+                let own = pairs.iter().zip(&times).filter(|((from, _), _)| *from == gpu);
+                slowest.extend(own.map(|(_, time)| time.as_secs_f64() * 1e6).reduce(f64::max));
             }
         }
-        Ok(samples.iter().map(|samples| Stats::of(samples).median).collect())
+        let rate = |(gpu, slowest): (usize, &Vec<f64>)| {
+            let copies = pairs.iter().filter(|(from, _)| *from == gpu).count() as f64 * f64::from(COPIES);
+            if copies > 0.0 { gbps(copies * self.bytes as f64, Stats::of(slowest).median) } else { Ok(0.0) }
+        };
+        slowest.iter().enumerate().map(rate).collect()
     }
 }
 
@@ -268,7 +270,8 @@ impl Probe for OnGpus {
     fn gpus(&self) -> Vec<Facts> {
         let facts = |gpu: &Arc<dyn Gpu>| {
             let info = gpu.info();
-            Facts { name: info.name.clone(), place: place(Path::new("/sys/bus/pci/devices"), &info.bus_id) }
+            let place = place(Path::new("/sys/bus/pci/devices"), &info.bus_id);
+            Facts { name: info.name.clone(), place, nvlinks: Device::of(info.target).nvlinks }
         };
         self.gpus.iter().map(facts).collect()
     }

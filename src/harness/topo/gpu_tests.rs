@@ -34,7 +34,6 @@ fn mocks_are_measured_from_end_to_end() {
     for gpu in &profile.gpus {
         assert!(gpu.one_to_all.stores.is_some() && gpu.all_to_all.copies.is_some(), "{gpu:?}");
     }
-    assert_eq!(super::super::Profile::parse(&profile.text(), "p.toml").unwrap(), profile);
     // Six pairs, then two from each GPU, then all six: one copy to come up and eight in each of two iterations.
     assert_eq!(machine.calls("copy_to_peer"), (6 + 3 * 2 + 6) * (1 + 2 * COPIES));
     drop(probe);

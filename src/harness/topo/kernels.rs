@@ -67,6 +67,9 @@ pub struct SendArgs {
     /// It has, `[source][block]`.
     #[len(|c| u64::from(c.ranks) * u64::from(c.blocks))]
     pub arrived: Flags,
+    /// A word that goes with [`SendArgs::arrived`], so that there is one also without chunks, `[source][block]`.
+    #[len(|c| u64::from(c.ranks) * u64::from(c.blocks))]
+    pub marks: Sym<u32>,
     /// A word that goes with [`SendArgs::taken`], `[target]`.
     #[len(|c| c.ranks.into())]
     pub thanks: Sym<u32>,
@@ -95,7 +98,7 @@ pub fn send(c: &Send, a: &SendArgs) {
                     By::Bulk => parcel.copy(&a.inbox, rank() * c.words + at, &a.x, at, c.chunk),
                 }
             }
-            parcel.put_value(&a.thanks, rank(), chunks);
+            parcel.put_value(&a.marks, rank() * c.blocks + b.block(), chunks);
             parcel.signal(&a.arrived, rank() * c.blocks + b.block(), epoch);
         }
     });
@@ -155,18 +158,21 @@ pub struct PingArgs {
     #[input]
     #[len(|_| 3)]
     pub game: Ptr<u32>,
-    /// The ball as a word with its epoch, there and back: `[side][round]`.
-    #[len(|c| 2 * u64::from(c.rounds))]
+    /// The ball as a word with its epoch, `[thrower][round]`.
+    #[len(|c| u64::from(c.ranks) * u64::from(c.rounds))]
     pub packets: Ll<u32>,
-    /// The ball as a word, `[side][round]`.
-    #[len(|c| 2 * u64::from(c.rounds))]
+    /// The ball as a word, `[thrower][round]`.
+    #[len(|c| u64::from(c.ranks) * u64::from(c.rounds))]
     pub words: Sym<u32>,
-    /// It is there, `[side][round]`.
-    #[len(|c| 2 * u64::from(c.rounds))]
+    /// It is there, `[thrower][round]`.
+    #[len(|c| u64::from(c.ranks) * u64::from(c.rounds))]
     pub there: Flags,
-    /// A word that goes with [`PingArgs::over`], `[rank]`.
+    /// A word that goes with [`PingArgs::ready`] and [`PingArgs::over`], `[rank]`.
     #[len(|c| c.ranks.into())]
     pub bye: Sym<u32>,
+    /// A player has begun, `[rank]`.
+    #[len(|c| c.ranks.into())]
+    pub ready: Flags,
     /// A player has read its last packet, `[rank]`.
     #[len(|c| c.ranks.into())]
     pub over: Flags,
@@ -174,7 +180,8 @@ pub struct PingArgs {
     pub epoch: EpochWord,
 }
 
-/// Two ranks send a word to and fro. They leave together, so that nothing exists twice.
+/// Two ranks send a word to and fro. They begin and leave together, so that nothing exists twice: each meeting orders what
+/// comes after it behind the other meeting of the launch before. Each rank's balls are apart, for others may be a launch ahead.
 #[kernel]
 pub fn ping(c: &Ping, a: &PingArgs) {
     let epoch = a.epoch.begin();
@@ -186,25 +193,30 @@ pub fn ping(c: &Ping, a: &PingArgs) {
         let plays = begins | rank().eq_to(second);
         if plays {
             let other = begins.select(second, first);
+            meet(a, &a.ready, other, epoch);
             for round in 0..rounds {
                 if begins {
                     throw(c, a, other, round, epoch);
-                    catch(c, a, other, round + c.rounds, epoch);
                 }
+                catch(c, a, other, round, epoch);
                 if !begins {
-                    catch(c, a, other, round, epoch);
-                    throw(c, a, other, round + c.rounds, epoch);
+                    throw(c, a, other, round, epoch);
                 }
             }
-            let mut parcel = send_to(Peers::rank(other));
-            parcel.put_value(&a.bye, rank(), rounds);
-            parcel.signal(&a.over, rank(), epoch);
-            let _ = a.over.from(other).wait(other, epoch);
+            meet(a, &a.over, other, epoch);
         }
     });
 }
 
-fn throw(c: &Ping, a: &PingArgs, other: Val<u32>, at: Val<u32>, epoch: Epoch) {
+fn meet(a: &PingArgs, flags: &Flags, other: Val<u32>, epoch: Epoch) {
+    let mut parcel = send_to(Peers::rank(other));
+    parcel.put_value(&a.bye, rank(), other);
+    parcel.signal(flags, rank(), epoch);
+    let _ = flags.from(other).wait(other, epoch);
+}
+
+fn throw(c: &Ping, a: &PingArgs, other: Val<u32>, round: Val<u32>, epoch: Epoch) {
+    let at = rank() * c.rounds + round;
     match c.ball {
         Ball::Packet => a.packets.send(Peers::rank(other), at, splat(at, 1), epoch),
         Ball::Signal => {
@@ -215,7 +227,8 @@ fn throw(c: &Ping, a: &PingArgs, other: Val<u32>, at: Val<u32>, epoch: Epoch) {
     }
 }
 
-fn catch(c: &Ping, a: &PingArgs, other: Val<u32>, at: Val<u32>, epoch: Epoch) {
+fn catch(c: &Ping, a: &PingArgs, other: Val<u32>, round: Val<u32>, epoch: Epoch) {
+    let at = other * c.rounds + round;
     match c.ball {
         Ball::Packet => drop(a.packets.load(at, 1, other, epoch)),
         Ball::Signal => drop(a.there.from(other).wait(at, epoch)),

@@ -82,7 +82,9 @@ fn the_ball_comes_back_under_every_schedule() {
             memory.write("game", 0, &game).map_err(|e| e.to_string())
         };
         explored(&config, 4, fill, |memory| {
-            assert_eq!(memory.read::<u32>(2, "bye").unwrap()[0], 2);
+            // Each player's word for the other one of its last games.
+            assert_eq!(memory.read::<u32>(2, "bye").unwrap()[..2], [2, 2], "{ball:?}");
+            assert_eq!(memory.read::<u32>(1, "bye").unwrap()[2], 1, "{ball:?}");
         });
     }
 }
@@ -106,5 +108,5 @@ fn they_are_emitted_for_every_target_as_they_are_launched() {
 #[test]
 fn chunks_fill_what_is_sent() {
     let error = Send { words: 18, ..small(By::Stores) }.legal().unwrap_err().to_string();
-    assert!(error.contains("words = 18") && error.contains("a multiple of chunk = 4"), "{error}");
+    assert!(error.contains("`words` = 18") && error.contains("a multiple of chunk = 4"), "{error}");
 }

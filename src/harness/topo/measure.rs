@@ -17,12 +17,14 @@ const NO_WORLD: &str =
 const TAIL_US: f64 = 0.5;
 
 /// What is known of a GPU without measuring.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Facts {
     /// Its name, as the driver says it.
     pub name: String,
     /// Where its PCIe device stands among the others, and the memory node that it is next to; none where the system does not say.
     pub place: Option<Place>,
+    /// NVLinks of its kind with an NVSwitch, and the GB/s that each is sold for; none where that is not known.
+    pub nvlinks: Option<(u32, f64)>,
 }
 
 /// Where a PCIe device is.
@@ -122,10 +124,12 @@ pub fn measure(probe: &mut dyn Probe, bytes: u64, each: &mut dyn FnMut()) -> Res
         gpu.all_to_all = all_to_all;
     }
     each();
-    for at in 0..pairs.len() {
-        let (from, to) = (pairs[at].from as usize, pairs[at].to as usize);
-        let link = probe.link(from, to)?;
-        pairs[at].class = class(link, &pairs[at], &gpus, (&facts[from], &facts[to]));
+    let links = all.iter().map(|&(from, to)| probe.link(from, to)).collect::<Result<Vec<_>, _>>()?;
+    for (at, &(from, to)) in all.iter().enumerate() {
+        // A GPU that has NVLink to some peers alone has no switch.
+        let own = all.iter().zip(&links).filter(|((gpu, _), _)| *gpu == from);
+        let to_all = own.map(|(_, link)| *link).all(|link| link == PeerLink::NvLink);
+        pairs[at].class = class((links[at], to_all), &pairs[at], &gpus, (&facts[from], &facts[to]));
     }
     let not_measured = std::iter::once(NO_LOADS).chain((!kernels).then_some(NO_WORLD));
     Ok(Profile {
@@ -153,29 +157,29 @@ fn rates(probe: &mut dyn Probe, pairs: &[(usize, usize)]) -> Result<Vec<Rates>, 
     Ok(all)
 }
 
-/// GB/s that arrive over a link of each generation of NVLink since the second, of the 25 and 50 that each is sold for.
+/// GB/s that a link is sold for where the table of devices does not say it: NVLink since its second generation, and xGMI
+/// between two GPUs.
 const NVLINK: f64 = 25.0;
-const NVLINK_5: f64 = 50.0;
-/// And of an xGMI link between two GPUs of AMD's.
 const XGMI: f64 = 64.0;
 
 /// Names what joins a pair: the driver says whether it is NVLink, and the rate how many there are. Links are shared by all
-/// peers, as behind an NVSwitch, if sending to all brings no more than sending to one.
-fn class(link: PeerLink, pair: &Pair, gpus: &[GpuRates], (a, b): (&Facts, &Facts)) -> LinkClass {
+/// peers, as behind an NVSwitch, if sending to all brings no more than sending to one; then all of the GPU's links are.
+fn class(
+    (link, to_all): (PeerLink, bool),
+    pair: &Pair,
+    gpus: &[GpuRates],
+    (a, b): (&Facts, &Facts),
+) -> LinkClass {
     let gbps = pair.gbps.best().unwrap_or_default();
     let least = |each: f64| ((gbps / each).ceil() as u32).clamp(1, 64);
-    // Of two links nearly all arrives that they are sold for, of eighteen four fifths.
-    let links = |each: f64| match least(each) {
-        few @ 1..=2 => few,
-        many => ((gbps / (0.8 * each)).round() as u32).clamp(many, 64),
-    };
+    let (all, each) = a.nvlinks.unwrap_or((64, NVLINK));
     match link {
         PeerLink::NvLink => {
-            let each = if gbps > 18.0 * NVLINK { NVLINK_5 } else { NVLINK };
             let spread = gpus[pair.from as usize].one_to_all.best().unwrap_or_default();
-            match gpus.len() > 2 && spread < 1.2 * gbps {
-                true => LinkClass::NvSwitch(links(each)),
-                false => LinkClass::NvLink(links(each)),
+            match to_all && gpus.len() > 2 && spread < 1.2 * gbps {
+                true if a.nvlinks.is_some() => LinkClass::NvSwitch(all),
+                true => LinkClass::NvSwitch(least(each)),
+                false => LinkClass::NvLink(least(each).min(all)),
             }
         }
         PeerLink::Xgmi => LinkClass::Xgmi(least(XGMI)),

@@ -38,7 +38,7 @@ fn one_slow_link_is_found() {
     pair.gbps = super::super::Rates { stores: Some(12.0), ..super::super::Rates::default() };
     let notes = said(&Network::from(&profile));
     assert!(
-        notes[0].starts_with("GPU 3 to GPU 5 gets 12.0 GB/s, and others of its class (NVS18) 349.2: "),
+        notes[0].starts_with("GPU 3 to GPU 5 gets 12.0 GB/s, and others of its class (NVS18) 349."),
         "{notes:?}"
     );
     // All to all ends with it.

@@ -289,31 +289,27 @@ impl Profile {
     }
 }
 
+/// A GPU's ways out and in: those for GPUs, and PCIe.
+const PORTS: usize = 4;
+
 impl From<&Profile> for Network {
-    /// A link for each pair as wide as it was measured, and a port of each GPU, out and in, as wide as what it reached with all others.
+    /// A link for each pair as wide as it was measured, and ports of each GPU: PCIe as wide as its widest pair, and what is made
+    /// for GPUs as wide as what it reached with all others.
     fn from(p: &Profile) -> Network {
         let count = p.gpus.len();
-        let pair_best = |out: bool, gpu: usize| {
-            let own =
-                p.pairs.iter().filter(move |pair| (if out { pair.from } else { pair.to }) as usize == gpu);
-            own.filter_map(|pair| pair.gbps.best()).fold(0.0, f64::max)
-        };
-        let port = |gpu: usize, out: bool| {
-            let spread = [p.gpus[gpu].one_to_all.best(), p.gpus[gpu].all_to_all.best()];
-            let gbps = spread.into_iter().flatten().fold(pair_best(out, gpu), f64::max);
-            let name = if out { format!("out of gpu{gpu}") } else { format!("into gpu{gpu}") };
-            Resource { name, gbps: gbps.max(1e-3) }
-        };
-        let mut resources: Vec<Resource> =
-            (0..count).flat_map(|gpu| [port(gpu, true), port(gpu, false)]).collect();
+        let mut resources: Vec<Resource> = (0..count)
+            .flat_map(|gpu| (0..PORTS).map(move |port| (gpu, port)))
+            .map(|(gpu, n)| port(p, gpu, n))
+            .collect();
         let mut routes = vec![vec![None; count]; count];
         for pair in &p.pairs {
             let (from, to) = (pair.from as usize, pair.to as usize);
             let Some(gbps) = pair.gbps.best() else { continue };
             resources.push(Resource { name: format!("gpu{from} -> gpu{to}"), gbps });
+            let own = usize::from(!pair.class.is_for_gpus());
             routes[from][to] = Some(Route {
                 class: pair.class,
-                path: vec![2 * from, resources.len() - 1, 2 * to + 1],
+                path: vec![PORTS * from + 2 * own, resources.len() - 1, PORTS * to + 2 * own + 1],
                 stops: vec![format!("gpu{from}"), format!("gpu{to}")],
                 latency_us: pair.packet_us.or(pair.signal_us).unwrap_or(0.0),
                 staged_gbps: (!pair.peer_access).then_some(gbps),
@@ -328,6 +324,26 @@ impl From<&Profile> for Network {
             routes,
         }
     }
+}
+
+/// A port of a GPU by its number: out and in of links made for GPUs, then of PCIe.
+fn port(p: &Profile, gpu: usize, number: usize) -> Resource {
+    let (out, for_gpus) = (number % 2 == 0, number < 2);
+    let own = p.pairs.iter().filter(|pair| {
+        let end = if out { pair.from } else { pair.to };
+        end as usize == gpu && pair.class.is_for_gpus() == for_gpus
+    });
+    let own: Vec<f64> = own.filter_map(|pair| pair.gbps.best()).collect();
+    let widest = own.iter().copied().fold(1e-3, f64::max);
+    let spread = [p.gpus[gpu].one_to_all.best(), p.gpus[gpu].all_to_all.best()].into_iter().flatten();
+    // While it sent to all others, each of these got its share of that or more.
+    let part = own.len() as f64 / (p.gpus.len() - 1) as f64;
+    let shares = spread.map(|gbps| gbps * part).fold(widest, f64::max);
+    // Links to some peers alone are each for one; all the rest share what they brought together.
+    let apart = for_gpus && part < 1.0;
+    let gbps = if apart { own.iter().sum::<f64>().max(widest) } else { shares };
+    let (what, way) = (if for_gpus { "links" } else { "PCIe" }, if out { "out of" } else { "into" });
+    Resource { name: format!("{what} {way} gpu{gpu}"), gbps }
 }
 
 #[cfg(test)]

@@ -106,6 +106,11 @@ impl Topo {
         let sums =
             algorithms::worlds(network.gpus.len()).into_iter().filter_map(|world| sums(network, world));
         let mut notes = notes(network, patterns.as_ref());
+        // What is odd about the machine itself is not in its description.
+        let here = measured.as_ref().map(Network::from).filter(|here| here.name != network.name);
+        notes.extend(
+            here.into_iter().flat_map(|here| self::notes(&here, self::patterns(&here).ok().as_ref())),
+        );
         notes.extend(
             measured.iter().flat_map(|p| p.not_measured.iter().map(|what| format!("not measured: {what}"))),
         );

@@ -212,7 +212,10 @@ fn shared_memory_is_fine_grained_reachable_and_passed_on_as_ipc_handles() {
 fn copies_name_both_gpus_and_links_are_as_hip_names_them() {
     let api = Api { hipExtGetLinkTypeAndHopCount: xgmi_to_1, hipMemcpyPeerAsync: peer_copy, ..api() };
     let gpus = gpus_of(api).unwrap();
-    assert_eq!((gpus[0].peer_link(1).unwrap(), gpus[1].peer_link(0).unwrap()), (PeerLink::Xgmi, PeerLink::Pcie));
+    assert_eq!(
+        (gpus[0].peer_link(1).unwrap(), gpus[1].peer_link(0).unwrap()),
+        (PeerLink::Xgmi, PeerLink::Pcie)
+    );
     calls();
     // SAFETY: nothing is copied.
     unsafe { gpus[1].copy_to_peer(0, 0x20, 0x10, 7, RawStream::from_raw(3)).unwrap() };
