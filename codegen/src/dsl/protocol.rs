@@ -314,10 +314,10 @@ impl Flags {
     /// The same flags, as signalled by rank `from`: the rank that a timed-out wait blames.
     #[track_caller]
     pub fn from(&self, from: impl IntoVal<u32>) -> FlagsFrom {
-        self.from_at(from.val())
+        self.signalled_by(from.val())
     }
 
-    pub(crate) fn from_at(&self, from: Val<u32>) -> FlagsFrom {
+    pub(crate) fn signalled_by(&self, from: Val<u32>) -> FlagsFrom {
         FlagsFrom { flags: *self, from }
     }
 

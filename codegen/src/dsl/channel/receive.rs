@@ -2,7 +2,7 @@
 
 use super::open::{Places, check_inside, field_name, nameless, plus, times};
 use super::state::TakenOnce;
-use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store};
+use super::{Any, Declared, Field, OpenChannel, Payload, Slots, Store, Transport};
 use crate::dsl::any::AnyTile;
 use crate::dsl::buffer::cast;
 use crate::dsl::error::{TraceError, fail_at};
@@ -76,7 +76,7 @@ impl<'a, T: Payload> Inbound<'a, T> {
         let arrived = open
             .hub()
             .flags
-            .map(|f| f.from_at(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
+            .map(|f| f.signalled_by(sender).wait_at(Index::whole(number.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 
@@ -88,8 +88,10 @@ impl<'a, T: Payload> Inbound<'a, T> {
         let flag = open.in_flags(number.val(), loc);
         let number = open.number(Some(sender), slot.val(), loc);
         let places = Places::of(open.hub(), number, loc);
-        let arrived =
-            open.hub().flags.map(|f| f.from_at(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
+        let arrived = open
+            .hub()
+            .flags
+            .map(|f| f.signalled_by(sender).wait_at(Index::whole(flag.to_raw()), open.epoch, loc));
         Incoming { reading: Reading::new(open, arrived, loc), sender, places }
     }
 }
@@ -185,15 +187,17 @@ impl<'a, T: Payload> Reading<'a, T> {
     /// Elements from an index on, of messages that `sender` sends.
     fn load(&self, store: &Store, index: Index, len: u32, sender: Val<u32>, loc: Loc) -> Raw {
         self.note(store, index, loc);
-        match store.kind {
-            ParamKind::Packets => {
+        match self.open.hub().declared.shape.transport {
+            Transport::Packets => {
                 packets::take(&store.buf, vec![(index, sender.to_raw())], len, None, loc)[0]
             }
-            ParamKind::Ll => {
+            Transport::Ll => {
                 let always = host(true, loc).to_raw();
                 ll::load(&store.buf, index, len, [sender.to_raw(), always], self.open.epoch, loc)
             }
-            _ => store.buf.load(index, Some(len), self.arrived.as_ref(), loc),
+            Transport::Flags | Transport::Bulk => {
+                store.buf.load(index, Some(len), self.arrived.as_ref(), loc)
+            }
         }
     }
 

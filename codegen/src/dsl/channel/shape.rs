@@ -288,7 +288,8 @@ impl Declared {
             Transport::Flags | Transport::Bulk => Ok(()),
             Transport::Packets => {
                 let packet = PACKET_BYTES / dtype.bytes();
-                if !dtype.is_float() && !(any && dtype == Dtype::U32) {
+                let carried = dtype.is_float() || (any && dtype == Dtype::U32);
+                if !carried {
                     let message = format!("{of} is of {dtype}, and travels as packets");
                     let help = "packets carry floats: let integers travel as LL elements or with flags";
                     return Err(TraceError::new(loc, message, help));
