@@ -3,6 +3,7 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{SiteKind, TimelineSite};
+use peerwarp::families::moe::kernels::Protocol;
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
 use peerwarp::harness::trace::clock::{ClockLine, ClockOffset, offsets};
@@ -17,9 +18,9 @@ use crate::moe::{MoeHost, Plan, WAIT_BUDGET_NS, traced};
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
 
-fn host(language: Language, slots: u32, split: bool) -> MoeHost {
+fn host(language: Language, slots: u32, split: bool, protocol: Protocol) -> MoeHost {
     let problem = MoeProblem::uniform(SHAPE, &[3, 0, 2], 5).unwrap();
-    let mut tuning = MoeTuning::defaults(&SHAPE).unwrap().small().with_split(split);
+    let mut tuning = MoeTuning::defaults(&SHAPE).unwrap().small().with_split(split).with_protocol(protocol);
     (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
     MoeHost::new(&problem, &tuning, Plan { timeline: Some(slots), ..Plan::new(language, 2) })
 }
@@ -150,11 +151,11 @@ fn run(mut host: MoeHost, texts: &[Text], mode: Mode) -> Vec<Result<Trace, Strin
 #[test]
 fn all_that_happens_is_recorded() {
     for language in Language::ALL {
-        for split in [false, true] {
-            let host = host(language, 64, split);
+        for (split, protocol) in [(false, Protocol::Flags), (true, Protocol::Packets)] {
+            let host = host(language, 64, split, protocol);
             let texts = host.texts.clone();
             for trace in run(host, &texts, Mode::Checked) {
-                let trace = trace.unwrap_or_else(|e| panic!("{language:?}, split {split}: {e}"));
+                let trace = trace.unwrap_or_else(|e| panic!("{language:?}, {protocol:?}: {e}"));
                 let kinds = |kind| {
                     let of = |r: &Recording| r.events().filter(|(_, e)| r.site(e.site).kind == kind).count();
                     trace.recordings.iter().map(of).sum::<usize>()
@@ -171,7 +172,7 @@ fn all_that_happens_is_recorded() {
 #[test]
 fn what_has_no_room_is_counted_and_written_nowhere() {
     for language in Language::ALL {
-        let host = host(language, 1, false);
+        let host = host(language, 1, false, Protocol::Packets);
         let texts = host.texts.clone();
         for found in run(host, &texts, Mode::Checked) {
             // Signals that are missing may be found missing first.
@@ -198,7 +199,8 @@ fn planted_bugs_are_found() {
         ("if (thread_in_block() % {w} != 0) return;", "", 64, 1),
     ];
     for ((from, to, slots, times), language) in edits.into_iter().zip(Language::ALL.into_iter().cycle()) {
-        let host = host(language, slots, false);
+        // Packets have no send that would be recorded.
+        let host = host(language, slots, false, Protocol::Flags);
         let from = from.replace("{w}", &language.target().warp_size().to_string());
         let mut texts = host.texts.clone();
         texts[0] = texts[0].clone().edited(&from, to, times);
