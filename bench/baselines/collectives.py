@@ -35,6 +35,7 @@ class Nccl:
         if asked["collective"] in ("reduce_scatter", "all_to_all") and elements % ranks:
             raise Unsupported(f"{elements} elements in {ranks} equal parts")
         self.op, self.root = OPS[asked.get("op", "sum")], int(asked.get("root", 0))
+        self.splits = [elements // ranks] * ranks
         self.x = self.vector(case, elements)
         sizes = {"all_gather": ranks * elements, "reduce_scatter": elements // ranks}
         self.out = torch.empty(sizes.get(asked["collective"], elements), dtype=self.dtype, device="cuda")
@@ -53,6 +54,10 @@ class Nccl:
 
     def all_to_all(self):
         dist.all_to_all_single(self.out, self.x)
+
+    def ragged_all_to_all(self):
+        # Whole rows, as ours are timed; the splits are on the host already.
+        dist.all_to_all_single(self.out, self.x, self.splits, self.splits)
 
     def broadcast(self):
         dist.broadcast(self.x, src=self.root)

@@ -226,6 +226,9 @@ pub(crate) struct CheckArgs {
     /// How many blocks a rank can run at once [default: as many as a launch has]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     pub resident_blocks: Option<u32>,
+    /// Where nothing is wrong, look for banks and credits of channels that are not needed: as many schedules again for each
+    #[arg(long)]
+    pub hints: bool,
 }
 
 /// What kernels record.

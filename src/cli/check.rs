@@ -4,10 +4,12 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 use std::time::Instant;
 
+use peerwarp_codegen::family::Variant;
 use serde_json::json;
 
 use crate::harness::check::{Exploration, Wrong, explore};
-use crate::harness::workload::{Given, Inputs};
+use crate::harness::hints::{Hint, hints, spares};
+use crate::harness::workload::{Given, Inputs, Suite};
 
 use super::App;
 use super::args::CheckArgs;
@@ -74,7 +76,7 @@ pub(super) fn check(
         "seconds": seconds,
     });
     let Some((seed, wrong)) = found else {
-        let text = format!(
+        let mut text = format!(
             "{}\n\n{}: explored {} schedules of {} epochs (seeds {first} to {}), found nothing wrong, in {seconds:.1} s\n",
             names.join("\n"),
             style.good("ok"),
@@ -82,6 +84,14 @@ pub(super) fn check(
             args.epochs,
             first.saturating_add(args.seeds - 1),
         );
+        if args.hints {
+            let found = hinted(suite, &variants, &exploration)?;
+            found.iter().for_each(|hint| writeln!(text, "hint: {hint}").expect("string"));
+            if found.is_empty() {
+                text.push_str("no hints: what the channels have of banks and credits is needed\n");
+            }
+            json["hints"] = json!(found);
+        }
         return Ok(Done { text, json, ok: true });
     };
     let replay = replay.with(seed);
@@ -103,6 +113,14 @@ pub(super) fn check(
     }
     writeln!(text, "\nreplay: {replay}").expect("string");
     Ok(Done { text, json, ok: false })
+}
+
+/// What the channels have and do not need.
+fn hinted(suite: &dyn Suite, variants: &[Variant], exploration: &Exploration) -> Result<Vec<Hint>, Failure> {
+    let progress = Progress::new("leaving out", spares(variants).len() as u64);
+    let found = hints(suite, variants, exploration, || progress.tick());
+    progress.finish();
+    Ok(found?)
 }
 
 #[cfg(test)]

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use peerwarp_codegen::dsl::{self, Spare};
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::sim::{Findings, Options, Strategy};
 use rayon::prelude::*;
 
 use super::session::{SimSession, room_for};
 use super::verdict::Verdict;
-use super::workload::{Inputs, Suite, WorkloadError};
+use super::workload::{Inputs, Problem, Suite, WorkloadError};
 
 /// What to explore.
 #[derive(Clone, Debug)]
@@ -41,14 +42,41 @@ pub fn explore(
     exploration: &Exploration,
     tick: impl Fn() + Sync,
 ) -> Result<Option<(u64, Wrong)>, WorkloadError> {
+    explore_as(suite, variants, exploration, None, tick)
+}
+
+/// The same of kernels whose channels of a name lack something.
+pub(super) fn explore_without(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    without: (&str, Spare),
+) -> Result<Option<(u64, Wrong)>, WorkloadError> {
+    explore_as(suite, variants, exploration, Some(without), || {})
+}
+
+fn explore_as(
+    suite: &dyn Suite,
+    variants: &[Variant],
+    exploration: &Exploration,
+    without: Option<(&str, Spare)>,
+    tick: impl Fn() + Sync,
+) -> Result<Option<(u64, Wrong)>, WorkloadError> {
     let Exploration { inputs, seeds, resident_blocks } = exploration;
     room_for(variants)?;
+    let session = |inputs: &Inputs| {
+        let problem: Arc<dyn Problem> = Arc::from(suite.problem(variants, inputs)?);
+        match without {
+            None => SimSession::new(problem),
+            Some((channel, spare)) => dsl::without(channel, spare, || SimSession::new(problem)),
+        }
+    };
     // What is wrong with the input is told once, not for every seed.
-    SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
+    session(inputs)?;
     let last = inputs.seed.saturating_add(*seeds);
     let found = (inputs.seed..last).into_par_iter().find_map_first(|seed| {
         let options = Options { resident_blocks: *resident_blocks, ..schedule(seed) };
-        let found = one(suite, variants, &Inputs { seed, ..inputs.clone() }, &options);
+        let found = session(&Inputs { seed, ..inputs.clone() }).map(|session| one(&session, &options));
         tick();
         found.transpose().map(|found| found.map(|wrong| (seed, wrong)))
     });
@@ -61,18 +89,12 @@ pub(super) fn schedule(seed: u64) -> Options {
     Options { seed, strategy, ..Options::default() }
 }
 
-fn one(
-    suite: &dyn Suite,
-    variants: &[Variant],
-    inputs: &Inputs,
-    options: &Options,
-) -> Result<Option<Wrong>, WorkloadError> {
-    let session = SimSession::new(Arc::from(suite.problem(variants, inputs)?))?;
-    Ok(match session.run(options) {
+fn one(session: &SimSession, options: &Options) -> Option<Wrong> {
+    match session.run(options) {
         Err(findings) => Some(Wrong::Protocol(findings)),
         Ok(ran) if !ran.verdict.ok() => Some(Wrong::Result(ran.verdict)),
         Ok(_) => None,
-    })
+    }
 }
 
 #[cfg(test)]

@@ -5,6 +5,7 @@ pub mod catalogue;
 pub mod check;
 pub mod elements;
 pub mod fp8;
+pub mod hints;
 pub mod mutation;
 pub mod request;
 pub mod run;

@@ -126,6 +126,10 @@ impl<F: Workload> Problem for DescribedProblem<F> {
         self.config.expected(Turn { seed: self.seed, rank, round })
     }
 
+    fn timing_inputs(&self, rank: u32) -> Vec<Contents> {
+        self.config.timing_inputs(Turn { seed: self.seed, rank, round: 0 })
+    }
+
     fn metrics(&self) -> Vec<Metric> {
         vec![Metric { name: F::NAME.to_owned(), launches: 0..1, work: self.config.work() }]
     }

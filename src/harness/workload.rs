@@ -379,6 +379,10 @@ pub trait Suite: fmt::Debug + Send + Sync {
 pub trait Workload: Family {
     /// What a rank passes in a round: all `#[input]` parameters, by name.
     fn inputs(&self, turn: Turn) -> Vec<Contents>;
+    /// What it passes where times are taken: the same, unless [`Workload::work`] is not of what that makes the kernel move.
+    fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
+        self.inputs(turn)
+    }
     /// What a rank has to hold after it.
     fn expected(&self, turn: Turn) -> Vec<Expected>;
     /// What a launch moves; the limit is unknown without.

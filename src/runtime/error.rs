@@ -122,6 +122,16 @@ pub enum RuntimeError {
         /// What is.
         allowed: String,
     },
+    /// A kernel reaches the memory of all ranks at once, and no pointer does.
+    #[error(
+        "{kernel} reaches `{buffer}` of all ranks at once, and this world has no multicast memory: use a variant without multimem"
+    )]
+    NoMulticast {
+        /// The variant.
+        kernel: String,
+        /// The first parameter that it reaches so.
+        buffer: String,
+    },
     /// Blocks that wait for each other would not all be resident.
     #[error(
         "{kernel} needs {blocks} blocks resident at once and GPU {gpu} holds {resident} ({per_sm} on each of {sms} \

@@ -8,17 +8,25 @@ pub fn peerwarp(args: &str) -> (i32, String) {
     (status.code().unwrap(), String::from_utf8([stdout, stderr].concat()).unwrap())
 }
 
-const FAMILIES: [&str; 5] = ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast"];
+/// Families, and what their sizes are called.
+const FAMILIES: [(&str, &str); 6] = [
+    ("all_reduce", "elements"),
+    ("reduce_scatter", "elements"),
+    ("all_gather", "elements"),
+    ("all_to_all", "elements"),
+    ("ragged_all_to_all", "capacity"),
+    ("broadcast", "elements"),
+];
 
 #[test]
 fn every_family_runs_and_is_checked() {
-    for family in FAMILIES {
+    for (family, size) in FAMILIES {
         let (code, text) =
-            peerwarp(&format!("run --family {family} elements=10007 ranks=5 dtype=bf16 --backend sim"));
+            peerwarp(&format!("run --family {family} {size}=10007 ranks=5 dtype=bf16 --backend sim"));
         assert_eq!(code, 0, "{text}");
         assert!(text.contains("ok: the result agrees with the reference"), "{text}");
         let (code, text) =
-            peerwarp(&format!("check --family {family} elements=333 ranks=3 dtype=f32 --seeds 8"));
+            peerwarp(&format!("check --family {family} {size}=333 ranks=3 dtype=f32 --seeds 8"));
         assert_eq!(code, 0, "{text}");
         assert!(text.contains("explored 8 schedules"), "{text}");
     }

@@ -1,6 +1,8 @@
 //! What collectives do unless somebody says otherwise, and what they refuse.
 
-use peerwarp::families::collectives::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 use peerwarp::prelude::*;
 
 use crate::support::config;
@@ -45,6 +47,7 @@ fn defaults_are_legal_for_all_worlds_and_lengths() {
                     config::<ReduceScatter>(&key).trace(64),
                     config::<AllGather>(&key).trace(32),
                     config::<AllToAll>(&key).trace(32),
+                    config::<RaggedAllToAll>(&key.replace("elements", "capacity")).trace(64),
                     config::<Broadcast>(&format!("{key} root={}", ranks - 1)).trace(32),
                 ];
                 all.into_iter().for_each(|kernel| drop(kernel.unwrap_or_else(|e| panic!("{key}: {e}"))));
@@ -71,11 +74,27 @@ fn what_cannot_be_is_told_by_field_value_and_what_is_allowed() {
         "elements=268435456 ranks=64 dtype=f32",
         &["elements", "268435456", "at most 67108863"],
     );
+    refused::<RaggedAllToAll>(
+        "capacity=268435456 ranks=64 dtype=f32",
+        &["capacity", "268435456", "at most 67108863"],
+    );
     refused::<AllReduce>(
         "elements=8 ranks=2 dtype=f32 warps=1 chunk=4096",
         &["chunk", "4096", "at most 1024"],
     );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 algorithm=two-shot senders=8", &["senders", "8"]);
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=f32 algorithm=pull protocol=packets",
+        &["protocol", "packets", "flags"],
+    );
+    refused::<AllGather>(
+        "elements=8 ranks=2 dtype=f32 algorithm=pull protocol=packets",
+        &["protocol", "packets", "flags"],
+    );
+    refused::<AllReduce>(
+        "elements=8 ranks=2 dtype=f32 algorithm=multimem op=max",
+        &["algorithm", "multimem", "sums"],
+    );
     refused::<AllReduce>("elements=8 ranks=2 dtype=f32 hidden=8", &["hidden", "without a hook"]);
     refused::<AllReduce>(
         "elements=100 ranks=2 dtype=f32 hook=rms-norm hidden=8",

@@ -1,6 +1,8 @@
 //! Mutation runs over the kernels: bugs of one change that nothing finds are none.
 
-use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 use peerwarp::harness::check::Exploration;
 use peerwarp::harness::mutation::{MutationRun, plant_each};
 use peerwarp::harness::suite;
@@ -8,10 +10,15 @@ use peerwarp::harness::workload::{Inputs, Workload};
 
 use crate::support::config;
 
-/// Changes that change nothing: operation and change.
-const EQUIVALENT: [(&str, &str); 1] = [
+/// Changes that change nothing: family, operation and change.
+const EQUIVALENT: [(&str, &str, &str); 4] = [
     // The mask says which of the flags are waited for: none beyond the last rank's.
-    ("wait_all of tiles_arrived", "count + 1"),
+    ("all_reduce", "wait_all of tiles_arrived", "count + 1"),
+    ("reduce_scatter", "wait_all of tiles_arrived", "count + 1"),
+    // A mask says which elements of its own row a rank copies: none beyond the loop's end.
+    ("ragged_all_to_all", "for", "end + 1"),
+    // A rank that reads all others' vectors and then its own writes what is there.
+    ("all_gather", "for", "end + 1"),
 ];
 
 #[track_caller]
@@ -21,7 +28,7 @@ fn planted<F: Workload>(settings: &str) -> MutationRun {
     let exploration = Exploration { inputs, seeds: 8, resident_blocks: None };
     let mut run = plant_each(suite::of::<F>(), &[config.into_variant()], &exploration)
         .unwrap_or_else(|e| panic!("{settings}: {e}"));
-    run.leave_out(|s| EQUIVALENT.contains(&(s.mutant.op.as_str(), s.mutant.change.as_str())));
+    run.leave_out(|s| EQUIVALENT.contains(&(F::NAME, s.mutant.op.as_str(), s.mutant.change.as_str())));
     println!("{} {settings}: {run}", F::NAME);
     assert!(run.planted > 20 && run.survivors.is_empty(), "{settings}: {run}");
     run
@@ -37,7 +44,12 @@ fn every_bug_of_one_change_is_found() {
         planted::<ReduceScatter>(&with("elements=1001 blocks=2"));
         planted::<AllGather>(&with("elements=600 blocks=2"));
         planted::<AllToAll>(&with("elements=1001 blocks=2"));
+        planted::<RaggedAllToAll>(&with("capacity=600 blocks=2"));
         planted::<Broadcast>(&with("elements=600 blocks=2 root=1"));
     }
     planted::<AllReduce>("elements=600 algorithm=one-shot senders=4 blocks=2");
+    planted::<AllReduce>("elements=600 algorithm=pull protocol=flags senders=0 blocks=2");
+    planted::<AllReduce>("elements=1792 algorithm=pull-two-shot protocol=flags senders=0 blocks=2");
+    planted::<AllReduce>("elements=1792 algorithm=multimem protocol=flags senders=0 blocks=2");
+    planted::<AllGather>("elements=600 algorithm=pull protocol=flags blocks=2");
 }

@@ -1,7 +1,9 @@
 //! Every algorithm in every protocol, for worlds and lengths that do not divide, several rounds back to back.
 
 use peerwarp::codegen::sim::Strategy;
-use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 use peerwarp::harness::workload::Workload;
 use proptest::prelude::*;
 
@@ -27,6 +29,33 @@ fn all_reduce() {
         explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=2 senders=4"), 2);
         for op in ["max", "min"] {
             explore::<AllReduce>(&format!("{key} algorithm=one-shot blocks=1 op={op}"), 1);
+        }
+    }
+}
+
+/// What peers read where it is, in one shot and in two.
+#[test]
+fn all_reduce_by_windows() {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        let key = format!("{key} protocol=flags senders=0");
+        for rest in
+            ["pull blocks=2", "pull blocks=1 in_place=true op=max", "pull-two-shot blocks=2 in_place=true"]
+        {
+            explore::<AllReduce>(&format!("{key} algorithm={rest}"), 2);
+        }
+        explore::<AllReduce>(&format!("{key} algorithm=pull-two-shot blocks=1"), 2);
+        explore::<AllReduce>(&format!("{key} algorithm=multimem blocks=2"), 2);
+        explore::<AllReduce>(&format!("{key} algorithm=multimem blocks=1 in_place=true"), 1);
+    }
+}
+
+#[test]
+fn all_gather_by_windows() {
+    for (i, (ranks, elements)) in SHAPES.iter().enumerate() {
+        let key = format!("elements={elements} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for rest in ["blocks=2", "blocks=1 in_place=true"] {
+            explore::<AllGather>(&format!("{key} algorithm=pull protocol=flags {rest}"), 2);
         }
     }
 }
@@ -58,6 +87,18 @@ fn all_to_all() {
     both::<AllToAll>("");
 }
 
+/// Counts differ by rank, round and seed: none, some, all, and more than there is room for.
+#[test]
+fn ragged_all_to_all() {
+    for (i, (ranks, capacity)) in SHAPES.iter().enumerate() {
+        let key = format!("capacity={capacity} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
+        for protocol in ["packets", "flags"] {
+            explore::<RaggedAllToAll>(&format!("{key} protocol={protocol} blocks=2"), 3);
+            explore::<RaggedAllToAll>(&format!("{key} protocol={protocol} blocks=1 in_place=true"), 2);
+        }
+    }
+}
+
 #[test]
 fn broadcast() {
     both::<Broadcast>("root=0");
@@ -70,9 +111,12 @@ fn all_reduce_with_a_norm_behind_it() {
         let (elements, dtype) = (rows * hidden, DTYPES[i % 3]);
         let key =
             format!("elements={elements} ranks={ranks} dtype={dtype} hook=rms-norm hidden={hidden} warps=4");
-        for rest in
-            ["one-shot blocks=2", "two-shot blocks=1", "two-shot blocks=2 protocol=flags in_place=true"]
-        {
+        for rest in [
+            "one-shot blocks=2",
+            "two-shot blocks=1",
+            "two-shot blocks=2 protocol=flags in_place=true",
+            "pull-two-shot blocks=2 protocol=flags",
+        ] {
             explore::<AllReduce>(&format!("{key} senders=0 algorithm={rest}"), 2);
         }
     }
@@ -87,6 +131,13 @@ fn links_carry_what_work_says() {
     };
     one(&|| wire::<AllReduce>("elements=2048 ranks=4 dtype=f32 algorithm=one-shot"));
     one(&|| wire::<AllReduce>("elements=4096 ranks=4 dtype=f32 algorithm=two-shot chunk=1024 blocks=1"));
+    one(&|| wire::<AllReduce>("elements=2048 ranks=4 dtype=f32 algorithm=pull protocol=flags"));
+    one(&|| {
+        wire::<AllReduce>(
+            "elements=4096 ranks=4 dtype=f32 algorithm=pull-two-shot protocol=flags chunk=1024 blocks=1",
+        )
+    });
+    one(&|| wire::<AllGather>("elements=1024 ranks=4 dtype=bf16 algorithm=pull protocol=flags"));
     one(&|| wire::<ReduceScatter>("elements=4096 ranks=4 dtype=f32"));
     one(&|| wire::<AllGather>("elements=1024 ranks=4 dtype=bf16"));
     one(&|| wire::<AllToAll>("elements=4096 ranks=4 dtype=bf16"));
@@ -132,7 +183,7 @@ proptest! {
         protocol in prop::sample::select(vec!["packets", "flags"]),
         blocks in prop::sample::select(vec![1u32, 4]),
         in_place: bool,
-        which in 0..4,
+        which in 0..5,
         seed: u64,
     ) {
         let settings = format!(
@@ -143,6 +194,10 @@ proptest! {
             0 => drop(run(&config::<ReduceScatter>(&settings), seed, Strategy::Adversarial)),
             1 => drop(run(&config::<AllGather>(&settings), seed, Strategy::Adversarial)),
             2 => drop(run(&config::<AllToAll>(&settings), seed, Strategy::Adversarial)),
+            3 => {
+                let settings = settings.replace("elements", "capacity");
+                drop(run(&config::<RaggedAllToAll>(&settings), seed, Strategy::Adversarial));
+            }
             _ => drop(run(&config::<Broadcast>(&settings), seed, Strategy::Adversarial)),
         }
     }

@@ -2,14 +2,20 @@
 
 use peerwarp::build::emit;
 use peerwarp::codegen::family::Target;
-use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 use peerwarp::prelude::*;
 
 use crate::support::config;
 
 fn emitted<F: Family>(name: &str, settings: &str) {
+    emitted_for::<F>(name, settings, &["cuda:sm_90a", "hip:gfx942"]);
+}
+
+fn emitted_for<F: Family>(name: &str, settings: &str, targets: &[&str]) {
     let variant = config::<F>(settings).into_variant();
-    for target in ["cuda:sm_90a", "hip:gfx942"] {
+    for target in targets {
         let target: Target = target.parse().unwrap();
         let source = emit::source("peerwarp", &*variant, target).unwrap();
         // Device primitives are the same for all kernels.
@@ -29,10 +35,22 @@ fn cuda_and_hip() {
         &format!("{key} algorithm=two-shot chunk=256 warps=1 blocks=2"),
     );
     emitted::<AllReduce>("all_reduce_flags", &format!("{key} protocol=flags"));
+    emitted::<AllReduce>("all_reduce_pull", &format!("{key} algorithm=pull protocol=flags"));
+    emitted::<AllReduce>(
+        "all_reduce_pull_two_shot",
+        &format!("{key} algorithm=pull-two-shot protocol=flags chunk=256 warps=1 blocks=2"),
+    );
+    emitted_for::<AllReduce>(
+        "all_reduce_multimem",
+        &format!("{key} algorithm=multimem protocol=flags chunk=256 warps=1 blocks=2"),
+        &["cuda:sm_90a"],
+    );
+    emitted::<AllGather>("all_gather_pull", &format!("{key} algorithm=pull protocol=flags"));
     emitted::<AllReduce>("all_reduce_norm", "elements=512 ranks=3 dtype=bf16 hook=rms-norm hidden=256");
     emitted::<ReduceScatter>("reduce_scatter", key);
     emitted::<AllGather>("all_gather", key);
     emitted::<AllToAll>("all_to_all", key);
+    emitted::<RaggedAllToAll>("ragged_all_to_all", "capacity=2051 ranks=3 dtype=bf16");
     emitted::<Broadcast>("broadcast", key);
 }
 

@@ -1,6 +1,8 @@
 //! Collectives as emitted text: three rounds back to back on the CPU, in both languages, against plain Rust.
 
-use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 use peerwarp::harness::verdict::Verdict;
 use peerwarp::harness::workload::{Turn, Workload};
 
@@ -12,9 +14,14 @@ const ROUNDS: u32 = 3;
 
 #[track_caller]
 fn run<F: Workload>(settings: &str) {
+    run_as::<F>(&Language::ALL, settings);
+}
+
+#[track_caller]
+fn run_as<F: Workload>(languages: &[Language], settings: &str) {
     let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
     let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
-    for language in Language::ALL {
+    for &language in languages {
         let emitted = traced(&config, language, None);
         let mut job = Job::new(language, config.ranks());
         job.buffers_of(&emitted.kernel, str::to_owned);
@@ -60,6 +67,23 @@ fn all_reduce() {
 }
 
 #[test]
+fn by_windows() {
+    let key = "elements=1031 ranks=3 warps=2 chunk=256 protocol=flags blocks=2";
+    run::<AllReduce>(&format!("{key} dtype=bf16 algorithm=pull"));
+    run::<AllReduce>(&format!("{key} dtype=f32 algorithm=pull-two-shot in_place=true"));
+    run::<AllGather>(&format!("{key} dtype=fp16 algorithm=pull"));
+}
+
+/// Instructions that AMD's GPUs do not have.
+#[test]
+fn by_the_switch() {
+    let key = "elements=1031 ranks=3 warps=2 chunk=256 protocol=flags blocks=2 algorithm=multimem";
+    for rest in ["dtype=bf16", "dtype=f32 in_place=true", "dtype=fp16 op=max", "dtype=bf16 op=min"] {
+        run_as::<AllReduce>(&[Language::Cuda], &format!("{key} {rest}"));
+    }
+}
+
+#[test]
 fn all_reduce_with_a_norm_behind_it() {
     let key = "elements=816 ranks=3 dtype=bf16 hook=rms-norm hidden=136 warps=2";
     run::<AllReduce>(&format!("{key} algorithm=one-shot blocks=2"));
@@ -75,5 +99,6 @@ fn others() {
         run::<AllGather>(&format!("{key} dtype=bf16"));
         run::<AllToAll>(&format!("{key} dtype=fp16"));
         run::<Broadcast>(&format!("{key} dtype=bf16 root=1"));
+        run::<RaggedAllToAll>(&format!("{key} dtype=bf16").replace("elements", "capacity"));
     }
 }

@@ -40,6 +40,8 @@ struct Buffer {
 enum Field {
     Local(usize),
     Symmetric(usize),
+    /// All ranks' instances at once.
+    Everyone(usize),
     Value(Vec<u8>),
     Rank,
 }
@@ -159,6 +161,11 @@ impl Job {
                 | ParamKind::Ll => Field::Symmetric(self.find(&renamed(&p.name))),
                 ParamKind::Scalar => Field::Value(scalars(&p.name)),
             };
+            if let Field::Symmetric(buffer) = what
+                && field.bytes > 8 * self.ranks
+            {
+                fields.push((field.offset + 8 * self.ranks, Field::Everyone(buffer)));
+            }
             fields.push((field.offset, what));
         }
         let mut common = vec![
@@ -257,6 +264,7 @@ impl Job {
                     Field::Symmetric(buffer) => (1, *buffer, &[][..]),
                     Field::Value(value) => (2, 0, &value[..]),
                     Field::Rank => (3, 0, &[][..]),
+                    Field::Everyone(buffer) => (4, *buffer, &[][..]),
                 };
                 out.number(kind);
                 out.number((*offset).into());

@@ -115,6 +115,19 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let words = vector(value, operands)?;
             format!("::host::store_words({to}, {words});")
         }
+        (
+            ["multimem", "ld_reduce", "relaxed", "sys", "global", how, "v4", ty]
+            | ["multimem", "ld_reduce", "relaxed", "sys", "global", how @ "add", "acc::f32", "v4", ty],
+            [to, from],
+        ) => {
+            let (how, elements) = reduced(how, ty).ok_or_else(refused)?;
+            let (from, words) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
+            format!("::host::multimem_load<::host::{elements}>({from}, {how}, {words});")
+        }
+        (["multimem", "st", "relaxed", "sys", "global", "v4", "f32"], [to, value]) => {
+            let (to, words) = (address(to).ok_or_else(refused)?, vector(value, operands)?);
+            format!("::host::multimem_store({to}, {words});")
+        }
         (["cp", "async", "cg", "shared", "global"], [to, from, "16"]) => {
             let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
             format!("::host::copy_later({to}, {from}, 16);")
@@ -128,12 +141,29 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["cp", "async", "bulk", "wait_group", "read"], ["0"]) => "::host::bulk_read();".into(),
         (["cp", "async", "bulk", "wait_group"], ["0"]) => "::host::bulk_done();".into(),
         // Which proxy an access goes through is not modelled here.
-        (["fence", "proxy", "async", "shared::cta"], []) => String::new(),
+        (["fence", "proxy", "async", "shared::cta"] | ["fence", "proxy", "alias"], []) => String::new(),
         // Launches run one after the other here.
         (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
         _ => return Err(refused()),
     })
+}
+
+/// How a switch makes one element of two, and what the elements of a word are.
+fn reduced(how: &str, ty: &str) -> Option<(&'static str, &'static str)> {
+    let elements = match ty {
+        "f32" if how == "add" => "Singles",
+        "f16x2" => "Fp16s",
+        "bf16x2" => "Bf16s",
+        _ => return None,
+    };
+    let how = match how {
+        "add" => "[](const float a, const float b) { return a + b; }",
+        "min" => "[](const float a, const float b) { return b < a ? b : a; }",
+        "max" => "[](const float a, const float b) { return b > a ? b : a; }",
+        _ => return None,
+    };
+    Some((how, elements))
 }
 
 /// Puts two halves together, or takes them apart.
@@ -290,6 +320,10 @@ mod tests {
     #[test]
     fn what_is_not_known_is_refused() {
         assert!(said("ld.global.nc.u32 %0, [%1];", &["x", "p"]).contains("is not known"));
+        assert!(
+            said("multimem.ld_reduce.relaxed.sys.global.max.v4.f32 {%0}, [%1];", &["x", "p"])
+                .contains("is not known")
+        );
         assert!(said("ld.acquire.cluster.global.u32 %0, [%1];", &["x", "p"]).contains("is not known"));
         assert!(said("mov.u64 %0, %clock64;", &["x"]).contains("is not known"));
         assert!(said("s_waitcnt lgkmcnt(0)", &[]).contains("is not known"));

@@ -2,7 +2,9 @@
 
 use peerwarp::build::toolchain::Tool;
 use peerwarp::codegen::print::Source;
-use peerwarp::families::collectives::{AllGather, AllReduce, AllToAll, Broadcast, ReduceScatter};
+use peerwarp::families::collectives::{
+    AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
+};
 
 use super::{amd, nvidia, source, tool};
 
@@ -26,25 +28,38 @@ fn sources(target: &str) -> Vec<Source> {
     ];
     let one_shot =
         [&large[..], &[("algorithm", "one-shot"), ("senders", "32"), ("chunk", "16384"), ("warps", "16")]];
+    let pull = [&large[..], &[("algorithm", "pull-two-shot"), ("protocol", "flags")]].concat();
     vec![
         source::<AllReduce>(&with(&small), target),
         source::<AllReduce>(&with(&large), target),
         source::<AllReduce>(&with(&wide), target),
         source::<AllReduce>(&with(&norm), target),
         source::<AllReduce>(&with(&one_shot.concat()), target),
+        source::<AllReduce>(&with(&pull), target),
         source::<ReduceScatter>(&with(&small), target),
         source::<ReduceScatter>(&with(&large), target),
         source::<AllGather>(&with(&large), target),
         source::<AllToAll>(&with(&small), target),
+        source::<RaggedAllToAll>(&[("capacity", "10007"), ("ranks", "5"), ("dtype", "bf16")], target),
         source::<Broadcast>(&with(&large), target),
     ]
+}
+
+/// What NVIDIA's GPUs alone can.
+fn by_the_switch() -> Vec<Source> {
+    let of = |dtype, op| {
+        let key = [("elements", "10007"), ("ranks", "5"), ("dtype", dtype), ("op", op)];
+        let settings = [&key[..], &[("algorithm", "multimem"), ("protocol", "flags")]].concat();
+        source::<AllReduce>(&settings, "cuda:sm_90a")
+    };
+    vec![of("bf16", "sum"), of("fp16", "max"), of("bf16", "min"), of("f32", "sum")]
 }
 
 #[test]
 fn for_sm_90a() {
     let Some(nvcc) = tool(Tool::Nvcc) else { return };
-    for source in sources("cuda:sm_90a") {
-        nvidia::compiled(&nvcc, &source);
+    for source in sources("cuda:sm_90a").iter().chain(&by_the_switch()) {
+        nvidia::compiled(&nvcc, source);
     }
 }
 

@@ -36,9 +36,15 @@ pub fn expand(
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
     let next = fields.iter().map(|f| match (group_attr(f), optional(&f.ty)) {
-        _ if marked(f, "channel").is_some() => {
-            let (ty, name) = (&f.ty, f.ident.as_ref().map(|i| i.unraw().to_string()));
-            quote_spanned!(ty.span()=> <#ty>::bind(binder, #name))
+        (_, optional) if marked(f, "channel").is_some() => {
+            let name = f.ident.as_ref().map(|i| i.unraw().to_string());
+            match optional {
+                Some(ty) => quote_spanned!(ty.span()=> <#ty>::bind_if_declared(binder, #name)),
+                None => {
+                    let ty = &f.ty;
+                    quote_spanned!(ty.span()=> <#ty>::bind(binder, #name))
+                }
+            }
         }
         (Some(_), _) => {
             let ty = &f.ty;
@@ -103,14 +109,22 @@ fn channel(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Err
             errors.at(attr.span(), format!("a channel is the operation's own: it is no `#[{other}]`"));
         }
     }
-    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), &field.ty);
+    let optional = optional(&field.ty);
+    let (name, ty) = (field.ident.as_ref()?.unraw().to_string(), optional.unwrap_or(&field.ty));
     let kind = last_segment(ty).unwrap_or_default();
     if !matches!(kind.as_str(), "Channel" | "AnyChannel") {
         errors.at(ty.span(), "`#[channel(..)]` is for fields of type `Channel<T>` and `AnyChannel`");
         return None;
     }
     let (_, shape) = chosen(field, "channel", &quote!(#codegen::dsl::ChannelShape), config, errors)?;
-    let len = chosen(field, "len", &quote!(u32), config, errors);
+    let given = chosen(field, "len", &quote!(u32), config, errors);
+    if optional.is_some() && given.is_none() {
+        let advice =
+            "an optional channel is there if its `#[len(..)]` is not 0: messages that are structs have none";
+        errors.at(ty.span(), advice);
+    }
+    // It is computed once.
+    let len = given.as_ref().map(|(attr, _)| (*attr, quote!(len)));
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let doc = first_paragraph(&field.attrs);
     let specs = match (kind.as_str(), len, dtype) {
@@ -133,7 +147,14 @@ fn channel(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Err
         (_, Some((_, len)), None) => quote_spanned!(ty.span()=> <#ty>::params(#name, #shape, #len, #doc)),
         (_, None, None) => quote_spanned!(ty.span()=> <#ty>::params_for(#name, #shape, config, #doc)),
     };
-    Some(quote!(params.extend(#specs);))
+    let Some((_, given)) = given else { return Some(quote!(params.extend(#specs);)) };
+    let there = optional.map(|_| quote!(if len > 0));
+    Some(quote!({
+        let len: u32 = #given;
+        #there {
+            params.extend(#specs);
+        }
+    }))
 }
 
 /// `#[group]` or `#[group(|c| ..)]` of a field that is parameters of several kernels.

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::channel::Declared;
+use super::channel::{ChannelShape, Declared};
 use super::error::{TraceError, raise};
 use super::trace::{attempt, with};
 use crate::ir::{Dtype, Kernel, Loc, ParamId, ParamKind, signature};
@@ -63,6 +63,11 @@ impl ParamSpec {
     /// As [`Param::signature`](crate::ir::Param::signature) of the kernel's parameter.
     pub fn signature(&self) -> String {
         signature(&self.name, self.kind, self.dtype, self.len)
+    }
+
+    /// The channel that it is a part of: its name and shape.
+    pub fn channel(&self) -> Option<(&str, &ChannelShape)> {
+        self.channel.as_ref().map(|declared| (declared.name.as_str(), &declared.shape))
     }
 
     /// Bytes of its memory on each rank.
@@ -210,6 +215,11 @@ impl Binder {
             let p = &t.builder.kernel.params[param.index()];
             Bound { param, trace, len: p.len, dtype: p.dtype }
         })
+    }
+
+    /// Whether a channel is declared.
+    pub(crate) fn has_channel(&self, name: &str) -> bool {
+        with(self.loc, |t| t.channels.iter().any(|c| c.declared.name == name))
     }
 
     /// A declared channel.

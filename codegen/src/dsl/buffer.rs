@@ -65,7 +65,9 @@ impl Buf {
     /// The author's name for it.
     pub(crate) fn name(&self, t: &Trace) -> String {
         match self.place {
-            Place::Param(p) | Place::Peer(p, _) => t.builder.kernel.params[p.index()].name.clone(),
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
+                t.builder.kernel.params[p.index()].name.clone()
+            }
             Place::Shared(s) => t.builder.kernel.shared[s.index()].name.clone(),
         }
     }
@@ -74,7 +76,7 @@ impl Buf {
     pub(crate) fn check(&self, t: &Trace, loc: Loc) -> Result<(), TraceError> {
         t.same_trace(self.trace, Thing::Buffer, loc)?;
         match self.place {
-            Place::Param(_) | Place::Peer(..) => Ok(()),
+            Place::Param(_) | Place::Peer(..) | Place::All(..) => Ok(()),
             Place::Shared(s) => t.reachable(t.shared[s.index()].made, Thing::Shared, loc),
         }
     }
@@ -246,7 +248,7 @@ impl Buf {
                 let help = "count in memory of this rank's own, and store the result to the window";
                 Err(TraceError::new(loc, message, help))
             }
-            Place::Param(_) | Place::Shared(_) | Place::Peer(..) => Ok(()),
+            Place::Param(_) | Place::Shared(_) | Place::Peer(..) | Place::All(..) => Ok(()),
         }
     }
 

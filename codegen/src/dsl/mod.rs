@@ -54,6 +54,7 @@
 //! | receiving | [`Flags::from`], [`FlagsFrom::wait`], [`Flags::wait_all`], [`Flags::wait_some`], which yield [`Arrived`] |
 //! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
+//! | of all ranks at once, by the switch | [`Window::load_reduce`]; [`multicast`] |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -94,7 +95,7 @@ pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
     InboundSome, Incoming, IncomingEach, IncomingField, IncomingSome, IncomingSomeField, Message,
-    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Transport,
+    OpenChannel, Outbound, Outgoing, OutgoingField, Payload, Slots, Spare, Transport,
 };
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
@@ -104,7 +105,7 @@ pub use ll::Ll;
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
-pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, send_to};
+pub use protocol::{Arrived, FlagsFrom, Parcel, Peers, multicast, send_to};
 pub use select::{Alternatives, Chosen, With};
 pub use tile::{IntoTile, Tile, Word, arange};
 pub use tiles::{GroupTiles, TileRange, Tiles, TilesIter, tiles};
@@ -117,7 +118,7 @@ pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
 pub use {
     args::Bound,
     buffer::Buf,
-    channel::Fields,
+    channel::{Fields, without},
     val::{FromRaw, Raw},
 };
 
@@ -130,9 +131,10 @@ pub mod prelude {
         ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
         Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand,
         Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles,
-        TraceError, Transport, Val, Var, Window, arange, bit, rank, ranks, role, send_to, shared, splat,
-        tiles, var,
+        TraceError, Transport, Val, Var, Window, arange, bit, multicast, rank, ranks, role, send_to, shared,
+        splat, tiles, var,
     };
+    pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};
 }
 

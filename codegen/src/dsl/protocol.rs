@@ -156,6 +156,20 @@ pub fn send_to(peers: Peers) -> Parcel {
     send_to_at(peers, Loc::caller())
 }
 
+/// Opens a parcel to all ranks, this one too, each of whose puts is one store that the switch between the GPUs multiplies
+/// (`multimem.st`). Only NVIDIA's GPUs from `sm_90` on that share multicast memory can. What is put is tiles of `f32`, `f16` or
+/// `bf16`; tiles and indices are of whole 16 bytes.
+#[track_caller]
+pub fn multicast() -> Parcel {
+    let loc = Loc::caller();
+    let parcel = send_to_at(Peers::all_at(loc), loc);
+    attempt(loc, |t| {
+        t.builder.kernel.parcels[parcel.parcel.index()].multicast = true;
+        Ok(())
+    });
+    parcel
+}
+
 pub(crate) fn send_to_at(peers: Peers, loc: Loc) -> Parcel {
     require_role(loc, "a parcel");
     attempt(loc, |t| {

@@ -11,8 +11,8 @@ use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
 use super::protocol::{Arrived, Peers, no_such_rank, send_to};
 use super::tile::{IntoTile, Tile};
 use super::trace::{Trace, attempt};
-use super::val::{Element, FromRaw, IntoVal, Operand, Val};
-use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, ValueId, Wait};
+use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
+use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, ReduceOp, ValueId, Wait};
 
 /// A buffer of `T` that every rank has, that its owner writes, and that peers read where it is. To its owner it is as a
 /// [`Ptr`]; a peer reads it through [`Window::of`], with the receipt of a wait for the owner's signal.
@@ -129,6 +129,18 @@ impl<T: Element> Window<T> {
         PeerWindow { window: *self, rank: rank.val() }
     }
 
+    /// The `len` elements from element `i` on of all ranks' instances as one: the switch between the GPUs adds them in `f32` and rounds
+    /// once, or takes the smallest or largest (`multimem.ld_reduce`). Only NVIDIA's GPUs from `sm_90` on that share multicast memory
+    /// can. The receipt is of a wait for the signals of all ranks. Tiles and indices are of whole 16 bytes. `f32` can be
+    /// added; `f16` and `bf16` have a smallest and largest, too.
+    ///
+    /// The order in which a switch adds is not defined: all who read an element once may hand the result on, but two who both read
+    /// it may see different last bits. The simulator adds in the order of ranks.
+    #[track_caller]
+    pub fn load_reduce(&self, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len: u32) -> Tile<T> {
+        Tile::from_raw(reduced(&self.buf, op, receipt, i, len, Loc::caller()))
+    }
+
     /// Publishes it: stores the epoch to flag `i` of `flags` on those ranks, after all that this group has stored to it. A
     /// parcel can publish it together with what it carries: [`Parcel::publish`](super::Parcel::publish).
     #[track_caller]
@@ -138,6 +150,12 @@ impl<T: Element> Window<T> {
 }
 
 impl AnyWindow {
+    /// As [`Window::load_reduce`].
+    #[track_caller]
+    pub fn load_reduce(&self, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {
+        AnyTile::new(reduced(&self.buf, op, receipt, i, len, Loc::caller()))
+    }
+
     /// As [`Window::of`].
     #[track_caller]
     pub fn of(&self, rank: impl IntoVal<u32>) -> AnyPeerWindow {
@@ -149,6 +167,29 @@ impl AnyWindow {
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
         signal(&self.buf, peers, flags, i, epoch, Loc::caller());
     }
+}
+
+/// What all ranks' instances are at once, reduced, for a read with this receipt.
+fn reduced(window: &Buf, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len: u32, loc: Loc) -> Raw {
+    let all = attempt(loc, |t| {
+        t.same_trace(receipt.trace, super::scope::Thing::Receipt, loc)?;
+        let param = param_of(window).expect("a window is a parameter");
+        let one = awaited(t, receipt.receipt);
+        if let Some(from) = one.filter(|_| t.builder.kernel.ranks > 1) {
+            let from = t.constant(from).map_or(String::from("one rank"), |c| match c {
+                Const::U32(rank) => format!("rank {rank}"),
+                _ => String::from("one rank"),
+            });
+            return Err(TraceError::new(
+                loc,
+                format!("all ranks' windows at once with the receipt of a signal of {from}"),
+                "all ranks have to have published theirs: wait for all with `flags.wait_all(..)`",
+            )
+            .note(t.builder.kernel.receipts[receipt.receipt.index()].loc, "the receipt is of this wait"));
+        }
+        Ok(window.placed(Place::All(param, op)))
+    });
+    all.load(i.index(), Some(len), Some(receipt), loc)
 }
 
 /// A rank's instance of a window, for a read with this receipt.

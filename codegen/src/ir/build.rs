@@ -56,13 +56,13 @@ impl Builder {
 
     /// Adds a parcel.
     pub fn parcel(&mut self, target: Target, loc: Loc) -> ParcelId {
-        self.kernel.parcels.push(Parcel { target, bare: false, windows: vec![], loc });
+        self.kernel.parcels.push(Parcel { target, bare: false, multicast: false, windows: vec![], loc });
         ParcelId(self.kernel.parcels.len() as u32 - 1)
     }
 
     /// Adds a parcel that is a signal without data.
     pub fn bare_parcel(&mut self, target: Target, loc: Loc) -> ParcelId {
-        self.kernel.parcels.push(Parcel { target, bare: true, windows: vec![], loc });
+        self.kernel.parcels.push(Parcel { target, bare: true, multicast: false, windows: vec![], loc });
         ParcelId(self.kernel.parcels.len() as u32 - 1)
     }
 

@@ -1,10 +1,11 @@
 //! The kernel: arenas of values and operations, parameters, and roles.
 
+use std::collections::BTreeSet;
 use std::fmt;
 
 use crate::device;
 
-use super::{Const, Dtype, Op, OpKind, Target, Type, ValueOp};
+use super::{Const, Dtype, Op, OpKind, Place, Target, Type, ValueOp};
 
 macro_rules! id {
     ($(#[$m:meta])* $name:ident) => {
@@ -221,6 +222,9 @@ pub struct Parcel {
     pub target: Target,
     /// Whether it is a signal without data, which nothing is put for. Any other parcel has puts, or publishes windows.
     pub bare: bool,
+    /// Whether its puts are stores to all ranks at once, each of which the switch between the GPUs multiplies. Its target is all
+    /// ranks then, and tiles and indices are of whole 16 bytes.
+    pub multicast: bool,
     /// The windows of this rank that its signal publishes, too: the target ranks may read them with a receipt of it.
     pub windows: Vec<ParamId>,
     /// Where it is opened.
@@ -318,6 +322,25 @@ impl Kernel {
                 (u64::from(s.len) * u64::from(s.dtype.bytes())).next_multiple_of(16) * u64::from(s.copies)
             })
             .sum()
+    }
+
+    /// The parameters that are reached by all ranks' instances at once: read through [`Place::All`](super::Place), or put to by
+    /// a multicast parcel. A launch passes one more pointer of each, to all instances at once.
+    pub fn multicast(&self) -> BTreeSet<ParamId> {
+        let mut found = BTreeSet::new();
+        for op in &self.ops {
+            if let Some((parcel, buffer)) = op.kind.puts()
+                && self.parcels.get(parcel.index()).is_some_and(|p| p.multicast)
+            {
+                found.insert(buffer);
+            }
+            let all = op.kind.accesses().into_iter().filter_map(|a| match a.place {
+                Place::All(window, _) => Some(window),
+                Place::Param(_) | Place::Peer(..) | Place::Shared(_) => None,
+            });
+            found.extend(all);
+        }
+        found
     }
 
     /// The operation with this id.

@@ -113,13 +113,17 @@ pub enum Place {
     Shared(SharedId),
     /// A rank's instance of a window, to be read only; the rank (`U32`) may be this one.
     Peer(ParamId, ValueId),
+    /// All ranks' instances of a window at once, to be read only by a `Load` of a tile: each element is the reduction of theirs, which
+    /// the switch between the GPUs computes. Reading it needs the receipt of a wait for all ranks. Tiles and indices are of
+    /// whole 16 bytes; elements are floats, added in `F32` and rounded once, in no defined order. The simulator's is that of ranks.
+    All(ParamId, ReduceOp),
 }
 
 impl Place {
     /// The parameter, if it is not shared memory.
     pub const fn param(self) -> Option<ParamId> {
         match self {
-            Place::Param(param) | Place::Peer(param, _) => Some(param),
+            Place::Param(param) | Place::Peer(param, _) | Place::All(param, _) => Some(param),
             Place::Shared(_) => None,
         }
     }
@@ -127,7 +131,7 @@ impl Place {
     /// The shared array, if it is one.
     pub const fn shared(self) -> Option<SharedId> {
         match self {
-            Place::Param(_) | Place::Peer(..) => None,
+            Place::Param(_) | Place::Peer(..) | Place::All(..) => None,
             Place::Shared(shared) => Some(shared),
         }
     }
@@ -136,7 +140,7 @@ impl Place {
     pub const fn rank(self) -> Option<ValueId> {
         match self {
             Place::Peer(_, rank) => Some(rank),
-            Place::Param(_) | Place::Shared(_) => None,
+            Place::Param(_) | Place::Shared(_) | Place::All(..) => None,
         }
     }
 }

@@ -42,7 +42,7 @@ pub(super) enum PartMut<'a> {
 /// The parts of a place: the memory, and the rank of a peer's, which is a value that is read.
 pub(super) fn place<'a>(place: Place, visit: &mut dyn FnMut(Part<'a>)) {
     match place {
-        Place::Param(p) => visit(Part::Param(p)),
+        Place::Param(p) | Place::All(p, _) => visit(Part::Param(p)),
         Place::Shared(s) => visit(Part::Shared(s)),
         Place::Peer(p, rank) => {
             visit(Part::Param(p));

@@ -83,7 +83,7 @@ impl<'k> Report<'k> {
 
     fn place_name(&self, place: Place) -> String {
         match place {
-            Place::Param(p) | Place::Peer(p, _) => self.param(p).name.clone(),
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => self.param(p).name.clone(),
             Place::Shared(s) => self.kernel.shared[s.index()].name.clone(),
         }
     }

@@ -62,8 +62,11 @@ impl ArgsLayout {
             fields.push(ArgField { name: name.into(), offset, bytes: unit * count });
             end = offset + unit * count;
         };
+        let multicast = kernel.multicast();
         for (i, p) in kernel.params.iter().enumerate() {
             let name = names.of(ParamId(i as u32));
+            // After the pointers of all ranks the one to all of them at once.
+            let pointers = kernel.ranks + u32::from(multicast.contains(&ParamId(i as u32)));
             match p.kind {
                 ParamKind::Local | ParamKind::EpochWord | ParamKind::Counters | ParamKind::BlockFlags => {
                     add(name, 8, 1);
@@ -72,7 +75,7 @@ impl ArgsLayout {
                 | ParamKind::Window
                 | ParamKind::Flags
                 | ParamKind::Packets
-                | ParamKind::Ll => add(name, 8, kernel.ranks),
+                | ParamKind::Ll => add(name, 8, pointers),
                 ParamKind::Scalar => add(name, p.dtype.bytes(), 1),
             }
         }
@@ -128,7 +131,8 @@ enum Language {
 /// The members of the argument struct in emitted source.
 pub(super) fn fields(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<FieldText> {
     let params = declarations(kernel, names, Language::Device).into_iter();
-    let mut rows: Vec<_> = params.zip(&kernel.params).map(|(d, p)| (d, shorten(&comment(p)))).collect();
+    let comments = comments(kernel).into_iter().map(|text| shorten(&text));
+    let mut rows: Vec<_> = params.zip(comments).collect();
     rows.push((format!("Status* status[{}];", kernel.ranks), "each rank's status".into()));
     let budget = "how long a wait may last before the world is aborted";
     rows.push(("u64 wait_budget_ns;".into(), budget.into()));
@@ -153,12 +157,13 @@ pub(super) fn documented(
     width: usize,
 ) -> Vec<DocumentedText> {
     let used = used(kernel);
-    let about = |(i, p): (usize, &Param)| match comment(p) {
-        text if p.kind == ParamKind::Scalar || used.contains(&ParamId(i as u32)) => text,
-        text => format!("Not used by this variant, may be null. {text}"),
+    let about = |(i, text): (usize, String)| match kernel.params[i].kind {
+        kind if kind == ParamKind::Scalar || used.contains(&ParamId(i as u32)) => text,
+        _ => format!("Not used by this variant, may be null. {text}"),
     };
     let params = declarations(kernel, names, Language::Host);
-    let mut rows: Vec<_> = params.into_iter().zip(kernel.params.iter().enumerate().map(about)).collect();
+    let mut rows: Vec<_> =
+        params.into_iter().zip(comments(kernel).into_iter().enumerate().map(about)).collect();
     rows.push((format!("PeerwarpStatus* status[{}];", kernel.ranks), "Each rank's status record.".into()));
     let budget = "How many nanoseconds a wait may last before the world is aborted, at least 1.";
     rows.push(("uint64_t wait_budget_ns;".into(), budget.into()));
@@ -176,11 +181,11 @@ pub(super) fn documented(
 
 /// The parameters as members.
 fn declarations(kernel: &Kernel, names: &ArgNames, language: Language) -> Vec<String> {
-    let written = written(kernel);
-    let ranks = kernel.ranks;
+    let (written, multicast) = (written(kernel), kernel.multicast());
     let declaration = |(i, p): (usize, &Param)| {
         let id = ParamId(i as u32);
         let name = names.of(id);
+        let ranks = kernel.ranks + u32::from(multicast.contains(&id));
         let ty = scalar_type(p.dtype, language);
         match p.kind {
             ParamKind::Local if !written.contains(&id) => format!("const {ty}* {name};"),
@@ -230,18 +235,26 @@ pub(super) fn buffers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timel
 
 /// The members whose pointers a launch checks.
 pub(super) fn pointers(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<PointerText> {
-    let count = |kind: &str| {
-        if matches!(kind, "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE") {
+    let multicast: Vec<&str> = kernel.multicast().into_iter().map(|p| names.of(p)).collect();
+    let count = |b: &BufferText| {
+        if matches!(b.kind, "LOCAL" | "EPOCH" | "COUNTERS" | "BLOCK_FLAGS" | "TIMELINE") {
             1
         } else {
-            kernel.ranks
+            kernel.ranks + u32::from(multicast.contains(&b.name.as_str()))
         }
     };
-    buffers(kernel, names, timeline)
-        .into_iter()
-        .filter(|b| b.bytes > 0)
-        .map(|b| PointerText { name: b.name, count: count(b.kind) })
-        .collect()
+    let pointer = |b: BufferText| PointerText { count: count(&b), name: b.name };
+    buffers(kernel, names, timeline).into_iter().filter(|b| b.bytes > 0).map(pointer).collect()
+}
+
+/// What each parameter is, and which pointer is not a rank's.
+fn comments(kernel: &Kernel) -> Vec<String> {
+    let multicast = kernel.multicast();
+    let one = |(i, p): (usize, &Param)| match multicast.contains(&ParamId(i as u32)) {
+        true => format!("of each rank, then of all at once; {}", comment(p)),
+        false => comment(p),
+    };
+    kernel.params.iter().enumerate().map(one).collect()
 }
 
 /// What a parameter is, in a few words.

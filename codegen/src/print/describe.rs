@@ -130,7 +130,7 @@ fn names_index(kind: &OpKind) -> bool {
 
 fn buffer<'k>(p: &Program<'k>, place: Place) -> &'k str {
     match place {
-        Place::Param(id) | Place::Peer(id, _) => &p.kernel.params[id.index()].name,
+        Place::Param(id) | Place::Peer(id, _) | Place::All(id, _) => &p.kernel.params[id.index()].name,
         Place::Shared(id) => &p.kernel.shared[id.index()].name,
     }
 }

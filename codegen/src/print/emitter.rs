@@ -252,8 +252,14 @@ impl<'f, 'k> Emitter<'f, 'k> {
         Ok(match place {
             Place::Shared(id) => Expr::atom(self.shared[&id].clone()),
             Place::Peer(window, rank) => Expr::index(&self.arg(window), &self.scalar(rank)?),
+            Place::All(window, _) => self.all_ranks(window),
             Place::Param(id) => self.own(id),
         })
+    }
+
+    /// The first element of all ranks' instances at once: their pointer comes after those of the ranks.
+    pub fn all_ranks(&self, param: ParamId) -> Expr {
+        Expr::index(&self.arg(param), &Expr::atom("ranks"))
     }
 
     /// The first element of this rank's own instance of a parameter.

@@ -109,6 +109,19 @@ pub enum PrintError {
         /// The target.
         target: Target,
     },
+    /// A kernel that reaches all ranks at once, for GPUs that cannot.
+    #[error(
+        "`{kernel}` reaches `{buffer}` of all ranks at once, and {target} has no multimem: CUDA targets from sm_90 on have; use a \
+         variant without"
+    )]
+    NoMultimem {
+        /// Variant name.
+        kernel: String,
+        /// The first parameter that it reaches so.
+        buffer: String,
+        /// The target.
+        target: Target,
+    },
     /// A tile crosses from the block into the groups of a split.
     #[error(
         "{loc}: a tile of the whole block is used inside a split, whose groups hold other elements of it; store it to \

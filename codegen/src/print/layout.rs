@@ -6,11 +6,11 @@
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
 use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
+    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
     TakePackets, Type, ValueId, VarId,
 };
 
-use super::{PrintError, program::Program};
+use super::{PrintError, multimem, program::Program};
 
 /// Bytes of the widest memory access of a lane.
 pub(super) const WIDEST: u32 = 16;
@@ -112,10 +112,13 @@ impl Layouts {
         self.parent[a.max(b) as usize] = a.min(b);
     }
 
-    /// A lane holds one packet a step of a tile that is taken as packets, and one element of one that is counted in order or
+    /// A lane holds one packet a step of a tile that is taken as packets, or that all ranks are reached with, and one element of one that is counted in order or
     /// LL elements read.
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
+        if let Some(tile) = multimem::sixteen(p.kernel, id) {
+            return self.pin_to(packet(p, tile), tile, op.loc, pinned);
+        }
         let (tile, per_lane) = match &op.kind {
             OpKind::Memory(op) => match op {
                 MemoryOp::Tally { out, .. } => (*out, 1),
@@ -142,8 +145,18 @@ impl Layouts {
             },
             OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
+        self.pin_to(per_lane, tile, op.loc, pinned)
+    }
+
+    fn pin_to(
+        &self,
+        per_lane: u32,
+        tile: ValueId,
+        loc: Loc,
+        pinned: &mut [Option<u32>],
+    ) -> Result<(), PrintError> {
         match pinned[self.find(tile.0) as usize].replace(per_lane) {
-            Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc: op.loc, per_lane, other }),
+            Some(other) if other != per_lane => Err(PrintError::LaneWidths { loc, per_lane, other }),
             _ => Ok(()),
         }
     }

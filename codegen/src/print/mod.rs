@@ -37,6 +37,7 @@ mod launch;
 mod layout;
 mod ll;
 mod memory;
+mod multimem;
 mod names;
 mod ops;
 mod packets;

@@ -182,6 +182,16 @@ prims! {
     Ticket = own "ticket", Nothing, [Device];
     /// Signal the blocks of this rank.
     BlockSignal = own "block_signal", Nothing, [Device];
+    /// `f32` of all ranks as one.
+    MultimemF32 = cuda "multimem_f32", Nothing, [Bits, Vec];
+    /// 16-bit IEEE floats of all ranks as one.
+    MultimemFp16 = cuda "multimem_fp16", Nothing, [Bits, Vec];
+    /// bfloat16 of all ranks as one.
+    MultimemBf16 = cuda "multimem_bf16", Nothing, [Bits, Vec];
+    /// Order between the pointers to the same memory.
+    MultimemFence = cuda "multimem_fence", Nothing, [];
+    /// A store to all ranks.
+    MultimemStore = cuda "multimem_store", Nothing, [Bits, Vec];
     /// Bring what is to be copied in bulk to shared memory.
     Stage = cuda "stage", Nothing, [];
     /// Copy it to one rank.
@@ -335,6 +345,15 @@ pub(super) const DEFINED: &[&str] = &[
     "min_of",
     "most",
     "mul_rn",
+    "multimem_fence",
+    "multimem_max_bf16",
+    "multimem_max_fp16",
+    "multimem_min_bf16",
+    "multimem_min_fp16",
+    "multimem_store",
+    "multimem_sum_bf16",
+    "multimem_sum_f32",
+    "multimem_sum_fp16",
     "next_epoch",
     "no_packet",
     "now_ns",

@@ -18,6 +18,9 @@ impl Emitter<'_, '_> {
     pub fn put(&mut self, id: OpId, op: &Put) -> Result<(), PrintError> {
         self.flush()?;
         let Put { parcel, buffer, index, value, mask } = *op;
+        if self.f.p.kernel.parcels[parcel.index()].multicast {
+            return self.multicast(id, buffer, index, value);
+        }
         match self.f.p.kernel.parcels[parcel.index()].target {
             Target::Rank(rank) => self.put_scalar_to_rank(rank, buffer, index, value, mask),
             Target::Mask(set) if self.ty(value).is_tile() => {
@@ -218,7 +221,7 @@ impl Emitter<'_, '_> {
     pub fn wait(&mut self, id: OpId, op: &Wait) -> Result<(), PrintError> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
-        let Wait { flag, index, from, value, .. } = *op;
+        let Wait { receipt, flag, index, from, value } = *op;
         self.used.add(Prim::Wait);
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, mut from, value) = (self.scalar(index)?, self.scalar(from)?, self.scalar(value)?);
@@ -241,6 +244,7 @@ impl Emitter<'_, '_> {
             value.plain(),
             self.site(id, flag)
         ));
+        self.before_all_ranks(receipt);
         Ok(())
     }
 
@@ -253,7 +257,7 @@ impl Emitter<'_, '_> {
     pub fn wait_all(&mut self, id: OpId, op: &WaitAll) -> Result<(), PrintError> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
-        let WaitAll { flag, index, count, only, per_rank, value, .. } = *op;
+        let WaitAll { receipt, flag, index, count, only, per_rank, value } = *op;
         self.used.add(if only.is_some() { Prim::WaitSome } else { Prim::WaitAll });
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
@@ -277,6 +281,7 @@ impl Emitter<'_, '_> {
             value.plain(),
             self.site(id, flag)
         ));
+        self.before_all_ranks(receipt);
         Ok(())
     }
 }

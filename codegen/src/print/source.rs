@@ -17,7 +17,7 @@ use super::{
     copy::room_of,
     emitter::{Emitter, Facts},
     inline::Form,
-    launch,
+    launch, multimem,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -124,7 +124,7 @@ pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
     if is_taken(&kernel.variant) {
         return Err(PrintError::TakenName { name: variant() });
     }
-    Ok(())
+    multimem::check(kernel, target)
 }
 
 fn check_args(kernel: &Kernel, target: Target, layout: &ArgsLayout) -> Result<(), PrintError> {

@@ -231,6 +231,9 @@ impl Emitter<'_, '_> {
         dtype: Dtype,
         step: &mut Step,
     ) -> Result<String, PrintError> {
+        if let Place::All(_, how) = place {
+            return self.load_reduced(place, how, index, dtype, step);
+        }
         self.used.add(Prim::Load);
         let e = step.layout.per_lane;
         let arguments = match self.width(index, dtype, step.layout) {

@@ -283,6 +283,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         Place::Param(p) => param(p),
         Place::Shared(s) => format!("shared `{}`", kernel.shared[s.index()].name),
         Place::Peer(p, _) => format!("a rank's {}", param(p)),
+        Place::All(p, _) => format!("all ranks' {}", param(p)),
     };
     match &kernel.op(op).kind {
         OpKind::Memory(MemoryOp::Load { place: p, .. } | MemoryOp::LoadMasked { place: p, .. }) => {

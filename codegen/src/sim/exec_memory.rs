@@ -53,6 +53,7 @@ impl World<'_> {
             }
             MemoryInsn::Gather(ref gather) => self.gather(agent, gather),
             MemoryInsn::Peer(ref load) => self.peer_load(agent, load),
+            MemoryInsn::All(ref load) => self.all_load(agent, load),
             MemoryInsn::Store { to, value, mask } => self.store(agent, to, value, mask),
             MemoryInsn::Scatter(ref scatter) => self.scatter(agent, scatter),
             MemoryInsn::Atomic { op, on, out, value } => {
@@ -93,7 +94,9 @@ impl World<'_> {
     /// The memory behind a place.
     fn at_place(&mut self, agent: &Agent, place: Place) -> &mut Memory {
         match place {
-            Place::Param(p) | Place::Peer(p, _) => &mut self.memory[agent.rank as usize][agent.buffer(p)],
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
+                &mut self.memory[agent.rank as usize][agent.buffer(p)]
+            }
             Place::Shared(s) => self.shared(agent, s.index()),
         }
     }
@@ -102,7 +105,7 @@ impl World<'_> {
     fn place_len(agent: &Agent, place: Place) -> u64 {
         let kernel = agent.compiled.kernel();
         match place {
-            Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].len,
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => kernel.params[p.index()].len,
             Place::Shared(s) => u64::from(kernel.shared[s.index()].len),
         }
     }
@@ -396,7 +399,7 @@ impl World<'_> {
 pub(super) fn place_name(agent: &Agent, place: Place) -> String {
     let kernel = agent.compiled.kernel();
     match place {
-        Place::Param(p) | Place::Peer(p, _) => kernel.params[p.index()].name.clone(),
+        Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => kernel.params[p.index()].name.clone(),
         Place::Shared(s) => kernel.shared[s.index()].name.clone(),
     }
 }

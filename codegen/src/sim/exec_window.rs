@@ -1,20 +1,23 @@
 //! Windows: stores that peers see late, and reads of what peers have stored.
 
 use super::agent::Agent;
+use super::convert::cast_tile;
 use super::exec_memory::{Fault, contiguous, read_bits};
 use super::finding::FindingKind;
-use super::insns::{PeerForm, PeerLoad};
+use super::insns::{AllLoad, PeerForm, PeerLoad};
 use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
 use super::wire::{Cargo, Payload, Pending, Spot};
 use super::world::World;
-use crate::ir::{ParamId, Place};
+use crate::ir::{Dtype, ParamId, Place, ReceiptId, ReduceOp};
 
 /// A rank's instance of a window that is read.
 #[derive(Clone, Copy)]
-struct Instance<'l> {
+struct Instance {
     rank: usize,
-    load: &'l PeerLoad,
+    window: ParamId,
+    dtype: Dtype,
+    receipt: Option<ReceiptId>,
 }
 
 impl World<'_> {
@@ -74,16 +77,48 @@ impl World<'_> {
         }
     }
 
-    /// The rank whose window it is, which must be one that the receipt's wait was for. (A wait that was left out leaves a
-    /// receipt of nobody: what that does to the read is found as a race.)
-    fn instance<'l>(&mut self, agent: &Agent, load: &'l PeerLoad) -> Result<Instance<'l>, Fault> {
+    /// Reads elements of all ranks' windows as one, in the order of ranks: a switch has none of its own to rely on.
+    pub(super) fn all_load(&mut self, agent: &mut Agent, load: &AllLoad) -> Result<(), Fault> {
+        let AllLoad { window, op, dtype, index, len, receipt, .. } = *load;
+        self.fill_tile(agent, load.out, |world, agent, out| {
+            let at = agent.get(index);
+            let mut all: Vec<f32> = vec![];
+            for rank in 0..world.machine.ranks as usize {
+                world.heard_of(agent, rank, window, receipt);
+                let from = Instance { rank, window, dtype, receipt };
+                let bytes = world.window_elements(agent, from, at, at.saturating_add(len.into()))?;
+                let (mut raw, mut wide) = (Tile::default(), Tile::default());
+                raw.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
+                cast_tile(dtype, Dtype::F32, &raw, &mut wide);
+                match rank {
+                    0 => all = wide.view::<f32>().to_vec(),
+                    _ => all.iter_mut().zip(wide.view()).for_each(|(a, b)| *a = combined(op, *a, *b)),
+                }
+            }
+            let mut wide = Tile::default();
+            wide.fresh::<f32>(all.len()).copy_from_slice(&all);
+            cast_tile(Dtype::F32, dtype, &wide, out);
+            Ok(())
+        })
+    }
+
+    /// The rank whose window it is, which must be one that the receipt's wait was for.
+    fn instance(&mut self, agent: &Agent, load: &PeerLoad) -> Result<Instance, Fault> {
+        let PeerLoad { window, dtype, receipt, .. } = *load;
         let rank = agent.get(load.rank);
         if rank >= u64::from(self.machine.ranks) {
             return Err(self.no_such_rank(agent, rank));
         }
-        let heard = load.receipt.map_or(0, |r| agent.heard[r.index()]);
+        self.heard_of(agent, rank as usize, window, receipt);
+        Ok(Instance { rank: rank as usize, window, dtype, receipt })
+    }
+
+    /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of nobody: what that
+    /// does to the read is found as a race.)
+    fn heard_of(&mut self, agent: &Agent, rank: usize, window: ParamId, receipt: Option<ReceiptId>) {
+        let heard = receipt.map_or(0, |r| agent.heard[r.index()]);
         if heard != 0 && heard >> rank & 1 == 0 {
-            let name = &agent.compiled.kernel().params[load.window.index()].name;
+            let name = &agent.compiled.kernel().params[window.index()].name;
             let whom: Vec<String> = (0..64).filter(|r| heard >> r & 1 != 0).map(|r| r.to_string()).collect();
             let message = format!(
                 "{name} of rank {rank} is read with the receipt of a wait for rank {}: that rank's own signal says when",
@@ -92,19 +127,12 @@ impl World<'_> {
             let at = agent.event(&self.sites);
             self.find(FindingKind::WrongSender, message, at, None);
         }
-        Ok(Instance { rank: rank as usize, load })
     }
 
     /// The elements `from..to` of an instance, as they are now.
-    fn window_elements(
-        &mut self,
-        agent: &Agent,
-        of: Instance<'_>,
-        from: u64,
-        to: u64,
-    ) -> Result<&[u8], Fault> {
-        let PeerLoad { window, dtype, receipt, .. } = *of.load;
-        let (rank, buffer, place) = (of.rank, agent.buffer(window), Place::Param(window));
+    fn window_elements(&mut self, agent: &Agent, of: Instance, from: u64, to: u64) -> Result<&[u8], Fault> {
+        let Instance { rank, window, dtype, receipt } = of;
+        let (buffer, place) = (agent.buffer(window), Place::Param(window));
         self.bounds(agent, place, from, to)?;
         let size = u64::from(dtype.bytes());
         let (start, end) = (from * size, to * size);
@@ -120,5 +148,14 @@ impl World<'_> {
         self.clashes = clashes;
         self.counts[agent.kernel].bytes[rank][agent.rank as usize] += end - start;
         Ok(&self.memory[rank][buffer].bytes()[start as usize..end as usize])
+    }
+}
+
+/// Two elements as one.
+fn combined(op: ReduceOp, a: f32, b: f32) -> f32 {
+    match op {
+        ReduceOp::Min => a.min(b),
+        ReduceOp::Max => a.max(b),
+        ReduceOp::Sum | ReduceOp::And | ReduceOp::Or => a + b,
     }
 }

@@ -2,8 +2,8 @@
 
 use super::code::{AnyReg, Insn};
 use super::flatten::Flattener;
-use super::insns::{Gather, MemoryInsn, PeerForm, PeerLoad, Scatter, TileInsn};
-use crate::ir::{MemoryOp, ParamId, Place, ReceiptId, ValueId, ValueOp};
+use super::insns::{AllLoad, Gather, MemoryInsn, PeerForm, PeerLoad, Scatter, TileInsn};
+use crate::ir::{MemoryOp, ParamId, Place, ReceiptId, Type, ValueId, ValueOp};
 
 impl Flattener<'_> {
     pub(super) fn value(&mut self, op: &ValueOp) {
@@ -108,6 +108,11 @@ impl Flattener<'_> {
                 let (mask, other) = (self.tile(mask), self.tile(other));
                 let form = PeerForm::Gather { out: self.tile(out), index: self.tile(index), mask, other };
                 self.peer((window, rank), out, form, receipt)
+            }
+            MemoryOp::Load { out, place: Place::All(window, op), index, receipt } => {
+                let Type { dtype, len } = self.kernel.ty(out);
+                let (out, index, len) = (self.tile(out), self.reg(index), len.unwrap_or(1));
+                MemoryInsn::All(AllLoad { window, op, dtype, out, index, len, receipt })
             }
             MemoryOp::Load { out, place, index, receipt } => {
                 let from = self.access(place, index, out);

@@ -26,6 +26,7 @@ pub(super) enum MemoryInsn {
     LoadMasked { from: Access, out: TileReg, mask: TileReg, other: TileReg, receipt: Option<ReceiptId> },
     Gather(Gather),
     Peer(PeerLoad),
+    All(AllLoad),
     Store { to: Access, value: AnyReg, mask: Option<AnyReg> },
     Scatter(Scatter),
     Atomic { op: ReduceOp, on: Access, out: Reg, value: Reg },
@@ -70,7 +71,19 @@ pub(super) struct PeerLoad {
     pub receipt: Option<ReceiptId>,
 }
 
-/// Which elements such a load reads.
+/// A load from all ranks' windows at once.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct AllLoad {
+    pub window: ParamId,
+    pub op: ReduceOp,
+    pub dtype: Dtype,
+    pub out: TileReg,
+    pub index: Reg,
+    pub len: u32,
+    pub receipt: Option<ReceiptId>,
+}
+
+/// Which elements a load from a rank's window reads.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum PeerForm {
     One { out: Reg, index: Reg },
@@ -234,7 +247,7 @@ impl MemoryInsn {
     /// See [`Insn::tiles`](super::code::Insn::tiles).
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {
-            MemoryInsn::LoadTile { out, .. } => visit(out),
+            MemoryInsn::LoadTile { out, .. } | MemoryInsn::All(AllLoad { out, .. }) => visit(out),
             MemoryInsn::LoadMasked { out, mask, other, .. } => [mask, other, out].into_iter().for_each(visit),
             MemoryInsn::Gather(Gather { out, index, mask, other, .. }) => {
                 [index, mask, other, out].into_iter().for_each(visit);

@@ -1,12 +1,22 @@
 //! All-gather: every rank gets everybody's vectors.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Part};
 use super::exchange::{self, send_to_all, take_from_each};
 use super::legal;
+use super::pull::{Pull, PullArgs};
+
+/// How an all-gather goes about it.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Gathering {
+    /// Everybody sends its vector to all.
+    Push,
+    /// Everybody reads the vectors of all where they are.
+    Pull,
+}
 
 /// A variant of all-gather.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -24,6 +34,9 @@ pub struct AllGather {
     /// Whether this rank's vector is in its place among all of them.
     #[key(short = "i", default = false)]
     pub in_place: bool,
+    /// How it goes about it.
+    #[tune]
+    pub algorithm: Gathering,
     /// How tiles travel.
     #[tune(values = [Transport::Packets, Transport::Flags])]
     pub protocol: Transport,
@@ -47,6 +60,7 @@ impl Legal for AllGather {
         let most = u32::MAX / self.ranks;
         let allowed = || format!("at most {most} with {} ranks", self.ranks);
         Illegal::unless(self.elements <= most, "elements", self.elements, allowed)?;
+        legal::flags(self.algorithm == Gathering::Pull, self.protocol)?;
         legal::tile("chunk", self.chunk, self.warps)
     }
 }
@@ -54,6 +68,11 @@ impl Legal for AllGather {
 impl AllGather {
     fn cut(&self) -> Cut {
         Cut::new(self.elements, self.chunk, self.dtype)
+    }
+
+    fn pull(&self) -> Pull {
+        let (there, world) = (self.algorithm == Gathering::Pull, (self.ranks, self.blocks));
+        Pull::new(there, self.cut(), world, self.dtype)
     }
 
     fn channel(&self) -> ChannelShape {
@@ -77,9 +96,12 @@ pub struct AllGatherArgs {
     pub out: AnyPtr,
     /// Everybody's vectors, a tile a message.
     #[channel(|c| c.channel())]
-    #[len(|c| c.cut().longest())]
+    #[len(|c| if c.algorithm == Gathering::Pull { 0 } else { c.cut().longest() })]
     #[dtype(|c| c.dtype)]
-    pub tiles: AnyChannel,
+    pub tiles: Option<AnyChannel>,
+    /// What peers read where it is.
+    #[group(|c| c.pull())]
+    pub pull: PullArgs,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -87,8 +109,10 @@ pub struct AllGatherArgs {
 /// Gives every rank everybody's vectors, in the order of ranks.
 #[kernel]
 pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
-    let tiles = a.tiles.open(a.epoch.begin());
+    let epoch = a.epoch.begin();
     let row = |r: Val<u32>| Part::from(r * c.elements);
+    let Some(tiles) = &a.tiles else { return role("exchange", c.blocks, |b| pull(c, a, b, epoch)) };
+    let tiles = tiles.open(epoch);
     role("send", c.blocks, |b| match a.x {
         Some(x) => {
             send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |t, tile| {
@@ -101,4 +125,24 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
         take_from_each(b, &tiles, c.cut(), |from, t, tile| row(from).store(&a.out, &t, tile));
     });
     tiles.credits();
+}
+
+/// Everybody publishes its vector, and reads the others' where they are. The next rank's is the first.
+#[kernel]
+fn pull(c: &AllGather, a: &AllGatherArgs, b: Group, epoch: Epoch) {
+    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
+    let row = |r: Val<u32>| Part::from(r * c.elements);
+    cut.each(b, |t| match a.x {
+        Some(x) => {
+            let tile = Part::whole().load(&x, &t);
+            all.store(t.at, tile);
+            row(rank()).store(&a.out, &t, tile);
+        }
+        None => all.store(t.at, row(rank()).load(&a.out, &t)),
+    });
+    let got = all.exchange(b);
+    for i in 1..ranks().val() {
+        let from = (rank() + i) % ranks();
+        cut.each(b, |t| row(from).store(&a.out, &t, all.tile(from, &got, &t)));
+    }
 }

@@ -5,7 +5,9 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::all_reduce_config::{Algorithm, AllReduce};
 use super::cut::{Part, Piece};
 use super::exchange::{Tiles, send, send_to_all};
+use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
+use super::pull::{PullArgs, PullSumsArgs};
 
 /// Parameters of [`all_reduce`].
 #[derive(KernelArgs)]
@@ -27,18 +29,34 @@ pub struct AllReduceArgs {
     pub norm: NormArgs,
     /// Everybody's tiles, and with two shots their reductions.
     #[channel(|c| c.channel())]
-    #[len(|c| c.cut().longest())]
+    #[len(|c| if c.algorithm.pulls() { 0 } else { c.cut().longest() })]
     #[dtype(|c| c.dtype)]
-    pub tiles: AnyChannel,
+    pub tiles: Option<AnyChannel>,
+    /// What peers read where it is.
+    #[group(|c| c.pull())]
+    pub pull: PullArgs,
+    /// And of reductions.
+    #[group(|c| c.pull_sums())]
+    pub pull_sums: PullSumsArgs,
+    /// And what the switch stores to all.
+    #[group(|c| c.multimem())]
+    pub multimem: MultimemArgs,
     /// Counts launches.
     pub epoch: EpochWord,
 }
 
-/// Reduces a vector over all ranks, in the order of ranks: all of them get the same bits.
+/// Reduces a vector over all ranks, in the order of ranks unless the switch does it: all of them get the same bits.
 #[kernel]
 pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
-    let tiles = a.tiles.open(a.epoch.begin());
+    let epoch = a.epoch.begin();
     let x = a.x.unwrap_or(a.out);
+    let Some(tiles) = &a.tiles else {
+        return role("exchange", c.blocks, |b| match c.algorithm {
+            Algorithm::Multimem => by_switch(c, a, b, &x, epoch),
+            _ => pull(c, a, b, &x, epoch),
+        });
+    };
+    let tiles = tiles.open(epoch);
     let send = |b| send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |_, _| {});
     match c.algorithm {
         Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, a, b, &tiles, &x)),
@@ -46,7 +64,7 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
             role("send", c.senders, send);
             role("reduce", c.blocks, |b| reduce_all(c, a, b, &tiles, &x));
         }
-        Algorithm::OneShot => role("exchange", c.blocks, |b| {
+        _ => role("exchange", c.blocks, |b| {
             send(b);
             reduce_all(c, a, b, &tiles, &x);
         }),
@@ -62,14 +80,23 @@ fn reduce_all(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: 
     });
 }
 
-/// Two-shot: every tile has an owner, which everybody sends it to, and which sends the reduction to everybody. A block's tiles have
-/// the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use at once.
+/// Who owns a tile. A block's tiles have the ranks as owners in turn, and so have the blocks' first ones, so that all links are in use
+/// at once.
+fn owner(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
+    (t.index / b.count() + t.index % b.count()) % c.ranks
+}
+
+/// Which of its owner's tiles it is.
+fn owned(c: &AllReduce, b: Group, t: &Piece) -> Val<u32> {
+    t.index / (b.count() * c.ranks) * b.count() + t.index % b.count()
+}
+
+/// Two-shot: every tile has an owner, which everybody sends it to, and which sends the reduction to everybody.
 #[kernel]
 fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &AnyPtr) {
     let (cut, all) = (c.cut(), Part::whole());
-    let owner = |t: &Piece| (t.index / b.count() + t.index % b.count()) % c.ranks;
-    // Which of its owner's tiles it is.
-    let owned = |t: &Piece| t.index / (b.count() * c.ranks) * b.count() + t.index % b.count();
+    let owner = |t: &Piece| owner(c, b, t);
+    let owned = |t: &Piece| owned(c, b, t);
     cut.each(b, |t| {
         if owner(&t) != rank() {
             send(tiles, Peers::rank(owner(&t)), owned(&t), all.load(x, &t));
@@ -90,4 +117,50 @@ fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &A
             a.norm.store(&a.out, &t, sum);
         }
     });
+}
+
+/// Everybody publishes its vector, and reads the others' where they are: all of them, or with two shots those of the tiles that it
+/// owns, whose reductions it publishes in turn.
+#[kernel]
+fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, x: &AnyPtr, epoch: Epoch) {
+    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
+    cut.each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
+    let got = all.exchange(b);
+    let reduced = |t: &Piece| AnyTile::rounded(c.reduce().published(&all, &got, t), c.dtype);
+    if c.algorithm == Algorithm::Pull {
+        return cut.each(b, |t| a.norm.store(&a.out, &t, reduced(&t)));
+    }
+    let sums = a.pull_sums.open(epoch, c.pull_sums());
+    let slot = |t: &Piece| owned(c, b, t) * cut.longest();
+    cut.each(b, |t| {
+        if owner(c, b, &t) == rank() {
+            let sum = reduced(&t);
+            sums.store(slot(&t), sum);
+            a.norm.store(&a.out, &t, sum);
+        }
+    });
+    let got = sums.exchange(b);
+    cut.each(b, |t| {
+        let from = owner(c, b, &t);
+        if from != rank() {
+            a.norm.store(&a.out, &t, sums.load(from, &got, slot(&t), t.len));
+        }
+    });
+}
+
+/// Everybody publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
+#[kernel]
+fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, x: &AnyPtr, epoch: Epoch) {
+    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
+    cut.each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
+    let got = all.exchange(b);
+    let sums = a.multimem.open(epoch, c.multimem());
+    let mut parcel = multicast();
+    cut.each(b, |t| {
+        if owner(c, b, &t) == rank() {
+            sums.put(&mut parcel, t.at, all.reduced(c.op.of_switch(), &got, &t));
+        }
+    });
+    let got = sums.exchange(b, parcel);
+    cut.each(b, |t| a.norm.store(&a.out, &t, sums.load(&got, &t)));
 }

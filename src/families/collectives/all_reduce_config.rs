@@ -8,6 +8,7 @@ use super::all_reduce::{self, AllReduceArgs};
 use super::cut::Cut;
 use super::exchange::{self, Reduce, Reduction};
 use super::legal;
+use super::pull::Pull;
 
 /// How an all-reduce goes about it.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -16,6 +17,25 @@ pub enum Algorithm {
     OneShot,
     /// Everybody reduces a part and sends the result to all: two hops, less than two vectors out of each rank.
     TwoShot,
+    /// As one shot, but everybody reads the vectors of all where they are: nothing arrives in an inbox.
+    Pull,
+    /// As two shots, but parts are read where they are, and so are results.
+    PullTwoShot,
+    /// Everybody lets the switch between the GPUs reduce its part of all ranks' vectors and store the result to all: two hops, a vector
+    /// and an `R`-th of one out of each rank. Only NVIDIA's GPUs that share multicast memory can.
+    Multimem,
+}
+
+impl Algorithm {
+    /// Whether ranks read of each other.
+    pub(super) fn pulls(self) -> bool {
+        matches!(self, Algorithm::Pull | Algorithm::PullTwoShot | Algorithm::Multimem)
+    }
+
+    /// Whether everybody reduces all of it.
+    pub(super) fn reduces_all(self) -> bool {
+        matches!(self, Algorithm::OneShot | Algorithm::Pull)
+    }
 }
 
 /// What follows the reduction in the same launch.
@@ -94,10 +114,7 @@ fn algorithm(key: &AllReduceKey) -> Algorithm {
 
 /// Elements that 128 blocks share: a vector, or the part of it that a rank reduces.
 fn shared(key: &AllReduceKey) -> u32 {
-    match algorithm(key) {
-        Algorithm::OneShot => key.elements,
-        Algorithm::TwoShot => key.elements.div_ceil(key.ranks),
-    }
+    if algorithm(key).reduces_all() { key.elements } else { key.elements.div_ceil(key.ranks) }
 }
 
 /// Stands for rows.
@@ -133,7 +150,12 @@ impl Legal for AllReduce {
             let where_else = "one-shot that is not in place";
             format!("0, except for {where_else}: blocks send what they reduce")
         };
-        Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)
+        Illegal::unless(self.senders == 0 || apart, "senders", self.senders, allowed)?;
+        let adds = self.dtype == Dtype::F32 && self.op != Reduction::Sum;
+        Illegal::unless(self.algorithm != Algorithm::Multimem || !adds, "algorithm", "multimem", || {
+            format!("another one for the {} of f32, of which switches know sums alone", self.op.name())
+        })?;
+        legal::flags(self.algorithm.pulls(), self.protocol)
     }
 }
 
@@ -175,14 +197,34 @@ impl AllReduce {
         Reduce::new(self.op, self.ranks, self.cut().longest(), self.dtype.bytes(), self.warps)
     }
 
+    /// What ranks read of each other's vectors.
+    pub(super) fn pull(&self) -> Pull {
+        let world = (self.ranks, self.blocks);
+        let pull = Pull::new(self.algorithm.pulls(), self.cut(), world, self.dtype);
+        // Who has the reductions of all knows that all have read, and who has published again that all have what was reduced.
+        if self.algorithm.reduces_all() { pull } else { pull.once() }
+    }
+
+    /// What the switch stores to all ranks.
+    pub(super) fn multimem(&self) -> Pull {
+        let (there, world) = (self.algorithm == Algorithm::Multimem, (self.ranks, self.blocks));
+        Pull::new(there, self.cut(), world, self.dtype).once()
+    }
+
+    /// What they read of each other's reductions.
+    pub(super) fn pull_sums(&self) -> Pull {
+        let (there, world) = (self.algorithm == Algorithm::PullTwoShot, (self.ranks, self.blocks));
+        Pull::new(there, self.cut(), world, self.dtype).slots(self.owned(), self.cut()).once()
+    }
+
     pub(super) fn channel(&self) -> ChannelShape {
         let all = |slots| exchange::tiles(self.protocol, self.ranks, slots);
         match self.algorithm {
-            Algorithm::OneShot => all(self.cut().tiles()),
             // What comes back says that the owner has read what was sent, and what is sent again that the result was read: with
             // flags that orders the reuse of either by itself. Packets order nothing.
             Algorithm::TwoShot if self.protocol == Transport::Flags => all(2 * self.owned()).banks(1),
             Algorithm::TwoShot => all(2 * self.owned()),
+            _ => all(self.cut().tiles()),
         }
     }
 }

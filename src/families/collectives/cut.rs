@@ -46,6 +46,26 @@ impl Cut {
             }
         }
     }
+
+    /// The same with those tiles that hold some of a part, which has at most as many elements as are cut.
+    #[kernel]
+    pub fn each_of(&self, b: Group, part: Part, mut act: impl FnMut(Piece)) {
+        let there = part.len.unwrap_or(self.elements.val());
+        let (full, rest) = (self.elements / self.chunk, self.elements % self.chunk);
+        if full > 0 {
+            let held = (there + (self.chunk - 1)) / self.chunk;
+            for index in b.strided(held.min(full)) {
+                act(Piece { index, at: index * self.chunk, len: self.chunk, real: self.chunk });
+            }
+        }
+        if rest > 0 {
+            let len = rest.next_multiple_of(self.packet);
+            // It is dealt out as the others are.
+            if b.index() == full % b.count() && there > full * self.chunk {
+                act(Piece { index: full.val(), at: (full * self.chunk).val(), len, real: rest });
+            }
+        }
+    }
 }
 
 /// A tile of a vector.
@@ -74,6 +94,11 @@ impl Part {
     /// A vector that is there from some element on.
     pub fn from(first: impl IntoVal<u32>) -> Part {
         Part { first: first.val(), len: None }
+    }
+
+    /// A vector of which so many elements are there.
+    pub fn of(first: Val<u32>, len: Val<u32>) -> Part {
+        Part { first, len: Some(len) }
     }
 
     /// All of a buffer.

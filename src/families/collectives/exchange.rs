@@ -6,6 +6,7 @@ use peerwarp_codegen::family::Choice;
 use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::cut::{Cut, Part, Parts, Piece};
+use super::pull::Published;
 
 /// Tiles on their way.
 pub(super) type Tiles<'a> = OpenChannel<'a, Any>;
@@ -29,6 +30,15 @@ impl Reduction {
             Reduction::Sum => -0.0,
             Reduction::Max => f32::NEG_INFINITY,
             Reduction::Min => f32::INFINITY,
+        }
+    }
+
+    /// What a switch does.
+    pub(super) fn of_switch(self) -> ReduceOp {
+        match self {
+            Reduction::Sum => ReduceOp::Sum,
+            Reduction::Max => ReduceOp::Max,
+            Reduction::Min => ReduceOp::Min,
         }
     }
 
@@ -122,13 +132,30 @@ impl Reduce {
     /// others send.
     #[kernel]
     pub fn tiles(&self, channel: &Tiles<'_>, slot: Val<u32>, own: AnyTile, len: u32) -> Tile<f32> {
-        let mut sum = var(splat(self.op.identity(), len));
         let own = own.to_f32();
         let theirs = channel.from_some(others()).slot(slot);
+        self.all(len, |first, count| {
+            let each = (0..count).zip(theirs.load_each(first, count, 0, len));
+            let mine = |i: u32| (first + i).eq_to(rank()).splat(len);
+            each.map(|(i, tile)| mine(i).select(own, tile.to_f32())).collect()
+        })
+    }
+
+    /// The same of tiles in memory that peers read.
+    pub fn published(&self, all: &Published, got: &Arrived, t: &Piece) -> Tile<f32> {
+        self.all(t.len, |first, count| {
+            let each: Vec<AnyTile> = (0..count).map(|i| all.tile(first + i, got, t)).collect();
+            each.into_iter().map(AnyTile::to_f32).collect()
+        })
+    }
+
+    /// All ranks' tiles as one; `load` has those of some ranks, from the first of them on.
+    #[kernel]
+    fn all(&self, len: u32, mut load: impl FnMut(Val<u32>, u32) -> Vec<Tile<f32>>) -> Tile<f32> {
+        let mut sum = var(splat(self.op.identity(), len));
         let mut some = |first: Val<u32>, count: u32| {
-            for (i, tile) in (0..count).zip(theirs.load_each(first, count, 0, len)) {
-                let mine = (first + i).eq_to(rank()).splat(len);
-                sum.set(self.op.tiles(sum.get(), mine.select(own, tile.to_f32())));
+            for tile in load(first, count) {
+                sum.set(self.op.tiles(sum.get(), tile));
             }
         };
         let (whole, rest) = (ranks() / self.together, ranks() % self.together);

@@ -1,5 +1,6 @@
 //! What collectives have in common: limits, and what they do unless somebody says otherwise.
 
+use peerwarp_codegen::dsl::Transport;
 use peerwarp_codegen::family::Illegal;
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
 
@@ -11,6 +12,13 @@ pub(super) fn tile(field: &'static str, elements: u32, warps: u32) -> Result<(),
     let most = 32 * 32 * warps.min(16);
     let allowed = || format!("at most {most} with {warps} warps");
     Illegal::unless(elements <= most, field, elements, allowed)
+}
+
+/// What ranks read of each other is published by flags: nothing travels as packets.
+pub(super) fn flags(read: bool, protocol: Transport) -> Result<(), Illegal> {
+    let name = peerwarp_codegen::family::Choice::name(&protocol);
+    let allowed = || "flags with this algorithm: peers read what a flag publishes";
+    Illegal::unless(!read || protocol == Transport::Flags, "protocol", name, allowed)
 }
 
 /// Elements of a tile where so many elements are shared among the blocks of each of `roles` roles. At least four warps of packets

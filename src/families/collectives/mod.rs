@@ -1,4 +1,4 @@
-//! Collectives: all-reduce, reduce-scatter, all-gather, all-to-all and broadcast.
+//! Collectives: all-reduce, reduce-scatter, all-gather, all-to-all, also ragged, and broadcast.
 
 mod all_gather;
 mod all_reduce;
@@ -8,20 +8,28 @@ mod broadcast;
 mod cut;
 mod exchange;
 mod legal;
+mod multimem;
 mod norm;
 mod op;
+mod pull;
+mod ragged;
 mod reduce_scatter;
 mod reference;
 mod workload;
 
-pub use all_gather::{AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, all_gather};
+pub use all_gather::{AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, Gathering, all_gather};
 pub use all_reduce::{AllReduceArgs, AllReduceLaunch, all_reduce};
 pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};
 pub use exchange::Reduction;
+pub use multimem::MultimemArgs;
 pub use norm::{NormArgs, NormLaunch};
 pub use op::{Collective, Collectives, Norm};
+pub use pull::{Pull, PullArgs, PullSumsArgs};
+pub use ragged::{
+    RaggedAllToAll, RaggedAllToAllArgs, RaggedAllToAllKey, RaggedAllToAllLaunch, ragged_all_to_all,
+};
 pub use reduce_scatter::{
     ReduceScatter, ReduceScatterArgs, ReduceScatterKey, ReduceScatterLaunch, reduce_scatter,
 };
@@ -41,6 +49,7 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
         one::<ReduceScatter>(),
         one::<AllGather>(),
         one::<AllToAll>(),
+        one::<RaggedAllToAll>(),
         one::<Broadcast>(),
     ]
 }

@@ -7,7 +7,8 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::{
     AllGather, AllGatherLaunch, AllReduce, AllReduceLaunch, AllToAll, AllToAllLaunch, Broadcast,
-    BroadcastLaunch, Hook, NormLaunch, ReduceScatter, ReduceScatterLaunch, Reduction,
+    BroadcastLaunch, Hook, NormLaunch, RaggedAllToAll, RaggedAllToAllLaunch, ReduceScatter,
+    ReduceScatterLaunch, Reduction,
 };
 use crate::runtime::image::Images;
 use crate::runtime::op::{LaunchArgs, Op, Readable, StreamRef, TensorInfo, Writable};
@@ -41,7 +42,7 @@ pub trait Collective: Family {
 }
 
 macro_rules! collectives {
-    ($($family:ident $field:ident),+) => {
+    ($($family:ident $field:ident $elements:expr),+) => {
         /// The collectives of a world.
         ///
         /// What is to be launched is [prepared](Collectives::prepare) once for its length, type and so on: that allocates, on all ranks.
@@ -68,17 +69,19 @@ macro_rules! collectives {
                 self.dtype
             }
             fn elements(&self) -> u32 {
-                self.elements
+                let elements: fn(&$family) -> u32 = $elements;
+                elements(self)
             }
         })+
     };
 }
 collectives!(
-    AllReduce all_reduce,
-    ReduceScatter reduce_scatter,
-    AllGather all_gather,
-    AllToAll all_to_all,
-    Broadcast broadcast
+    AllReduce all_reduce |c| c.elements,
+    ReduceScatter reduce_scatter |c| c.elements,
+    AllGather all_gather |c| c.elements,
+    AllToAll all_to_all |c| c.elements,
+    RaggedAllToAll ragged_all_to_all |c| c.capacity * c.ranks,
+    Broadcast broadcast |c| c.elements
 );
 
 /// What the hook behind an all-reduce takes and yields besides: see [`Hook::RmsNorm`].
@@ -268,6 +271,22 @@ impl Collectives {
         out: &mut dyn Writable,
     ) -> Result<(), RuntimeError> {
         self.launch(rank, stream, x.info(), |c: &AllToAll| !c.in_place, AllToAllLaunch { x: Some(x), out })
+    }
+
+    /// Of everybody's rows the one for this rank: of rank `r`'s, the first `recv_counts[r]` elements, as many as it says in its
+    /// `send_counts`, up to the rows' capacity. The counts are `u32`, one for each rank.
+    ///
+    /// # Errors
+    /// As of [`Collectives::all_reduce`].
+    pub fn ragged_all_to_all<'s>(
+        &mut self,
+        rank: u32,
+        stream: impl Into<StreamRef<'s>>,
+        (x, send_counts): (&dyn Readable, &dyn Readable),
+        (out, recv_counts): (&mut dyn Writable, &mut dyn Writable),
+    ) -> Result<(), RuntimeError> {
+        let args = RaggedAllToAllLaunch { x: Some(x), send_counts, out, recv_counts };
+        self.launch(rank, stream, x.info(), |c: &RaggedAllToAll| !c.in_place, args)
     }
 
     /// The vector of rank `root`, in place.

@@ -108,3 +108,14 @@ fn a_broadcast_is_of_its_root() {
     assert!(all.broadcast(0, 0, stream(), &mut tensor(0x1000, 256)).is_err());
     assert_eq!(grids(&machine).len(), 1);
 }
+
+#[test]
+fn a_world_without_multicast_memory_has_no_multimem() {
+    let machine = Machine::default();
+    let key = [("elements", "1000"), ("ranks", "2"), ("dtype", "bf16")];
+    let config = AllReduce::from_settings(&[&key[..], &[("algorithm", "multimem")]].concat()).unwrap();
+    let mut all = collectives(&machine).with(Registry::new([config.clone()], false));
+    let error = all.prepare::<AllReduce>(&config.key(), &Uncompiled).unwrap_err();
+    assert!(matches!(&error, RuntimeError::NoMulticast { buffer, .. } if buffer == "vector"), "{error}");
+    assert!(error.to_string().contains("this world has no multicast memory"), "{error}");
+}

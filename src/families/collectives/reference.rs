@@ -64,6 +64,21 @@ pub fn rms_norm(rows: &[f32], weight: &[f32], eps: f32, dtype: Dtype) -> Vec<f32
     round(dtype, &rows.chunks(weight.len()).flat_map(row).collect::<Vec<f32>>())
 }
 
+/// How many elements a rank says that it sends to each: nothing, a row, something between, and now and then more than a row has.
+pub fn counts(Turn { seed, rank, round }: Turn, ranks: u32, capacity: u32) -> Vec<u32> {
+    let turn = Turn { seed: seed ^ 0xc0de, rank, round };
+    let drawn = vector(turn, 2 * ranks, Dtype::F32).into_iter().map(|x| x.to_bits() >> 3);
+    let (how, many): (Vec<u32>, Vec<u32>) =
+        (drawn.clone().step_by(2).collect(), drawn.skip(1).step_by(2).collect());
+    let count = |(how, many): (&u32, &u32)| match how % 8 {
+        0 => 0,
+        1 => capacity,
+        2 => capacity.saturating_add(many % 1000),
+        _ => many % (capacity + 1),
+    };
+    how.iter().zip(&many).map(count).collect()
+}
+
 /// The part of a vector that belongs to a rank: all parts but the last ones are of one length.
 pub fn part(elements: u32, ranks: u32, rank: u32) -> Range<usize> {
     let len = elements.div_ceil(ranks);
@@ -93,6 +108,16 @@ mod tests {
     fn parts_cover_a_vector_and_the_last_ones_may_be_empty() {
         assert_eq!((0..4).map(|r| part(9, 4, r)).collect::<Vec<_>>(), [0..3, 3..6, 6..9, 9..9]);
         assert_eq!((0..3).map(|r| part(7, 3, r)).collect::<Vec<_>>(), [0..3, 3..6, 6..7]);
+    }
+
+    #[test]
+    fn counts_are_of_all_kinds() {
+        let all: Vec<u32> =
+            (0..20).flat_map(|seed| counts(Turn { seed, rank: 1, round: 2 }, 4, 100)).collect();
+        assert_eq!(all.len(), 80);
+        for kind in [|n| n == 0, |n| n == 100, |n| n > 100, |n: u32| (1..100).contains(&n)] {
+            assert!(all.iter().any(|n| kind(*n)), "{all:?}");
+        }
     }
 
     #[test]

@@ -3,7 +3,9 @@
 use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
-use super::{Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, ReduceScatter, reference};
+use super::{
+    Algorithm, AllGather, AllReduce, AllToAll, Broadcast, Hook, RaggedAllToAll, ReduceScatter, reference,
+};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
@@ -94,11 +96,14 @@ impl Workload for AllReduce {
         let (vector, ranks) = (bytes(self.elements, self.dtype), u64::from(self.ranks));
         let least = Work::all_to_all(self.ranks, (2 * vector).div_ceil(ranks));
         let flops = u64::from(self.elements) * (ranks - 1);
-        match self.algorithm {
-            Algorithm::OneShot => {
-                Work { least: Some(least.bytes), flops, ..Work::all_to_all(self.ranks, vector) }
-            }
-            Algorithm::TwoShot => Work { hops: 2, flops: flops / ranks, ..least },
+        if self.algorithm == Algorithm::Multimem {
+            // Out of each rank go its vector, for the switch to reduce, and its part of the result, for the switch to multiply.
+            let bytes = (vector + vector.div_ceil(ranks)).div_ceil(ranks - 1);
+            Work { hops: 2, ..Work::all_to_all(self.ranks, bytes) }
+        } else if self.algorithm.reduces_all() {
+            Work { least: Some(least.bytes), flops, ..Work::all_to_all(self.ranks, vector) }
+        } else {
+            Work { hops: 2, flops: flops / ranks, ..least }
         }
     }
 }
@@ -191,6 +196,69 @@ impl Workload for AllToAll {
 
     fn work(&self) -> Work {
         parts(self.elements, self.ranks, self.dtype)
+    }
+}
+
+impl RaggedAllToAll {
+    /// What a rank has for all of them, a row each.
+    fn rows(&self, turn: Turn) -> Vec<f32> {
+        reference::vector(turn, self.ranks * self.capacity, self.dtype)
+    }
+
+    fn x(&self, turn: Turn) -> Contents {
+        contents(if self.in_place { "out" } else { "x" }, self.dtype, &self.rows(turn))
+    }
+}
+
+impl Workload for RaggedAllToAll {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        let mut case = case(self);
+        case["elements"] = (self.ranks * self.capacity).to_string().into();
+        case
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let counts = reference::counts(turn, self.ranks, self.capacity);
+        vec![self.x(turn), Contents::of("send_counts", &counts)]
+    }
+
+    /// Whole rows, of which [`Workload::work`] tells.
+    fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
+        let counts = vec![self.capacity; self.ranks as usize];
+        vec![self.x(turn), Contents::of("send_counts", &counts)]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let capacity = self.capacity as usize;
+        let own = self.rows(turn);
+        let row = |rows: &[f32], of: u32| rows[of as usize * capacity..][..capacity].to_vec();
+        let count = |rank| {
+            let counts = reference::counts(Turn { rank, ..turn }, self.ranks, self.capacity);
+            counts[turn.rank as usize].min(self.capacity)
+        };
+        let from = |rank: u32| {
+            let mut received = row(&self.rows(Turn { rank, ..turn }), turn.rank);
+            received.truncate(count(rank) as usize);
+            if self.in_place {
+                // What was in the row stays behind it.
+                received.extend(&row(&own, rank)[received.len()..]);
+            }
+            let expected = exactly("out", self.dtype, &received);
+            let at = u64::from(rank) * bytes(self.capacity, self.dtype);
+            Expected { at, ..expected }.called(&format!("row from rank {rank}"))
+        };
+        let counts: Vec<u32> = (0..self.ranks).map(count).collect();
+        let counts = Expected::exactly("recv_counts", Dtype::U32, bytemuck::cast_slice(&counts).to_vec());
+        (0..self.ranks).map(from).filter(|row| !row.bytes.is_empty()).chain([counts]).collect()
+    }
+
+    /// Of whole rows.
+    fn work(&self) -> Work {
+        Work::all_to_all(self.ranks, bytes(self.capacity, self.dtype))
     }
 }
 

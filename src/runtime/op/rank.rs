@@ -87,6 +87,7 @@ impl Making<'_> {
         let member = &self.world.members()[self.index];
         let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
         same_params(&image, params)?;
+        multicast(&image, params, self.world.ranks())?;
         let mut args = self.world.kernel_args(self.index, &image)?;
         let (mut slots, mut windows, mut scalars) = (vec![], vec![], vec![]);
         let mut epoch = None;
@@ -123,6 +124,18 @@ fn unreachable_by_peers(spec: &BufferSpec, ptr: DevicePtr) -> RuntimeError {
     let allowed =
         format!("{} bytes of a `SymmetricPart` of this world, as peers read it", spec.param.bytes());
     RuntimeError::invalid(format!("memory of {}", spec.name), format!("{ptr:#x}"), allowed)
+}
+
+/// Refuses a kernel that takes a pointer to all ranks' memory at once beside those of the ranks: no world has any.
+fn multicast(image: &KernelImage, params: &[ParamSpec], ranks: u32) -> Result<(), RuntimeError> {
+    let symmetric = params.iter().zip(&image.args.fields).filter(|(p, _)| p.kind.is_symmetric());
+    match { symmetric }.find(|(_, field)| field.bytes > 8 * ranks) {
+        None => Ok(()),
+        Some((p, _)) => {
+            let (kernel, buffer) = (image.variant.clone(), p.name.clone());
+            Err(RuntimeError::NoMulticast { kernel, buffer })
+        }
+    }
 }
 
 /// Whether a kernel was compiled for just these parameters: its name says nothing of their lengths, which its author may have

@@ -52,6 +52,11 @@ void bulk_commit();                                      // those since the last
 void bulk_read();                                        // what they copy has been read
 void bulk_done();                                        // and is there
 
+// ---- All ranks' memory at once: a pointer to it is one into rank 0's instance
+
+u32 world_ranks();
+void* instance(const void* everyone, u32 rank);
+
 // ---- Time
 
 u64 now_ns();

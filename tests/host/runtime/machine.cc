@@ -131,6 +131,15 @@ void Machine::host_step(const u32 r) {
     ready_.push_back(r);
 }
 
+void* Machine::instance(const void* const everyone, const u32 rank) const {
+    const auto at = static_cast<const char*>(everyone);
+    for (const Buffer& b : job_.buffers) {
+        const char* const first = b.of_rank[0];
+        if (at >= first && at < first + b.bytes) return b.of_rank[rank] + (at - first);
+    }
+    return nullptr;  // which nobody may touch
+}
+
 static void run_thread() {
     const Rank& rank = *reinterpret_cast<Rank*>(me->brings);
     rank.launch->kernel->run(rank.args.data());
@@ -148,6 +157,8 @@ void Machine::start(const u32 r, const Launch& launch) {
             case Field::Symmetric: put(f.offset, job_.buffers[f.buffer].of_rank.data(), 8 * job_.ranks); break;
             case Field::Value: put(f.offset, f.value.data(), f.value.size()); break;
             case Field::Rank: put(f.offset, &r, 4); break;
+            // The first instance stands for all: see instance().
+            case Field::Everyone: put(f.offset, &job_.buffers[f.buffer].of_rank[0], 8); break;
         }
     }
     const Knowledge before = Knowledge::all(rank.host.told().reads);
@@ -519,6 +530,8 @@ u32 block_threads() { return u32(me->home->threads.size()); }
 void* dynamic_shared() { return me->home->dynamic_shared; }
 void* static_shared(const u32 offset) { return me->home->static_shared + offset; }
 u64 now_ns() { return machine->now(); }
+u32 world_ranks() { return machine->world_ranks(); }
+void* instance(const void* const everyone, const u32 rank) { return machine->instance(everyone, rank); }
 void pause() {}
 
 u64 shuffle(const u64 bits, const u32 from) { return machine->meet(Meeting::Shuffle, bits, from, HERE); }

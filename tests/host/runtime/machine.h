@@ -77,7 +77,7 @@ struct Buffer {
 };
 
 struct Field {
-    enum Kind : u32 { Local, Symmetric, Value, Rank } kind;
+    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone } kind;
     u32 offset;
     u32 buffer;
     std::string value;
@@ -133,6 +133,8 @@ class Machine {
     void fence(Order order, Scope scope, Site site);
     void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope, Site site);
     u64 now() const { return now_; }
+    u32 world_ranks() const { return job_.ranks; }
+    void* instance(const void* everyone, u32 rank) const;
     bool checks() const { return job_.checks; }
     [[noreturn]] void end_thread();
     void end_run();

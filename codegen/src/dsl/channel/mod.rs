@@ -5,6 +5,7 @@ mod open;
 mod receive;
 mod send;
 mod shape;
+mod spare;
 mod state;
 
 use std::marker::PhantomData;
@@ -17,6 +18,7 @@ pub use receive::{
 pub use send::{Batch, BatchSlot, Outbound, Outgoing, OutgoingField};
 pub(crate) use shape::Declared;
 pub use shape::{ChannelShape, FieldSpec, Slots, Transport};
+pub use spare::{Spare, without};
 pub(crate) use state::{ChannelState, MessageState, TakenOnce, at_end};
 
 use super::args::{Binder, ParamSpec};
@@ -72,6 +74,8 @@ use crate::ir::{Dtype, ParamKind};
 /// }
 /// # Ok::<(), TraceError>(())
 /// ```
+///
+/// An `Option` of a channel is there where its `#[len(..)]` is not 0.
 ///
 /// A message is nothing until its channel is open, as that chooses the bank:
 ///
@@ -255,6 +259,12 @@ impl<T: Payload> Channel<T> {
         let flags = declared.shape.transport.has_flags().then(|| binder.next());
         let credits = declared.shape.credits.then(|| credits::Credits::bind(binder, &declared.shape));
         Channel { fields: handles, hub: Hub { channel, declared, flags, credits, stores } }
+    }
+
+    /// The handle of a channel, if it is declared: of one that the config leaves out, none.
+    #[doc(hidden)]
+    pub fn bind_if_declared(binder: &mut Binder, name: &str) -> Option<Channel<T>> {
+        binder.has_channel(name).then(|| Channel::bind(binder, name))
     }
 
     /// How messages travel.

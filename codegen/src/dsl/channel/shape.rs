@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use peerwarp_macros::Choice;
 
+use super::spare::{self, Spare};
 use crate::dsl::args::{Binding, ParamSpec};
 use crate::dsl::error::TraceError;
 use crate::ir::{Dtype, Loc, PACKET_BYTES, ParamKind};
@@ -128,6 +129,12 @@ impl ChannelShape {
         self.transport
     }
 
+    /// What it has that another protocol may do without.
+    pub fn spares(&self) -> Vec<Spare> {
+        let credits = self.credits.then_some(Spare::Credits);
+        credits.into_iter().chain((self.banks == 2).then_some(Spare::SecondBank)).collect()
+    }
+
     /// Blocks that the channel's own role has: what a kernel has besides those of its other roles.
     pub fn blocks(&self) -> u32 {
         u32::from(self.credits)
@@ -210,6 +217,7 @@ pub(crate) struct Declared {
 impl Declared {
     /// The parameters of a channel: its fields that are there, its flags, its credits.
     pub fn params(name: &str, shape: ChannelShape, fields: Vec<FieldSpec>, doc: &str) -> Vec<ParamSpec> {
+        let shape = spare::explored(name, shape);
         let declared = Arc::new(Declared { name: name.to_owned(), shape, fields });
         let Declared { shape, fields, .. } = &*declared;
         let spec = |part: &str, kind, dtype, len, doc: String| ParamSpec {

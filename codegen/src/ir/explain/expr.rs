@@ -135,7 +135,9 @@ impl Exprs<'_> {
     /// Name of a buffer or shared array.
     pub fn place(&self, place: Place) -> String {
         match place {
-            Place::Param(p) | Place::Peer(p, _) => self.kernel.params[p.index()].name.clone(),
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
+                self.kernel.params[p.index()].name.clone()
+            }
             Place::Shared(s) => self.kernel.shared[s.index()].name.clone(),
         }
     }

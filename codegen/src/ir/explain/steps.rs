@@ -155,7 +155,12 @@ impl<'k> Teller<'k> {
             index: text(index),
             pieces: 1,
             bytes: self.bytes(*moved),
-            ranks: place.rank().map(|rank| format!("rank `{}`", text(&rank))),
+            ranks: match place {
+                Place::All(..) => Some("all ranks at once".into()),
+                Place::Param(_) | Place::Peer(..) | Place::Shared(_) => {
+                    place.rank().map(|rank| format!("rank `{}`", text(&rank)))
+                }
+            },
             count: None,
             mask: None,
             line: loc.to_string(),

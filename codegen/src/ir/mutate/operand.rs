@@ -26,9 +26,9 @@ pub(super) fn set(kernel: &mut Kernel, op: OpId, slot: Slot, new: ValueId) {
     match aim(kind) {
         Some(Aim::Own(target)) => *target = retarget(*target, new),
         Some(Aim::Parcel(parcel)) => {
-            let Parcel { target, bare, windows, .. } = kernel.parcels[parcel.index()].clone();
+            let old = kernel.parcels[parcel.index()].clone();
             *parcel = ParcelId(kernel.parcels.len() as u32);
-            kernel.parcels.push(Parcel { target: retarget(target, new), bare, windows, loc: *loc });
+            kernel.parcels.push(Parcel { target: retarget(old.target, new), loc: *loc, ..old });
         }
         None => {}
     }
@@ -100,7 +100,7 @@ fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
         | MemoryOp::Gather { index, place, .. } => {
             let from = match place {
                 Place::Peer(_, rank) => Some(rank),
-                Place::Param(_) | Place::Shared(_) => None,
+                Place::Param(_) | Place::Shared(_) | Place::All(..) => None,
             };
             Slots { index: Some(index), from, ..none }
         }

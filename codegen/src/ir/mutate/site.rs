@@ -92,7 +92,7 @@ impl fmt::Display for Site {
 pub(super) fn subject<'k>(kernel: &'k Kernel, kind: &OpKind) -> Option<(Access, &'k str)> {
     let Accessed { access, place, .. } = kind.accesses().pop()?;
     Some(match place {
-        Place::Param(p) | Place::Peer(p, _) => (access, &kernel.params[p.index()].name),
+        Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => (access, &kernel.params[p.index()].name),
         Place::Shared(s) => (access, &kernel.shared[s.index()].name),
     })
 }

@@ -42,6 +42,7 @@ impl Line<'_> {
             Place::Param(p) => self.param(p),
             Place::Shared(s) => format!("shared {}", shared_name(self.kernel, s)),
             Place::Peer(p, rank) => format!("{} of rank {}", self.param(p), self.v(rank)),
+            Place::All(p, op) => format!("{} of all ranks, {}", self.param(p), op.name()),
         }
     }
 
@@ -50,6 +51,9 @@ impl Line<'_> {
             Place::Param(_) | Place::Shared(_) => format!("{}[{}]", self.place(place), self.v(index)),
             Place::Peer(p, rank) => {
                 format!("{}[{}] of rank {}", self.param(p), self.v(index), self.v(rank))
+            }
+            Place::All(p, op) => {
+                format!("{}[{}] of all ranks, {}", self.param(p), self.v(index), op.name())
             }
         }
     }

@@ -27,6 +27,9 @@ impl Check<'_, '_, '_> {
                 | MemoryOp::Store { place, index, value: v, mask: None },
             ) => {
                 self.elements(*place, *index, self.count(*v));
+                if let Place::All(window, _) = place {
+                    self.whole_sixteens(*window, *index);
+                }
             }
             OpKind::Memory(MemoryOp::Atomic { place, index, .. }) => self.elements(*place, *index, 1),
             OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
@@ -48,6 +51,10 @@ impl Check<'_, '_, '_> {
             }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
+                if self.report.kernel.parcels[parcel.index()].multicast {
+                    self.whole_sixteens(*buffer, *index);
+                    self.everybody(self.report.kernel.parcels[parcel.index()].target, *buffer);
+                }
                 match mask {
                     None => self.elements(Place::Param(*buffer), *index, self.count(*value)),
                     Some(_) => self.wide_enough(Place::Param(*buffer), *index),
@@ -55,6 +62,10 @@ impl Check<'_, '_, '_> {
             }
             OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, .. })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
+                if self.report.kernel.parcels[parcel.index()].multicast {
+                    let buffer = self.report.param(*buffer).name.clone();
+                    self.report.add(self.loc, Problem::MultimemPut { buffer });
+                }
                 self.elements(Place::Param(*buffer), *index, (*len).into());
                 self.elements(Place::Param(*source), *from, (*len).into());
             }
@@ -178,6 +189,31 @@ impl Check<'_, '_, '_> {
         }
     }
 
+    /// An index of what is read of all ranks at once, or put to all of them.
+    fn whole_sixteens(&mut self, buffer: ParamId, index: ValueId) {
+        let param = self.report.param(buffer);
+        let unit = PACKET_BYTES / param.dtype.bytes();
+        if self.facts.multiple_of(index) < unit.into() {
+            let (op, buffer) = (self.name, param.name.clone());
+            let value = self.report.names.value(index);
+            self.report.add(self.loc, Problem::MultimemIndex { op, buffer, value, unit });
+        }
+    }
+
+    /// The switch stores to all ranks, and leaves none out.
+    fn everybody(&mut self, target: Target, buffer: ParamId) {
+        let all = i128::from(u64::MAX >> (64 - self.report.kernel.ranks.clamp(1, 64)));
+        let Target::Mask(mask) = target else { return self.not_everybody(buffer) };
+        if self.facts.int(mask) != Some(all) {
+            self.not_everybody(buffer);
+        }
+    }
+
+    fn not_everybody(&mut self, buffer: ParamId) {
+        let buffer = self.report.param(buffer).name.clone();
+        self.report.add(self.loc, Problem::MultimemPut { buffer });
+    }
+
     fn whole_packets(&mut self, packets: ParamId, index: ValueId) {
         let param = self.report.param(packets);
         let packet = PACKET_BYTES / param.dtype.bytes();
@@ -204,7 +240,7 @@ impl Check<'_, '_, '_> {
 
     fn len(&self, place: Place) -> u64 {
         match place {
-            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).len,
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => self.report.param(p).len,
             Place::Shared(s) => self.report.kernel.shared[s.index()].len.into(),
         }
     }

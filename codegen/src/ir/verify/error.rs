@@ -141,6 +141,24 @@ pub enum Problem {
     LlAccess { param: String },
     #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
     BrokenPacket { op: &'static str, value: String, bytes: u64 },
+    #[error(
+        "`{op}` reduces {dtype} of all ranks by {how}, which no switch does: f32 are added; f16 and bf16 are added, or the smallest or \
+         largest taken"
+    )]
+    NoMultimem { op: &'static str, dtype: Dtype, how: &'static str },
+    #[error("`{op}` reads `{buffer}` of all ranks at once: only a load of a tile without a mask does")]
+    MultimemAccess { op: &'static str, buffer: String },
+    #[error(
+        "a put to `{buffer}` of all ranks at once is of a tile of f32, f16 or bf16 without a mask, in a parcel to all ranks"
+    )]
+    MultimemPut { buffer: String },
+    #[error("`{op}`: {value} has {bytes} bytes; all ranks at once are read and put to by whole 16")]
+    MultimemTile { op: &'static str, value: String, bytes: u64 },
+    #[error(
+        "`{op}`: index {value} of `{buffer}` of all ranks is not known to be a multiple of {unit} elements, which are 16 bytes; \
+         compute it as a multiple of that"
+    )]
+    MultimemIndex { op: &'static str, buffer: String, value: String, unit: u32 },
     #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]
     TakenTiles { count: usize },
 

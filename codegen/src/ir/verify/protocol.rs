@@ -98,7 +98,7 @@ fn read(
     // What others write, and what others own.
     let foreign = match place {
         Place::Param(p) => Some(p).filter(|&p| report.param(p).kind == ParamKind::Symmetric),
-        Place::Peer(p, _) => Some(p),
+        Place::Peer(p, _) | Place::All(p, _) => Some(p),
         Place::Shared(_) => None,
     };
     let Some(receipt) = receipt else {

@@ -194,11 +194,15 @@ impl Check<'_, '_> {
         match op {
             MemoryOp::Load { out, place, index, .. } => {
                 self.readable(*place);
+                if let Place::All(_, op) = place {
+                    self.multimem(*place, *out, *op);
+                }
                 self.element(*place, *out);
                 self.scalar_index(*index);
             }
             MemoryOp::LoadMasked { out, place, index, mask, other, .. } => {
                 self.readable(*place);
+                self.each_by_itself(*place);
                 self.element(*place, *out);
                 self.scalar_index(*index);
                 self.tile("result", *out);
@@ -207,6 +211,7 @@ impl Check<'_, '_> {
             }
             MemoryOp::Gather { out, place, index, mask, other, .. } => {
                 self.readable(*place);
+                self.each_by_itself(*place);
                 self.element(*place, *out);
                 self.tile("result", *out);
                 self.operand("index", *index, self.ty(*out).with_dtype(Dtype::U32));
@@ -259,6 +264,9 @@ impl Check<'_, '_> {
                 self.element(Place::Param(*buffer), *value);
                 self.scalar_index(*index);
                 self.mask(*value, *mask);
+                if self.report.kernel.parcels[parcel.index()].multicast {
+                    self.multicast(*buffer, *value, *mask);
+                }
             }
             CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
@@ -366,6 +374,51 @@ impl Check<'_, '_> {
         }
     }
 
+    /// A tile of whole 16 bytes that a switch reduces.
+    fn multimem(&mut self, place: Place, tile: ValueId, how: ReduceOp) {
+        let Type { dtype, len } = self.ty(tile);
+        let known = match dtype {
+            Dtype::F32 => how == ReduceOp::Sum,
+            Dtype::Fp16 | Dtype::Bf16 => matches!(how, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
+            Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::Fp8 => false,
+        };
+        if !known {
+            self.add(Problem::NoMultimem { op: self.name, dtype, how: how.name() });
+        }
+        match len {
+            Some(_) => self.whole_sixteens(tile),
+            None => self.each_by_itself(place),
+        }
+    }
+
+    fn whole_sixteens(&mut self, tile: ValueId) {
+        let ty = self.ty(tile);
+        let bytes = u64::from(ty.len.unwrap_or(1)) * u64::from(ty.dtype.bytes());
+        if !bytes.is_multiple_of(PACKET_BYTES.into()) {
+            let value = self.report.typed(tile);
+            self.add(Problem::MultimemTile { op: self.name, value, bytes });
+        }
+    }
+
+    /// What is done element by element cannot be done to all ranks at once.
+    fn each_by_itself(&mut self, place: Place) {
+        if let Place::All(p, _) = place {
+            let buffer = self.report.param(p).name.clone();
+            self.add(Problem::MultimemAccess { op: self.name, buffer });
+        }
+    }
+
+    /// A put that the switch multiplies. What its parcel's target is, constants show.
+    fn multicast(&mut self, buffer: ParamId, value: ValueId, mask: Option<ValueId>) {
+        let Type { dtype, len } = self.ty(value);
+        let float = matches!(dtype, Dtype::F32 | Dtype::Fp16 | Dtype::Bf16);
+        if mask.is_some() || len.is_none() || !float {
+            let buffer = self.report.param(buffer).name.clone();
+            return self.add(Problem::MultimemPut { buffer });
+        }
+        self.whole_sixteens(value);
+    }
+
     fn target(&mut self, target: Target) {
         match target {
             Target::Rank(v) => self.operand("target rank", v, U32),
@@ -374,8 +427,10 @@ impl Check<'_, '_> {
     }
 
     fn readable(&mut self, place: Place) {
-        if let Place::Peer(p, rank) = place {
+        if let Place::Peer(p, _) | Place::All(p, _) = place {
             self.param(p, ParamKind::Window, "a window");
+        }
+        if let Some(rank) = place.rank() {
             self.operand("rank", rank, U32);
         }
         if let Place::Param(p) = place {
@@ -403,7 +458,7 @@ impl Check<'_, '_> {
     }
 
     fn writable(&mut self, place: Place) {
-        if let Place::Peer(p, _) = place {
+        if let Place::Peer(p, _) | Place::All(p, _) = place {
             self.add(Problem::StoreToPeer { param: self.report.param(p).name.clone() });
         }
         if let Place::Param(p) = place {
@@ -421,7 +476,7 @@ impl Check<'_, '_> {
 
     fn dtype(&self, place: Place) -> Dtype {
         match place {
-            Place::Param(p) | Place::Peer(p, _) => self.report.param(p).dtype,
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => self.report.param(p).dtype,
             Place::Shared(s) => self.report.kernel.shared[s.index()].dtype,
         }
     }

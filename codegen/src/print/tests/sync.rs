@@ -12,7 +12,7 @@ fn barriers(k: &Kernel) -> Vec<String> {
     let layouts = Layouts::new(&p).unwrap();
     let b = Barriers::new(&p, &layouts, &Forms::new(&p, &layouts));
     let name = |place| match place {
-        Place::Param(id) | Place::Peer(id, _) => k.params[id.index()].name.clone(),
+        Place::Param(id) | Place::Peer(id, _) | Place::All(id, _) => k.params[id.index()].name.clone(),
         Place::Shared(id) => k.shared[id.index()].name.clone(),
     };
     let found = p.ops().iter().filter(|&&id| b.before(id)).map(|&id| {

@@ -1,6 +1,7 @@
 // What emitted CUDA sources use of CUDA C++, for a run on the CPU.
 #pragma once
 
+#include "../floats.h"
 #include "../host.h"
 
 // What emitted sources call of the C library: <cmath> would take longer to compile than a kernel.
@@ -99,6 +100,56 @@ PEERWARP_INLINE void store_words(void* const p, const Words... words) {
     };
     *static_cast<Vector*>(p) = Vector{{u32(words)...}};
 }
+
+// The elements of a 32-bit word that a switch reduces: how many, and what they are as floats.
+struct Singles {
+    static constexpr u32 count = 1;
+    static float to(const u32 bits) { return float_of(bits); }
+    static u32 from(const float x) { return float_bits(x); }
+};
+struct Bf16s {
+    static constexpr u32 count = 2;
+    static float to(const u32 bits) { return bf16_to(std::uint16_t(bits)); }
+    static u32 from(const float x) { return bf16_from(x); }
+};
+struct Fp16s {
+    static constexpr u32 count = 2;
+    static float to(const u32 bits) { return fp16_to(std::uint16_t(bits)); }
+    static u32 from(const float x) { return fp16_from(x); }
+};
+
+PEERWARP_INLINE void set_word(float& to, const u32 bits) { to = float_of(bits); }
+PEERWARP_INLINE void set_word(u32& to, const u32 bits) { to = bits; }
+
+// A vector of words of all ranks as one: in float, in the order of ranks, rounded once.
+template <typename Elements, typename Combine, typename... Words>
+PEERWARP_INLINE void multimem_load(const void* const everyone, const Combine combine, Words&... words) {
+    constexpr u32 count = sizeof...(words) * Elements::count;
+    constexpr u32 bits = 32 / Elements::count;
+    struct alignas(4 * sizeof...(words)) Vector {
+        u32 words[sizeof...(words)];
+    };
+    float all[count];
+    for (u32 rank = 0; rank < world_ranks(); ++rank) {
+        const Vector got = *static_cast<const Vector*>(instance(everyone, rank));
+        for (u32 i = 0; i < count; ++i) {
+            const u32 word = got.words[i / Elements::count] >> (bits * (i % Elements::count));
+            const float x = Elements::to(word);
+            all[i] = rank == 0 ? x : combine(all[i], x);
+        }
+    }
+    u32 at = 0;
+    const auto next = [&] {
+        u32 word = 0;
+        for (u32 i = 0; i < Elements::count; ++i) word |= Elements::from(all[at++]) << (bits * i);
+        return word;
+    };
+    (set_word(words, next()), ...);
+}
+template <typename... Words>
+PEERWARP_INLINE void multimem_store(void* const everyone, const Words... words) {
+    for (u32 rank = 0; rank < world_ranks(); ++rank) store_words(instance(everyone, rank), float_bits(words)...);
+}
 }  // namespace host
 
 // ---- Arithmetic
@@ -107,6 +158,7 @@ PEERWARP_INLINE int __popc(const unsigned x) { return __builtin_popcount(x); }
 PEERWARP_INLINE int __popcll(const unsigned long long x) { return __builtin_popcountll(x); }
 PEERWARP_INLINE int __ffs(const int x) { return __builtin_ffs(x); }
 PEERWARP_INLINE int __ffsll(const long long x) { return __builtin_ffsll(x); }
+PEERWARP_INLINE float __uint_as_float(const unsigned x) { return ::host::from_bits<float>(x); }
 PEERWARP_INLINE float __int_as_float(const int x) { return ::host::from_bits<float>(unsigned(x)); }
 PEERWARP_INLINE float __fmaf_rn(const float x, const float y, const float z) { return __builtin_fmaf(x, y, z); }
 PEERWARP_INLINE float __fmul_rn(const float x, const float y) { return x * y; }

@@ -101,7 +101,7 @@ fn ids_out_of_range() {
 
 #[test]
 fn ids_of_parcels_receipts_and_regions() {
-    assert_snapshot!(changed(|k| k.parcels.push(Parcel { target: Target::Mask(ValueId(9)), bare: false, windows: vec![], loc: k.loc })), @"src/sample.rs:1: value 9 does not exist; there are 1");
+    assert_snapshot!(changed(|k| k.parcels.push(Parcel { target: Target::Mask(ValueId(9)), bare: false, multicast: false, windows: vec![], loc: k.loc })), @"src/sample.rs:1: value 9 does not exist; there are 1");
     assert_snapshot!(changed(|k| k.receipts.push(Receipt { flag: ParamId(9), loc: k.loc })), @"src/sample.rs:1: parameter 9 does not exist; there are 5");
     assert_snapshot!(changed(|k| k.roles[0].body.ops.push(OpId(9))), @"src/sample.rs:3: operation 9 does not exist; there are 1");
 }

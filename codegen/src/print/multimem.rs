@@ -1,0 +1,101 @@
+//! Loads from all ranks' memory at once and stores to it, which the switch between the GPUs reduces and multiplies.
+
+use crate::{
+    family::Target,
+    ir::{
+        CommOp, Dtype, Kernel, MemoryOp, Op, OpId, OpKind, ParamId, Place, Put, ReceiptId, ReduceOp, ValueId,
+    },
+};
+
+use super::{PrintError, emitter::Emitter, prim::Prim, tiles::Step};
+
+/// Whether a target has instructions for it.
+fn has_multimem(target: Target) -> bool {
+    match target {
+        Target::Cuda(arch) => arch.capability() >= 90,
+        Target::Hip(_) => false,
+    }
+}
+
+/// Refuses a kernel that reaches all ranks at once, for a target that cannot.
+pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
+    if has_multimem(target) {
+        return Ok(());
+    }
+    let Some(param) = kernel.multicast().into_iter().next() else { return Ok(()) };
+    let buffer = kernel.params[param.index()].name.clone();
+    Err(PrintError::NoMultimem { kernel: kernel.variant.clone(), buffer, target })
+}
+
+impl Emitter<'_, '_> {
+    /// A lane's 16 bytes of a tile that the switch reduces.
+    pub fn load_reduced(
+        &mut self,
+        place: Place,
+        how: ReduceOp,
+        index: ValueId,
+        dtype: Dtype,
+        step: &mut Step,
+    ) -> Result<String, PrintError> {
+        let prim = match dtype {
+            Dtype::Fp16 => Prim::MultimemFp16,
+            Dtype::Bf16 => Prim::MultimemBf16,
+            _ => Prim::MultimemF32,
+        };
+        self.used.add(prim);
+        let base = self.base(place)?;
+        let address = self.address(&base, index, step)?;
+        let ty = self.vector_type(dtype, step.layout.per_lane);
+        Ok(format!("bits_as<{ty}>(multimem_{}_{}({address}))", how.name(), dtype.name()))
+    }
+
+    /// A tile that is stored to all ranks at once.
+    pub fn multicast(
+        &mut self,
+        id: OpId,
+        buffer: ParamId,
+        index: ValueId,
+        value: ValueId,
+    ) -> Result<(), PrintError> {
+        self.used.add(Prim::MultimemStore);
+        let (loc, layout) = (self.f.p.kernel.op(id).loc, self.f.layouts.of(value));
+        let base = self.all_ranks(buffer);
+        self.step_loop(Step::new(layout), true, loc, |me, step| {
+            let address = me.address(&base, index, step)?;
+            let value = me.vector(value, step)?;
+            me.w.line(&format!("multimem_store({address}, bits_as<Vec<u32, 4>>({value}));"));
+            Ok(())
+        })?;
+        self.used.add(Prim::MultimemFence);
+        self.w.line_with("multimem_fence();", "before others read it by the pointers of the ranks");
+        Ok(())
+    }
+
+    /// After a wait whose receipt is for reads of all ranks at once.
+    pub fn before_all_ranks(&mut self, of: ReceiptId) {
+        let reads = |op: &Op| {
+            let OpKind::Memory(MemoryOp::Load { place: Place::All(..), receipt, .. }) = op.kind else {
+                return false;
+            };
+            receipt == Some(of)
+        };
+        if self.f.p.kernel.ops.iter().any(reads) {
+            self.used.add(Prim::MultimemFence);
+            self.w.line_with(
+                "multimem_fence();",
+                "what ranks stored by their own pointers is read by that of all",
+            );
+        }
+    }
+}
+
+/// The tile that an operation reads of all ranks at once or puts to them, whose lanes have 16 bytes each.
+pub(super) fn sixteen(kernel: &Kernel, id: OpId) -> Option<ValueId> {
+    match kernel.op(id).kind {
+        OpKind::Memory(MemoryOp::Load { out, place: Place::All(..), .. }) => Some(out),
+        OpKind::Comm(CommOp::Put(Put { parcel, value, .. })) => {
+            kernel.parcels[parcel.index()].multicast.then_some(value)
+        }
+        OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Value(_) | OpKind::Control(_) => None,
+    }
+}

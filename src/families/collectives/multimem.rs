@@ -1,0 +1,56 @@
+//! What the switch between GPUs stores to all ranks at once.
+
+use peerwarp_codegen::dsl::prelude::*;
+
+use super::cut::Piece;
+use super::pull::Pull;
+
+/// What arrives at every rank, and its flags.
+#[derive(KernelArgs)]
+#[args(config = Pull)]
+pub struct MultimemArgs {
+    /// Everybody's reduced tiles.
+    #[len(|c| c.len())]
+    #[dtype(|c| c.dtype)]
+    pub reduced: Option<AnySym>,
+    /// A rank's tiles of a block have arrived, `[block][rank]`.
+    #[len(|c| c.flags())]
+    pub reduced_arrived: Option<Flags>,
+}
+
+/// The same in a launch.
+#[derive(Clone, Copy)]
+pub(super) struct Reduced {
+    buffer: AnySym,
+    flags: Flags,
+    epoch: Epoch,
+    pull: Pull,
+}
+
+impl MultimemArgs {
+    pub(super) fn open(&self, epoch: Epoch, c: Pull) -> Reduced {
+        let (Some(buffer), Some(flags)) = (self.reduced, self.reduced_arrived) else {
+            unreachable!("only what is there is opened")
+        };
+        Reduced { buffer, flags, epoch, pull: c }
+    }
+}
+
+impl Reduced {
+    /// Stores to all ranks.
+    pub fn put(&self, parcel: &mut Parcel, at: Val<u32>, tile: AnyTile) {
+        parcel.put_any(&self.buffer, at, tile);
+    }
+
+    /// Signals what this block has stored, and waits for what the same block of every rank has.
+    pub fn exchange(&self, b: Group, parcel: Parcel) -> Arrived {
+        let first = self.pull.first_flag(self.epoch, b);
+        parcel.signal(&self.flags, first + rank(), self.epoch);
+        self.flags.wait_all(first, ranks(), 1, self.epoch)
+    }
+
+    /// A tile that has arrived.
+    pub fn load(&self, got: &Arrived, t: &Piece) -> AnyTile {
+        self.buffer.load(got, t.at, t.len)
+    }
+}
