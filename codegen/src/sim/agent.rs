@@ -59,6 +59,13 @@ impl Agent {
         Arc::new(self.clock.clone())
     }
 
+    /// Ends its actions: all of them are ordered before the owner of a clock from now on.
+    pub fn end_before(&self, clock: &mut Clock) {
+        // The agent's own clock is joined as it is: with the time of its end in it, it would be like nobody else's.
+        clock.join(&self.clock);
+        clock.set(self.who, self.time);
+    }
+
     /// An agent of the same block that goes on where this one is, with what this one knows.
     pub fn fork(&self, who: AgentNo, time: u32, clock: Clock) -> Agent {
         Agent {

@@ -193,7 +193,27 @@ impl Compiled {
     }
 }
 
+/// What a turn has of for each time that somebody may communicate in it.
+pub(super) const COMMUNICATION: u32 = 256;
+
 impl Insn {
+    /// How much of a turn it takes; 0 is for what nobody else can see. Accesses to plain memory are hardly a reason to take
+    /// turns: what races with them is told by the clocks, whoever goes first. They count for a little, so that a loop that
+    /// only loads does not keep others from running.
+    pub fn share_of_turn(&self) -> u32 {
+        let communicates = match self {
+            Insn::Memory(memory) => {
+                matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_))
+            }
+            other => matches!(other, Insn::Comm(_)),
+        };
+        match (communicates, self) {
+            (true, _) => COMMUNICATION,
+            (false, Insn::Memory(_)) => 1,
+            (false, _) => 0,
+        }
+    }
+
     /// Calls `visit` on every tile register of the instruction; those it writes come last.
     pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
         match self {

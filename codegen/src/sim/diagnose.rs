@@ -5,9 +5,10 @@ use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
 use super::finding::{Finding, FindingKind, Party};
 use super::flags::{Flag, newer};
+use super::launch::Life;
 use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Who};
 use super::wire::{Signal, Spot};
-use super::world::{HOST_SITE, Life, World};
+use super::world::{HOST_SITE, World};
 use crate::ir::{
     BulkCopy, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, ParamId, Place, Put, ReadLl, SendLl,
     SendPackets, TakePackets, Wait, WaitAll,

@@ -3,7 +3,7 @@
 use super::agent::{Agent, AgentId};
 use super::arith::{Trap, scalar_binary, scalar_compare, scalar_unary};
 use super::bulk;
-use super::code::{Insn, Pc, RoleCode, TileReg};
+use super::code::{COMMUNICATION, Insn, Pc, RoleCode, TileReg};
 use super::convert::{cast_scalar, cast_tile};
 use super::diagnose::describe;
 use super::exact;
@@ -77,21 +77,22 @@ impl Agent {
 }
 
 impl World<'_> {
-    /// Lets an agent run until it has done `stretch` memory operations or stops by itself.
+    /// Lets an agent run until it has communicated `stretch` times or stops by itself. See [`Insn::share_of_turn`].
     pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
         let compiled = agent.compiled.clone();
         let RoleCode { code, tiles: TileRegisters { dead, .. }, .. } = &compiled.roles[agent.role];
-        let mut left = stretch;
+        let mut left = stretch * COMMUNICATION;
         loop {
             self.steps += 1;
             let insn = &code[agent.pc as usize];
-            let visible = matches!(insn, Insn::Memory(_) | Insn::Comm(_));
+            let share = insn.share_of_turn();
+            let visible = share > 0;
             if visible {
                 if left == 0 {
                     self.steps -= 1;
                     return Stop::Stretch;
                 }
-                left -= 1;
+                left = left.saturating_sub(share);
             }
             match self.step(id, agent, insn) {
                 Flow::Next => {

@@ -221,9 +221,6 @@ impl World<'_> {
 
     /// Makes visible what is ordered before somebody, of the stores on their way to a place.
     pub fn settle(&mut self, rank: usize, spot: Spot, who: Who<'_>) {
-        if self.wires[rank].pending.is_empty() {
-            return;
-        }
         for p in self.wires[rank].take_to(&spot, |e| who.after(e)) {
             self.arrive(rank, p);
         }
@@ -237,7 +234,7 @@ impl World<'_> {
 
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
-        let p = self.wires[rank].take(at);
+        let Some(p) = self.wires[rank].take(at) else { return };
         if let Cargo::Flag { signal, .. } = &*p.cargo
             && signal.release
         {

@@ -120,7 +120,7 @@ impl World<'_> {
     pub fn packets_arrive(&mut self, rank: usize, buffer: usize, range: Range<u64>, by: Event) {
         let Some(array) = &mut self.memory[rank][buffer].packets else { return };
         array.set(range.clone(), State::Full(by));
-        for id in array.wake(&range) {
+        for id in array.wake(range) {
             if let Some(agent) = &self.agents[id as usize] {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
@@ -149,8 +149,8 @@ impl World<'_> {
                 return Err(self.no_such_rank(agent, agent.get(tile.from)));
             }
             let Some(array) = &mut self.memory[rank][stretch.buffer].packets else { return Ok(true) };
-            if !array.arrived(stretch.packets.clone()) {
-                array.wait(stretch.packets, id);
+            if let Some(missing) = array.missing(stretch.packets.clone()) {
+                array.wait(missing, id);
                 return Ok(false);
             }
             found.push((i, stretch));

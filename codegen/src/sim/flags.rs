@@ -1,11 +1,11 @@
 //! Flag arrays: values, who signalled them, who has seen them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::agent::AgentId;
 use super::clock::Clock;
 use super::shadow::Event;
+use super::waiters::Waiters;
 
 /// A flag that was signalled at least once.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ pub(super) struct FlagArray {
     /// The index of each of `flags`.
     indices: Vec<u64>,
     /// Who waits for which flag.
-    waiters: BTreeMap<u64, Vec<AgentId>>,
+    waiters: Waiters,
 }
 
 impl FlagArray {
@@ -51,7 +51,7 @@ impl FlagArray {
 
     /// Sets a flag, returns what it was before and who waits for it.
     pub fn set(&mut self, index: u64, flag: Flag) -> (Option<Flag>, Vec<AgentId>) {
-        let waiters = self.waiters.remove(&index).unwrap_or_default();
+        let waiters = self.waiters.wake(index..index + 1).collect();
         let slot = &mut self.slots[index as usize];
         if let Some(at) = slot.checked_sub(1) {
             return (Some(std::mem::replace(&mut self.flags[at as usize], flag)), waiters);
@@ -63,12 +63,12 @@ impl FlagArray {
     }
 
     pub fn wait(&mut self, index: u64, agent: AgentId) {
-        self.waiters.entry(index).or_default().push(agent);
+        self.waiters.wait(index, agent);
     }
 
     /// Everybody who waits, with the flag waited for.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
-        self.waiters.iter().flat_map(|(&index, agents)| agents.iter().map(move |&a| (index, a)))
+        self.waiters.iter()
     }
 
     /// Flags whose last value nobody waited for.

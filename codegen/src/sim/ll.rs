@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::agent::AgentId;
 use super::runs::Runs;
 use super::shadow::Event;
+use super::waiters::Waiters;
 
 /// A tile that was sent.
 #[derive(Clone, Debug)]
@@ -23,7 +24,7 @@ pub(super) struct LlArray {
     /// The number in `sent` of what each element has.
     runs: Runs<u32>,
     pub sent: Vec<Sent>,
-    waiters: Vec<(u64, AgentId)>,
+    waiters: Waiters,
 }
 
 impl LlArray {
@@ -45,10 +46,10 @@ impl LlArray {
     }
 
     /// Elements arrive. Those who waited for any of them wait no longer.
-    pub fn arrive(&mut self, range: Range<u64>, sent: Sent) -> Vec<AgentId> {
+    pub fn arrive(&mut self, range: Range<u64>, sent: Sent) -> impl Iterator<Item = AgentId> + '_ {
         self.runs.set(range.clone(), self.sent.len() as u32);
         self.sent.push(sent);
-        self.waiters.extract_if(.., |w| range.contains(&w.0)).map(|w| w.1).collect()
+        self.waiters.wake(range)
     }
 
     /// Notes that an agent has read of something that was sent.
@@ -61,11 +62,11 @@ impl LlArray {
     }
 
     pub fn wait(&mut self, index: u64, agent: AgentId) {
-        self.waiters.push((index, agent));
+        self.waiters.wait(index, agent);
     }
 
     /// Everybody who waits, with the element that is missing.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
-        self.waiters.iter().copied()
+        self.waiters.iter()
     }
 }

@@ -1,7 +1,7 @@
 //! The simulator: runs the IR of kernels on N virtual ranks and checks their communication.
 //!
 //! A [`Machine`] holds the ranks' buffers and, for each rank, a program of kernel launches and host steps. A run
-//! executes all of it under one schedule that follows from a seed: groups interleave at every memory operation, ranks
+//! executes all of it under one schedule that follows from a seed: groups take turns when they communicate, ranks
 //! progress independently, and stores to symmetric memory become visible late and out of order unless a release
 //! signal and the wait for it order them. The same seed gives the same run.
 //!
@@ -61,6 +61,7 @@ mod flatten;
 mod flatten_comm;
 mod flatten_values;
 mod insns;
+mod launch;
 mod ll;
 mod machine;
 mod memory;
@@ -74,6 +75,7 @@ mod runs;
 mod sched;
 mod shadow;
 mod value;
+mod waiters;
 mod wire;
 mod world;
 

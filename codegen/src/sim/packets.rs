@@ -5,6 +5,7 @@ use std::ops::Range;
 use super::agent::AgentId;
 use super::runs::Runs;
 use super::shadow::Event;
+use super::waiters::Waiters;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -21,7 +22,7 @@ pub(super) enum State {
 #[derive(Debug, Default)]
 pub(super) struct PacketArray {
     runs: Runs<State>,
-    waiters: Vec<(Range<u64>, AgentId)>,
+    waiters: Waiters,
 }
 
 impl PacketArray {
@@ -35,34 +36,31 @@ impl PacketArray {
         self.runs.set(range, state);
     }
 
-    /// Whether all packets of a range have arrived.
-    pub fn arrived(&self, range: Range<u64>) -> bool {
+    /// The first packet of a range that has not arrived.
+    pub fn missing(&self, range: Range<u64>) -> Option<u64> {
         let mut at = range.start;
         for (run, state) in self.runs.within(range.clone()) {
             if run.start != at || !matches!(state, State::Full(_)) {
-                return false;
+                return Some(at);
             }
             at = run.end;
         }
-        at == range.end
+        (at < range.end).then_some(at)
     }
 
-    pub fn wait(&mut self, range: Range<u64>, agent: AgentId) {
-        self.waiters.push((range, agent));
+    /// Lets an agent wait for a packet.
+    pub fn wait(&mut self, packet: u64, agent: AgentId) {
+        self.waiters.wait(packet, agent);
     }
 
     /// Those who wait for packets of a range, who wait no longer.
-    pub fn wake(&mut self, range: &Range<u64>) -> Vec<AgentId> {
-        let wakes = |w: &mut (Range<u64>, AgentId)| w.0.start < range.end && range.start < w.0.end;
-        self.waiters.extract_if(.., wakes).map(|w| w.1).collect()
+    pub fn wake(&mut self, range: Range<u64>) -> impl Iterator<Item = AgentId> + '_ {
+        self.waiters.wake(range)
     }
 
-    /// Everybody who waits, with the first packet that is missing.
+    /// Everybody who waits, with the packet that is missing.
     pub fn waiting(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
-        self.waiters.iter().map(|(range, agent)| {
-            let missing = (range.start..range.end).find(|&p| !self.arrived(p..p + 1));
-            (missing.unwrap_or(range.start), *agent)
-        })
+        self.waiters.iter()
     }
 
     /// Packets that were sent and nobody took.
@@ -102,21 +100,11 @@ mod tests {
         let all: Vec<_> = a.within(2..20).collect();
         let (full, taken) = (State::Full(event(1)), State::Taken(event(2)));
         assert_eq!(all, [(2..4, full), (4..6, taken), (6..10, full)]);
-        assert!(a.arrived(0..4) && a.arrived(6..10) && !a.arrived(3..5) && !a.arrived(8..11));
+        let missing: Vec<_> = [0..4, 6..10, 3..5, 8..11].into_iter().map(|r| a.missing(r)).collect();
+        assert_eq!(missing, [None, None, Some(4), Some(10)]);
         a.set(0..10, State::Sent(event(3)));
         assert_eq!(a.within(0..10).count(), 1);
         assert_eq!(a.untaken().collect::<Vec<_>>(), [(0..10, event(3))]);
-    }
-
-    #[test]
-    fn arrivals_wake_those_who_wait_there() {
-        let mut a = PacketArray::default();
-        a.wait(0..4, 7);
-        a.wait(4..8, 8);
-        a.set(0..2, State::Full(event(1)));
-        assert_eq!(a.waiting().collect::<Vec<_>>(), [(2, 7), (4, 8)]);
-        assert_eq!(a.wake(&(0..2)), [7]);
-        assert_eq!(a.wake(&(0..2)), Vec::<AgentId>::new());
     }
 
     #[test]

@@ -34,6 +34,11 @@ impl<S: Copy> Runs<S> {
 
     /// Puts a range into a run of its own.
     pub fn set(&mut self, range: Range<u64>, state: S) {
+        // Most of what happens to a range happens to the same range next.
+        if let Some((_, old)) = self.runs.get_mut(&range.start).filter(|run| run.0 == range.end) {
+            *old = state;
+            return;
+        }
         let cut: Vec<(u64, (u64, S))> = self
             .runs
             .range(..range.start)

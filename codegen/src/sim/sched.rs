@@ -46,7 +46,7 @@ pub(super) struct Scheduler {
     strategy: Strategy,
     starved: Starved,
     pub delivery: Delivery,
-    /// Most memory operations that somebody does at a stretch.
+    /// How often somebody communicates at most at a stretch.
     stretch: u32,
     ready: Vec<Task>,
     by_priority: BinaryHeap<(u64, u64, Task)>,
@@ -74,7 +74,7 @@ impl Scheduler {
         };
         let stretch = match strategy {
             Strategy::Random => [1, 4, 16][rng.random_range(0..3)],
-            Strategy::Adversarial => 64,
+            Strategy::Adversarial => 16,
         };
         Scheduler {
             rng,
@@ -139,7 +139,7 @@ impl Scheduler {
         }
     }
 
-    /// How many memory operations the one picked may do.
+    /// How often the one picked may communicate.
     pub fn stretch(&mut self) -> u32 {
         self.rng.random_range(1..=self.stretch)
     }

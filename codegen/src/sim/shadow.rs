@@ -80,13 +80,15 @@ const CHUNK: usize = 64;
 /// The shadow of one buffer.
 #[derive(Debug, Default)]
 pub(super) struct Shadow {
-    chunks: Vec<Option<Box<[Page; CHUNK]>>>,
+    chunks: Vec<Option<Box<[Page]>>>,
+    /// How many pages there are: the last chunk may have few. Every block has small arrays of its own.
+    pages: usize,
 }
 
 impl Shadow {
     pub fn new(bytes: u64) -> Shadow {
-        let chunks = bytes.div_ceil(PAGE * CHUNK as u64);
-        Shadow { chunks: (0..chunks).map(|_| None).collect() }
+        let pages = bytes.div_ceil(PAGE) as usize;
+        Shadow { chunks: (0..pages.div_ceil(CHUNK)).map(|_| None).collect(), pages }
     }
 
     fn for_pages(&mut self, from: u64, to: u64, mut f: impl FnMut(&mut Page, u64, u16, u16)) {
@@ -95,8 +97,9 @@ impl Shadow {
             let base = at & !(PAGE - 1);
             let end = to.min(base + PAGE);
             let page = (at >> PAGE_BITS) as usize;
-            let chunk =
-                self.chunks[page / CHUNK].get_or_insert_with(|| Box::new([const { Page::new() }; CHUNK]));
+            let of_chunk = CHUNK.min(self.pages - page / CHUNK * CHUNK);
+            let chunk = self.chunks[page / CHUNK]
+                .get_or_insert_with(|| std::iter::repeat_with(Page::new).take(of_chunk).collect());
             f(&mut chunk[page % CHUNK], base, (at - base) as u16, (end - base) as u16);
             at = end;
         }

@@ -1,5 +1,7 @@
 //! Peer stores on their way: issued, not yet visible at their destination.
 
+use std::collections::btree_map::Entry;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
 
 use super::clock::Clock;
@@ -86,6 +88,47 @@ impl Spot {
     }
 }
 
+/// To which places there are stores, and how many to each. Most of the time nothing is on its way to the place that somebody
+/// looks at, and this says so without a look at every store.
+#[derive(Debug, Default)]
+struct Places {
+    /// By sort and buffer, first byte or flag, and end.
+    stores: BTreeMap<(usize, u64, u64), u32>,
+    /// The most bytes that any store has spanned.
+    longest: u64,
+}
+
+impl Places {
+    fn key(spot: &Spot) -> (usize, u64, u64) {
+        match *spot {
+            Spot::Bytes { buffer, from, to } => (2 * buffer, from, to),
+            Spot::Flag { buffer, index } => (2 * buffer + 1, index, index + 1),
+        }
+    }
+
+    fn add(&mut self, spot: &Spot) {
+        let key = Places::key(spot);
+        self.longest = self.longest.max(key.2 - key.1);
+        *self.stores.entry(key).or_default() += 1;
+    }
+
+    fn remove(&mut self, spot: &Spot) {
+        if let Entry::Occupied(mut stores) = self.stores.entry(Places::key(spot)) {
+            *stores.get_mut() -= 1;
+            if *stores.get() == 0 {
+                stores.remove();
+            }
+        }
+    }
+
+    /// Whether any store meets a place.
+    fn meet(&self, spot: &Spot) -> bool {
+        let (buffer, from, to) = Places::key(spot);
+        let near = (buffer, from.saturating_sub(self.longest), 0)..(buffer, to, 0);
+        self.stores.range(near).any(|(&(_, _, end), _)| end > from)
+    }
+}
+
 /// A store on its way. Many are looked at for each that arrives, so what it carries stands elsewhere.
 #[derive(Debug)]
 pub(super) struct Pending {
@@ -103,21 +146,28 @@ impl Pending {
 /// The stores on their way to one rank, in the order they were issued.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    pub pending: Vec<Pending>,
+    pub pending: VecDeque<Pending>,
     /// How many of them are flags.
     flags: usize,
+    places: Places,
 }
 
 impl Wire {
     pub fn push(&mut self, p: Pending) {
         self.flags += usize::from(p.is_flag());
-        self.pending.push(p);
+        self.places.add(&p.spot);
+        self.pending.push_back(p);
     }
 
-    pub fn take(&mut self, at: usize) -> Pending {
-        let p = self.pending.remove(at);
-        self.flags -= usize::from(p.is_flag());
-        p
+    pub fn take(&mut self, at: usize) -> Option<Pending> {
+        let p = self.pending.remove(at)?;
+        self.forget(&p);
+        Some(p)
+    }
+
+    fn forget(&mut self, taken: &Pending) {
+        self.flags -= usize::from(taken.is_flag());
+        self.places.remove(&taken.spot);
     }
 
     /// The first flag at or after a position, from the start if there is none.
@@ -136,12 +186,20 @@ impl Wire {
 
     /// As [`Wire::take_ordered`], of an agent itself or ordered before it, but only those to a place.
     pub fn take_to(&mut self, place: &Spot, after: impl Fn(Event) -> bool) -> Vec<Pending> {
+        if !self.places.meet(place) {
+            return vec![];
+        }
         self.take_where(|p| p.spot.overlaps(place) && after(p.by))
     }
 
     fn take_where(&mut self, take: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        let taken: Vec<Pending> = self.pending.extract_if(.., |p| take(p)).collect();
-        self.flags -= taken.iter().filter(|p| p.is_flag()).count();
-        taken
+        if !self.pending.iter().any(&take) {
+            return vec![];
+        }
+        let all = std::mem::take(&mut self.pending);
+        let (taken, left) = all.into_iter().partition::<VecDeque<_>, _>(take);
+        self.pending = left;
+        taken.iter().for_each(|p| self.forget(p));
+        taken.into()
     }
 }

@@ -9,6 +9,7 @@ use super::code::Pc;
 use super::exec::Stop;
 use super::finding::{Collector, FindingKind, Findings};
 use super::flags::next_epoch;
+use super::launch::{Launch, Life, RunningBlock, Stream};
 use super::machine::{Bound, HostStep, Machine, Outcome, Step};
 use super::memory::{self, Block as Memory, HostMemory};
 use super::options::Options;
@@ -16,80 +17,7 @@ use super::report::{Counts, Report};
 use super::sched::{Scheduler, Task};
 use super::shadow::{Clash, DataEpoch, Event, Shadow, Who};
 use super::wire::Wire;
-use crate::ir::{ParamId, ParamKind};
-
-/// A rank's program in progress.
-#[derive(Debug)]
-pub(super) struct Stream {
-    pub who: AgentNo,
-    pub time: u32,
-    pub clock: Clock,
-    /// The step to do next, or being done.
-    pub step: usize,
-    pub launch: Option<Launch>,
-    priority: u64,
-}
-
-/// A launch in progress.
-#[derive(Debug)]
-pub(super) struct Launch {
-    pub kernel: usize,
-    params: Arc<[Bound]>,
-    /// Number among all launches of the run.
-    number: usize,
-    /// What is ordered before the launch, and before its end.
-    start: Arc<Clock>,
-    end: Clock,
-    pub next_block: u32,
-    pub running: u32,
-    pub blocks: u32,
-    /// Epoch words that advance when the last block begins, with the number of blocks that have.
-    begun: Vec<(usize, u32)>,
-}
-
-impl Launch {
-    /// Counts a block that begins an epoch of the word; how many have.
-    fn begins(&mut self, word: usize) -> u32 {
-        let at = self.begun.iter().position(|b| b.0 == word).unwrap_or_else(|| {
-            self.begun.push((word, 0));
-            self.begun.len() - 1
-        });
-        self.begun[at].1 += 1;
-        self.begun[at].1
-    }
-
-    /// The buffers that its parameters stand for, in order.
-    pub fn buffers(&self) -> impl Iterator<Item = Option<usize>> + '_ {
-        self.params.iter().map(|p| match *p {
-            Bound::Buffer(b) => Some(b),
-            Bound::Scalar(_) => None,
-        })
-    }
-
-    /// Whether a parameter stands for the buffer.
-    pub fn is_bound(&self, param: ParamId, buffer: usize) -> bool {
-        matches!(self.params[param.index()], Bound::Buffer(b) if b == buffer)
-    }
-}
-
-/// Who had a number, from a time on.
-#[derive(Clone, Debug)]
-pub(super) struct Life {
-    pub from: u32,
-    pub launch: usize,
-    pub role: usize,
-    pub block: u32,
-    pub group: Option<u32>,
-}
-
-/// A running block.
-#[derive(Debug)]
-pub(super) struct RunningBlock {
-    /// Instances of the shared arrays that were accessed, by array and group.
-    pub shared: Vec<Vec<Option<Memory>>>,
-    /// Groups of a split that are not done.
-    groups: u32,
-}
+use crate::ir::ParamKind;
 
 /// A run in progress.
 #[derive(Debug)]
@@ -415,8 +343,8 @@ impl<'m> World<'m> {
             }
             Stop::Waiting | Stop::Fault => self.agents[id as usize] = Some(agent),
             Stop::Split { groups, body } => self.split(id, agent, groups, body),
-            Stop::Join => self.join(id, &mut agent),
-            Stop::End => self.end_block(id, &mut agent),
+            Stop::Join => self.join(id, &agent),
+            Stop::End => self.end_block(id, &agent),
         }
     }
 
@@ -438,14 +366,13 @@ impl<'m> World<'m> {
         self.agents[id as usize] = Some(agent);
     }
 
-    fn join(&mut self, id: AgentId, group: &mut Agent) {
+    fn join(&mut self, id: AgentId, group: &Agent) {
         self.free_agents.push(id);
-        let known = group.publish();
         let Some(parent) = group.parent.and_then(|p| self.agents[p as usize].as_mut().map(|a| (p, a))) else {
             return;
         };
         let (parent_id, parent) = parent;
-        parent.clock.join(&known);
+        group.end_before(&mut parent.clock);
         let Some(block) = &mut self.blocks[parent.block as usize] else { return };
         block.groups -= 1;
         if block.groups > 0 {
@@ -463,14 +390,13 @@ impl<'m> World<'m> {
         self.sched.ready(Task::Agent(parent_id), parent.priority);
     }
 
-    fn end_block(&mut self, id: AgentId, agent: &mut Agent) {
+    fn end_block(&mut self, id: AgentId, agent: &Agent) {
         self.progress();
         self.free_agents.push(id);
         self.blocks[agent.block as usize] = None;
         self.free_blocks.push(agent.block);
-        let known = agent.publish();
         if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
-            launch.end.join(&known);
+            agent.end_before(&mut launch.end);
             launch.running -= 1;
         }
         self.start_blocks(agent.rank);

@@ -10,6 +10,8 @@ pub fn stand_in_expert(shape: &MoeShape, rank: u32, row: &[f32]) -> Vec<f32> {
     round(shape.dtype.combined(), &y)
 }
 
+// Without an instruction of its own for it, `mul_add` is a call for each element.
+#[multiversion::multiversion(targets("x86_64+avx2+fma"))]
 fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
     for (s, x) in sum.iter_mut().zip(row) {
         *s = weight.mul_add(*x, *s);

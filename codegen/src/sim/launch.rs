@@ -1,0 +1,81 @@
+//! What runs: a rank's program, a launch of it, the launch's blocks, and who they were.
+
+use std::sync::Arc;
+
+use super::clock::{AgentNo, Clock};
+use super::machine::Bound;
+use super::memory::Block as Memory;
+use crate::ir::ParamId;
+
+/// A rank's program in progress.
+#[derive(Debug)]
+pub(super) struct Stream {
+    pub who: AgentNo,
+    pub time: u32,
+    pub clock: Clock,
+    /// The step to do next, or being done.
+    pub step: usize,
+    pub launch: Option<Launch>,
+    pub priority: u64,
+}
+
+/// A launch in progress.
+#[derive(Debug)]
+pub(super) struct Launch {
+    pub kernel: usize,
+    pub params: Arc<[Bound]>,
+    /// Number among all launches of the run.
+    pub number: usize,
+    /// What is ordered before the launch, and before its end.
+    pub start: Arc<Clock>,
+    pub end: Clock,
+    pub next_block: u32,
+    pub running: u32,
+    pub blocks: u32,
+    /// Epoch words that advance when the last block begins, with the number of blocks that have.
+    pub begun: Vec<(usize, u32)>,
+}
+
+impl Launch {
+    /// Counts a block that begins an epoch of the word; how many have.
+    pub fn begins(&mut self, word: usize) -> u32 {
+        let at = self.begun.iter().position(|b| b.0 == word).unwrap_or_else(|| {
+            self.begun.push((word, 0));
+            self.begun.len() - 1
+        });
+        self.begun[at].1 += 1;
+        self.begun[at].1
+    }
+
+    /// The buffers that its parameters stand for, in order.
+    pub fn buffers(&self) -> impl Iterator<Item = Option<usize>> + '_ {
+        self.params.iter().map(|p| match *p {
+            Bound::Buffer(b) => Some(b),
+            Bound::Scalar(_) => None,
+        })
+    }
+
+    /// Whether a parameter stands for the buffer.
+    pub fn is_bound(&self, param: ParamId, buffer: usize) -> bool {
+        matches!(self.params[param.index()], Bound::Buffer(b) if b == buffer)
+    }
+}
+
+/// Who had a number, from a time on.
+#[derive(Clone, Debug)]
+pub(super) struct Life {
+    pub from: u32,
+    pub launch: usize,
+    pub role: usize,
+    pub block: u32,
+    pub group: Option<u32>,
+}
+
+/// A running block.
+#[derive(Debug)]
+pub(super) struct RunningBlock {
+    /// Instances of the shared arrays that were accessed, by array and group.
+    pub shared: Vec<Vec<Option<Memory>>>,
+    /// Groups of a split that are not done.
+    pub groups: u32,
+}

@@ -1,0 +1,45 @@
+//! Who waits for which element.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use super::agent::AgentId;
+
+/// Agents by the first element that each of them misses.
+#[derive(Debug, Default)]
+pub(super) struct Waiters {
+    agents: BTreeMap<u64, Vec<AgentId>>,
+}
+
+impl Waiters {
+    pub fn wait(&mut self, element: u64, agent: AgentId) {
+        self.agents.entry(element).or_default().push(agent);
+    }
+
+    /// Those who wait for an element of a range, who wait no longer.
+    pub fn wake(&mut self, range: Range<u64>) -> impl Iterator<Item = AgentId> + '_ {
+        self.agents.extract_if(range, |_, _| true).flat_map(|(_, agents)| agents)
+    }
+
+    /// Everybody who waits, with the element.
+    pub fn iter(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
+        self.agents.iter().flat_map(|(&element, agents)| agents.iter().map(move |&a| (element, a)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn arrivals_wake_those_who_wait_there() {
+        let mut waiters = Waiters::default();
+        waiters.wait(4, 8);
+        waiters.wait(0, 7);
+        waiters.wait(4, 9);
+        assert_eq!(waiters.wake(1..4).count(), 0);
+        assert_eq!(waiters.iter().collect::<Vec<_>>(), [(0, 7), (4, 8), (4, 9)]);
+        assert_eq!(waiters.wake(0..5).collect::<Vec<_>>(), [7, 8, 9]);
+        assert_eq!(waiters.iter().count(), 0);
+    }
+}
