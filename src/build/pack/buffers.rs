@@ -50,16 +50,8 @@ const KINDS: [ParamKind; 10] = [
     ParamKind::Scalar,
 ];
 
-const DTYPES: [Dtype; 8] = [
-    Dtype::Bool,
-    Dtype::I32,
-    Dtype::U32,
-    Dtype::U64,
-    Dtype::F32,
-    Dtype::Bf16,
-    Dtype::Fp16,
-    Dtype::Fp8,
-];
+const DTYPES: [Dtype; 8] =
+    [Dtype::Bool, Dtype::I32, Dtype::U32, Dtype::U64, Dtype::F32, Dtype::Bf16, Dtype::Fp16, Dtype::Fp8];
 
 impl Entry {
     /// Its parameters, in the order of the kernel's.
@@ -92,7 +84,8 @@ mod tests {
 
     #[test]
     fn other_words_are_refused() {
-        for words in ["", "x", "x: Local", "x: Local of F32", "x: Local of 1 F32 more", "x: Local of -1 F32"] {
+        for words in ["", "x", "x: Local", "x: Local of F32", "x: Local of 1 F32 more", "x: Local of -1 F32"]
+        {
             assert_eq!(PackBuffer::parse(words), None, "{words}");
         }
         let endless = PackBuffer::parse(&format!("x: Ll of {} U32", u64::MAX)).unwrap();

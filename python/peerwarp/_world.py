@@ -1,0 +1,162 @@
+"""Worlds: the ranks that kernels run on."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from typing import Any
+
+from peerwarp import _core
+from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver
+
+
+class World:
+    """The ranks that kernels run on. Made by `World.simulated` or `World.from_torch`."""
+
+    def __init__(self, core: _core.SimulatedWorld | _core.GpuWorld, ranks: int, rank: int | None) -> None:
+        self._core, self._ranks, self._rank = core, ranks, rank
+
+    @classmethod
+    def simulated(cls, ranks: int, *, seed: int = 0, check_races: bool = True) -> World:
+        """Ranks of this process, on its CPU: no GPU, no driver.
+
+        Args:
+            ranks: how many, 2 to 64.
+            seed: decides the schedules. Each call of an operation has one of its own; the same calls have the same ones.
+            check_races: whether races, uninitialised and stale reads are looked for. Bounds, flags and deadlocks always are.
+
+        Each call runs by itself, in memory that nobody has written yet, in the epoch after the one before.
+        """
+        number = whole("ranks", ranks, 2, 64)
+        return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), bool(check_races)), number, None)
+
+    @classmethod
+    def from_torch(
+        cls,
+        group: Any = None,
+        *,
+        device: Any = None,
+        wait_budget: float = 60.0,
+        form_timeout: float = 60.0,
+        share_sms: bool = False,
+    ) -> World:
+        """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
+
+        Ranks meet at a port of rank 0, whose number and a secret go through the group; memory is shared by Peerwarp. Raises on
+        all ranks if one of them has no GPU. It has not run on hardware, and `Collectives` and `MoeAllToAll` don't take such a
+        world yet.
+
+        Args:
+            group: the process group; the default group if none.
+            device: this rank's GPU, as a `torch.device` or a number; else `torch.cuda.current_device()`.
+            wait_budget: seconds that a wait of a kernel may last.
+            form_timeout: seconds that ranks wait for each other to come together.
+            share_sms: whether blocks of other kernels may run on the SMs of these kernels' blocks.
+        """
+        dist = _torch_distributed()
+        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
+        number = whole("ranks of the group", ranks, 2, 64)
+        _agree(dist, group, ranks)
+        told: list[Any] = [None]
+        if rank == 0:
+            told = [(f"127.0.0.1:{_free_port()}", _core.draw_secret())]
+        dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0) if group is not None else 0, group=group)
+        address, secret = told[0]
+        gpu = _gpu_number(device)
+        core = _core.GpuWorld(rank, number, gpu, address, secret, float(wait_budget), float(form_timeout), share_sms)
+        return cls(core, number, rank)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self._ranks
+
+    @property
+    def rank(self) -> int | None:
+        """This process's rank; `None` where all ranks are in this process."""
+        return self._rank
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether ranks are simulated."""
+        return isinstance(self._core, _core.SimulatedWorld)
+
+    def check(self) -> None:
+        """Raises `Aborted` if a wait of a kernel has run out of time on any rank. A simulated run says so by itself."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.check()
+
+    def reset(self) -> None:
+        """Clears flags, epochs and counters after `Aborted`; all ranks call it. Nothing is left to clear in a simulated world."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.reset()
+
+    def leave(self) -> None:
+        """Leaves the world; all ranks do. A simulated world needs none of it."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.leave()
+
+    def __repr__(self) -> str:
+        return f"<World of {self._ranks} {'simulated ranks' if self.is_simulated else 'ranks'}>"
+
+
+def simulated(world: Any, user: str) -> _core.SimulatedWorld:
+    """The native world, for what runs on simulated ranks only so far."""
+    if not isinstance(world, World):
+        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks)")
+    if not isinstance(world._core, _core.SimulatedWorld):
+        raise InvalidArgument("world", world, f"a simulated world: {user} does not launch on GPUs from Python yet")
+    return world._core
+
+
+def whole(field: str, value: Any, low: int, high: int) -> int:
+    """A whole number within limits."""
+    try:
+        number = None if isinstance(value, bool) else value.__index__()
+    except AttributeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise InvalidArgument(field, value, f"a whole number from {low} to {high}")
+    return number
+
+
+def _torch_distributed() -> Any:
+    """`torch.distributed` with a process group."""
+    try:
+        import torch.distributed as dist
+    except ImportError as error:
+        raise MissingPackage("World.from_torch needs PyTorch (pip install torch); World.simulated does not") from error
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InvalidArgument("group", "no process group", "a group of torch.distributed.init_process_group")
+    return dist
+
+
+def _agree(dist: Any, group: Any, ranks: int) -> None:
+    """Raises on all ranks if one of them has no GPU: else the others would wait for it."""
+    reasons: list[str | None] = [None] * ranks
+    dist.all_gather_object(reasons, _core.why_no_gpu(), group=group)
+    lacking = {rank: why for rank, why in enumerate(reasons) if why is not None}
+    if lacking:
+        rank, why = next(iter(lacking.items()))
+        others = f" (and {len(lacking) - 1} more ranks)" if len(lacking) > 1 else ""
+        raise NoDriver(f"rank {rank}{others}: {why}")
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _gpu_number(device: Any) -> int:
+    """The number of this rank's GPU among those that the process sees."""
+    if device is None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            return int(torch.cuda.current_device())
+        device = os.environ.get("LOCAL_RANK", "0")
+    number = getattr(device, "index", device)
+    if isinstance(number, str):
+        number = int(number) if number.isdecimal() else None
+    return whole("device", number if isinstance(number, int) else device, 0, 63)
