@@ -23,7 +23,8 @@ def experts(rng: np.random.Generator) -> list[tuple[np.ndarray, np.ndarray]]:
 
 def run_expert(weights: tuple[np.ndarray, np.ndarray], rows: np.ndarray) -> np.ndarray:
     up, down = weights
-    return np.maximum(rows @ up, 0) @ down
+    made: np.ndarray = np.maximum(rows @ up, 0) @ down
+    return made
 
 
 def route(x: np.ndarray, gate: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

@@ -1,12 +1,15 @@
-"""`python -m peerwarp doctor`: what there is on this machine, what is missing, and how to get it."""
+"""`python -m peerwarp doctor` says what there is on this machine, what is missing, and how to get it.
+
+All else is the command `peerwarp`: `python -m peerwarp show --model mixtral-8x7b --tokens 8 --ranks 4`.
+"""
 
 from __future__ import annotations
 
-import argparse
 import importlib.metadata
 import sys
 
 from peerwarp import __version__, _core
+from peerwarp.errors import PeerwarpError
 
 
 def _package(name: str, why: str) -> tuple[str, bool, str]:
@@ -39,11 +42,15 @@ def doctor() -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m peerwarp", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="what there is on this machine, what is missing, and how to get it")
-    parser.parse_args()
-    return doctor()
+    if sys.argv[1:] == ["doctor"]:
+        return doctor()
+    try:
+        code, out, err = _core.command(sys.argv[1:])
+    except PeerwarpError as error:
+        code, out, err = 2, "", f"error: {error}\n"
+    sys.stderr.write(err)
+    sys.stdout.write(out)
+    return code
 
 
 if __name__ == "__main__":

@@ -31,9 +31,11 @@ class Dispatched:
     weighted with the row's weight for it; a rank sums over its own experts and rounds once.
     Expert-major: `places` is the number of rows that came, sorted by expert, source, token and k. Combine weights and sums.
 
+    A list that there is nothing of, for this layout or type, is empty.
+
     Attributes:
         rows: `(places, hidden)`, of the type of `x`; zeros where no row came.
-        scales: fp8 only: float32 `(places, hidden / 128 rounded up)`; else `None`.
+        scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
         ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, -1 in entries that are not its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
         gather: rank-major only: uint32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
@@ -45,10 +47,10 @@ class Dispatched:
     """
 
     rows: list[np.ndarray]
-    scales: list[np.ndarray] | None
-    ids: list[np.ndarray] | None
-    weights: list[np.ndarray] | None
-    gather: list[np.ndarray] | None
+    scales: list[np.ndarray]
+    ids: list[np.ndarray]
+    weights: list[np.ndarray]
+    gather: list[np.ndarray]
     expert_start: list[np.ndarray]
     expert_rows: list[np.ndarray]
     first_expert: list[int]
@@ -202,10 +204,11 @@ class MoeAllToAll:
 
         firsts = self._first_expert
         own = [end - start for start, end in pairwise(firsts)]
-        scales = each("row_scale", np.float32, (-1, self._core.scales())) if self._dtype == "fp8" else None
-        rank_major = self._layout == "rank_major"
-        ids = weights = gather = None
-        if rank_major:
+        scales = each("row_scale", np.float32, (-1, self._core.scales())) if self._dtype == "fp8" else []
+        ids: list[np.ndarray] = []
+        weights: list[np.ndarray] = []
+        gather: list[np.ndarray] = []
+        if self._layout == "rank_major":
             local = each("entry_expert", np.int32, (-1, self._topk))
             ids = [np.where(e < 0, -1, e + first).astype(np.int32) for e, first in zip(local, firsts, strict=False)]
             sent = each("weight_from", np.float32, (-1, self._topk))

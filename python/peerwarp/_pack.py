@@ -64,7 +64,10 @@ class Pack:
     def open(cls, path: str | os.PathLike[str]) -> Pack:
         """The pack in a folder. All of its files are read, and compared with the hashes in its manifest."""
         folder = os.fspath(path)
-        kernels = (Kernel(*rest, tuple(Buffer(*buffer) for buffer in buffers)) for *rest, buffers in _core.open_pack(folder))
+        kernels = []
+        for name, family, target, ranks, entry, blocks, threads, params in _core.open_pack(folder):
+            buffers = tuple(Buffer(*param) for param in params)
+            kernels.append(Kernel(name, family, target, ranks, entry, blocks, threads, buffers))
         return cls(folder, tuple(kernels))
 
     def kernel(self, name: str, target: str | None = None) -> Kernel:

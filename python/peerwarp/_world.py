@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+import operator
 import os
 import socket
 import sys
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
 
 from peerwarp import _core
-from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver
+from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver, PeerwarpError
+
+T = TypeVar("T")
 
 
 class World:
@@ -55,17 +60,22 @@ class World:
             share_sms: whether blocks of other kernels may run on the SMs of these kernels' blocks.
         """
         dist = _torch_distributed()
-        ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-        number = whole("ranks of the group", ranks, 2, 64)
-        _agree(dist, group, ranks)
+        ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
+
+        def own() -> tuple[int, float, float]:
+            if (why := _core.why_no_gpu()) is not None:
+                raise NoDriver(why)
+            return _gpu_number(device), _seconds("wait_budget", wait_budget), _seconds("form_timeout", form_timeout)
+
+        gpu, budget, timeout = _agree(dist, group, ranks, own)
         told: list[Any] = [None]
         if rank == 0:
             told = [(f"127.0.0.1:{_free_port()}", _core.draw_secret())]
-        dist.broadcast_object_list(told, src=dist.get_global_rank(group, 0) if group is not None else 0, group=group)
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+        dist.broadcast_object_list(told, src=first, group=group)
         address, secret = told[0]
-        gpu = _gpu_number(device)
-        core = _core.GpuWorld(rank, number, gpu, address, secret, float(wait_budget), float(form_timeout), share_sms)
-        return cls(core, number, rank)
+        core = _core.GpuWorld(rank, ranks, gpu, address, secret, budget, timeout, bool(share_sms))
+        return cls(core, ranks, rank)
 
     @property
     def ranks(self) -> int:
@@ -113,8 +123,8 @@ def simulated(world: Any, user: str) -> _core.SimulatedWorld:
 def whole(field: str, value: Any, low: int, high: int) -> int:
     """A whole number within limits."""
     try:
-        number = None if isinstance(value, bool) else value.__index__()
-    except AttributeError:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
         number = None
     if number is None or not low <= number <= high:
         raise InvalidArgument(field, value, f"a whole number from {low} to {high}")
@@ -132,15 +142,29 @@ def _torch_distributed() -> Any:
     return dist
 
 
-def _agree(dist: Any, group: Any, ranks: int) -> None:
-    """Raises on all ranks if one of them has no GPU: else the others would wait for it."""
-    reasons: list[str | None] = [None] * ranks
-    dist.all_gather_object(reasons, _core.why_no_gpu(), group=group)
-    lacking = {rank: why for rank, why in enumerate(reasons) if why is not None}
-    if lacking:
-        rank, why = next(iter(lacking.items()))
-        others = f" (and {len(lacking) - 1} more ranks)" if len(lacking) > 1 else ""
-        raise NoDriver(f"rank {rank}{others}: {why}")
+def _agree(dist: Any, group: Any, ranks: int, own: Callable[[], T]) -> T:
+    """What `own` yields. If it raises on one rank, all ranks raise: else they would wait for that one."""
+    result, error = None, None
+    try:
+        result = own()
+    except PeerwarpError as raised:
+        error = raised
+    reasons: list[Any] = [None] * ranks
+    dist.all_gather_object(reasons, error and (isinstance(error, NoDriver), str(error)), group=group)
+    if error is not None:
+        raise error
+    for rank, reason in enumerate(reasons):
+        if reason is not None:
+            raise (NoDriver if reason[0] else PeerwarpError)(f"rank {rank}: {reason[1]}")
+    return cast("T", result)
+
+
+def _seconds(field: str, value: Any) -> float:
+    """A time in seconds."""
+    number = float(value) if isinstance(value, (int, float)) else math.nan
+    if not 0 < number < 1e6:
+        raise InvalidArgument(field, value, "seconds: more than 0, less than a million")
+    return number
 
 
 def _free_port() -> int:
@@ -155,8 +179,8 @@ def _gpu_number(device: Any) -> int:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_available():
             return int(torch.cuda.current_device())
-        device = os.environ.get("LOCAL_RANK", "0")
-    number = getattr(device, "index", device)
-    if isinstance(number, str):
-        number = int(number) if number.isdecimal() else None
+        given = os.environ.get("LOCAL_RANK", "0")
+        return whole("LOCAL_RANK", int(given) if given.isdecimal() else given, 0, 63)
+    # A torch.device has its number as an attribute; of a text that is a method.
+    number = getattr(device, "index", None)
     return whole("device", number if isinstance(number, int) else device, 0, 63)

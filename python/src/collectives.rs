@@ -18,7 +18,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::PyBytes;
 
 use crate::error::{Failure, detached};
-use crate::simulated::{Ranks, lock};
+use crate::simulated::{Ranks, lock, one_each};
 use crate::world::SimulatedWorld;
 
 /// The collectives of simulated ranks; each problem is traced once.
@@ -98,6 +98,7 @@ impl HostSteps for Vectors {
 
 /// The vectors that ranks end up with.
 fn run(ranks: &Ranks, launches: &SimLaunches, x: Vec<PyBackedBytes>) -> Result<Vec<Vec<u8>>, Failure> {
+    one_each("ranks of x", x.len(), ranks.ranks)?;
     let out = x.iter().map(|_| Mutex::default()).collect();
     let host = ranks.run(launches, 1, Vectors { x, out })?;
     Ok(host.out.iter().map(|out| std::mem::take(&mut *lock(out))).collect())

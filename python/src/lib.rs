@@ -2,6 +2,7 @@
 //! types are the business of the Python part.
 
 mod collectives;
+mod command;
 mod doctor;
 mod error;
 mod moe;
@@ -16,6 +17,8 @@ use pyo3::prelude::*;
 mod _core {
     #[pymodule_export]
     use crate::collectives::Collectives;
+    #[pymodule_export]
+    use crate::command::command;
     #[pymodule_export]
     use crate::doctor::findings;
     #[pymodule_export]

@@ -13,7 +13,7 @@ use pyo3::pybacked::PyBackedBytes;
 use pyo3::types::{PyBytes, PyDict};
 
 use crate::error::{Failure, detached};
-use crate::simulated::{Ranks, lock};
+use crate::simulated::{Ranks, lock, one_each};
 use crate::world::SimulatedWorld;
 
 /// What a rank sends: its rows, ids, weights and, of fp8, scales.
@@ -215,14 +215,6 @@ impl HostSteps for Combining {
             _ => {}
         }
         Ok(())
-    }
-}
-
-/// The number of ranks that data are given for.
-fn one_each(field: &str, found: usize, ranks: u32) -> Result<(), Failure> {
-    match found == ranks as usize {
-        true => Ok(()),
-        false => Err(Failure::invalid(field, found, format!("{ranks}, one for each rank"))),
     }
 }
 

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import peerwarp
+from peerwarp import _core
 
 # The tests may run away from the sources.
 PACK = Path(os.environ.get("PEERWARP_TEST_PACK", Path(__file__).parents[2] / "tests/data/pack"))
@@ -27,11 +28,14 @@ def test_a_simulated_world_says_what_it_is() -> None:
     world.leave()
 
 
-def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[str | None]) -> None:
+def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[object]) -> None:
     """As much of torch.distributed as `World.from_torch` uses before ranks meet: this process is rank 0."""
 
     def all_gather_object(into: list[object], own: object, group: object = None) -> None:
         into[:] = [own, *others]
+
+    def broadcast_object_list(told: list[object], src: int, group: object = None) -> None:
+        assert src == 0
 
     dist = types.ModuleType("torch.distributed")
     dist.__dict__.update(
@@ -40,9 +44,11 @@ def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[str | N
         get_world_size=lambda group=None: ranks,
         get_rank=lambda group=None: 0,
         all_gather_object=all_gather_object,
+        broadcast_object_list=broadcast_object_list,
     )
     torch = types.ModuleType("torch")
     torch.distributed = dist  # type: ignore[attr-defined]
+    torch.cuda = types.SimpleNamespace(is_available=lambda: False)  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "torch", torch)
     monkeypatch.setitem(sys.modules, "torch.distributed", dist)
 
@@ -61,9 +67,28 @@ def test_a_world_of_torch_needs_torch_and_a_group(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
-    fake_torch(monkeypatch, 2, ["no GPU over there"])
-    with pytest.raises(peerwarp.NoDriver, match="rank"):
+    fake_torch(monkeypatch, 2, [None])
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: "no driver")
+    with pytest.raises(peerwarp.NoDriver, match="no driver"):
         peerwarp.World.from_torch()
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    for is_driver, kind in ((True, peerwarp.NoDriver), (False, peerwarp.PeerwarpError)):
+        fake_torch(monkeypatch, 2, [(is_driver, "not over there")])
+        with pytest.raises(kind, match="rank 1: not over there"):
+            peerwarp.World.from_torch()
+    fake_torch(monkeypatch, 2, [None])
+    for arguments in ({"device": "cuda"}, {"device": -1}, {"wait_budget": 0}, {"form_timeout": "long"}):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            peerwarp.World.from_torch(**arguments)
+        assert error.value.field == next(iter(arguments))
+
+
+def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    # With a GPU this is about who is missing, and without one about the GPU.
+    fake_torch(monkeypatch, 2, [None])
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    with pytest.raises(peerwarp.PeerwarpError):
+        peerwarp.World.from_torch(form_timeout=0.5)
 
 
 def test_what_a_world_of_gpus_is_told_wrongly_is_refused() -> None:
@@ -125,7 +150,17 @@ def test_doctor_says_what_is_there() -> None:
     assert ran.returncode in (0, 1), ran.stderr
     for word in ("NVIDIA GPUs", "AMD GPUs", "NVRTC", "numpy", "torch", "simulated worlds: yes"):
         assert word in ran.stdout
-    assert python("-m", "peerwarp", "nothing").returncode == 2
+
+
+def test_the_command_is_there_too() -> None:
+    family = ("--family", "all_gather", "elements=100", "ranks=2", "dtype=bf16")
+    ran = python("-m", "peerwarp", "run", *family)
+    assert ran.returncode == 0, ran.stderr
+    assert "all_gather" in ran.stdout
+    refused = python("-m", "peerwarp", "run", "--family", "nothing")
+    assert refused.returncode == 2
+    assert "nothing" in refused.stderr
+    assert "doctor" not in refused.stdout
 
 
 def test_importing_it_imports_neither_numpy_nor_torch() -> None:
