@@ -48,9 +48,9 @@ class World:
     ) -> World:
         """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
 
-        Ranks meet at a port of rank 0, whose number and a secret go through the group; memory is shared by Peerwarp. Raises on
-        all ranks if one of them has no GPU. It has not run on hardware, and `Collectives` and `MoeAllToAll` don't take such a
-        world yet.
+        Ranks meet at a port of rank 0, whose number and a secret go through the group; `PEERWARP_SECRET`, set for all ranks, is
+        used instead of that secret. Raises on all ranks if one of them has no GPU. It has not run on hardware, and `Collectives`
+        and `MoeAllToAll` don't take such a world yet.
 
         Args:
             group: the process group; the default group if none.
@@ -73,7 +73,8 @@ class World:
             told = [(f"127.0.0.1:{_free_port()}", _core.draw_secret())]
         first = 0 if group is None else dist.get_global_rank(group, 0)
         dist.broadcast_object_list(told, src=first, group=group)
-        address, secret = told[0]
+        address, drawn = told[0]
+        secret = os.environ.get("PEERWARP_SECRET", drawn)
         core = _core.GpuWorld(rank, ranks, gpu, address, secret, budget, timeout, bool(share_sms))
         return cls(core, ranks, rank)
 

@@ -83,6 +83,29 @@ def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPat
         assert error.value.field == next(iter(arguments))
 
 
+def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Met:
+        def __init__(self, *arguments: object) -> None:
+            self.arguments = arguments
+
+    fake_torch(monkeypatch, 2, [None])
+    monkeypatch.setattr(_core, "why_no_gpu", lambda: None)
+    monkeypatch.setattr(_core, "GpuWorld", Met)
+    monkeypatch.setenv("LOCAL_RANK", "3")
+    monkeypatch.delenv("PEERWARP_SECRET", raising=False)
+    drawn = peerwarp.World.from_torch(share_sms=True)
+    assert (drawn.ranks, drawn.rank, drawn.is_simulated) == (2, 0, False)
+    rank, ranks, gpu, address, secret, *times, share_sms = drawn._core.arguments
+    assert (rank, ranks, gpu, times, share_sms) == (0, 2, 3, [60.0, 60.0], True)
+    assert address.startswith("127.0.0.1:")
+    assert len(secret) == 64
+    for operation in (peerwarp.Collectives, lambda world: peerwarp.MoeAllToAll(world, hidden=8, experts=2, topk=1, max_tokens=1)):
+        with pytest.raises(peerwarp.InvalidArgument, match="a simulated world"):
+            operation(drawn)
+    monkeypatch.setenv("PEERWARP_SECRET", "s" * 32)
+    assert peerwarp.World.from_torch()._core.arguments[4] == "s" * 32
+
+
 def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
     # With a GPU this is about who is missing, and without one about the GPU.
     fake_torch(monkeypatch, 2, [None])
