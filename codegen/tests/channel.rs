@@ -94,7 +94,7 @@ fn post(c: &Post, a: &PostArgs) {
             let row = rows.from(i % RANKS).slot(i / RANKS);
             let to = (i % RANKS) * ROWS + i / RANKS;
             // Also by an offset of 64 bits.
-            a.out.store(to * ROW, row.field(rows.row).load(i.to_u64() * 0, ROW));
+            a.out.store(to * ROW, row.field(rows.row).load(0u64, ROW));
             if let Some(scales) = rows.scales {
                 a.out_scales.store(to * 4, row.field(scales).load(0, 4));
             }
@@ -277,6 +277,9 @@ struct Slip {
     dtype: Dtype,
 }
 
+/// A channel, and what is done with it.
+type Mistake = (fn() -> Slip, fn(&SlipArgs));
+
 #[derive(KernelArgs)]
 #[args(config = Slip)]
 struct SlipArgs {
@@ -332,7 +335,7 @@ fn mistakes_end_the_trace() {
         said.push(slip(config, nothing));
     }
     // Messages.
-    let cases: [(fn() -> Slip, fn(&SlipArgs)); 13] = [
+    let cases: [Mistake; 13] = [
         (
             || two(Transport::Flags),
             |a| {

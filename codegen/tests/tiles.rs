@@ -191,14 +191,11 @@ fn masks_are_for_every_access() {
         outcome.memory.read::<f32>(1, "out").unwrap().to_vec()
     }
     let want = |i: u32| match i {
-        i if i < LEN => {
-            if i.is_multiple_of(2) {
-                3.0
-            } else {
-                7.0
-            }
-        }
-        i if i.is_multiple_of(2) => 0.0,
+        i if i.is_multiple_of(2) => match i < LEN {
+            true => 3.0,
+            false => 0.0,
+        },
+        i if i < LEN => 7.0,
         i if i < LEN + 8 => 5.0,
         _ => 7.0,
     };

@@ -142,7 +142,7 @@ fn runtime() -> &'static [PathBuf] {
                 let mut compile = Command::new(compiler());
                 compile.args([
                     "-std=c++17",
-                    "-O2",
+                    "-O3",
                     "-g1",
                     "-fno-pie",
                     "-Wall",

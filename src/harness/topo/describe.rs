@@ -29,7 +29,7 @@ const BUILTIN: [(&str, &str); 4] = [
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Description {
-    /// Version of the format: [`SCHEMA`].
+    /// Version of the format: `1`.
     pub schema: u32,
     /// What it is called.
     pub name: String,

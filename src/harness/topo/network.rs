@@ -190,6 +190,15 @@ struct Graph {
 const LEVELS: [fn(&Edge) -> bool; 3] =
     [|e| matches!(e.kind, LinkKind::Nvlink | LinkKind::Xgmi), |e| e.staged_gbps.is_none(), |_| true];
 
+/// The best path to a node so far.
+#[derive(Clone, Copy)]
+struct Reached {
+    /// Links and latency.
+    cost: (usize, f64),
+    /// The last edge, if there is one.
+    last: Option<usize>,
+}
+
 impl Graph {
     /// The widest route of the first level that has one; of those the one with the fewest links, then the fastest.
     fn route(&self, from: usize, to: usize, names: &[String]) -> Option<Route> {
@@ -205,17 +214,18 @@ impl Graph {
 
     /// Edges of the path with the fewest links, and of these the one with the least latency. No path goes through a GPU.
     fn shortest(&self, from: usize, to: usize, allowed: &dyn Fn(&Edge) -> bool) -> Option<Vec<usize>> {
-        // Cost and last edge of the best path to each node so far.
-        let mut best: Vec<Option<((usize, f64), Option<usize>)>> = vec![None; self.kinds.len()];
-        best[from] = Some(((0, 0.0), None));
+        let mut best: Vec<Option<Reached>> = vec![None; self.kinds.len()];
+        best[from] = Some(Reached { cost: (0, 0.0), last: None });
         for _ in 0..self.kinds.len() {
             let mut changed = false;
             for (number, e) in self.edges.iter().enumerate().filter(|(_, e)| allowed(e)) {
                 let through = e.from == from || self.kinds[e.from] != End::Gpu;
-                let Some(((hops, us), _)) = best[e.from].filter(|_| through) else { continue };
+                let Some(Reached { cost: (hops, us), .. }) = best[e.from].filter(|_| through) else {
+                    continue;
+                };
                 let cost = (hops + 1, us + e.latency_us);
-                if best[e.to].is_none_or(|(known, _)| cost.partial_cmp(&known).is_some_and(|o| o.is_lt())) {
-                    best[e.to] = Some((cost, Some(number)));
+                if best[e.to].is_none_or(|known| cost < known.cost) {
+                    best[e.to] = Some(Reached { cost, last: Some(number) });
                     changed = true;
                 }
             }
@@ -226,9 +236,9 @@ impl Graph {
         let mut path = vec![];
         let mut at = to;
         while at != from {
-            let (_, last) = best[at]?;
-            path.push(last?);
-            at = self.edges[last?].from;
+            let last = best[at]?.last?;
+            path.push(last);
+            at = self.edges[last].from;
         }
         path.reverse();
         Some(path)

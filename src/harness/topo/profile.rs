@@ -138,7 +138,7 @@ pub struct GpuRates {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Profile {
-    /// Version of the format: [`SCHEMA`].
+    /// Version of the format: `1`.
     pub schema: u32,
     /// The driver.
     pub driver: String,
@@ -328,7 +328,7 @@ impl From<&Profile> for Network {
 
 /// A port of a GPU by its number: out and in of links made for GPUs, then of PCIe.
 fn port(p: &Profile, gpu: usize, number: usize) -> Resource {
-    let (out, for_gpus) = (number % 2 == 0, number < 2);
+    let (out, for_gpus) = (number.is_multiple_of(2), number < 2);
     let own = p.pairs.iter().filter(|pair| {
         let end = if out { pair.from } else { pair.to };
         end as usize == gpu && pair.class.is_for_gpus() == for_gpus

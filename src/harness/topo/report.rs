@@ -62,7 +62,7 @@ pub struct SumTimes {
 /// A machine.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Topo {
-    /// [`SCHEMA`].
+    /// `1`.
     pub schema: u32,
     /// What it is called.
     pub machine: String,
