@@ -4,7 +4,8 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-const ROOTS: [&str; 4] = ["src", "codegen/src", "codegen/macros/src", "examples/add_all_gather/src"];
+const ROOTS: [&str; 5] =
+    ["src", "codegen/src", "codegen/macros/src", "examples/add_all_gather/src", "python/src"];
 
 /// A use of the keyword.
 struct Use {

@@ -29,6 +29,7 @@
 //! What an object needs to be launched is in [`Entry`]: the name of the kernel in it, grid, threads and dynamic shared
 //! memory ([`Entry::launch`]), and the layout of the struct that is its only argument ([`Entry::args`]).
 
+mod buffers;
 mod build;
 mod compile;
 mod embedded;
@@ -42,6 +43,7 @@ use std::path::{Path, PathBuf};
 
 use peerwarp_codegen::family::Target;
 
+pub use buffers::PackBuffer;
 pub use build::{BuildError, Built, Options, Refusal, build};
 pub(crate) use compile::Compiler;
 pub use compile::{CompileError, CompilerError};

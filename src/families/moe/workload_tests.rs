@@ -2,7 +2,9 @@ use super::*;
 use crate::harness::workload::Given;
 use std::sync::Arc;
 
-use crate::harness::session::SimSession;
+use crate::harness::session::{HostSteps, SimLaunches, SimSession};
+use crate::harness::verdict::Verdict;
+use crate::harness::workload::RankMemory;
 use peerwarp_codegen::sim::Options;
 
 const SHAPE: [(&str, &str); 6] =
@@ -120,5 +122,41 @@ fn runs_and_counts() {
         assert!(ran.verdict.ok(), "{:?}", ran.verdict);
         assert_eq!(ran.verdict.compared, 2 * 5 * 32);
         assert!(ran.report.bytes_on_wire() > 0);
+    }
+}
+
+/// A problem's data, passed and taken as somebody does who has data and no problem.
+struct ByHand(Box<dyn Problem>);
+
+impl HostSteps for ByHand {
+    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+        let rank = memory.rank();
+        match launches {
+            0 => self.0.inputs(rank, 0).iter().try_for_each(|contents| contents.write(memory)),
+            // Compares what came with the reference, and runs the experts.
+            1 => self.0.after_launch(0, 0, memory),
+            _ => {
+                let mut verdict = Verdict::default();
+                for expected in self.0.expected(rank, 0) {
+                    let found = memory.read(&expected.buffer, expected.at, expected.bytes.len())?;
+                    self.0.compare(rank, 0, &expected, &found, &mut verdict);
+                }
+                verdict.first_wrong.map_or(Ok(()), Err)
+            }
+        }
+    }
+}
+
+#[test]
+fn data_given_by_hand_yield_what_the_reference_says_with_or_without_combine() {
+    for layout in ["expert-major", "rank-major"] {
+        let variants = resolve(&[("layout", layout)]);
+        let inputs = Inputs { given: given("4,0,1"), ..Inputs::default() };
+        let problem = MoeSuite.problem(&variants, &inputs).unwrap();
+        let launches = SimLaunches::new(problem.launches()).unwrap();
+        let host: Arc<dyn HostSteps> = Arc::new(ByHand(problem));
+        for (count, epoch) in [(1, 0), (2, 1), (1, 2), (2, u32::MAX)] {
+            launches.run(count, epoch, &host, &Options::default()).unwrap().unwrap();
+        }
     }
 }

@@ -1,12 +1,16 @@
-//! A problem on ranks: simulated on the CPU, or on GPUs. Both take it through the same steps.
+//! A problem on ranks: simulated on the CPU, or on GPUs. Both take it through the same steps. Launches on simulated ranks can also
+//! have somebody's own data instead of a problem's.
 
+mod given;
 mod gpu;
+mod kernels;
 mod memory;
 mod room;
 mod sim;
 
 pub(crate) use room::room_for;
 
+pub use given::{HostSteps, SimLaunches};
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub use sim::{Ran, SimSession};
 

@@ -2,17 +2,13 @@
 
 use std::sync::Arc;
 
-use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified, verify};
-use peerwarp_codegen::sim::{
-    Bindings, Compiled, Findings, HostMemory, Machine, Memory, Options, Report, SimError,
-};
+use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified};
+use peerwarp_codegen::sim::{Bindings, Compiled, Findings, Machine, Memory, Options, Report, SimError};
 use rayon::prelude::*;
 
+use super::kernels::{Kernels, declare};
 use crate::harness::verdict::{Expected, Verdict};
 use crate::harness::workload::{Problem, RankMemory, WorkloadError};
-
-/// Lanes of the warps that are simulated. Nothing but the order of float sums depends on it.
-const WARP_SIZE: u32 = 32;
 
 /// A run without findings of the checker.
 #[derive(Clone, Debug)]
@@ -28,8 +24,7 @@ pub struct Ran {
 pub struct SimSession {
     problem: Arc<dyn Problem>,
     machine: Machine,
-    /// Names of the words that count epochs.
-    epochs: Vec<String>,
+    kernels: Kernels,
 }
 
 impl SimSession {
@@ -59,32 +54,15 @@ impl SimSession {
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<SimSession, WorkloadError> {
         let mut machine = Machine::new(problem.ranks());
-        let (mut kernels, mut epochs) = (vec![], vec![]);
-        for launch in problem.launches() {
-            let kernel =
-                verify(launch.variant.trace(WARP_SIZE)?).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
-            let kernel = Arc::new(compile(kernel));
-            let mut bindings = Bindings::new();
-            for p in &kernel.kernel().params {
-                let buffer = launch.buffer(&p.name);
-                bindings = bindings.buffer(&p.name, buffer);
-                if p.kind == ParamKind::EpochWord && !epochs.iter().any(|e| e == buffer) {
-                    epochs.push(buffer.to_owned());
-                }
-            }
-            kernels.push((kernel, bindings));
-        }
-        for buffer in problem.buffers()? {
-            let p = &buffer.param;
-            machine.buffer(&buffer.name, p.kind, p.dtype, p.len)?;
-        }
+        let kernels = Kernels::new(problem.launches(), compile)?;
+        declare(&mut machine, &problem.buffers()?)?;
         keep_results(&mut machine, &*problem)?;
         for rank in 0..problem.ranks() {
             for round in 0..problem.rounds() {
-                add_round(&mut machine, &problem, &kernels, rank, round)?;
+                add_round(&mut machine, &problem, &kernels.bound, rank, round)?;
             }
         }
-        Ok(SimSession { problem, machine, epochs })
+        Ok(SimSession { problem, machine, kernels })
     }
 
     /// The problem.
@@ -102,10 +80,7 @@ impl SimSession {
     /// # Errors
     /// There is no such epoch.
     pub fn start_after(&mut self, epoch: u32) -> Result<(), WorkloadError> {
-        for word in &self.epochs {
-            self.machine.start_epoch(word, epoch)?;
-        }
-        Ok(())
+        self.kernels.start_after(&mut self.machine, epoch)
     }
 
     /// Runs it under one schedule.
@@ -188,26 +163,4 @@ fn add_round(
             RankMemory::write(memory, &kept(round, which), 0, &found)
         })
     })
-}
-
-impl RankMemory for HostMemory<'_, '_> {
-    fn rank(&self) -> u32 {
-        HostMemory::rank(self)
-    }
-
-    fn read(&mut self, buffer: &str, at: u64, bytes: usize) -> Result<Vec<u8>, String> {
-        HostMemory::read(self, buffer, at..at + bytes as u64).map_err(|e| e.to_string())
-    }
-
-    fn write(&mut self, buffer: &str, at: u64, bytes: &[u8]) -> Result<(), String> {
-        HostMemory::write(self, buffer, at, bytes).map_err(|e| e.to_string())
-    }
-
-    fn size(&self, buffer: &str) -> Result<u64, String> {
-        HostMemory::size(self, buffer).map_err(|e| e.to_string())
-    }
-
-    fn poison(&self) -> Option<u8> {
-        None
-    }
 }

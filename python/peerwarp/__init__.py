@@ -1,0 +1,43 @@
+"""Collectives and MoE dispatch and combine of Peerwarp.
+
+Today ranks are *simulated*: kernels are traced as for GPUs, run on this machine's CPU, and every access to memory is checked
+for races. Arrays are NumPy's, or anything that speaks DLPack and is in the CPU's memory.
+
+    >>> import numpy as np, peerwarp
+    >>> world = peerwarp.World.simulated(2)
+    >>> peerwarp.Collectives(world).all_reduce([np.ones(8, np.float32)] * 2)[0]
+    array([2., 2., 2., 2., 2., 2., 2., 2.], dtype=float32)
+"""
+
+from peerwarp._collectives import Collectives
+from peerwarp._core import __version__
+from peerwarp._moe import Dispatched, MoeAllToAll
+from peerwarp._pack import Buffer, Kernel, Pack
+from peerwarp._world import World
+from peerwarp.errors import (
+    Aborted,
+    Finding,
+    InvalidArgument,
+    MissingPackage,
+    NoDriver,
+    PeerwarpError,
+    RaceFound,
+)
+
+__all__ = [
+    "Aborted",
+    "Buffer",
+    "Collectives",
+    "Dispatched",
+    "Finding",
+    "InvalidArgument",
+    "Kernel",
+    "MissingPackage",
+    "MoeAllToAll",
+    "NoDriver",
+    "Pack",
+    "PeerwarpError",
+    "RaceFound",
+    "World",
+    "__version__",
+]

@@ -1,0 +1,187 @@
+"""Worlds: the ranks that kernels run on."""
+
+from __future__ import annotations
+
+import math
+import operator
+import os
+import socket
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar, cast
+
+from peerwarp import _core
+from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver, PeerwarpError
+
+T = TypeVar("T")
+
+
+class World:
+    """The ranks that kernels run on. Made by `World.simulated` or `World.from_torch`."""
+
+    def __init__(self, core: _core.SimulatedWorld | _core.GpuWorld, ranks: int, rank: int | None) -> None:
+        self._core, self._ranks, self._rank = core, ranks, rank
+
+    @classmethod
+    def simulated(cls, ranks: int, *, seed: int = 0, check_races: bool = True) -> World:
+        """Ranks of this process, on its CPU: no GPU, no driver.
+
+        Args:
+            ranks: how many, 2 to 64.
+            seed: decides the schedules. Each call of an operation has one of its own; the same calls have the same ones.
+            check_races: whether races, uninitialised and stale reads are looked for. Bounds, flags and deadlocks always are.
+
+        Each call runs by itself, in memory that nobody has written yet, in the epoch after the one before.
+        """
+        number = whole("ranks", ranks, 2, 64)
+        return cls(_core.SimulatedWorld(number, whole("seed", seed, 0, 2**64 - 1), bool(check_races)), number, None)
+
+    @classmethod
+    def from_torch(
+        cls,
+        group: Any = None,
+        *,
+        device: Any = None,
+        wait_budget: float = 60.0,
+        form_timeout: float = 60.0,
+        share_sms: bool = False,
+    ) -> World:
+        """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
+
+        Ranks meet at a port of rank 0, whose number and a secret go through the group; `PEERWARP_SECRET`, set for all ranks, is
+        used instead of that secret. Raises on all ranks if one of them has no GPU. It has not run on hardware, and `Collectives`
+        and `MoeAllToAll` don't take such a world yet.
+
+        Args:
+            group: the process group; the default group if none.
+            device: this rank's GPU, as a `torch.device` or a number; else `torch.cuda.current_device()`.
+            wait_budget: seconds that a wait of a kernel may last.
+            form_timeout: seconds that ranks wait for each other to come together.
+            share_sms: whether blocks of other kernels may run on the SMs of these kernels' blocks.
+        """
+        dist = _torch_distributed()
+        ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
+
+        def own() -> tuple[int, float, float]:
+            if (why := _core.why_no_gpu()) is not None:
+                raise NoDriver(why)
+            return _gpu_number(device), _seconds("wait_budget", wait_budget), _seconds("form_timeout", form_timeout)
+
+        gpu, budget, timeout = _agree(dist, group, ranks, own)
+        told: list[Any] = [None]
+        if rank == 0:
+            told = [(f"127.0.0.1:{_free_port()}", _core.draw_secret())]
+        first = 0 if group is None else dist.get_global_rank(group, 0)
+        dist.broadcast_object_list(told, src=first, group=group)
+        address, drawn = told[0]
+        secret = os.environ.get("PEERWARP_SECRET", drawn)
+        core = _core.GpuWorld(rank, ranks, gpu, address, secret, budget, timeout, bool(share_sms))
+        return cls(core, ranks, rank)
+
+    @property
+    def ranks(self) -> int:
+        """How many ranks there are."""
+        return self._ranks
+
+    @property
+    def rank(self) -> int | None:
+        """This process's rank; `None` where all ranks are in this process."""
+        return self._rank
+
+    @property
+    def is_simulated(self) -> bool:
+        """Whether ranks are simulated."""
+        return isinstance(self._core, _core.SimulatedWorld)
+
+    def check(self) -> None:
+        """Raises `Aborted` if a wait of a kernel has run out of time on any rank. A simulated run says so by itself."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.check()
+
+    def reset(self) -> None:
+        """Clears flags, epochs and counters after `Aborted`; all ranks call it. Nothing is left to clear in a simulated world."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.reset()
+
+    def leave(self) -> None:
+        """Leaves the world; all ranks do. A simulated world needs none of it."""
+        if isinstance(self._core, _core.GpuWorld):
+            self._core.leave()
+
+    def __repr__(self) -> str:
+        return f"<World of {self._ranks} {'simulated ranks' if self.is_simulated else 'ranks'}>"
+
+
+def simulated(world: Any, user: str) -> _core.SimulatedWorld:
+    """The native world, for what runs on simulated ranks only so far."""
+    if not isinstance(world, World):
+        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks)")
+    if not isinstance(world._core, _core.SimulatedWorld):
+        raise InvalidArgument("world", world, f"a simulated world: {user} does not launch on GPUs from Python yet")
+    return world._core
+
+
+def whole(field: str, value: Any, low: int, high: int) -> int:
+    """A whole number within limits."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or not low <= number <= high:
+        raise InvalidArgument(field, value, f"a whole number from {low} to {high}")
+    return number
+
+
+def _torch_distributed() -> Any:
+    """`torch.distributed` with a process group."""
+    try:
+        import torch.distributed as dist
+    except ImportError as error:
+        raise MissingPackage("World.from_torch needs PyTorch (pip install torch); World.simulated does not") from error
+    if not (dist.is_available() and dist.is_initialized()):
+        raise InvalidArgument("group", "no process group", "a group of torch.distributed.init_process_group")
+    return dist
+
+
+def _agree(dist: Any, group: Any, ranks: int, own: Callable[[], T]) -> T:
+    """What `own` yields. If it raises on one rank, all ranks raise: else they would wait for that one."""
+    result, error = None, None
+    try:
+        result = own()
+    except PeerwarpError as raised:
+        error = raised
+    reasons: list[Any] = [None] * ranks
+    dist.all_gather_object(reasons, error and (isinstance(error, NoDriver), str(error)), group=group)
+    if error is not None:
+        raise error
+    for rank, reason in enumerate(reasons):
+        if reason is not None:
+            raise (NoDriver if reason[0] else PeerwarpError)(f"rank {rank}: {reason[1]}")
+    return cast("T", result)
+
+
+def _seconds(field: str, value: Any) -> float:
+    """A time in seconds."""
+    number = float(value) if isinstance(value, (int, float)) else math.nan
+    if not 0 < number < 1e6:
+        raise InvalidArgument(field, value, "seconds: more than 0, less than a million")
+    return number
+
+
+def _free_port() -> int:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+def _gpu_number(device: Any) -> int:
+    """The number of this rank's GPU among those that the process sees."""
+    if device is None:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_available():
+            return int(torch.cuda.current_device())
+        given = os.environ.get("LOCAL_RANK", "0")
+        return whole("LOCAL_RANK", int(given) if given.isdecimal() else given, 0, 63)
+    # A torch.device has its number as an attribute; of a text that is a method.
+    number = getattr(device, "index", None)
+    return whole("device", number if isinstance(number, int) else device, 0, 63)

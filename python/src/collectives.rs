@@ -1,0 +1,161 @@
+//! Collectives on simulated ranks.
+
+use std::collections::HashMap;
+use std::sync::{Arc, Mutex};
+
+use peerwarp::codegen::family::{Choice, Family, Variant};
+use peerwarp::codegen::ir::mutate::{Mutation, every, mutate};
+use peerwarp::families::collectives::{
+    AllGather, AllGatherKey, AllReduce, AllReduceKey, AllToAll, AllToAllKey, Broadcast, BroadcastKey, Hook,
+    ReduceScatter, ReduceScatterKey, Reduction,
+};
+use peerwarp::harness::session::{HostSteps, SimLaunches};
+use peerwarp::harness::workload::RankMemory;
+use peerwarp::prelude::{Dtype, Transport};
+use peerwarp::runtime::op::LaunchSpec;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::PyBytes;
+
+use crate::error::{Failure, detached};
+use crate::simulated::{Ranks, lock, one_each};
+use crate::world::SimulatedWorld;
+
+/// The collectives of simulated ranks; each problem is traced once.
+#[pyclass(frozen)]
+pub struct Collectives {
+    ranks: Arc<Ranks>,
+    traced: Mutex<HashMap<String, Arc<SimLaunches>>>,
+}
+
+/// One of `names` of a type that is a choice.
+fn choice<T: Choice>(field: &str, name: &str) -> Result<T, Failure> {
+    let allowed = || T::ALL.iter().map(|v| v.name()).collect::<Vec<_>>().join(", ");
+    T::from_name(name).ok_or_else(|| Failure::invalid(field, name, allowed()))
+}
+
+/// The variant of a collective by its name, with the defaults for the length.
+fn variant(
+    name: &str,
+    op: &str,
+    root: u32,
+    dtype: &str,
+    elements: u64,
+    ranks: u32,
+) -> Result<Variant, Failure> {
+    let elements = u32::try_from(elements).map_err(|_| Failure::invalid("elements", elements, "fewer"))?;
+    let dtype = choice::<Dtype>("dtype", dtype)?;
+    let (op, in_place) = (choice::<Reduction>("op", op)?, false);
+    match name {
+        "all_reduce" => {
+            let (hook, hidden) = (Hook::None, 0);
+            checked(AllReduce::with_defaults(&AllReduceKey {
+                elements,
+                ranks,
+                dtype,
+                op,
+                in_place,
+                hook,
+                hidden,
+            })?)
+        }
+        "reduce_scatter" => {
+            checked(ReduceScatter::with_defaults(&ReduceScatterKey { elements, ranks, dtype, op, in_place })?)
+        }
+        "all_gather" => {
+            checked(AllGather::with_defaults(&AllGatherKey { elements, ranks, dtype, in_place })?)
+        }
+        "all_to_all" => checked(AllToAll::with_defaults(&AllToAllKey { elements, ranks, dtype, in_place })?),
+        "broadcast" => {
+            checked(Broadcast::with_defaults(&BroadcastKey { elements, ranks, dtype, root, in_place })?)
+        }
+        other => Err(Failure::invalid("collective", other, "the name of a collective")),
+    }
+}
+
+fn checked<F: Family>(config: F) -> Result<Variant, Failure> {
+    config.check()?;
+    Ok(config.into_variant())
+}
+
+/// Passes a vector of each rank, and takes a vector of each rank.
+struct Vectors {
+    x: Vec<PyBackedBytes>,
+    out: Vec<Mutex<Vec<u8>>>,
+}
+
+impl HostSteps for Vectors {
+    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+        let rank = memory.rank() as usize;
+        if launches == 0 {
+            return memory.write("x", 0, &self.x[rank]);
+        }
+        let bytes = memory.size("out")?;
+        *lock(&self.out[rank]) = memory.read("out", 0, bytes as usize)?;
+        Ok(())
+    }
+}
+
+/// The vectors that ranks end up with.
+fn run(ranks: &Ranks, launches: &SimLaunches, x: Vec<PyBackedBytes>) -> Result<Vec<Vec<u8>>, Failure> {
+    one_each("ranks of x", x.len(), ranks.ranks)?;
+    let out = x.iter().map(|_| Mutex::default()).collect();
+    let host = ranks.run(launches, 1, Vectors { x, out })?;
+    Ok(host.out.iter().map(|out| std::mem::take(&mut *lock(out))).collect())
+}
+
+#[pymethods]
+impl Collectives {
+    #[new]
+    fn new(world: &Bound<'_, SimulatedWorld>) -> Collectives {
+        Collectives { ranks: Arc::clone(&world.get().ranks), traced: Mutex::default() }
+    }
+
+    /// Runs a collective on one vector of each rank, of `elements` elements each.
+    #[allow(clippy::too_many_arguments)] // As Python calls it, once.
+    fn run<'py>(
+        &self,
+        py: Python<'py>,
+        name: &str,
+        op: &str,
+        root: u32,
+        dtype: &str,
+        elements: u64,
+        x: Vec<PyBackedBytes>,
+    ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
+        let out = detached(py, || {
+            let variant = variant(name, op, root, dtype, elements, self.ranks.ranks)?;
+            run(&self.ranks, &*self.traced(name, variant)?, x)
+        })?;
+        Ok(out.iter().map(|bytes| PyBytes::new(py, bytes)).collect())
+    }
+
+    /// For tests: an all-gather whose signals order nothing, which the checker finds.
+    fn run_with_a_bug(&self, py: Python<'_>, x: Vec<PyBackedBytes>) -> Result<(), Failure> {
+        detached(py, || {
+            let elements = x.first().map_or(0, |x| x.len() / 4) as u32;
+            let key = AllGatherKey { elements, ranks: self.ranks.ranks, dtype: Dtype::F32, in_place: false };
+            let config = AllGather { protocol: Transport::Flags, ..AllGather::with_defaults(&key)? };
+            let spec = [LaunchSpec::new("all_gather", checked(config)?)];
+            let launches = SimLaunches::planted(&spec, &mut |kernel| {
+                let relax = every(kernel).into_iter().find(|m| matches!(m.mutation, Mutation::Relax(_)));
+                if let Some(Ok(planted)) = relax.map(|m| mutate(kernel, &m.mutation)) {
+                    *kernel = planted;
+                }
+            })?;
+            run(&self.ranks, &launches, x).map(drop)
+        })
+    }
+}
+
+impl Collectives {
+    fn traced(&self, name: &str, variant: Variant) -> Result<Arc<SimLaunches>, Failure> {
+        let key = variant.variant_name();
+        if let Some(known) = lock(&self.traced).get(&key) {
+            return Ok(Arc::clone(known));
+        }
+        let traced = Arc::new(SimLaunches::new(&[LaunchSpec::new(name, variant)])?);
+        lock(&self.traced).insert(key, Arc::clone(&traced));
+        Ok(traced)
+    }
+}

@@ -1,0 +1,36 @@
+//! The native part of the Python package `peerwarp`: bytes and numbers in, bytes and numbers out. Arrays, their shapes and
+//! types are the business of the Python part.
+
+mod collectives;
+mod command;
+mod doctor;
+mod error;
+mod moe;
+mod pack;
+mod simulated;
+mod world;
+
+use pyo3::prelude::*;
+
+/// What Python sees of it, as `peerwarp._core`.
+#[pymodule]
+mod _core {
+    #[pymodule_export]
+    use crate::collectives::Collectives;
+    #[pymodule_export]
+    use crate::command::command;
+    #[pymodule_export]
+    use crate::doctor::findings;
+    #[pymodule_export]
+    use crate::moe::{MoeAllToAll, Round};
+    #[pymodule_export]
+    use crate::pack::open_pack;
+    #[pymodule_export]
+    use crate::world::{GpuWorld, SimulatedWorld, draw_secret, why_no_gpu};
+    use pyo3::prelude::*;
+
+    #[pymodule_init]
+    fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
+        module.add("__version__", env!("CARGO_PKG_VERSION"))
+    }
+}

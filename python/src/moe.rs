@@ -1,0 +1,310 @@
+//! MoE dispatch and combine on simulated ranks.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+
+use peerwarp::families::moe::kernels::{Hook, Layout};
+use peerwarp::families::moe::run::MoeTuning;
+use peerwarp::families::moe::{MoeShape, RowDtype};
+use peerwarp::harness::session::{HostSteps, SimLaunches};
+use peerwarp::harness::workload::RankMemory;
+use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedBytes;
+use pyo3::types::{PyBytes, PyDict};
+
+use crate::error::{Failure, detached};
+use crate::simulated::{Ranks, lock, one_each};
+use crate::world::SimulatedWorld;
+
+/// What a rank sends: its rows, ids, weights and, of fp8, scales.
+type Sent = (PyBackedBytes, PyBackedBytes, PyBackedBytes, Option<PyBackedBytes>);
+
+/// What a buffer of some name holds that a rank ends up with.
+type Buffers = BTreeMap<&'static str, Vec<u8>>;
+
+/// Dispatch and combine for one shape, traced once.
+#[pyclass(frozen)]
+pub struct MoeAllToAll {
+    ranks: Arc<Ranks>,
+    op: Arc<Op>,
+}
+
+/// A dispatch's inputs, which its combine runs on again.
+#[pyclass(frozen)]
+pub struct Round {
+    op: Arc<Op>,
+    sent: Arc<[Tokens]>,
+}
+
+struct Op {
+    shape: MoeShape,
+    layout: Layout,
+    /// The buffers in which rows and their scales arrive.
+    rows: [&'static str; 2],
+    /// How many launches a dispatch has.
+    dispatches: usize,
+    launches: SimLaunches,
+}
+
+/// The tokens of a rank in buffers of full size.
+struct Tokens {
+    n: u32,
+    x: Vec<u8>,
+    x_scale: Vec<u8>,
+    ids: Vec<u8>,
+    weights: Vec<u8>,
+}
+
+/// Fills up what a kernel may load and must not act on: with NaNs, and ids of an expert.
+fn padded(bytes: &[u8], len: u32, pad: &[u8]) -> Vec<u8> {
+    let mut all = bytes.to_vec();
+    let rest = (len as usize).saturating_sub(all.len());
+    all.extend(pad.iter().cycle().take(rest));
+    all
+}
+
+impl Tokens {
+    fn new(shape: &MoeShape, (x, ids, weights, scales): &Sent) -> Tokens {
+        let (nan, entries) = (f32::NAN.to_le_bytes(), 4 * shape.tokens * shape.topk);
+        let scales = scales.as_ref().map_or(&[][..], |scales| scales);
+        Tokens {
+            n: (x.len() / shape.row_bytes() as usize) as u32,
+            x: padded(x, shape.tokens * shape.row_bytes(), &[u8::MAX]),
+            x_scale: padded(scales, 4 * shape.tokens * shape.scales(), &nan),
+            ids: padded(ids, entries, &[0]),
+            weights: padded(weights, entries, &nan),
+        }
+    }
+
+    fn write(&self, memory: &mut dyn RankMemory) -> Result<(), String> {
+        memory.write("n", 0, &self.n.to_le_bytes())?;
+        memory.write("x", 0, &self.x)?;
+        memory.write("ids", 0, &self.ids)?;
+        memory.write("weights", 0, &self.weights)?;
+        if !self.x_scale.is_empty() {
+            memory.write("x_scale", 0, &self.x_scale)?;
+        }
+        Ok(())
+    }
+}
+
+fn words(bytes: &[u8]) -> Vec<u32> {
+    bytes.chunks_exact(4).map(|b| u32::from_le_bytes([b[0], b[1], b[2], b[3]])).collect()
+}
+
+impl Op {
+    /// What dispatch left on a rank. Rows that did not come are zeros, and nobody reads them.
+    fn dispatched(&self, memory: &mut dyn RankMemory) -> Result<Buffers, String> {
+        let mut all = Buffers::new();
+        for name in ["expert_rows", "expert_start", "n_from"] {
+            let bytes = memory.size(name)? as usize;
+            all.insert(name, memory.read(name, 0, bytes)?);
+        }
+        let rows = words(&all["expert_rows"]).iter().sum::<u32>();
+        if self.layout == Layout::RankMajor {
+            let bytes = memory.size("entry_expert")? as usize;
+            all.insert("entry_expert", memory.read("entry_expert", 0, bytes)?);
+            all.insert("gather", memory.read("gather", 0, 4 * rows as usize)?);
+            let weights = self.weights_from(&words(&all["n_from"]), memory)?;
+            all.insert("weight_from", weights);
+        }
+        let places = self.places(&all, rows);
+        let [rows, scales] = self.rows;
+        all.insert("rows", self.each(rows, self.shape.row_bytes(), &places, memory)?);
+        all.insert("row_scale", self.each(scales, 4 * self.shape.scales(), &places, memory)?);
+        Ok(all)
+    }
+
+    /// The weights of each source's tokens, `[source][token][k]`.
+    fn weights_from(&self, n: &[u32], memory: &mut dyn RankMemory) -> Result<Vec<u8>, String> {
+        let source = 4 * u64::from(self.shape.tokens * self.shape.topk);
+        let mut all = vec![0; n.len() * source as usize];
+        for (&n, at) in n.iter().zip((0..).map(|s| s * source)) {
+            let bytes = 4 * (n * self.shape.topk) as usize;
+            all[at as usize..at as usize + bytes].copy_from_slice(&memory.read("weight_from", at, bytes)?);
+        }
+        Ok(all)
+    }
+
+    /// Whether there is a row in each of the places that there are.
+    fn places(&self, all: &Buffers, rows: u32) -> Vec<bool> {
+        match self.layout {
+            Layout::ExpertMajor => vec![true; rows as usize],
+            Layout::RankMajor => {
+                let experts = words(&all["entry_expert"]);
+                let is_here = |entries: &[u32]| entries.iter().any(|&expert| expert != u32::MAX);
+                experts.chunks(self.shape.topk as usize).map(is_here).collect()
+            }
+        }
+    }
+
+    /// The rows of a buffer that there are, and zeros in the other places.
+    fn each(
+        &self,
+        buffer: &str,
+        row: u32,
+        places: &[bool],
+        memory: &mut dyn RankMemory,
+    ) -> Result<Vec<u8>, String> {
+        let row = row as usize;
+        let mut all = vec![0; places.len() * row];
+        if row == 0 {
+            return Ok(all);
+        }
+        for (place, into) in all.chunks_mut(row).enumerate().filter(|(place, _)| places[*place]) {
+            into.copy_from_slice(&memory.read(buffer, (place * row) as u64, row)?);
+        }
+        Ok(all)
+    }
+
+    /// Bytes of an element of combined rows times `hidden`.
+    fn combined_row(&self) -> usize {
+        (self.shape.hidden * self.shape.dtype.combined().bytes()) as usize
+    }
+
+    /// Writes the rows of `y` that there are.
+    fn write_y(&self, y: &[u8], memory: &mut dyn RankMemory) -> Result<(), String> {
+        let all = self.dispatched(memory)?;
+        let places = self.places(&all, words(&all["expert_rows"]).iter().sum());
+        let row = self.combined_row();
+        for (place, y) in y.chunks(row).enumerate().filter(|(place, _)| places.get(*place) == Some(&true)) {
+            memory.write("y", (place * row) as u64, y)?;
+        }
+        Ok(())
+    }
+}
+
+/// The host's part of a dispatch.
+struct Dispatching {
+    op: Arc<Op>,
+    sent: Arc<[Tokens]>,
+    found: Vec<Mutex<Buffers>>,
+}
+
+impl HostSteps for Dispatching {
+    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+        let rank = memory.rank() as usize;
+        if launches == 0 {
+            return self.sent[rank].write(memory);
+        }
+        if launches == self.op.dispatches {
+            *lock(&self.found[rank]) = self.op.dispatched(memory)?;
+        }
+        Ok(())
+    }
+}
+
+/// The host's part of a dispatch, the experts and a combine.
+struct Combining {
+    op: Arc<Op>,
+    sent: Arc<[Tokens]>,
+    y: Vec<PyBackedBytes>,
+    out: Vec<Mutex<Vec<u8>>>,
+}
+
+impl HostSteps for Combining {
+    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+        let (op, rank) = (&self.op, memory.rank() as usize);
+        match launches {
+            0 => self.sent[rank].write(memory)?,
+            _ if launches == op.dispatches => op.write_y(&self.y[rank], memory)?,
+            _ if launches == 2 * op.dispatches => {
+                let bytes = self.sent[rank].n as usize * op.combined_row();
+                *lock(&self.out[rank]) = memory.read("out", 0, bytes)?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}
+
+#[pymethods]
+impl MoeAllToAll {
+    #[new]
+    #[allow(clippy::too_many_arguments)] // As Python calls it, once.
+    fn new(
+        py: Python<'_>,
+        world: &Bound<'_, SimulatedWorld>,
+        hidden: u32,
+        experts: u32,
+        topk: u32,
+        max_tokens: u32,
+        dtype: &str,
+        layout: &str,
+    ) -> Result<MoeAllToAll, Failure> {
+        let ranks = Arc::clone(&world.get().ranks);
+        let dtype: RowDtype = dtype.parse()?;
+        let layout = match layout {
+            "rank_major" => Layout::RankMajor,
+            "expert_major" => Layout::ExpertMajor,
+            other => return Err(Failure::invalid("layout", other, "rank_major or expert_major")),
+        };
+        let shape = MoeShape { hidden, experts, topk, tokens: max_tokens, ranks: ranks.ranks, dtype };
+        let op = detached(py, || {
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
+            tuning.check(&shape)?;
+            let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
+            let launches = SimLaunches::new(&tuning.launch_specs())?;
+            Ok(Arc::new(Op { shape, layout, rows, dispatches, launches }))
+        })?;
+        Ok(MoeAllToAll { ranks, op })
+    }
+
+    /// Elements of a row that share a scale give that many scales a row; 0 but for fp8.
+    fn scales(&self) -> u32 {
+        self.op.shape.scales()
+    }
+
+    /// First expert of each rank, and after the last one all experts.
+    fn first_experts(&self) -> Vec<u32> {
+        let map = self.op.shape.map();
+        (0..map.ranks).map(|rank| map.owned(rank).start).chain([map.experts]).collect()
+    }
+
+    /// Brings rows to the ranks that own their experts. Of each rank: bytes by the name of the buffer.
+    fn dispatch<'py>(
+        &self,
+        py: Python<'py>,
+        sent: Vec<Sent>,
+    ) -> Result<(Round, Vec<Bound<'py, PyDict>>), PyErr> {
+        let (op, ranks) = (&self.op, &self.ranks);
+        let (sent, found) = detached(py, || {
+            one_each("ranks of x", sent.len(), ranks.ranks)?;
+            let sent: Arc<[Tokens]> = sent.iter().map(|sent| Tokens::new(&op.shape, sent)).collect();
+            let found = sent.iter().map(|_| Mutex::default()).collect();
+            let host = Dispatching { op: Arc::clone(op), sent: Arc::clone(&sent), found };
+            let host = ranks.run(&op.launches, op.dispatches, host)?;
+            Ok((sent, host))
+        })?;
+        let of_rank = |found: &Mutex<Buffers>| {
+            let all = PyDict::new(py);
+            for (name, bytes) in &*lock(found) {
+                all.set_item(name, PyBytes::new(py, bytes))?;
+            }
+            Ok(all)
+        };
+        let all: PyResult<Vec<_>> = found.found.iter().map(of_rank).collect();
+        Ok((Round { op: Arc::clone(op), sent }, all?))
+    }
+
+    /// Brings the experts' outputs back. Of each rank: the bytes of its combined rows.
+    fn combine<'py>(
+        &self,
+        py: Python<'py>,
+        round: &Bound<'py, Round>,
+        y: Vec<PyBackedBytes>,
+    ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
+        let (op, ranks, round) = (&self.op, &self.ranks, round.get());
+        let host = detached(py, || {
+            one_each("ranks of y", y.len(), ranks.ranks)?;
+            if !Arc::ptr_eq(op, &round.op) {
+                let allowed = "what dispatch of the same operation returned";
+                return Err(Failure::invalid("d", "a dispatch of another operation", allowed));
+            }
+            let out = y.iter().map(|_| Mutex::default()).collect();
+            let host = Combining { op: Arc::clone(op), sent: Arc::clone(&round.sent), y, out };
+            ranks.run(&op.launches, 2 * op.dispatches, host)
+        })?;
+        Ok(host.out.iter().map(|out| PyBytes::new(py, &lock(out))).collect())
+    }
+}

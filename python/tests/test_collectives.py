@@ -1,0 +1,172 @@
+"""Collectives: to the bit what NumPy computes in the order of ranks."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import peerwarp
+from conftest import random, reduced, same_bits
+
+DTYPES = ["float32", "float16", "uint16"]
+
+
+def inputs(world: peerwarp.World, shape: tuple[int, ...], dtype: str = "float32") -> list[np.ndarray]:
+    return [random(shape, dtype, seed) for seed in range(world.ranks)]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("op", ["sum", "max", "min"])
+def test_all_reduce(world: peerwarp.World, dtype: str, op: str) -> None:
+    x = inputs(world, (5, 7), dtype)
+    for found in peerwarp.Collectives(world).all_reduce(x, op):
+        assert same_bits(found, reduced(x, op))
+
+
+def test_all_reduce_of_two_shots() -> None:
+    world = peerwarp.World.simulated(4)
+    x = inputs(world, (150_001,))
+    assert same_bits(peerwarp.Collectives(world).all_reduce(x)[3], reduced(x, "sum"))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_reduce_scatter(world: peerwarp.World, dtype: str) -> None:
+    x = inputs(world, (4 * world.ranks, 3), dtype)
+    parts = np.split(reduced(x, "max"), world.ranks)
+    for found, wanted in zip(peerwarp.Collectives(world).reduce_scatter(x, "max"), parts, strict=True):
+        assert same_bits(found, wanted)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_gather(world: peerwarp.World, dtype: str) -> None:
+    x = inputs(world, (3, 5), dtype)
+    for found in peerwarp.Collectives(world).all_gather(x):
+        assert same_bits(found, np.concatenate(x))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_all_to_all(world: peerwarp.World, dtype: str) -> None:
+    x = inputs(world, (2 * world.ranks, 9), dtype)
+    parts = [np.split(array, world.ranks) for array in x]
+    for rank, found in enumerate(peerwarp.Collectives(world).all_to_all(x)):
+        assert same_bits(found, np.concatenate([part[rank] for part in parts]))
+
+
+def test_broadcast(world: peerwarp.World) -> None:
+    x = inputs(world, (33,))
+    for found in peerwarp.Collectives(world).broadcast(x, root=1):
+        assert same_bits(found, x[1])
+
+
+def test_results_go_to_out_and_may_be_the_inputs(world: peerwarp.World) -> None:
+    x = inputs(world, (12,))
+    wanted = reduced(x, "sum")
+    out = peerwarp.Collectives(world).all_reduce(x, out=x)
+    assert all(one is given for one, given in zip(out, x, strict=True))
+    assert all(same_bits(one, wanted) for one in out)
+
+
+def test_calls_follow_each_other_in_other_epochs_and_schedules(world: peerwarp.World) -> None:
+    collectives = peerwarp.Collectives(world)
+    for seed in range(4):
+        x = [random((40,), "float32", 10 * seed + rank) for rank in range(world.ranks)]
+        assert same_bits(collectives.all_reduce(x)[0], reduced(x, "sum"))
+
+
+def test_bfloat16_of_ml_dtypes(world: peerwarp.World) -> None:
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    x = [random((6,), "float32", rank).astype(ml_dtypes.bfloat16) for rank in range(world.ranks)]
+    found = peerwarp.Collectives(world).all_reduce(x)[0]
+    assert found.dtype == x[0].dtype
+    assert same_bits(found.view(np.uint16), reduced([one.view(np.uint16) for one in x], "sum"))
+
+
+class Foreign:
+    """Another library's array: DLPack, and nothing else of NumPy."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def __dlpack__(self, **arguments: object) -> object:
+        return self._array.__dlpack__(**arguments)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+
+def test_arrays_of_other_libraries_come_by_dlpack(world: peerwarp.World) -> None:
+    x = inputs(world, (8,))
+    found = peerwarp.Collectives(world).all_gather([Foreign(array) for array in x])
+    assert same_bits(found[0], np.concatenate(x))
+
+
+class OnAGpu(Foreign):
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return (2, 0)
+
+    def __dlpack__(self, **arguments: object) -> object:
+        raise BufferError("memory of a GPU")
+
+
+ones = np.ones(4, np.float32)
+
+
+@pytest.mark.parametrize(
+    ("x", "field"),
+    [
+        (ones, "x"),
+        ("text", "x"),
+        ([ones], "x"),
+        ([ones, [1.0]], "x[1]"),
+        ([ones, OnAGpu(ones)], "x[1]"),
+        ([ones, ones.astype(np.float16)], "x[1].dtype"),
+        ([ones.astype(np.float64)] * 2, "x[0].dtype"),
+        ([ones.astype(">f4")] * 2, "x[0].dtype"),
+        ([ones, ones[:3]], "x[1].shape"),
+        ([ones, np.ones(8, np.float32)[::2]], "x[1].strides"),
+        ([ones[:0]] * 2, "x[0].shape"),
+    ],
+)
+def test_inputs_that_are_refused(x: object, field: str) -> None:
+    collectives = peerwarp.Collectives(peerwarp.World.simulated(2))
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        collectives.all_reduce(x)
+    assert error.value.field == field
+    assert error.value.allowed
+
+
+def test_other_arguments_that_are_refused() -> None:
+    world = peerwarp.World.simulated(2)
+    collectives = peerwarp.Collectives(world)
+    odd = [np.ones(3, np.float32)] * 2
+    read_only = ones.copy()
+    read_only.flags.writeable = False
+    cases = [
+        (lambda: collectives.all_reduce([ones] * 2, "mean"), "op"),
+        (lambda: collectives.broadcast([ones] * 2, root=2), "root"),
+        (lambda: collectives.broadcast([ones] * 2, root=True), "root"),
+        (lambda: collectives.reduce_scatter(odd), "x[0].shape"),
+        (lambda: collectives.all_to_all(odd), "x[0].shape"),
+        (lambda: collectives.all_gather([np.zeros((), np.float32)] * 2), "x[0].shape"),
+        (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy()]), "out"),
+        (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy(), ones[:2].copy()]), "out[1].shape"),
+        (lambda: collectives.all_reduce([ones] * 2, out=[ones.copy(), read_only]), "out[1]"),
+        (lambda: collectives.all_reduce([ones] * 2, out=[ones] * 2), "out[1]"),
+        (lambda: peerwarp.Collectives("world"), "world"),
+        (lambda: peerwarp.World.simulated(1), "ranks"),
+        (lambda: peerwarp.World.simulated(65), "ranks"),
+        (lambda: peerwarp.World.simulated(2.5), "ranks"),
+        (lambda: peerwarp.World.simulated(2, seed=-1), "seed"),
+    ]
+    for call, field in cases:
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            call()
+        assert error.value.field == field
+
+
+def test_memory_that_there_is_not_is_told_before_it_is_taken() -> None:
+    collectives = peerwarp.Collectives(peerwarp.World.simulated(2))
+    # The core is asked, as no caller here has such arrays.
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        collectives._core.run("all_reduce", "sum", 0, "f32", 2**40, [b"", b""])
+    assert error.value.field == "elements"

@@ -1,0 +1,226 @@
+"""MoE dispatch and combine: to the bit what NumPy computes in the kernels' order."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import peerwarp
+from conftest import narrow, random, same_bits, wide
+from peerwarp._arrays import from_bf16, to_bf16
+
+HIDDEN, EXPERTS, TOPK, TOKENS = 24, 7, 3, 5
+
+
+class Problem:
+    """Tokens of ranks that have different numbers of them, with masked and repeated ids."""
+
+    def __init__(self, ranks: int, dtype: str, topk: int = TOPK) -> None:
+        rng = np.random.default_rng(ranks)
+        counts = [TOKENS, 0, 3, 1][:ranks]
+        self.x = [random((n, HIDDEN), dtype, rank) for rank, n in enumerate(counts)]
+        self.ids = [rng.integers(-1, EXPERTS, (n, topk), dtype=np.int32) for n in counts]
+        self.ids[0][0] = 4  # the same expert for all entries
+        self.ids[0][1] = -1  # nobody
+        self.weights = [rng.random((n, topk), dtype=np.float32) for n in counts]
+
+    def dispatch(self, moe: peerwarp.MoeAllToAll) -> peerwarp.Dispatched:
+        return moe.dispatch(self.x, self.ids, self.weights)
+
+
+def operation(world: peerwarp.World, layout: str = "rank_major", **others: object) -> peerwarp.MoeAllToAll:
+    arguments = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS, "layout": layout} | others
+    return peerwarp.MoeAllToAll(world, **arguments)
+
+
+def owned(ranks: int, rank: int) -> range:
+    """The experts of a rank."""
+    each, more = divmod(EXPERTS, ranks)
+    first = rank * each + min(rank, more)
+    return range(first, first + each + (rank < more))
+
+
+def expert(number: int, rows: np.ndarray) -> np.ndarray:
+    """A stand-in for an expert, in float32."""
+    return rows * np.float32(number + 1) - np.float32(0.25)
+
+
+def summed(d: peerwarp.Dispatched, rank: int, dtype: np.dtype) -> np.ndarray:
+    """What a rank's experts make of its rows: weighted and summed in the order of k, rounded once."""
+    rows = wide(d.rows[rank])
+    y = np.zeros_like(rows)
+    for k in range(d.ids[rank].shape[1]):
+        for place in np.flatnonzero(d.ids[rank][:, k] >= 0):
+            y[place] += d.weights[rank][place, k] * expert(int(d.ids[rank][place, k]), rows[place])
+    return narrow(y, dtype)
+
+
+def gathered(y: list[np.ndarray], problem: Problem, source: int) -> np.ndarray:
+    """The sum of what each owner made of a source's tokens: in float32, in the order of ranks, rounded once."""
+    out = np.zeros(problem.x[source].shape, np.float32)
+    for token, ids in enumerate(problem.ids[source]):
+        parts = [wide(y[rank][source * TOKENS + token]) for rank in range(len(y)) if np.isin(ids, list(owned(len(y), rank))).any()]
+        for at, part in enumerate(parts):
+            out[token] = part if at == 0 else out[token] + part
+    return narrow(out, y[source].dtype)
+
+
+@pytest.mark.parametrize("dtype", ["uint16", "float16"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_rank_major_rows_come_where_they_belong_and_go_home(ranks: int, dtype: str) -> None:
+    world = peerwarp.World.simulated(ranks, seed=3)
+    moe = operation(world, dtype="bf16" if dtype == "uint16" else "fp16")
+    problem = Problem(ranks, dtype)
+    d = problem.dispatch(moe)
+    assert [int(n) for n in d.tokens_from[0]] == [len(x) for x in problem.x]
+    for rank in range(ranks):
+        check_rank_major(problem, d, rank, ranks)
+    y = [summed(d, rank, problem.x[0].dtype) for rank in range(ranks)]
+    for source, found in enumerate(moe.combine(d, y)):
+        assert same_bits(found, gathered(y, problem, source))
+
+
+def check_rank_major(problem: Problem, d: peerwarp.Dispatched, rank: int, ranks: int) -> None:
+    """Rows, ids, weights and the index of a rank."""
+    assert d.rows[rank].shape == (ranks * TOKENS, HIDDEN)
+    own = owned(ranks, rank)
+    assert d.first_expert[rank] == own.start
+    places: dict[int, list[int]] = {number: [] for number in own}
+    for source in range(ranks):
+        for token in range(TOKENS):
+            place = source * TOKENS + token
+            there = token < len(problem.x[source])
+            ids = problem.ids[source][token] if there else np.full(TOPK, -1, np.int32)
+            mine = np.isin(ids, list(own))
+            assert np.array_equal(d.ids[rank][place], np.where(mine, ids, -1))
+            weights = problem.weights[source][token] if there else np.zeros(TOPK, np.float32)
+            assert np.array_equal(d.weights[rank][place], np.where(mine, weights, np.float32(0)))
+            wanted = problem.x[source][token] if mine.any() else np.zeros(HIDDEN, problem.x[0].dtype)
+            assert same_bits(d.rows[rank][place], wanted)
+            for number in ids[mine]:
+                places[int(number)].append(place)
+    assert [int(n) for n in d.expert_rows[rank]] == [len(places[number]) for number in own]
+    assert d.gather[rank].tolist() == [place for number in own for place in places[number]]
+    assert d.expert_start[rank].tolist() == [0, *np.cumsum(d.expert_rows[rank]).tolist()]
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_expert_major_rows_are_sorted_by_expert_weighted_and_summed(ranks: int) -> None:
+    world = peerwarp.World.simulated(ranks)
+    moe = operation(world, "expert_major")
+    problem = Problem(ranks, "float32")
+    # Small integers and weights of one half: nothing is rounded, in whatever order it is added.
+    problem.x = [np.clip(np.round(x * 2), -7, 7) for x in problem.x]
+    problem.weights = [np.full_like(w, 0.5) for w in problem.weights]
+    d = problem.dispatch(moe)
+    assert (d.ids, d.weights, d.gather, d.scales) == ([], [], [], [])
+    y = []
+    for rank in range(ranks):
+        rows, numbers = [], []
+        for number in owned(ranks, rank):
+            for source in range(ranks):
+                tokens = np.nonzero(problem.ids[source] == number)[0]
+                rows.extend(problem.x[source][tokens])
+                numbers.extend([number] * len(tokens))
+        assert same_bits(d.rows[rank], np.array(rows, np.float32).reshape(-1, HIDDEN))
+        assert np.array_equal(d.expert_rows[rank], [numbers.count(number) for number in owned(ranks, rank)])
+        assert int(d.expert_start[rank][-1]) == len(rows)
+        y.append(d.rows[rank] * (np.array(numbers, np.float32).reshape(-1, 1) + 1))
+    for found, x, ids in zip(moe.combine(d, y), problem.x, problem.ids, strict=True):
+        factor = np.where(ids >= 0, 0.5 * (ids + 1), 0).sum(axis=1, keepdims=True)
+        assert same_bits(found, (x * factor).astype(np.float32) + np.float32(0))
+
+
+def test_float32_is_rounded_to_bfloat16() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world)
+    problem = Problem(2, "float32")
+    d = problem.dispatch(moe)
+    assert d.rows[0].dtype == np.float32
+    rounded = [from_bf16(to_bf16(x)) for x in problem.x]
+    place = int(d.gather[0][0])
+    assert same_bits(d.rows[0][place], rounded[place // TOKENS][place % TOKENS])
+    out = [np.empty_like(x) for x in problem.x]
+    assert moe.combine(d, d.rows, out=out)[0] is out[0]
+    assert same_bits(out[0], from_bf16(to_bf16(out[0])))
+
+
+def test_fp8_rows_come_with_their_scales() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world, dtype="fp8")
+    problem = Problem(2, "float32")
+    rng = np.random.default_rng(5)
+    problem.x = [rng.integers(0, 120, x.shape, dtype=np.uint8) for x in problem.x]
+    scales = [rng.random((len(x), 1), dtype=np.float32) for x in problem.x]
+    d = moe.dispatch(problem.x, problem.ids, problem.weights, scales=scales)
+    place = int(d.gather[1][0])
+    source, token = divmod(place, TOKENS)
+    assert same_bits(d.rows[1][place], problem.x[source][token])
+    assert same_bits(d.scales[1][place], scales[source][token])
+    out = moe.combine(d, [np.zeros(rows.shape, np.uint16) for rows in d.rows])
+    assert not out[0].any()
+
+
+def test_rounds_follow_each_other_and_an_earlier_one_may_be_combined() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world)
+    problems = [Problem(2, "uint16") for _ in range(3)]
+    for i, problem in enumerate(problems):
+        problem.x = [to_bf16(np.full_like(x, i + 1, np.float32)) for x in problem.x]
+    rounds = [problem.dispatch(moe) for problem in problems]
+    for i in (2, 0, 1):
+        out = moe.combine(rounds[i], rounds[i].rows)
+        owners = np.zeros(len(problems[i].x[0]), np.float32)
+        for rank in range(2):
+            owners += np.isin(problems[i].ids[0], list(owned(2, rank))).any(axis=1)
+        assert np.array_equal(from_bf16(out[0])[:, 0], owners * (i + 1))
+
+
+def test_one_id_a_token_and_fewer_experts_than_ranks() -> None:
+    world = peerwarp.World.simulated(3)
+    moe = peerwarp.MoeAllToAll(world, hidden=8, experts=2, topk=1, max_tokens=2)
+    x = [np.full((2, 8), rank + 1, np.float32) for rank in range(3)]
+    ids = [np.array([[0], [1]], np.int32)] * 3
+    d = moe.dispatch(x, ids, [np.ones((2, 1), np.float32)] * 3)
+    assert [len(rows) for rows in d.expert_rows] == [1, 1, 0]
+    assert all(np.array_equal(found, sent) for found, sent in zip(moe.combine(d, d.rows), x, strict=True))
+
+
+def test_what_is_refused() -> None:
+    world = peerwarp.World.simulated(2)
+    moe, p = operation(world), Problem(2, "uint16")
+    outside, strided = [i.copy() for i in p.ids], np.zeros((3, 2 * HIDDEN), np.uint16)[:, ::2]
+    outside[0][2, 1] = EXPERTS
+    d = p.dispatch(moe)
+    other = p.dispatch(operation(world))
+    cases = [
+        (lambda: moe.dispatch(p.x[:1], p.ids, p.weights), "x"),
+        (lambda: moe.dispatch([p.x[0].astype(np.int64), p.x[1]], p.ids, p.weights), "x[0].dtype"),
+        (lambda: moe.dispatch([p.x[0], p.x[1].astype(np.float32)], p.ids, p.weights), "x[1].dtype"),
+        (lambda: moe.dispatch([p.x[0][:, 1:], p.x[1]], p.ids, p.weights), "x[0].shape"),
+        (lambda: moe.dispatch([strided, p.x[1]], [p.ids[0][:3], p.ids[1]], p.weights), "x[0].strides"),
+        (lambda: moe.dispatch([np.zeros((TOKENS + 1, HIDDEN), np.uint16), p.x[1]], p.ids, p.weights), "x[0].shape"),
+        (lambda: moe.dispatch(p.x, [p.ids[0].astype(np.int64), p.ids[1]], p.weights), "ids[0].dtype"),
+        (lambda: moe.dispatch(p.x, [p.ids[0][1:], p.ids[1]], p.weights), "ids[0].shape"),
+        (lambda: moe.dispatch(p.x, outside, p.weights), "ids[0][2, 1]"),
+        (lambda: moe.dispatch(p.x, p.ids, [p.weights[0][:, :2], p.weights[1]]), "weights[0].shape"),
+        (lambda: moe.dispatch(p.x, p.ids, p.weights, scales=p.weights), "scales"),
+        (lambda: operation(world, dtype="fp8").dispatch(p.x, p.ids, p.weights), "scales"),
+        (lambda: moe.combine(None, d.rows), "d"),
+        (lambda: moe.combine(other, d.rows), "d"),
+        (lambda: moe.combine(d, d.rows[:1]), "y"),
+        (lambda: moe.combine(d, [d.rows[0][1:], d.rows[1]]), "y[0].shape"),
+        (lambda: moe.combine(d, [y.astype(np.float64) for y in d.rows]), "y[0].dtype"),
+        (lambda: moe.combine(d, d.rows, out=[np.empty((1, HIDDEN), np.uint16)] * 2), "out[0].shape"),
+        (lambda: operation(world, hidden=12), "hidden"),
+        (lambda: operation(world, hidden=-8), "hidden"),
+        (lambda: operation(world, topk=EXPERTS + 1), "topk"),
+        (lambda: operation(world, dtype="fp4"), "dtype"),
+        (lambda: operation(world, layout="any"), "layout"),
+        (lambda: operation("world"), "world"),
+    ]
+    for call, field in cases:
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            call()
+        assert error.value.field == field
+        assert error.value.allowed

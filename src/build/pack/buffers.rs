@@ -1,0 +1,94 @@
+//! The buffers of a packed kernel, read from the words that its manifest has for them.
+
+use peerwarp_codegen::ir::{Dtype, ParamKind};
+
+use super::Entry;
+
+/// A parameter of a packed kernel: what a caller allocates, or passes by value.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PackBuffer {
+    /// Its name.
+    pub name: String,
+    /// What it is.
+    pub kind: ParamKind,
+    /// Type of its elements.
+    pub dtype: Dtype,
+    /// How many elements it has.
+    pub len: u64,
+}
+
+impl PackBuffer {
+    /// Size in bytes; none if no number holds it.
+    pub fn bytes(&self) -> Option<u64> {
+        self.len.checked_mul(self.kind.element_bytes(self.dtype).into())
+    }
+
+    /// From the words of a manifest: `x: Local of 64 F32`.
+    fn parse(words: &str) -> Option<PackBuffer> {
+        let (name, rest) = words.rsplit_once(": ")?;
+        let mut parts = rest.split(' ');
+        let (kind, of, len, dtype) = (parts.next()?, parts.next()?, parts.next()?, parts.next()?);
+        if of != "of" || parts.next().is_some() {
+            return None;
+        }
+        let kind = KINDS.into_iter().find(|k| format!("{k:?}") == kind)?;
+        let dtype = DTYPES.into_iter().find(|d| format!("{d:?}") == dtype)?;
+        Some(PackBuffer { name: name.to_owned(), kind, dtype, len: len.parse().ok()? })
+    }
+}
+
+const KINDS: [ParamKind; 10] = [
+    ParamKind::Local,
+    ParamKind::Symmetric,
+    ParamKind::Window,
+    ParamKind::Flags,
+    ParamKind::Packets,
+    ParamKind::Ll,
+    ParamKind::EpochWord,
+    ParamKind::Counters,
+    ParamKind::BlockFlags,
+    ParamKind::Scalar,
+];
+
+const DTYPES: [Dtype; 8] =
+    [Dtype::Bool, Dtype::I32, Dtype::U32, Dtype::U64, Dtype::F32, Dtype::Bf16, Dtype::Fp16, Dtype::Fp8];
+
+impl Entry {
+    /// Its parameters, in the order of the kernel's.
+    ///
+    /// # Errors
+    /// The words of one that cannot be read, as the manifest has them.
+    pub fn buffers(&self) -> Result<Vec<PackBuffer>, &str> {
+        self.params.iter().map(|words| PackBuffer::parse(words).ok_or(words.as_str())).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use peerwarp_codegen::ir::Param;
+
+    use super::*;
+
+    #[test]
+    fn the_words_of_every_kind_and_type_are_read_back() {
+        for kind in KINDS {
+            for dtype in DTYPES {
+                let (name, doc) = ("a_name".to_owned(), String::new());
+                let param = Param { name, kind, dtype, len: 3, doc };
+                let read = PackBuffer::parse(&param.signature()).unwrap();
+                assert_eq!((read.kind, read.dtype, read.len), (kind, dtype, 3));
+                assert_eq!(read.bytes(), Some(3 * u64::from(param.element_bytes())));
+            }
+        }
+    }
+
+    #[test]
+    fn other_words_are_refused() {
+        for words in ["", "x", "x: Local", "x: Local of F32", "x: Local of 1 F32 more", "x: Local of -1 F32"]
+        {
+            assert_eq!(PackBuffer::parse(words), None, "{words}");
+        }
+        let endless = PackBuffer::parse(&format!("x: Ll of {} U32", u64::MAX)).unwrap();
+        assert_eq!(endless.bytes(), None);
+    }
+}

@@ -1,0 +1,231 @@
+//! Launches on simulated ranks with somebody's own data, instead of a problem's inputs and reference.
+
+use std::fmt;
+use std::sync::Arc;
+
+use peerwarp_codegen::family::Variant;
+use peerwarp_codegen::ir::{Planted, Verified};
+use peerwarp_codegen::sim::{Compiled, FindingKind, Findings, Machine, Options, Report};
+
+use super::kernels::{Kernels, declare};
+use super::room_for;
+use crate::harness::workload::{RankMemory, WorkloadError};
+use crate::runtime::op::{BufferSpec, LaunchSpec, buffers};
+
+/// The host's part of such a run. It is called on each rank before the first launch and after each one, whenever that rank is
+/// there: ranks don't wait for each other in between.
+pub trait HostSteps: Send + Sync {
+    /// Writes what the next launch takes, and reads what the last one yields; `launches` of this rank are over. Reads and writes
+    /// are checked like those of kernels.
+    ///
+    /// # Errors
+    /// Why it cannot go on, in words: a finding, which ends the run.
+    fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String>;
+}
+
+/// Launches that share buffers by name, traced and compiled for the simulator: run any number of times, each time in memory that
+/// nobody has written yet.
+pub struct SimLaunches {
+    ranks: u32,
+    buffers: Vec<BufferSpec>,
+    kernels: Kernels,
+}
+
+impl fmt::Debug for SimLaunches {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SimLaunches").field("ranks", &self.ranks).field("buffers", &self.buffers).finish()
+    }
+}
+
+impl SimLaunches {
+    /// Traces and compiles the kernels.
+    ///
+    /// # Errors
+    /// There are no launches, they disagree on a buffer, a kernel cannot be traced or does not verify, or the ranks have no room.
+    pub fn new(launches: &[LaunchSpec]) -> Result<SimLaunches, WorkloadError> {
+        SimLaunches::build(launches, &mut |kernel| Compiled::new(kernel))
+    }
+
+    /// As [`SimLaunches::new`], with bugs planted into the kernels by `plant`.
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(hidden)]
+    pub fn planted(
+        launches: &[LaunchSpec],
+        plant: &mut dyn FnMut(&mut Planted),
+    ) -> Result<SimLaunches, WorkloadError> {
+        SimLaunches::build(launches, &mut |kernel| {
+            let mut kernel = Planted::from(kernel);
+            plant(&mut kernel);
+            Compiled::planted(kernel)
+        })
+    }
+
+    fn build(
+        launches: &[LaunchSpec],
+        compile: &mut dyn FnMut(Verified) -> Compiled,
+    ) -> Result<SimLaunches, WorkloadError> {
+        let variants: Vec<Variant> = launches.iter().map(|launch| launch.variant.clone()).collect();
+        room_for(&variants)?;
+        let ranks = variants.first().map_or(0, |variant| variant.ranks());
+        Ok(SimLaunches { ranks, buffers: buffers(launches)?, kernels: Kernels::new(launches, compile)? })
+    }
+
+    /// World size.
+    pub fn ranks(&self) -> u32 {
+        self.ranks
+    }
+
+    /// The buffers of all launches.
+    pub fn buffers(&self) -> &[BufferSpec] {
+        &self.buffers
+    }
+
+    /// Runs the first `launches` launches on all ranks under one schedule, in the epochs after `epoch`, as if so many rounds had
+    /// gone before. What they leave for the launches that would follow, signals to wait for and packets to take, is no finding.
+    ///
+    /// # Errors
+    /// The launches are for different world sizes. What the checker found, or what a host step said, is inside.
+    pub fn run(
+        &self,
+        launches: usize,
+        epoch: u32,
+        host: &Arc<dyn HostSteps>,
+        options: &Options,
+    ) -> Result<Result<Report, Box<Findings>>, WorkloadError> {
+        let mut machine = Machine::new(self.ranks);
+        declare(&mut machine, &self.buffers)?;
+        for rank in 0..self.ranks {
+            add_step(&mut machine, rank, 0, host)?;
+            for ((kernel, bindings), over) in self.kernels.bound.iter().take(launches).zip(1..) {
+                machine.launch(rank, kernel, bindings)?;
+                add_step(&mut machine, rank, over, host)?;
+            }
+        }
+        self.kernels.start_after(&mut machine, epoch)?;
+        let goes_on = launches < self.kernels.bound.len();
+        Ok(match machine.run(options) {
+            Ok(outcome) => Ok(outcome.report),
+            Err(found) if goes_on && is_left_over(&found) => Ok(found.report),
+            Err(found) => Err(found),
+        })
+    }
+}
+
+/// Whether nothing was found but what later launches may wait for or take.
+fn is_left_over(found: &Findings) -> bool {
+    let left = [FindingKind::UnwaitedSignal, FindingKind::UntakenPacket];
+    found.dropped == 0 && found.list.iter().all(|finding| left.contains(&finding.kind))
+}
+
+fn add_step(
+    machine: &mut Machine,
+    rank: u32,
+    launches: usize,
+    host: &Arc<dyn HostSteps>,
+) -> Result<(), WorkloadError> {
+    let host = Arc::clone(host);
+    Ok(machine.host(rank, "host", move |memory| host.step(launches, memory))?)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Mutex;
+
+    use peerwarp_codegen::dsl::prelude::Transport;
+    use peerwarp_codegen::family::Family;
+    use peerwarp_codegen::ir::Dtype;
+    use peerwarp_codegen::ir::mutate::{Mutation, every, mutate};
+
+    use super::*;
+    use crate::families::collectives::{AllGather, AllGatherKey};
+    use crate::harness::workload::{Turn, Workload};
+
+    /// What a workload passes and expects, passed and taken by hand.
+    struct ByHand {
+        config: AllGather,
+        out: Mutex<Vec<Vec<u8>>>,
+    }
+
+    impl HostSteps for ByHand {
+        fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+            let turn = Turn { seed: 3, rank: memory.rank(), round: 0 };
+            if launches == 0 {
+                return self.config.inputs(turn).iter().try_for_each(|contents| contents.write(memory));
+            }
+            let bytes = memory.size("out")?;
+            self.out.lock().unwrap()[turn.rank as usize] = memory.read("out", 0, bytes as usize)?;
+            Ok(())
+        }
+    }
+
+    fn config() -> AllGather {
+        let key = AllGatherKey { elements: 100, ranks: 3, dtype: Dtype::Bf16, in_place: false };
+        AllGather::with_defaults(&key).unwrap()
+    }
+
+    fn host() -> Arc<ByHand> {
+        Arc::new(ByHand { config: config(), out: Mutex::new(vec![vec![]; 3]) })
+    }
+
+    fn spec() -> [LaunchSpec; 1] {
+        [LaunchSpec::new("gather", config().into_variant())]
+    }
+
+    #[test]
+    fn launches_with_data_given_by_hand_yield_what_the_reference_says_in_any_epoch() {
+        let launches = SimLaunches::new(&spec()).unwrap();
+        assert_eq!(launches.ranks(), 3);
+        assert!(launches.buffers().iter().any(|b| b.name == "x" && b.param.len == 100));
+        for epoch in [0, 1, 2, u32::MAX] {
+            let host = host();
+            let steps: Arc<dyn HostSteps> = Arc::clone(&host) as _;
+            launches.run(1, epoch, &steps, &Options::default().with_seed(epoch.into())).unwrap().unwrap();
+            for (rank, out) in (0..).zip(&*host.out.lock().unwrap()) {
+                let expected = config().expected(Turn { seed: 3, rank, round: 0 });
+                assert_eq!(*out, expected[0].bytes, "rank {rank} after epoch {epoch}");
+            }
+        }
+    }
+
+    /// Reads before anything was written.
+    struct Hasty;
+
+    impl HostSteps for Hasty {
+        fn step(&self, _: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
+            memory.read("x", 0, 4)?;
+            match memory.rank() {
+                0 => Err("no data".into()),
+                _ => Ok(()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_the_host_does_wrong_and_bugs_in_kernels_are_findings() {
+        let options = Options::default();
+        let hasty: Arc<dyn HostSteps> = Arc::new(Hasty);
+        let found = SimLaunches::new(&spec()).unwrap().run(1, 0, &hasty, &options).unwrap().unwrap_err();
+        assert!(found.has(FindingKind::UninitializedRead) && found.has(FindingKind::HostFailed), "{found}");
+        assert!(found.to_string().contains("no data"), "{found}");
+
+        // Signals that order nothing.
+        let flags = AllGather { protocol: Transport::Flags, ..config() };
+        let spec = [LaunchSpec::new("gather", flags.into_variant())];
+        let relaxed = SimLaunches::planted(&spec, &mut |kernel| {
+            let relax = every(kernel).into_iter().find(|m| matches!(m.mutation, Mutation::Relax(_)));
+            *kernel = mutate(kernel, &relax.unwrap().mutation).unwrap();
+        });
+        let host: Arc<dyn HostSteps> = host();
+        let found = relaxed.unwrap().run(1, 0, &host, &options).unwrap().unwrap_err();
+        assert!(found.has(FindingKind::DataRace), "{found}");
+    }
+
+    #[test]
+    fn without_launches_nothing_runs() {
+        let none = SimLaunches::new(&[]).unwrap();
+        let host: Arc<dyn HostSteps> = Arc::new(Hasty);
+        assert_eq!(none.run(0, 0, &host, &Options::default()).unwrap().unwrap().picks, 1);
+    }
+}
