@@ -176,10 +176,10 @@ fn reduced(window: &Buf, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len
         let param = param_of(window).expect("a window is a parameter");
         let one = awaited(t, receipt.receipt);
         if let Some(from) = one.filter(|_| t.builder.kernel.ranks > 1) {
-            let from = t.constant(from).map_or(String::from("one rank"), |c| match c {
-                Const::U32(rank) => format!("rank {rank}"),
-                _ => String::from("one rank"),
-            });
+            let from = match t.constant(from) {
+                Some(Const::U32(rank)) => format!("rank {rank}"),
+                _ => "one rank".to_owned(),
+            };
             return Err(TraceError::new(
                 loc,
                 format!("all ranks' windows at once with the receipt of a signal of {from}"),

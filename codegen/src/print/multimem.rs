@@ -40,7 +40,7 @@ impl Emitter<'_, '_> {
         let prim = match dtype {
             Dtype::Fp16 => Prim::MultimemFp16,
             Dtype::Bf16 => Prim::MultimemBf16,
-            _ => Prim::MultimemF32,
+            Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 | Dtype::Fp8 => Prim::MultimemF32,
         };
         self.used.add(prim);
         let base = self.base(place)?;

@@ -201,17 +201,12 @@ impl Insn {
     /// turns: what races with them is told by the clocks, whoever goes first. They count for a little, so that a loop that
     /// only loads does not keep others from running.
     pub fn share_of_turn(&self) -> u32 {
-        let communicates = match self {
-            Insn::Memory(memory) => {
-                matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_))
-            }
-            other => matches!(other, Insn::Comm(_)),
-        };
-        match (communicates, self) {
-            (true, _) => COMMUNICATION,
-            (false, Insn::Memory(_)) => 1,
-            (false, _) => 0,
+        if let Insn::Memory(memory) = self {
+            let communicates =
+                matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_));
+            return if communicates { COMMUNICATION } else { 1 };
         }
+        if matches!(self, Insn::Comm(_)) { COMMUNICATION } else { 0 }
     }
 
     /// Calls `visit` on every tile register of the instruction; those it writes come last.
