@@ -128,10 +128,9 @@ fn flags_between_blocks_order_what_the_blocks_store() {
     assert!(findings.contains("role turn") && findings.contains("from block 0 of its rank"), "{findings}");
     let other = mutate::mutate(&kernel, &other(wait().nth(0), Slot::From)).unwrap();
     let findings = machine(other).run(&Options::default()).unwrap_err().to_string();
-    assert!(
-        findings.contains("is awaited from block 1, but rank 0 scale block 0 signalled it"),
-        "{findings}"
-    );
+    // Either rank may be the first to be found.
+    let said = |rank| format!("is awaited from block 1, but rank {rank} scale block 0 signalled it");
+    assert!(findings.contains(&said(0)) || findings.contains(&said(1)), "{findings}");
 }
 
 #[test]
