@@ -91,6 +91,8 @@ fn all_to_all() {
 #[test]
 fn ragged_all_to_all() {
     for (i, (ranks, capacity)) in SHAPES.iter().enumerate() {
+        // It is that of each pair of ranks.
+        let capacity = capacity.div_ceil(*ranks);
         let key = format!("capacity={capacity} ranks={ranks} dtype={} warps=1 chunk=256", DTYPES[i % 3]);
         for protocol in ["packets", "flags"] {
             explore::<RaggedAllToAll>(&format!("{key} protocol={protocol} blocks=2"), 3);
