@@ -8,6 +8,7 @@ extern crate self as peerwarp_codegen;
 
 #[doc(hidden)]
 pub mod __private;
+pub mod bf16;
 pub mod device;
 pub mod dsl;
 pub mod family;

@@ -116,7 +116,7 @@ class Collectives:
 
         like = np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
         into = _arrays.outputs("out", out, [like] * len(arrays))
-        raw = self._core.run(name, op, root, dtype, arrays[0].size, [array.tobytes() for array in arrays])
+        raw = self._core.run(name, (op, root), (dtype, arrays[0].size), [array.tobytes() for array in arrays])
         results = [_arrays.from_bytes(one, arrays[0].dtype, shape) for one in raw]
         return _arrays.delivered(results, into)
 

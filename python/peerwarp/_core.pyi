@@ -10,13 +10,9 @@ class SimulatedWorld:
 class GpuWorld:
     def __new__(
         cls,
-        rank: int,
-        ranks: int,
-        local_rank: int,
-        address: str,
-        secret: str,
-        wait_budget: float,
-        form_timeout: float,
+        rank_ranks_local_rank: tuple[int, int, int],
+        address_secret: tuple[str, str],
+        wait_budget_form_timeout: tuple[float, float],
         share_sms: bool,
     ) -> GpuWorld: ...
     def check(self) -> None: ...
@@ -25,7 +21,7 @@ class GpuWorld:
 
 class Collectives:
     def __new__(cls, world: SimulatedWorld) -> Collectives: ...
-    def run(self, name: str, op: str, root: int, dtype: str, elements: int, x: Sequence[bytes]) -> list[bytes]: ...
+    def run(self, name: str, op_root: tuple[str, int], dtype_elements: tuple[str, int], x: Sequence[bytes]) -> list[bytes]: ...
     def run_with_a_bug(self, x: Sequence[bytes]) -> None: ...
 
 class Round: ...
@@ -34,10 +30,7 @@ class MoeAllToAll:
     def __new__(
         cls,
         world: SimulatedWorld,
-        hidden: int,
-        experts: int,
-        topk: int,
-        max_tokens: int,
+        hidden_experts_topk_tokens: tuple[int, int, int, int],
         dtype: str,
         layout: str,
     ) -> MoeAllToAll: ...

@@ -93,7 +93,7 @@ class MoeAllToAll:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
-        self._core = _core.MoeAllToAll(core, hidden, experts, topk, tokens, dtype, layout)
+        self._core = _core.MoeAllToAll(core, (hidden, experts, topk, tokens), dtype, layout)
         self._hidden, self._experts, self._topk, self._tokens = hidden, experts, topk, tokens
         self._dtype, self._layout, self._world = dtype, layout, world
         self._first_expert = self._core.first_experts()

@@ -75,7 +75,7 @@ class World:
         dist.broadcast_object_list(told, src=first, group=group)
         address, drawn = told[0]
         secret = os.environ.get("PEERWARP_SECRET", drawn)
-        core = _core.GpuWorld(rank, ranks, gpu, address, secret, budget, timeout, bool(share_sms))
+        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), bool(share_sms))
         return cls(core, ranks, rank)
 
     @property

@@ -112,15 +112,12 @@ impl Collectives {
     }
 
     /// Runs a collective on one vector of each rank, of `elements` elements each.
-    #[allow(clippy::too_many_arguments)] // As Python calls it, once.
     fn run<'py>(
         &self,
         py: Python<'py>,
         name: &str,
-        op: &str,
-        root: u32,
-        dtype: &str,
-        elements: u64,
+        (op, root): (&str, u32),
+        (dtype, elements): (&str, u64),
         x: Vec<PyBackedBytes>,
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
         let out = detached(py, || {

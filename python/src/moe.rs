@@ -221,14 +221,10 @@ impl HostSteps for Combining {
 #[pymethods]
 impl MoeAllToAll {
     #[new]
-    #[allow(clippy::too_many_arguments)] // As Python calls it, once.
     fn new(
         py: Python<'_>,
         world: &Bound<'_, SimulatedWorld>,
-        hidden: u32,
-        experts: u32,
-        topk: u32,
-        max_tokens: u32,
+        (hidden, experts, topk, tokens): (u32, u32, u32, u32),
         dtype: &str,
         layout: &str,
     ) -> Result<MoeAllToAll, Failure> {
@@ -239,7 +235,7 @@ impl MoeAllToAll {
             "expert_major" => Layout::ExpertMajor,
             other => return Err(Failure::invalid("layout", other, "rank_major or expert_major")),
         };
-        let shape = MoeShape { hidden, experts, topk, tokens: max_tokens, ranks: ranks.ranks, dtype };
+        let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
         let op = detached(py, || {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
             tuning.check(&shape)?;

@@ -53,16 +53,11 @@ impl GpuWorld {
 impl GpuWorld {
     /// Meets the other ranks at an address of this machine.
     #[new]
-    #[allow(clippy::too_many_arguments)] // As Python calls it, once.
     fn new(
         py: Python<'_>,
-        rank: u32,
-        ranks: u32,
-        local_rank: u32,
-        address: String,
-        secret: String,
-        wait_budget: f64,
-        form_timeout: f64,
+        (rank, ranks, local_rank): (u32, u32, u32),
+        (address, secret): (String, String),
+        (wait_budget, form_timeout): (f64, f64),
         share_sms: bool,
     ) -> Result<GpuWorld, Failure> {
         let options = WorldOptions {

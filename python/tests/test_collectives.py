@@ -168,5 +168,5 @@ def test_memory_that_there_is_not_is_told_before_it_is_taken() -> None:
     collectives = peerwarp.Collectives(peerwarp.World.simulated(2))
     # The core is asked, as no caller here has such arrays.
     with pytest.raises(peerwarp.InvalidArgument) as error:
-        collectives._core.run("all_reduce", "sum", 0, "f32", 2**40, [b"", b""])
+        collectives._core.run("all_reduce", ("sum", 0), ("f32", 2**40), [b"", b""])
     assert error.value.field == "elements"

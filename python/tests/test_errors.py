@@ -54,14 +54,14 @@ def test_what_the_core_is_told_wrongly_is_an_error_and_no_panic() -> None:
     short = [b"\0" * 8] * 2
     # Fewer bytes than elements: what is not written is read.
     with pytest.raises(peerwarp.PeerwarpError):
-        core.run("all_reduce", "sum", 0, "f32", 64, short)
+        core.run("all_reduce", ("sum", 0), ("f32", 64), short)
     # More bytes than elements, and fewer ranks than there are.
     for x in ([b"\0" * 1024] * 2, [b"\0" * 8]):
         with pytest.raises(peerwarp.PeerwarpError):
-            core.run("all_reduce", "sum", 0, "f32", 2, x)
-    for arguments in (("nothing", "sum", 0, "f32"), ("all_reduce", "mean", 0, "f32"), ("all_reduce", "sum", 0, "f64")):
+            core.run("all_reduce", ("sum", 0), ("f32", 2), x)
+    for name, op, dtype in (("nothing", "sum", "f32"), ("all_reduce", "mean", "f32"), ("all_reduce", "sum", "f64")):
         with pytest.raises(peerwarp.InvalidArgument):
-            core.run(*arguments, 2, short)
+            core.run(name, (op, 0), (dtype, 2), short)
 
 
 def test_other_threads_run_while_ranks_are_simulated() -> None:

@@ -121,11 +121,11 @@ def test_what_a_world_of_gpus_is_told_wrongly_is_refused() -> None:
     assert len(secret) == 64
     assert secret != draw_secret()
     with pytest.raises(peerwarp.InvalidArgument) as error:
-        GpuWorld(0, 2, 0, "127.0.0.1:1", "short", 1.0, 1.0, False)
+        GpuWorld((0, 2, 0), ("127.0.0.1:1", "short"), (1.0, 1.0), False)
     assert error.value.field == "a world's secret"
     for seconds in (0.0, -1.0, float("nan")):
         with pytest.raises(peerwarp.InvalidArgument) as error:
-            GpuWorld(0, 2, 0, "127.0.0.1:1", secret, seconds, 1.0, False)
+            GpuWorld((0, 2, 0), ("127.0.0.1:1", secret), (seconds, 1.0), False)
         assert error.value.field == "wait_budget"
 
 

@@ -85,7 +85,7 @@ pub(super) fn check(
             first.saturating_add(args.seeds - 1),
         );
         if args.hints {
-            let found = hinted(suite, &variants, &exploration)?;
+            let found = hinted(suite, &variants, &exploration);
             found.iter().for_each(|hint| writeln!(text, "hint: {hint}").expect("string"));
             if found.is_empty() {
                 text.push_str("no hints: what the channels have of banks and credits is needed\n");
@@ -116,11 +116,11 @@ pub(super) fn check(
 }
 
 /// What the channels have and do not need.
-fn hinted(suite: &dyn Suite, variants: &[Variant], exploration: &Exploration) -> Result<Vec<Hint>, Failure> {
+fn hinted(suite: &dyn Suite, variants: &[Variant], exploration: &Exploration) -> Vec<Hint> {
     let progress = Progress::new("leaving out", spares(variants).len() as u64);
     let found = hints(suite, variants, exploration, || progress.tick());
     progress.finish();
-    Ok(found?)
+    found
 }
 
 #[cfg(test)]

@@ -7,15 +7,15 @@ use peerwarp_codegen::family::Variant;
 use serde::Serialize;
 
 use super::check::{Exploration, explore_without};
-use super::workload::{Suite, WorkloadError};
+use super::workload::Suite;
 
 /// Something that a channel has and a kernel is clean without.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Hint {
     /// The channel.
     pub channel: String,
-    /// `credits` or `second-bank`.
-    pub spare: &'static str,
+    /// What it is.
+    pub spare: Spare,
     /// How many seeds showed nothing wrong without it.
     pub seeds: u64,
 }
@@ -23,9 +23,9 @@ pub struct Hint {
 impl fmt::Display for Hint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Hint { channel, spare, seeds } = self;
-        let (what, without) = match *spare {
-            "credits" => ("the credits of", "are not needed: the kernel is clean without them"),
-            _ => ("the second bank of", "is not needed: the kernel is clean with one"),
+        let (what, without) = match spare {
+            Spare::Credits => ("the credits of", "are not needed: the kernel is clean without them"),
+            Spare::SecondBank => ("the second bank of", "is not needed: the kernel is clean with one"),
         };
         write!(f, "{what} `{channel}` {without} in {seeds} seeds")
     }
@@ -33,27 +33,20 @@ impl fmt::Display for Hint {
 
 /// What channels need not have, each by itself: leave one out, and look again before another. Each is explored as the kernels
 /// themselves are, which are clean. `tick` is called for each that is done.
-///
-/// # Errors
-/// The variants do not go together, or the inputs are not for them.
 pub fn hints(
     suite: &dyn Suite,
     variants: &[Variant],
     exploration: &Exploration,
     tick: impl Fn() + Sync,
-) -> Result<Vec<Hint>, WorkloadError> {
+) -> Vec<Hint> {
     let mut all = vec![];
     for (channel, spare) in spares(variants) {
         // A kernel that cannot even be traced without it needs it.
         let clean = matches!(explore_without(suite, variants, exploration, (&channel, spare)), Ok(None));
-        let name = match spare {
-            Spare::Credits => "credits",
-            Spare::SecondBank => "second-bank",
-        };
-        all.extend(clean.then_some(Hint { channel, spare: name, seeds: exploration.seeds }));
+        all.extend(clean.then_some(Hint { channel, spare, seeds: exploration.seeds }));
         tick();
     }
-    Ok(all)
+    all
 }
 
 /// What the channels of variants have, each once. Halves of one operation share channels.

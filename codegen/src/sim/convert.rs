@@ -5,6 +5,7 @@ use half::{bf16, f16};
 
 use super::arith::{Bits, map};
 use super::value::Tile;
+use crate::bf16::bits_of;
 use crate::fp8;
 use crate::ir::Dtype;
 
@@ -74,16 +75,7 @@ fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {
 
 #[multiversion::multiversion(targets("x86_64+avx2"))]
 fn narrow(floats: &[f32], out: &mut [u16]) {
-    map(floats, out, bf16_bits);
-}
-
-/// Round to nearest even without branches, so that the loop vectorises.
-#[inline(always)]
-fn bf16_bits(value: f32) -> u16 {
-    let bits = value.to_bits();
-    let rounded = (bits.wrapping_add(0x7fff + ((bits >> 16) & 1)) >> 16) as u16;
-    // A NaN must stay one: rounding could carry out of its mantissa.
-    if value.is_nan() { (bits >> 16) as u16 | 0x40 } else { rounded }
+    map(floats, out, bits_of);
 }
 
 /// Types that Rust's `as` converts to with the semantics of [`crate::ir::ValueOp::Cast`].
@@ -139,7 +131,7 @@ pub(super) fn cast_scalar(from: Dtype, to: Dtype, bits: u64) -> u64 {
         };
         return match to {
             Dtype::Fp16 => u64::from(f16::from_f32(value).to_bits()),
-            Dtype::Bf16 => u64::from(bf16_bits(value)),
+            Dtype::Bf16 => u64::from(bits_of(value)),
             Dtype::Fp8 => u64::from(fp8::from_f32(value)),
             Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => {
                 cast_scalar(Dtype::F32, to, value.to_bits64())
@@ -236,9 +228,5 @@ mod tests {
         assert_eq!(cast_scalar(Dtype::U64, Dtype::U32, 0x1_0000_0007), 7);
         assert_eq!(cast_scalar(Dtype::U32, Dtype::F32, 0xffff_ffff), f(4294967296.0));
         assert_eq!(cast_scalar(Dtype::F32, Dtype::Fp8, f(1e9)), 0x7e);
-        for bits in (0..=u32::MAX).step_by(65521) {
-            let v = f32::from_bits(bits);
-            assert!(v.is_nan() || bf16_bits(v) == bf16::from_f32(v).to_bits(), "{v}");
-        }
     }
 }

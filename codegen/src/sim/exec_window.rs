@@ -1,6 +1,7 @@
 //! Windows: stores that peers see late, and reads of what peers have stored.
 
 use super::agent::Agent;
+use super::bulk::{binary, fold_op};
 use super::convert::cast_tile;
 use super::exec_memory::{Fault, contiguous, read_bits};
 use super::finding::FindingKind;
@@ -9,7 +10,7 @@ use super::shadow::{DataEpoch, Who};
 use super::value::{Tile, runs};
 use super::wire::{Cargo, Payload, Pending, Spot};
 use super::world::World;
-use crate::ir::{Dtype, ParamId, Place, ReceiptId, ReduceOp};
+use crate::ir::{Dtype, ParamId, Place, ReceiptId};
 
 /// A rank's instance of a window that is read.
 #[derive(Clone, Copy)]
@@ -82,22 +83,22 @@ impl World<'_> {
         let AllLoad { window, op, dtype, index, len, receipt, .. } = *load;
         self.fill_tile(agent, load.out, |world, agent, out| {
             let at = agent.get(index);
-            let mut all: Vec<f32> = vec![];
+            let (mut sum, mut raw, mut wide) = (Tile::default(), Tile::default(), Tile::default());
             for rank in 0..world.machine.ranks as usize {
                 world.heard_of(agent, rank, window, receipt);
                 let from = Instance { rank, window, dtype, receipt };
                 let bytes = world.window_elements(agent, from, at, at.saturating_add(len.into()))?;
-                let (mut raw, mut wide) = (Tile::default(), Tile::default());
                 raw.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
                 cast_tile(dtype, Dtype::F32, &raw, &mut wide);
-                match rank {
-                    0 => all = wide.view::<f32>().to_vec(),
-                    _ => all.iter_mut().zip(wide.view()).for_each(|(a, b)| *a = combined(op, *a, *b)),
+                if rank > 0 {
+                    let before = std::mem::take(&mut sum);
+                    // None of the operations that reductions fold with can trap.
+                    let _ = binary(fold_op(op), Dtype::F32, &before, &wide, &mut sum);
+                } else {
+                    std::mem::swap(&mut sum, &mut wide);
                 }
             }
-            let mut wide = Tile::default();
-            wide.fresh::<f32>(all.len()).copy_from_slice(&all);
-            cast_tile(Dtype::F32, dtype, &wide, out);
+            cast_tile(Dtype::F32, dtype, &sum, out);
             Ok(())
         })
     }
@@ -148,14 +149,5 @@ impl World<'_> {
         self.clashes = clashes;
         self.counts[agent.kernel].bytes[rank][agent.rank as usize] += end - start;
         Ok(&self.memory[rank][buffer].bytes()[start as usize..end as usize])
-    }
-}
-
-/// Two elements as one.
-fn combined(op: ReduceOp, a: f32, b: f32) -> f32 {
-    match op {
-        ReduceOp::Min => a.min(b),
-        ReduceOp::Max => a.max(b),
-        ReduceOp::Sum | ReduceOp::And | ReduceOp::Or => a + b,
     }
 }

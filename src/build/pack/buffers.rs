@@ -31,27 +31,11 @@ impl PackBuffer {
         if of != "of" || parts.next().is_some() {
             return None;
         }
-        let kind = KINDS.into_iter().find(|k| format!("{k:?}") == kind)?;
-        let dtype = DTYPES.into_iter().find(|d| format!("{d:?}") == dtype)?;
+        let kind = ParamKind::ALL.into_iter().find(|k| format!("{k:?}") == kind)?;
+        let dtype = Dtype::ALL.into_iter().find(|d| format!("{d:?}") == dtype)?;
         Some(PackBuffer { name: name.to_owned(), kind, dtype, len: len.parse().ok()? })
     }
 }
-
-const KINDS: [ParamKind; 10] = [
-    ParamKind::Local,
-    ParamKind::Symmetric,
-    ParamKind::Window,
-    ParamKind::Flags,
-    ParamKind::Packets,
-    ParamKind::Ll,
-    ParamKind::EpochWord,
-    ParamKind::Counters,
-    ParamKind::BlockFlags,
-    ParamKind::Scalar,
-];
-
-const DTYPES: [Dtype; 8] =
-    [Dtype::Bool, Dtype::I32, Dtype::U32, Dtype::U64, Dtype::F32, Dtype::Bf16, Dtype::Fp16, Dtype::Fp8];
 
 impl Entry {
     /// Its parameters, in the order of the kernel's.
@@ -71,8 +55,8 @@ mod tests {
 
     #[test]
     fn the_words_of_every_kind_and_type_are_read_back() {
-        for kind in KINDS {
-            for dtype in DTYPES {
+        for kind in ParamKind::ALL {
+            for dtype in Dtype::ALL {
                 let (name, doc) = ("a_name".to_owned(), String::new());
                 let param = Param { name, kind, dtype, len: 3, doc };
                 let read = PackBuffer::parse(&param.signature()).unwrap();

@@ -2,10 +2,13 @@
 
 use std::cell::RefCell;
 
+use serde::Serialize;
+
 use super::ChannelShape;
 
 /// Something that a channel has so that no message is overwritten before it is read.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Spare {
     /// Its [credits](ChannelShape::credits).
     Credits,
