@@ -116,10 +116,11 @@ impl Collectives {
         &self,
         py: Python<'py>,
         name: &str,
-        (op, root): (&str, u32),
-        (dtype, elements): (&str, u64),
+        op_root: (&str, u32),
+        dtype_elements: (&str, u64),
         x: Vec<PyBackedBytes>,
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
+        let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let out = detached(py, || {
             let variant = variant(name, op, root, dtype, elements, self.ranks.ranks)?;
             run(&self.ranks, &*self.traced(name, variant)?, x)

@@ -224,10 +224,11 @@ impl MoeAllToAll {
     fn new(
         py: Python<'_>,
         world: &Bound<'_, SimulatedWorld>,
-        (hidden, experts, topk, tokens): (u32, u32, u32, u32),
+        hidden_experts_topk_tokens: (u32, u32, u32, u32),
         dtype: &str,
         layout: &str,
     ) -> Result<MoeAllToAll, Failure> {
+        let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let dtype: RowDtype = dtype.parse()?;
         let layout = match layout {

@@ -55,11 +55,13 @@ impl GpuWorld {
     #[new]
     fn new(
         py: Python<'_>,
-        (rank, ranks, local_rank): (u32, u32, u32),
-        (address, secret): (String, String),
-        (wait_budget, form_timeout): (f64, f64),
+        rank_ranks_local_rank: (u32, u32, u32),
+        address_secret: (String, String),
+        wait_budget_form_timeout: (f64, f64),
         share_sms: bool,
     ) -> Result<GpuWorld, Failure> {
+        let ((rank, ranks, local_rank), (address, secret)) = (rank_ranks_local_rank, address_secret);
+        let (wait_budget, form_timeout) = wait_budget_form_timeout;
         let options = WorldOptions {
             wait_budget: seconds("wait_budget", wait_budget)?,
             form_timeout: seconds("form_timeout", form_timeout)?,

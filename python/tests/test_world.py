@@ -95,15 +95,15 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
     monkeypatch.delenv("PEERWARP_SECRET", raising=False)
     drawn = peerwarp.World.from_torch(share_sms=True)
     assert (drawn.ranks, drawn.rank, drawn.is_simulated) == (2, 0, False)
-    rank, ranks, gpu, address, secret, *times, share_sms = drawn._core.arguments
-    assert (rank, ranks, gpu, times, share_sms) == (0, 2, 3, [60.0, 60.0], True)
+    place, (address, secret), times, share_sms = drawn._core.arguments
+    assert (place, times, share_sms) == ((0, 2, 3), (60.0, 60.0), True)
     assert address.startswith("127.0.0.1:")
     assert len(secret) == 64
     for operation in (peerwarp.Collectives, lambda world: peerwarp.MoeAllToAll(world, hidden=8, experts=2, topk=1, max_tokens=1)):
         with pytest.raises(peerwarp.InvalidArgument, match="a simulated world"):
             operation(drawn)
     monkeypatch.setenv("PEERWARP_SECRET", "s" * 32)
-    assert peerwarp.World.from_torch()._core.arguments[4] == "s" * 32
+    assert peerwarp.World.from_torch()._core.arguments[1][1] == "s" * 32
 
 
 def test_a_rank_that_does_not_come_is_an_error_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
