@@ -174,7 +174,7 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "packets are not emptied",
             COMBINE,
-            "if (all && mine(i, step)) store_packet(place(i, step), no_packet());",
+            "if (all && mine(i, step)) store_packet(place(i, step), emptied(taken[i][step]));",
             "",
         )
         .with_packets()

@@ -13,6 +13,7 @@ use std::process::Command;
 use peerwarp::build::toolchain::{Tool, find};
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{EmitInfo, Source, emit};
+use peerwarp::families::collectives::AllGather;
 use peerwarp::families::moe::kernels::{Combine, Dispatch};
 
 /// An instruction of a listing.
@@ -94,7 +95,7 @@ fn sources(target: &str) -> Vec<Source> {
     ]
 }
 
-/// DeepSeek-V3's dispatch and combine with rows as packets.
+/// DeepSeek-V3's dispatch and combine with rows as packets, and a vector of one element, which has one word of a packet.
 fn packet_sources(target: &str) -> Vec<Source> {
     let shape = [("hidden", "7168"), ("experts", "256"), ("topk", "8"), ("tokens", "128"), ("ranks", "8")];
     let both = [
@@ -103,7 +104,12 @@ fn packet_sources(target: &str) -> Vec<Source> {
     ]
     .concat();
     let raw = [&both[..], &[("hook", "raw")]].concat();
-    vec![source::<Dispatch>(&raw, target), source::<Combine>(&both, target)]
+    let one = [("elements", "1"), ("ranks", "2"), ("dtype", "f32"), ("protocol", "packets")];
+    vec![
+        source::<Dispatch>(&raw, target),
+        source::<Combine>(&both, target),
+        source::<AllGather>(&one, target),
+    ]
 }
 
 fn source<F: Family>(settings: &[(&str, &str)], target: &str) -> Source {

@@ -328,7 +328,11 @@ struct alignas(16) Packet {
 };
 
 __device__ __forceinline__ bool has_arrived(const Packet& packet) { return packet.words[3] != 0xffffffffu; }
-__device__ __forceinline__ Packet no_packet() { return {~0u, ~0u, ~0u, ~0u}; }
+// Its place without it. The other words stay: a compiler may load one by one those words of a packet that
+// are used, and these do not arrive as one, so that all of them have a use.
+__device__ __forceinline__ Packet emptied(const Packet& packet) {
+    return {packet.words[0], packet.words[1], packet.words[2], ~0u};
+}
 __device__ __forceinline__ Packet load_packet(const void* const p) {
     Packet x;
     asm volatile(
@@ -413,7 +417,7 @@ __device__ __forceinline__ bool take_packets(
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
             out[i][step] = bits_as<Vec<T, N>>(taken[i][step]);
-            if (all && mine(i, step)) store_packet(place(i, step), no_packet());
+            if (all && mine(i, step)) store_packet(place(i, step), emptied(taken[i][step]));
         }
     }
     return group.all(all);

@@ -476,7 +476,8 @@ struct alignas(16) Packet {
 __device__ __forceinline__ bool has_arrived(const Packet& packet) {
     return u32(packet.halves[0] >> 32) != 0xffffffffu && u32(packet.halves[1] >> 32) != 0xffffffffu;
 }
-__device__ __forceinline__ Packet no_packet() { return {~0ull, ~0ull}; }
+// Its place without it.
+__device__ __forceinline__ Packet emptied(const Packet&) { return {~0ull, ~0ull}; }
 __device__ __forceinline__ Packet load_packet(const void* const p) {
     const u64* const halves = static_cast<const u64*>(p);
     return {__hip_atomic_load(halves, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM),
@@ -554,7 +555,7 @@ __device__ __forceinline__ bool take_packets(
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
             out[i][step] = bits_as<Vec<T, N>>(taken[i][step]);
-            if (all && mine(i, step)) store_packet(place(i, step), no_packet());
+            if (all && mine(i, step)) store_packet(place(i, step), emptied(taken[i][step]));
         }
     }
     return group.all(all);
