@@ -211,7 +211,9 @@ unsafe impl Gpu for CudaGpu {
         if bytes.is_empty() {
             return Ok(());
         }
-        cu!(self, cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len()))
+        cu!(self, cuMemcpyHtoD_v2(to, bytes.as_ptr().cast::<c_void>(), bytes.len()))?;
+        // It returns when the bytes are on their way: streams that do not wait for the default one could still read the old ones.
+        cu!(self, cuStreamSynchronize(stream(RawStream::DEFAULT)))
     }
 
     unsafe fn download(&self, from: DevicePtr, bytes: &mut [u8]) -> Result<()> {
