@@ -126,6 +126,9 @@ pub(crate) struct GpuArgs {
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,
+    /// Let ranks share GPUs where there are fewer GPUs than ranks, to try kernels: times say nothing about links then
+    #[arg(long)]
+    pub share_gpus: bool,
 }
 
 #[derive(Debug, Args)]
@@ -146,6 +149,9 @@ pub(crate) struct BenchArgs {
     /// Let blocks of other kernels run on the same SMs, as with `WorldOptions::share_sms`
     #[arg(long)]
     pub share_sms: bool,
+    /// Let ranks share GPUs where there are fewer GPUs than ranks, to try kernels: times say nothing about links then
+    #[arg(long)]
+    pub share_gpus: bool,
     /// Time other libraries on the same GPUs, those that the family has scripts for
     #[arg(long)]
     pub compare: bool,
@@ -338,6 +344,9 @@ pub(crate) struct TraceArgs {
     /// Seconds after which a wait for another rank ends the run [default: 5]
     #[arg(long, value_name = "SECONDS")]
     pub wait_budget: Option<f64>,
+    /// Let ranks share GPUs where there are fewer GPUs than ranks, to try kernels: times say nothing about links then
+    #[arg(long)]
+    pub share_gpus: bool,
 }
 
 #[derive(Debug, Args)]

@@ -16,7 +16,7 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::BenchArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, bytes, table};
-use super::run_gpu::{jit, limits, profile, tuned_for, untested, wait_budget, world};
+use super::run_gpu::{jit, limits, notes, profile, tuned_for, wait_budget, world};
 use super::select::Chosen;
 
 pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) -> Result<Done, Failure> {
@@ -38,7 +38,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
     let cases = cases(&chosen, args)?;
     let world = world_of(args, &cases)?;
     drop(found);
-    let untested = untested(&world);
+    let notes = notes(&world);
     let images = jit(&world)?;
     let options = BenchOptions {
         iterations: args.iterations,
@@ -63,7 +63,7 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         html.write(bench::html(&timed).as_bytes())?;
     }
     let from: Vec<Choice> = chosen.iter().map(|c| c.from.clone()).collect();
-    Ok(if first { done(&timed, &from, untested, style) } else { Done::nothing() })
+    Ok(if first { done(&timed, &from, style).noted(notes) } else { Done::nothing() })
 }
 
 /// The scripts that time other libraries.
@@ -101,8 +101,8 @@ fn world_of(args: &BenchArgs, cases: &[Case]) -> Result<Arc<World>, Failure> {
     let method = method.map(|(name, value)| (name.to_owned(), value));
     let facts = method.into_iter().collect();
     let wait_budget = wait_budget(args.wait_budget)?;
-    let share_sms = args.share_sms;
-    let options = WorldOptions { wait_budget, facts, share_sms, ..WorldOptions::default() };
+    let (share_sms, share_gpus) = (args.share_sms, args.share_gpus);
+    let options = WorldOptions { wait_budget, facts, share_sms, share_gpus, ..WorldOptions::default() };
     let problems: Vec<Vec<String>> =
         cases.iter().map(|case| [vec![case.problem.title()], case.problem.variants()].concat()).collect();
     Ok(Arc::new(world(ranks, options, &problems)?))
@@ -144,16 +144,12 @@ impl From<BenchError> for Failure {
     }
 }
 
-fn done(bench: &Bench, from: &[Choice], untested: Option<&str>, style: Style) -> Done {
+fn done(bench: &Bench, from: &[Choice], style: Style) -> Done {
     let mut json = json!({ "ok": true, "tuned": from });
-    if let Some(note) = untested {
-        json["untested"] = note.into();
-    }
     if let (Value::Object(all), Value::Object(found)) = (&mut json, json!(bench)) {
         all.extend(found);
     }
-    let note = untested.map_or_else(String::new, |note| format!("\nnote: {note}\n"));
-    Done { text: text(bench, from, style) + &note, json, ok: true }
+    Done { text: text(bench, from, style), json, ok: true }
 }
 
 fn text(bench: &Bench, from: &[Choice], style: Style) -> String {
@@ -209,6 +205,6 @@ mod tests {
         let made_up = include_str!("../harness/bench/testdata/result.json");
         let bench: Bench = serde_json::from_str(made_up).unwrap();
         insta::assert_snapshot!(text(&bench, &[Choice::Tuned], Style::stdout(When::Never)));
-        assert_eq!(done(&bench, &[Choice::Default], None, Style::stdout(When::Never)).json["ok"], true);
+        assert_eq!(done(&bench, &[Choice::Default], Style::stdout(When::Never)).json["ok"], true);
     }
 }

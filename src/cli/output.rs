@@ -33,6 +33,16 @@ impl Done {
         Done { text: String::new(), json: Value::Null, ok: true }
     }
 
+    /// With notes by their names in JSON.
+    #[must_use]
+    pub fn noted(mut self, notes: Vec<(&'static str, String)>) -> Done {
+        for (name, note) in notes {
+            self.text += &format!("\nnote: {note}\n");
+            self.json[name] = note.into();
+        }
+        self
+    }
+
     /// What goes to standard output.
     pub fn said(self, json: bool) -> String {
         match (json, &self.json) {

@@ -15,7 +15,7 @@ use crate::runtime::{Launched, World, WorldOptions, gpus};
 use super::App;
 use super::args::{Backend, RunArgs};
 use super::output::{Done, Failure, Progress, Style};
-use super::run_gpu::{jit, open_pack, tuned_for, untested, wait_budget, world};
+use super::run_gpu::{jit, notes, open_pack, tuned_for, wait_budget, world};
 use super::run_report::{Report, on_gpus, simulated};
 use super::select::Chosen;
 
@@ -32,7 +32,8 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
     // What is wrong with the input is told before what is wrong with the machine.
     let tuned = args.selection.tuned(app, || None)?;
     let chosen = app.choose(&args.selection, given, false, tuned.as_ref())?;
-    let options = WorldOptions { wait_budget: wait_budget(args.gpu.wait_budget)?, ..WorldOptions::default() };
+    let wait_budget = wait_budget(args.gpu.wait_budget)?;
+    let options = WorldOptions { wait_budget, share_gpus: args.gpu.share_gpus, ..WorldOptions::default() };
     let images: Option<Box<dyn Images>> = match &args.gpu.pack {
         Some(folder) => Some(Box::new(open_pack(folder)?)),
         None => None,
@@ -70,15 +71,10 @@ pub(super) fn run(app: &App, args: &RunArgs, given: &Given, style: Style) -> Res
                 Some(pack) => pack,
                 None => Box::new(jit(&world)?),
             };
-            let untested = untested(&world);
+            let notes = notes(&world);
             let ran = run::on_gpus(&problem, &Arc::new(world), &*images, replays);
             progress.finish();
-            let mut done = on_gpus(&report(&chosen, &*problem, args, &why), &ran?, style);
-            if let Some(note) = untested {
-                done.json["untested"] = note.into();
-                done.text += &format!("\nnote: {note}\n");
-            }
-            Ok(done)
+            Ok(on_gpus(&report(&chosen, &*problem, args, &why), &ran?, style).noted(notes))
         }
     }
 }
@@ -97,12 +93,20 @@ fn place(backend: Backend, ranks: u32, options: &WorldOptions) -> Result<Place, 
             let found = gpus();
             Ok(match fitting(&found, ranks, options) {
                 Ok(world) => {
-                    let (gpus, why) = (found.unwrap_or_default(), "as there is one for each rank".into());
+                    let (gpus, why) = (found.unwrap_or_default(), on_those(&world));
                     Place::Gpus { gpus, world: Some(Box::new(world)), why }
                 }
                 Err(why) => Place::Simulator { why: format!("as {why}") },
             })
         }
+    }
+}
+
+/// Why a world is on GPUs if nobody said that it is to be.
+fn on_those(world: &World) -> String {
+    match world.ranks_per_gpu() {
+        1 => "as there is one for each rank".into(),
+        _ => "as ranks may share them".into(),
     }
 }
 

@@ -12,7 +12,7 @@ use crate::input::InputError;
 use crate::runtime::cache::ModuleCache;
 use crate::runtime::gpu::Gpu;
 use crate::runtime::image::Jit;
-use crate::runtime::{Launched, RuntimeError, World, WorldOptions, gpus};
+use crate::runtime::{Launched, RuntimeError, World, WorldOptions, for_ranks, gpus};
 
 use super::args::GpuArgs;
 use super::output::Failure;
@@ -24,6 +24,7 @@ impl GpuArgs {
             ("--replays", self.replays.map(|n| n.to_string())),
             ("--pack", self.pack.as_ref().map(|p| p.display().to_string())),
             ("--wait-budget", self.wait_budget.map(|n| n.to_string())),
+            ("--share-gpus", self.share_gpus.then(|| "true".to_owned())),
         ];
         match given.into_iter().find_map(|(field, value)| Some((field, value?))) {
             None => Ok(()),
@@ -69,6 +70,19 @@ pub(super) fn untested(world: &World) -> Option<&'static str> {
     world.members().iter().find_map(|member| member.gpu.untested())
 }
 
+/// What users must know of a world, by its name in JSON.
+pub(super) fn notes(world: &World) -> Vec<(&'static str, String)> {
+    let untested = untested(world).map(|note| ("untested", note.to_owned()));
+    let shared = (world.ranks_per_gpu() > 1).then(|| {
+        let said = format!("up to {} ranks share a GPU", world.ranks_per_gpu());
+        (
+            "shared_gpus",
+            format!("{said}: times say nothing about links, nor of a rank that has a GPU to itself"),
+        )
+    });
+    untested.into_iter().chain(shared).collect()
+}
+
 /// The table of tuned variants that comes with the program for a GPU.
 pub(super) fn tuned_for(gpu: &Arc<dyn Gpu>) -> Option<Tuned> {
     Tuned::builtin(&gpu.info().name, gpu.info().target)
@@ -106,7 +120,8 @@ pub(super) fn world_here(ranks: u32, options: &WorldOptions) -> Result<World, Fa
     let gpus = gpus()?;
     let found = gpus.len() as u32;
     let few = RuntimeError::TooFewGpus { backend: gpus[0].info().target.backend(), found, needed: ranks };
-    Ok(World::of_gpus(gpus.get(..ranks as usize).ok_or(few)?, options)?)
+    let gpus = for_ranks(&gpus, ranks, options.share_gpus).ok_or(few)?;
+    Ok(World::of_gpus(&gpus, options)?)
 }
 
 #[cfg(test)]
@@ -115,11 +130,13 @@ mod tests {
 
     #[test]
     fn what_only_gpus_have_is_refused_without_them() {
-        let none = GpuArgs { rounds: None, replays: None, pack: None, wait_budget: None };
+        let none = GpuArgs { rounds: None, replays: None, pack: None, wait_budget: None, share_gpus: false };
         none.refuse("as --backend says").unwrap();
         let args = GpuArgs { replays: Some(2), ..none.clone() };
         let error = args.refuse("as --backend says").unwrap_err().to_string();
         assert!(error.starts_with("--replays = 2: contradicts the simulator, which runs it, as"), "{error}");
+        let error = GpuArgs { share_gpus: true, ..none.clone() }.refuse("as there are 0").unwrap_err();
+        assert!(error.to_string().starts_with("--share-gpus = true: contradicts the simulator"), "{error}");
         let error = GpuArgs { wait_budget: Some(1.5), ..none }.refuse("as there are 0").unwrap_err();
         assert!(error.to_string().starts_with("--wait-budget = 1.5: contradicts the simulator"), "{error}");
     }

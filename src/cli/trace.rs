@@ -18,7 +18,7 @@ use crate::runtime::{Launched, World, WorldOptions};
 use super::App;
 use super::args::TraceArgs;
 use super::output::{Done, Failure, Pending, Progress, Style, shown, table};
-use super::run_gpu::{jit, open_pack, untested, wait_budget, world_here};
+use super::run_gpu::{jit, notes, open_pack, wait_budget, world_here};
 
 pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) -> Result<Done, Failure> {
     let problem = problem(app, args, given)?;
@@ -26,7 +26,8 @@ pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) ->
         let allowed = format!("at most --rounds, {}", args.rounds);
         return Err(InputError::not_allowed("--keep", args.keep, allowed).into());
     }
-    let options = WorldOptions { wait_budget: wait_budget(args.wait_budget)?, ..WorldOptions::default() };
+    let (wait_budget, share_gpus) = (wait_budget(args.wait_budget)?, args.share_gpus);
+    let options = WorldOptions { wait_budget, share_gpus, ..WorldOptions::default() };
     if let Some(launched) = Launched::here()? {
         let with = format!("{} processes, as {} started them", launched.ranks, launched.launcher);
         return Err(InputError::conflict("trace", "one process", with, "one process for all ranks").into());
@@ -41,7 +42,7 @@ pub(super) fn trace(app: &App, args: &TraceArgs, given: &Given, style: Style) ->
     if let Some(out) = out {
         out.write(&file(&recorded, args.keep as usize))?;
     }
-    Ok(done(&recorded, untested(&world), args, style))
+    Ok(done(&recorded, args, style).noted(notes(&world)))
 }
 
 /// What is traced: as many rounds as are launched at once.
@@ -100,7 +101,7 @@ fn file(recorded: &Recorded, keep: usize) -> Vec<u8> {
     serde_json::to_vec(&chrome::file(kept, &recorded.clocks)).expect("has strings for keys")
 }
 
-fn done(recorded: &Recorded, untested: Option<&str>, args: &TraceArgs, style: Style) -> Done {
+fn done(recorded: &Recorded, args: &TraceArgs, style: Style) -> Done {
     let summary = Summary::of(&recorded.traces);
     let json = json!({
         "ok": recorded.ran.ok,
@@ -109,7 +110,6 @@ fn done(recorded: &Recorded, untested: Option<&str>, args: &TraceArgs, style: St
         "clocks": recorded.clocks,
         "summary": summary,
         "out": args.out.as_deref().map(shown),
-        "untested": untested,
     });
     let mut text = String::new();
     for variant in &recorded.ran.variants {
@@ -120,9 +120,6 @@ fn done(recorded: &Recorded, untested: Option<&str>, args: &TraceArgs, style: St
     write!(text, "{}", report(&summary)).expect("string");
     if let Some(path) = &args.out {
         writeln!(text, "\nwrote {}: open it at https://ui.perfetto.dev", path.display()).expect("string");
-    }
-    if let Some(note) = untested {
-        writeln!(text, "\nnote: {note}").expect("string");
     }
     if !recorded.ran.ok {
         writeln!(text, "\n{}: the results are not right", style.bad("mismatch")).expect("string");

@@ -9,7 +9,7 @@ use super::session::{GpuRun, GpuSession, Ran, SimSession};
 use super::workload::{Problem, WorkloadError};
 use crate::runtime::gpu::Gpu;
 use crate::runtime::image::Images;
-use crate::runtime::{RuntimeError, World, WorldOptions};
+use crate::runtime::{RuntimeError, World, WorldOptions, for_ranks};
 
 /// What a run on the simulator yields.
 #[derive(Debug)]
@@ -44,7 +44,7 @@ pub fn on_gpus(
     GpuSession::new(Arc::clone(problem), world, images)?.run(replays)
 }
 
-/// A world of so many ranks on the first of these GPUs, or why there is none, in words.
+/// A world of so many ranks on the first of these GPUs, or on all of them where they may be shared, or why there is none, in words.
 ///
 /// # Errors
 /// There are too few GPUs, or they cannot reach each other's memory.
@@ -59,8 +59,8 @@ pub fn fitting(
         other => other.to_string(),
     };
     let gpus = gpus.as_ref().map_err(why)?;
-    match gpus.get(..ranks as usize) {
-        Some(gpus) => World::of_gpus(gpus, options).map_err(|e| why(&e)),
+    match for_ranks(gpus, ranks, options.share_gpus) {
+        Some(gpus) => World::of_gpus(&gpus, options).map_err(|e| why(&e)),
         None => Err(format!("{ranks} ranks need as many GPUs, and there are {}", gpus.len())),
     }
 }
@@ -68,6 +68,7 @@ pub fn fitting(
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::runtime::mock::{Machine, MockGpu};
 
     #[test]
     fn a_world_that_does_not_fit_says_why() {
@@ -76,5 +77,20 @@ mod tests {
         assert!(why.contains("GPUs are needed"), "{why}");
         let why = fitting(&Ok(vec![]), 2, &WorldOptions::default()).unwrap_err();
         assert_eq!(why, "2 ranks need as many GPUs, and there are 0");
+    }
+
+    #[test]
+    fn ranks_take_gpus_in_turns_only_where_these_are_shared() {
+        let machine = Machine::default();
+        let world = |gpus, ranks, share_gpus| {
+            let options = WorldOptions { share_gpus, ..WorldOptions::default() };
+            fitting(&Ok(MockGpu::all(&machine, gpus)), ranks, &options)
+        };
+        let gpus =
+            |world: World| -> Vec<u32> { world.members().iter().map(|m| m.gpu.info().ordinal).collect() };
+        assert_eq!(world(2, 3, false).unwrap_err(), "3 ranks need as many GPUs, and there are 2");
+        assert_eq!(gpus(world(2, 3, true).unwrap()), [0, 1, 0]);
+        assert_eq!(gpus(world(4, 2, true).unwrap()), [0, 1]);
+        assert_eq!(world(0, 2, true).unwrap_err(), "2 ranks need as many GPUs, and there are 0");
     }
 }

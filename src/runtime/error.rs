@@ -151,6 +151,29 @@ pub enum RuntimeError {
         /// SMs.
         sms: u32,
     },
+    /// Blocks that wait for each other would not all be resident, as several ranks share a GPU.
+    #[error(
+        "{ranks} ranks share GPU {gpu}, which holds {fit} blocks for each ({narrowest} leaves room for {per_sm} on each of {sms} \
+         SMs), and {kernel} needs {blocks} resident at once: use variants with fewer blocks or threads, or a GPU for each rank"
+    )]
+    NotResidentTogether {
+        /// The variant with the most blocks of those that are loaded.
+        kernel: String,
+        /// Blocks of its grid.
+        blocks: u32,
+        /// The GPU.
+        gpu: u32,
+        /// Ranks on it.
+        ranks: u32,
+        /// Blocks that fit for each of them.
+        fit: u32,
+        /// The variant of which the fewest blocks fit on an SM.
+        narrowest: String,
+        /// How many of it do.
+        per_sm: u32,
+        /// SMs.
+        sms: u32,
+    },
     /// What is passed to a kernel does not fit its argument struct.
     #[error("argument `{field}` of {kernel}: {problem}")]
     Argument {

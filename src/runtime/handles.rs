@@ -252,6 +252,18 @@ pub struct LoadedKernel {
     module: RawModule,
     function: RawFunction,
     config: LaunchConfig,
+    residency: Arc<Residency>,
+}
+
+/// How many blocks of a kernel a GPU has to hold at once, and can.
+#[derive(Debug)]
+pub(crate) struct Residency {
+    /// The kernel.
+    pub entry: String,
+    /// Blocks of its grid.
+    pub blocks: u32,
+    /// Blocks that fit on an SM.
+    pub per_sm: u32,
 }
 
 impl LoadedKernel {
@@ -270,11 +282,13 @@ impl LoadedKernel {
         // SAFETY: as the caller says.
         let module = unsafe { gpu.load(image)? };
         let loaded = gpu.function(module, entry, config.shared_bytes).and_then(|function| {
-            check_resident(gpu.as_ref(), function, entry, &config)?;
-            Ok(function)
+            let per_sm = check_resident(gpu.as_ref(), function, entry, &config)?;
+            Ok((function, Arc::new(Residency { entry: entry.to_owned(), blocks: config.grid, per_sm })))
         });
         match loaded {
-            Ok(function) => Ok(LoadedKernel { gpu: Arc::clone(gpu), module, function, config }),
+            Ok((function, residency)) => {
+                Ok(LoadedKernel { gpu: Arc::clone(gpu), module, function, config, residency })
+            }
             Err(e) => {
                 // SAFETY: just loaded, and used by nobody.
                 let _ = unsafe { gpu.unload(module) };
@@ -286,6 +300,16 @@ impl LoadedKernel {
     /// How it is launched.
     pub fn config(&self) -> &LaunchConfig {
         &self.config
+    }
+
+    /// Its GPU.
+    pub(crate) fn gpu(&self) -> &dyn Gpu {
+        self.gpu.as_ref()
+    }
+
+    /// What it needs of its GPU, as long as it is loaded.
+    pub(crate) fn residency(&self) -> &Arc<Residency> {
+        &self.residency
     }
 
     /// Launches it.
@@ -306,17 +330,18 @@ impl Drop for LoadedKernel {
     }
 }
 
+/// How many blocks of a kernel fit on an SM, if all of them fit on the GPU.
 fn check_resident(
     gpu: &dyn Gpu,
     function: RawFunction,
     entry: &str,
     config: &LaunchConfig,
-) -> Result<(), RuntimeError> {
+) -> Result<u32, RuntimeError> {
     let per_sm = gpu.blocks_per_sm(function, config)?;
     let (sms, blocks) = (gpu.info().sms, config.grid);
     let resident = per_sm * sms;
     if blocks <= resident {
-        return Ok(());
+        return Ok(per_sm);
     }
     let (kernel, gpu) = (entry.to_owned(), gpu.info().ordinal);
     Err(RuntimeError::NotResident { kernel, blocks, gpu, resident, per_sm, sms })

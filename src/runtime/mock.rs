@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::c_void;
 use std::ops::Deref;
 use std::os::fd::{AsFd, OwnedFd};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
@@ -99,6 +99,8 @@ pub(crate) struct State {
     /// Calls by name, of those that can fail.
     calls: Mutex<BTreeMap<&'static str, u32>>,
     pub launches: Mutex<Vec<Launched>>,
+    /// Blocks of whatever is loaded that an SM holds; 1 if it is 0.
+    pub per_sm: AtomicU32,
     /// Time between two events, in nanoseconds; 1 us if it is 0.
     pub gap: AtomicU64,
     /// So much longer is the next time, in nanoseconds.
@@ -413,7 +415,7 @@ unsafe impl Gpu for MockGpu {
     }
 
     fn blocks_per_sm(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32> {
-        Ok(1)
+        Ok(self.machine.per_sm.load(Ordering::Relaxed).max(1))
     }
 
     unsafe fn launch(

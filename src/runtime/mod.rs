@@ -24,6 +24,7 @@ mod recording;
 pub mod registry;
 pub mod status;
 mod symmetric;
+mod tenants;
 mod timeline;
 mod world;
 
@@ -34,7 +35,7 @@ pub use cudarc;
 pub use error::RuntimeError;
 pub use net::{FormError, Launched, MEET_VARIABLE, SECRET_FILE_VARIABLE, SECRET_VARIABLE, Secret};
 pub use packs::PackImages;
-pub(crate) use reach::together;
+pub(crate) use reach::{for_ranks, together};
 pub use recording::{Event, Recording, TimelineError, Warp};
 pub use symmetric::{Member, Symmetric};
 pub(crate) use timeline::Recorder;

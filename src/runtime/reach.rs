@@ -1,11 +1,13 @@
 //! Which GPUs make a world: those that reach each other's memory, and take the same kernels.
 
+use std::collections::BTreeMap;
+use std::fs;
 use std::sync::Arc;
 
-use super::RuntimeError;
-use super::gpu::Gpu;
+use super::gpu::{Gpu, Sharing};
 use super::net::rendezvous::Card;
 use super::symmetric::Member;
+use super::{RuntimeError, WorldOptions};
 
 /// The largest set of these GPUs, by their numbers from 0 on, that all reach each other; of several the first. Found by
 /// looking at all sets for a machine's usual number of GPUs, and greedily for more than that.
@@ -46,24 +48,29 @@ pub(crate) fn together(gpus: usize, both: &dyn Fn(usize, usize) -> bool) -> Vec<
     best
 }
 
-/// Whether there are enough GPUs, each once, and each can reach the others.
-pub(super) fn check_members(members: &[Member]) -> Result<(), RuntimeError> {
+/// Whether there are enough GPUs, each once unless they may be shared, and each can reach the others.
+pub(super) fn check_members(members: &[Member], share: bool) -> Result<(), RuntimeError> {
     if members.len() < 2 || members.len() > 64 {
         return Err(RuntimeError::invalid("ranks", members.len(), "2 to 64, with a GPU each"));
     }
     for (i, a) in members.iter().enumerate() {
         for (j, b) in members.iter().enumerate() {
             let (from, to) = (a.gpu.info().ordinal, b.gpu.info().ordinal);
-            if i < j && from == to {
-                let allowed = "a GPU of its own for every rank: kernels wait for each other";
+            if i < j && from == to && !share {
+                let allowed = "a GPU of its own for every rank, as kernels wait for each other; or `share_gpus`, to try them";
                 return Err(RuntimeError::invalid(format!("GPU of rank {j}"), to, allowed));
             }
-            if i != j && !a.gpu.can_access(to)? {
+            if !reaches(a.gpu.as_ref(), to)? {
                 return Err(RuntimeError::NoPeerAccess { from, to, together: together_of(members)? });
             }
         }
     }
     check_alike(members)
+}
+
+/// Whether a GPU can reach another one's memory. Its own it can: drivers are asked of others only.
+fn reaches(gpu: &dyn Gpu, other: u32) -> Result<bool, RuntimeError> {
+    Ok(gpu.info().ordinal == other || gpu.can_access(other)?)
 }
 
 /// Whether all GPUs take the same kernels.
@@ -88,12 +95,18 @@ fn together_of(members: &[Member]) -> Result<Vec<u32>, RuntimeError> {
     let mut fits = vec![vec![true; members.len()]; members.len()];
     for (i, a) in members.iter().enumerate() {
         for (j, b) in members.iter().enumerate().filter(|(j, _)| *j != i) {
-            fits[i][j] =
-                a.gpu.can_access(b.gpu.info().ordinal)? && a.gpu.info().target == b.gpu.info().target;
+            let alike = a.gpu.info().target == b.gpu.info().target;
+            fits[i][j] = alike && reaches(a.gpu.as_ref(), b.gpu.info().ordinal)?;
         }
     }
     let found = together(members.len(), &|a, b| fits[a][b] && fits[b][a]);
     Ok(found.into_iter().map(|at| members[at].gpu.info().ordinal).collect())
+}
+
+/// GPUs of so many ranks: the first ones, which several ranks take in turns if GPUs may be shared and there are fewer of them.
+pub(crate) fn for_ranks(gpus: &[Arc<dyn Gpu>], ranks: u32, share: bool) -> Option<Vec<Arc<dyn Gpu>>> {
+    let enough = gpus.len() >= ranks as usize || (share && !gpus.is_empty());
+    enough.then(|| gpus.iter().cycle().take(ranks as usize).map(Arc::clone).collect())
 }
 
 /// Whether a GPU can reach those of the other ranks, as far as this process sees them.
@@ -101,12 +114,59 @@ pub(super) fn check_reach(gpus: &[Arc<dyn Gpu>], own: &dyn Gpu, cards: &[Card]) 
     for card in cards {
         let other = gpus.iter().find(|gpu| gpu.info().bus_id == card.bus_id);
         if let Some(to) = other.map(|gpu| gpu.info().ordinal)
-            && !own.can_access(to)?
+            && !reaches(own, to)?
         {
             return Err(RuntimeError::NoPeerAccess { from: own.info().ordinal, to, together: vec![] });
         }
     }
     Ok(())
+}
+
+/// The way to share memory that is asked for, or else the best that all GPUs have.
+pub(super) fn sharing(members: &[Member], asked: Option<Sharing>) -> Result<Sharing, RuntimeError> {
+    let all = |way: &Sharing| members.iter().all(|m| m.gpu.sharing().contains(way));
+    match asked {
+        None => Ok(members[0].gpu.sharing().iter().copied().find(all).unwrap_or(Sharing::Ipc)),
+        Some(way) if all(&way) => Ok(way),
+        Some(way) => {
+            let allowed = "a way to share memory that all GPUs have";
+            Err(RuntimeError::invalid("sharing", format!("{way:?}").to_lowercase(), allowed))
+        }
+    }
+}
+
+/// The GPU of the rank with this number on its machine.
+pub(super) fn own_gpu(
+    gpus: &[Arc<dyn Gpu>],
+    local_rank: u32,
+    share: bool,
+) -> Result<&Arc<dyn Gpu>, RuntimeError> {
+    match gpus {
+        [] => Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 }),
+        // The launcher shows every process a GPU of its own.
+        [only] => Ok(only),
+        all if share => Ok(&all[local_rank as usize % all.len()]),
+        all => all.get(local_rank as usize).ok_or_else(|| RuntimeError::TooFewGpus {
+            backend: all[0].info().target.backend(),
+            found: all.len() as u32,
+            needed: local_rank + 1,
+        }),
+    }
+}
+
+/// What has to be the same on all ranks.
+pub(super) fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<String, String> {
+    // Changes whenever a machine starts: handles can be passed on this one only.
+    let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    let own = [
+        ("peerwarp", env!("CARGO_PKG_VERSION").to_owned()),
+        ("machine", machine.trim().to_owned()),
+        ("architecture", arch.to_owned()),
+        ("sharing", format!("{sharing:?}").to_lowercase()),
+        ("wait budget", format!("{:?}", options.wait_budget)),
+    ];
+    let own = own.map(|(name, value)| (name.to_owned(), value));
+    options.facts.clone().into_iter().chain(own).collect()
 }
 
 #[cfg(test)]

@@ -2,7 +2,6 @@
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::fs;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::Duration;
@@ -20,9 +19,10 @@ use super::net::Launched;
 use super::net::links::Links;
 use super::net::processes::Processes;
 use super::net::rendezvous::Card;
-use super::reach::{check_members, check_reach};
+use super::reach::{check_members, check_reach, facts, own_gpu, sharing};
 use super::status::{Aborted, KernelNames, Status};
 use super::symmetric::{Member, Symmetric};
+use super::tenants::Tenants;
 
 /// How long a wait may last, unless told otherwise.
 pub const WAIT_BUDGET: Duration = Duration::from_secs(5);
@@ -45,6 +45,11 @@ pub struct WorldOptions {
     /// H200s rounds of up to 64 tokens are then about 1 us faster, and such of 256 that follow each other at once 5 us. Worth
     /// giving up where a computation is to run beside them.
     pub share_sms: bool,
+    /// Whether several ranks may have one GPU: to try and test kernels where there are fewer GPUs than ranks. Blocks of all
+    /// of a GPU's ranks have to be resident at once, which each kernel is checked for, and have no SM to themselves. Times say
+    /// nothing about links then. Processes that share a GPU take turns on it, so that a wait of microseconds
+    /// takes milliseconds, unless NVIDIA's Multi-Process Service runs.
+    pub share_gpus: bool,
     /// How long processes wait for each other whenever they have to come together.
     pub form_timeout: Duration,
     /// What has to be the same on all ranks, by name: digests of kernel tables and of configurations, say. Versions, the
@@ -58,6 +63,7 @@ impl Default for WorldOptions {
             wait_budget: WAIT_BUDGET,
             sharing: None,
             share_sms: false,
+            share_gpus: false,
             form_timeout: FORM_TIMEOUT,
             facts: BTreeMap::new(),
         }
@@ -75,13 +81,15 @@ struct Cleared {
     owner: Weak<dyn Any + Send + Sync>,
 }
 
-/// The ranks that run kernels together: all in this process, or each in a process of its own, with a GPU each.
+/// The ranks that run kernels together: all in this process, or each in a process of its own, with a GPU each unless
+/// [`WorldOptions::share_gpus`] lets them share some.
 #[derive(Debug)]
 pub struct World {
     ranks: u32,
     members: Vec<Member>,
     sharing: Sharing,
     share_sms: bool,
+    tenants: Tenants,
     wait_budget: Duration,
     status: Arc<Symmetric>,
     /// How often it was reset.
@@ -97,26 +105,28 @@ pub struct World {
 }
 
 impl World {
-    /// One rank for each of these GPUs, in order.
+    /// One rank for each of these GPUs, in order. One that is there several times is shared, if `options` allows that.
     pub fn of_gpus(gpus: &[Arc<dyn Gpu>], options: &WorldOptions) -> Result<World, RuntimeError> {
         let members: Vec<Member> =
             gpus.iter().zip(0..).map(|(gpu, rank)| Member { rank, gpu: Arc::clone(gpu) }).collect();
-        check_members(&members)?;
+        check_members(&members, options.share_gpus)?;
         let sharing = sharing(&members, options.sharing)?;
         let ranks = members.len() as u32;
         let status = Symmetric::local(&members, status_bytes(ranks), sharing)?;
-        World::with(ranks, members, sharing, options, status, None)
+        let tenants = Tenants::of(members.iter().map(|m| m.gpu.info().bus_id.as_str()));
+        World::with(ranks, members, tenants, sharing, options, status, None)
     }
 
     /// The world that this process was started for, one rank a process. The rank's GPU is that of its number on the
-    /// machine among `gpus`, those that the process sees, or the only one.
+    /// machine among `gpus`, those that the process sees, or the only one. Where GPUs may be shared, numbers go on at the first
+    /// GPU after the last.
     pub fn of_process(
         gpus: &[Arc<dyn Gpu>],
         launched: &Launched,
         options: &WorldOptions,
     ) -> Result<World, RuntimeError> {
         launched.check()?;
-        let gpu = own_gpu(gpus, launched.local_rank)?;
+        let gpu = own_gpu(gpus, launched.local_rank, options.share_gpus)?;
         let members = vec![Member { rank: launched.rank, gpu: Arc::clone(gpu) }];
         let sharing = sharing(&members, options.sharing)?;
         let card = Card {
@@ -124,6 +134,7 @@ impl World {
             ranks: launched.ranks,
             bus_id: gpu.info().bus_id.clone(),
             socket: String::new(),
+            share_gpus: options.share_gpus,
             facts: facts(options, sharing, gpu.info().target.arch()),
         };
         let (mut links, cards) = Links::join(launched, card, options.form_timeout)?;
@@ -131,12 +142,14 @@ impl World {
         let bytes = status_bytes(launched.ranks);
         let processes = Arc::new(Processes::new(links, sharing));
         let status = Symmetric::across(&members[0], launched.ranks, bytes, sharing, &processes)?;
-        World::with(launched.ranks, members, sharing, options, status, Some(processes))
+        let tenants = Tenants::of(cards.iter().map(|card| card.bus_id.as_str()));
+        World::with(launched.ranks, members, tenants, sharing, options, status, Some(processes))
     }
 
     fn with(
         ranks: u32,
         members: Vec<Member>,
+        tenants: Tenants,
         sharing: Sharing,
         options: &WorldOptions,
         status: Symmetric,
@@ -150,6 +163,7 @@ impl World {
             members,
             sharing,
             share_sms,
+            tenants,
             wait_budget,
             status: Arc::new(status),
             resets: AtomicU64::new(0),
@@ -180,16 +194,28 @@ impl World {
 
     /// Whether blocks of other kernels may run on the SMs of these kernels' blocks.
     pub fn shares_sms(&self) -> bool {
-        self.share_sms
+        self.share_sms || self.ranks_per_gpu() > 1
+    }
+
+    /// The most ranks that are on one GPU.
+    pub fn ranks_per_gpu(&self) -> u32 {
+        self.tenants.most()
+    }
+
+    /// So many blocks of any kernel fit on a GPU for each of its ranks, if ranks share one; none if each has its own.
+    pub fn blocks_per_rank(&self) -> Option<u32> {
+        let shared = self.ranks_per_gpu() > 1;
+        shared.then(|| self.members[0].gpu.info().sms / self.ranks_per_gpu())
     }
 
     /// Loads a kernel whose blocks wait for each other on a GPU of one of its ranks.
     pub(crate) fn load(&self, gpu: &Arc<dyn Gpu>, image: &KernelImage) -> Result<LoadedKernel, RuntimeError> {
         let shape = LaunchConfig { cooperative: true, ..LaunchConfig::from(&image.launch) };
         let exclusive_sm_bytes = shape.exclusive_sm_bytes.filter(|_| !self.share_sms);
-        let config = LaunchConfig { exclusive_sm_bytes, ..shape };
+        let config = self.tenants.config(LaunchConfig { exclusive_sm_bytes, ..shape });
         // SAFETY: as whoever implements `Images` says.
-        unsafe { LoadedKernel::new(gpu, &image.module, &image.entry, config) }
+        let kernel = unsafe { LoadedKernel::new(gpu, &image.module, &image.entry, config)? };
+        self.tenants.admit(kernel)
     }
 
     /// How long a wait of a kernel may last.
@@ -447,48 +473,6 @@ impl Drop for World {
 
 pub(super) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(|poisoned| poisoned.into_inner())
-}
-
-/// The way to share memory that is asked for, or else the best that all GPUs have.
-fn sharing(members: &[Member], asked: Option<Sharing>) -> Result<Sharing, RuntimeError> {
-    let all = |way: &Sharing| members.iter().all(|m| m.gpu.sharing().contains(way));
-    match asked {
-        None => Ok(members[0].gpu.sharing().iter().copied().find(all).unwrap_or(Sharing::Ipc)),
-        Some(way) if all(&way) => Ok(way),
-        Some(way) => {
-            let allowed = "a way to share memory that all GPUs have";
-            Err(RuntimeError::invalid("sharing", format!("{way:?}").to_lowercase(), allowed))
-        }
-    }
-}
-
-/// The GPU of the rank with this number on its machine.
-fn own_gpu(gpus: &[Arc<dyn Gpu>], local_rank: u32) -> Result<&Arc<dyn Gpu>, RuntimeError> {
-    match gpus {
-        [] => Err(RuntimeError::TooFewGpus { backend: "cuda", found: 0, needed: 1 }),
-        // The launcher shows every process a GPU of its own.
-        [only] => Ok(only),
-        all => all.get(local_rank as usize).ok_or_else(|| RuntimeError::TooFewGpus {
-            backend: all[0].info().target.backend(),
-            found: all.len() as u32,
-            needed: local_rank + 1,
-        }),
-    }
-}
-
-/// What has to be the same on all ranks.
-fn facts(options: &WorldOptions, sharing: Sharing, arch: &str) -> BTreeMap<String, String> {
-    // Changes whenever a machine starts: handles can be passed on this one only.
-    let machine = fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    let own = [
-        ("peerwarp", env!("CARGO_PKG_VERSION").to_owned()),
-        ("machine", machine.trim().to_owned()),
-        ("architecture", arch.to_owned()),
-        ("sharing", format!("{sharing:?}").to_lowercase()),
-        ("wait budget", format!("{:?}", options.wait_budget)),
-    ];
-    let own = own.map(|(name, value)| (name.to_owned(), value));
-    options.facts.clone().into_iter().chain(own).collect()
 }
 
 #[cfg(test)]

@@ -120,6 +120,49 @@ fn gpus_that_make_no_world_are_told_with_those_that_do() {
     assert!(error.contains("; 3 ranks can have GPUs 0,1,2 ("), "{error}");
 }
 
+fn sharing_gpus() -> WorldOptions {
+    WorldOptions { share_gpus: true, ..options() }
+}
+
+#[test]
+fn ranks_share_a_gpu_if_they_may() {
+    let machine = Machine::default();
+    // Drivers say that a GPU is no peer of itself.
+    let mut alone = MockGpu::new(&machine, 0);
+    alone.unreachable = vec![0];
+    let gpu: Arc<dyn Gpu> = Arc::new(alone);
+    let world = World::of_gpus(&[Arc::clone(&gpu), Arc::clone(&gpu)], &sharing_gpus()).unwrap();
+    assert_eq!((world.ranks(), world.ranks_per_gpu(), world.shares_sms()), (2, 2, true));
+    let block = world.allocate(1000).unwrap();
+    (0..2).for_each(|m| write_all(&world, m, &block));
+    assert_eq!(read_own(&world, 0, &block), [word(0, 0), word(1, 0)]);
+    assert_eq!(read_own(&world, 1, &block), [word(0, 1), word(1, 1)]);
+    let two = World::of_gpus(&MockGpu::all(&machine, 2), &sharing_gpus()).unwrap();
+    assert_eq!((two.ranks_per_gpu(), two.shares_sms()), (1, false));
+}
+
+#[test]
+fn processes_share_a_gpu_if_all_of_them_may() {
+    let machine = Machine::default();
+    let worlds = form_with(&MockGpu::all(&machine, 2), 3, |_| sharing_gpus());
+    let worlds: Vec<World> = worlds.into_iter().map(Result::unwrap).collect();
+    let has: Vec<u32> = worlds.iter().map(|w| w.members()[0].gpu.info().ordinal).collect();
+    assert_eq!((has, worlds[1].ranks_per_gpu()), (vec![0, 1, 0], 2));
+    drop(worlds);
+    let some = |rank| if rank == 1 { sharing_gpus() } else { options() };
+    for world in form_with(&MockGpu::all(&machine, 1), 2, some) {
+        let said = world.unwrap_err().to_string();
+        assert!(said.starts_with("share_gpus of rank 1 is true, and false on rank 0"), "{said}");
+    }
+    for world in form_with(&MockGpu::all(&machine, 1), 2, |_| options()) {
+        let said = world.unwrap_err().to_string();
+        assert!(
+            said.contains("both have GPU 0000:00:00.0: every rank needs a GPU of its own, unless"),
+            "{said}"
+        );
+    }
+}
+
 #[test]
 fn too_few_gpus_are_told_with_what_can_be_done() {
     let few = |found| RuntimeError::TooFewGpus { backend: "cuda", found, needed: 8 }.to_string();
@@ -191,10 +234,14 @@ fn a_gpu_that_fails_poisons_the_world() {
 fn a_rank_has_the_gpu_of_its_number_or_the_only_one() {
     let machine = Machine::default();
     let gpus = MockGpu::all(&machine, 2);
-    assert_eq!(own_gpu(&gpus, 1).unwrap().info().ordinal, 1);
-    assert_eq!(own_gpu(&gpus[..1], 1).unwrap().info().ordinal, 0);
-    assert!(matches!(own_gpu(&gpus, 2), Err(RuntimeError::TooFewGpus { found: 2, needed: 3, .. })));
-    assert!(matches!(own_gpu(&[], 0), Err(RuntimeError::TooFewGpus { found: 0, .. })));
+    for share in [false, true] {
+        let ordinal = |gpus, local| own_gpu(gpus, local, share).unwrap().info().ordinal;
+        assert_eq!((ordinal(&gpus, 1), ordinal(&gpus[..1], 1)), (1, 0));
+        assert!(matches!(own_gpu(&[], 0, share), Err(RuntimeError::TooFewGpus { found: 0, .. })));
+    }
+    let few = own_gpu(&gpus, 2, false);
+    assert!(matches!(few, Err(RuntimeError::TooFewGpus { found: 2, needed: 3, .. })));
+    assert_eq!(own_gpu(&gpus, 3, true).unwrap().info().ordinal, 1);
 }
 
 /// Forms a world with a thread in place of each process.
@@ -207,7 +254,16 @@ fn threads(
 }
 
 fn form(gpus: &[Arc<dyn Gpu>], options: impl Fn(u32) -> WorldOptions) -> Vec<Result<World, RuntimeError>> {
-    let (address, ranks) = (free_address(), gpus.len() as u32);
+    form_with(gpus, gpus.len() as u32, options)
+}
+
+/// The same of so many ranks, each of which sees all GPUs.
+fn form_with(
+    gpus: &[Arc<dyn Gpu>],
+    ranks: u32,
+    options: impl Fn(u32) -> WorldOptions,
+) -> Vec<Result<World, RuntimeError>> {
+    let address = free_address();
     let forming = (0..ranks).map(|rank| {
         let (gpus, launched) = (gpus.to_vec(), launched(rank, ranks, &address));
         let options = options(rank);

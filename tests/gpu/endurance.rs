@@ -15,14 +15,14 @@ use peerwarp::families::moe::{MoeAllToAll, RowDtype};
 use peerwarp::harness::session::GpuSession;
 use peerwarp::runtime::handles::Buffer;
 use peerwarp::runtime::status::Aborted;
-use peerwarp::runtime::{RuntimeError, World};
+use peerwarp::runtime::{Member, RuntimeError, World};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::json;
 
 use super::processes::{await_ready, free_address, options_of, process, rank_0, tuning_of};
-use super::{Nothing, SHORT, aborted, apart, every_bit, gpus, in_one_launch, options, report, shape};
+use super::{Nothing, SHORT, aborted, apart, every_bit, gpus, in_one_launch, options, report, shape, two};
 
 /// What the environment asks for.
 fn asked<T: FromStr<Err: Debug>>(variable: &str, otherwise: T) -> T {
@@ -50,23 +50,23 @@ fn sessions(world: &Arc<World>, random: &mut StdRng) -> Vec<GpuSession> {
     all
 }
 
-/// Bytes that this process and its GPUs have in use.
-fn in_use() -> (u64, Vec<u64>) {
+/// Bytes that this process and the GPUs of a world have in use.
+fn in_use(world: &World) -> (u64, Vec<u64>) {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap();
     let pages: u64 = statm.split_whitespace().nth(1).unwrap().parse().unwrap();
-    let of_gpu = |gpu| {
-        let context = CudaContext::new(gpu).unwrap();
+    let of_gpu = |member: &Member| {
+        let context = CudaContext::new(member.gpu.info().ordinal as usize).unwrap();
         let (free, total) = context.mem_get_info().unwrap();
         (total - free) as u64
     };
-    (pages * rustix::param::page_size() as u64, vec![of_gpu(0), of_gpu(1)])
+    (pages * rustix::param::page_size() as u64, world.members().iter().map(of_gpu).collect())
 }
 
 #[test]
 fn rounds_of_changing_sizes_and_delays_are_right_to_the_bit() {
     let Some((_one, gpus)) = gpus() else { return };
     let goal: u64 = asked("PEERWARP_ROUNDS", 200_000);
-    let world = Arc::new(World::of_gpus(&gpus[..2], &options()).unwrap());
+    let world = two(&gpus, &options());
     let mut random = StdRng::seed_from_u64(asked("PEERWARP_SEED", 1));
     let mut sessions = sessions(&world, &mut random);
     let replays = u32::try_from(goal / 25 / u64::from(ROUNDS)).unwrap().clamp(100, 3000);
@@ -85,11 +85,11 @@ fn rounds_of_changing_sizes_and_delays_are_right_to_the_bit() {
         compared += replayed.verdict.compared;
         turns += 1;
         if turns == sessions.len() {
-            early = Some(in_use());
+            early = Some(in_use(&world));
         }
     }
     let (host, devices) = early.unwrap();
-    let (host_now, devices_now) = in_use();
+    let (host_now, devices_now) = in_use(&world);
     // What allocators and the driver keep for themselves is less than any buffer that each turn would leave behind adds up to.
     const SLACK: u64 = 64 << 20;
     assert!(host_now < host + SLACK, "{host} bytes of the host are {host_now}");

@@ -88,11 +88,14 @@ pub fn options_of(part: &str) -> WorldOptions {
 fn in_processes(world: &Arc<World>) {
     let n: Vec<u32> = [5, 8].into_iter().cycle().take(world.ranks() as usize).collect();
     let tuning = tuning_of(world);
-    // More than 10^4 rounds without the host, and graphs that end in either parity.
-    every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, 3501, 9);
-    every_bit(world, &tuning, &n, 3, 3501, 10);
+    // More than 10^4 rounds without the host, and graphs that end in either parity. Processes on one GPU take turns of
+    // milliseconds on it.
+    let take_turns = world.ranks_per_gpu() > 1 && world.members().len() == 1;
+    let replays = if take_turns { 101 } else { 3501 };
+    every_bit(world, &tuning.clone().with_protocol(Protocol::Flags), &n, 3, replays, 9);
+    every_bit(world, &tuning, &n, 3, replays, 10);
     let shape = tuning.dispatch.shape();
-    right(in_one_launch(world, &shape, &n, 3, 10), 3501);
+    right(in_one_launch(world, &shape, &n, 3, 10), replays);
     epochs_wrap(|rounds, seed| apart(world, &tuning, &n, rounds, seed));
     epochs_wrap(|rounds, seed| in_one_launch(world, &shape, &n, rounds, seed));
 }

@@ -52,6 +52,38 @@ fn blocks_have_sms_alone_unless_they_are_to_share_them() {
 }
 
 #[test]
+fn ranks_that_share_a_gpu_have_room_for_the_blocks_of_all_of_them() {
+    let machine = Machine::default();
+    let gpu = MockGpu::all(&machine, 1).remove(0);
+    let options = WorldOptions { share_gpus: true, ..WorldOptions::default() };
+    let world = Arc::new(World::of_gpus(&[Arc::clone(&gpu), gpu], &options).unwrap());
+    let image = Uncompiled.image(&*tuning().dispatch.into_variant(), Target::Cuda(CudaArch::Sm90a)).unwrap();
+    assert!(image.launch.overlaps_previous && image.launch.exclusive_sm_bytes.is_some());
+    let op = |per_sm| {
+        machine.per_sm.store(per_sm, std::sync::atomic::Ordering::Relaxed);
+        MoeAllToAll::new(&world, &tuning(), &Uncompiled)
+    };
+    let mut first = op(2).unwrap();
+    // SAFETY: nothing runs on mocks.
+    let _ = unsafe { first.ranks_mut()[1].dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap() };
+    let config = machine.launches.lock().unwrap()[0].config;
+    assert_eq!((config.cooperative, config.overlaps_previous), (false, false));
+    assert_eq!(config.shared_bytes, image.launch.shared_bytes);
+    let mut large = tuning();
+    (large.dispatch.send_blocks, large.dispatch.recv_blocks) = (64, 64);
+    machine.per_sm.store(1, std::sync::atomic::Ordering::Relaxed);
+    let said = MoeAllToAll::new(&world, &large, &Uncompiled).unwrap_err().to_string();
+    assert!(said.starts_with("2 ranks share GPU 0, which holds 66 blocks for each (moe_dispatch"), "{said}");
+    // With two on an SM there is room, but not beside a kernel of which an SM holds one.
+    let narrow = op(1).unwrap();
+    machine.per_sm.store(2, std::sync::atomic::Ordering::Relaxed);
+    let said = MoeAllToAll::new(&world, &large, &Uncompiled).unwrap_err().to_string();
+    assert!(said.contains("which holds 66 blocks for each"), "{said}");
+    drop(narrow);
+    MoeAllToAll::new(&world, &large, &Uncompiled).unwrap();
+}
+
+#[test]
 fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
     let machine = Machine::default();
     let (world, tuning) = (world(&machine), tuning());

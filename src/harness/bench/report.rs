@@ -8,8 +8,14 @@ pub fn facts(bench: &Bench) -> Vec<(&'static str, String)> {
     let (machine, method) = (&bench.machine, &bench.method);
     let yes = |flag: bool, yes: &str, no: &str| if flag { yes } else { no }.to_owned();
     let cold = "256 MiB are written before each iteration";
+    let of_gpus = match (method.process_per_rank, method.ranks_per_gpu) {
+        (false, 1) => String::new(),
+        (true, 1) => ", a process for each".into(),
+        (false, n) => format!(", up to {n} ranks on one: times say nothing about links"),
+        (true, n) => format!(", up to {n} processes on one: times say nothing about links"),
+    };
     vec![
-        ("GPUs", gpus(&machine.gpus) + if method.process_per_rank { ", a process for each" } else { "" }),
+        ("GPUs", gpus(&machine.gpus) + &of_gpus),
         ("driver", format!("{}, memory shared by {}", machine.driver, machine.sharing)),
         ("peerwarp", machine.peerwarp.clone()),
         ("inputs", inputs(bench)),

@@ -99,6 +99,18 @@ pub struct Method {
     /// Whether blocks of other kernels could run on the same SMs.
     #[serde(default)]
     pub sms_shared: bool,
+    /// The most ranks that were on one GPU: with more than one, times say nothing about links.
+    #[serde(default = "one", skip_serializing_if = "is_one")]
+    pub ranks_per_gpu: u32,
+}
+
+fn one() -> u32 {
+    1
+}
+
+#[expect(clippy::trivially_copy_pass_by_ref, reason = "serde passes it so")]
+fn is_one(number: &u32) -> bool {
+    *number == 1
 }
 
 /// What is known about the results of kernels that were timed.

@@ -100,6 +100,7 @@ pub fn run(
             seed: inputs.seed,
             process_per_rank: world.members().len() < world.ranks() as usize,
             sms_shared: world.shares_sms(),
+            ranks_per_gpu: world.ranks_per_gpu(),
         },
         floor_us,
         limits,

@@ -132,9 +132,9 @@ impl OnGpus {
         let reason = short(&error.to_string());
         let variant = match &error {
             RuntimeError::Compile { variant, .. } => Some(variant.clone()),
-            RuntimeError::NotResident { kernel, .. } | RuntimeError::NoMulticast { kernel, .. } => {
-                Some(kernel.clone())
-            }
+            RuntimeError::NotResident { kernel, .. }
+            | RuntimeError::NotResidentTogether { kernel, .. }
+            | RuntimeError::NoMulticast { kernel, .. } => Some(kernel.clone()),
             RuntimeError::Aborted(aborted) => aborted.wait.as_ref().map(|wait| wait.kernel.clone()),
             RuntimeError::Argument { .. } | RuntimeError::Emit(_) => None,
             _ => return MeasureError::Machine(error),

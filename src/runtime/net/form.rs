@@ -60,7 +60,9 @@ pub enum FormError {
         other: String,
     },
     /// Two ranks have the same GPU.
-    #[error("ranks {a} and {b} both have GPU {bus_id}: every rank needs a GPU of its own")]
+    #[error(
+        "ranks {a} and {b} both have GPU {bus_id}: every rank needs a GPU of its own, unless `share_gpus` is set"
+    )]
     SameGpu {
         /// One.
         a: u32,

@@ -118,6 +118,7 @@ fn card() -> impl Strategy<Value = Card> {
     // Few ranks and GPUs, so that some fit together.
     let facts = || btree_map("[ab]", "[xy]", 0..2);
     (0..4u32, 0..4u32, "[0-3]", ".{0,4}", facts()).prop_map(|(rank, ranks, bus_id, socket, facts)| Card {
+        share_gpus: rank == 3,
         rank,
         ranks,
         bus_id,

@@ -18,6 +18,7 @@ fn doors(count: u32) -> (Vec<Door>, Vec<Card>) {
         ranks: count,
         bus_id: rank.to_string(),
         socket: door.path().display().to_string(),
+        share_gpus: false,
         facts: BTreeMap::new(),
     };
     let cards = (0..).zip(&doors).map(card).collect();

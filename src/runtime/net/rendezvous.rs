@@ -34,6 +34,9 @@ pub(in crate::runtime) struct Card {
     pub bus_id: String,
     /// The socket on which it takes handles.
     pub socket: String,
+    /// Whether ranks may have one GPU together.
+    #[serde(default)]
+    pub share_gpus: bool,
     /// Versions, digests of kernel tables and configurations, the machine: whatever has to be equal, by name.
     pub facts: BTreeMap<String, String>,
 }
@@ -245,8 +248,12 @@ fn fits(there: &BTreeMap<u32, Card>, new: &Card) -> Result<(), FormError> {
             return Err(mismatch(field, new.rank, value(a), 0, value(b)));
         }
     }
+    if new.share_gpus != own.share_gpus {
+        return Err(mismatch("share_gpus", new.rank, new.share_gpus, 0, own.share_gpus));
+    }
     match there.values().find(|card| card.bus_id == new.bus_id) {
         None => Ok(()),
+        Some(_) if own.share_gpus => Ok(()),
         Some(other) => Err(FormError::SameGpu { a: other.rank, b: new.rank, bus_id: new.bus_id.clone() }),
     }
 }

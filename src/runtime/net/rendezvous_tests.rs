@@ -28,7 +28,7 @@ fn guess() -> Secret {
 
 fn card(rank: u32, ranks: u32) -> Card {
     let facts = BTreeMap::from([("kernel tables".to_owned(), "abc".to_owned())]);
-    Card { rank, ranks, bus_id: format!("{rank}"), socket: String::new(), facts }
+    Card { rank, ranks, bus_id: format!("{rank}"), socket: String::new(), share_gpus: false, facts }
 }
 
 type Joined = Result<(Rendezvous, Vec<Card>), FormError>;
@@ -105,7 +105,10 @@ fn ranks_that_make_no_world_are_named() {
     );
     assert!(said(card(3, 3)).starts_with("rank 3 says something that makes no sense"));
     let same = Card { bus_id: "1".into(), ..card(2, 3) };
-    assert_eq!(said(same), "ranks 1 and 2 both have GPU 1: every rank needs a GPU of its own");
+    assert_eq!(
+        said(same),
+        "ranks 1 and 2 both have GPU 1: every rank needs a GPU of its own, unless `share_gpus` is set"
+    );
 }
 
 #[test]
@@ -389,7 +392,14 @@ fn lists_have_everybody_once_and_in_order() {
         malformed(scripted(cards, two.clone()), reason);
     }
     let same = Card { bus_id: one.bus_id.clone(), ..zero.clone() };
-    assert!(matches!(scripted(vec![same, one.clone()], two), Err(FormError::SameGpu { .. })));
+    assert!(matches!(scripted(vec![same, one.clone()], two.clone()), Err(FormError::SameGpu { .. })));
+    let shared = Card { share_gpus: true, ..zero.clone() };
+    match scripted(vec![shared, one.clone()], two).unwrap_err() {
+        FormError::Mismatch { field, rank: 1, value, other_rank: 0, other } => {
+            assert_eq!((&*field, &*value, &*other), ("share_gpus", "false", "true"));
+        }
+        other => panic!("{other}"),
+    }
     for parts in [0, 1, 3] {
         malformed(scripted(good.to_vec(), vec![Value::Null; parts]), &format!("{parts} parts of 2 ranks"));
     }

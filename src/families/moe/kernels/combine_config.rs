@@ -6,8 +6,8 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
 use super::config::{
-    MOST_PACKETS, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of, warps_of,
-    with_barriers, worth_dynamic_scheduling,
+    MOST_PACKETS, fewer, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of,
+    warps_of, with_barriers, worth_dynamic_scheduling,
 };
 use super::layout::Layout;
 use super::pieces::{Pieces, piece_len};
@@ -172,6 +172,19 @@ impl Combine {
         }
     }
 
+    /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, most: u32) -> Combine {
+        while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
+        self
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        let send = if self.phase.sends() { self.send_blocks } else { 0 };
+        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
+        send + recv + self.ready_blocks()
+    }
+
     /// Blocks that wait until all ranks are ready, where records order nothing.
     pub fn ready_blocks(&self) -> u32 {
         u32::from(self.protocol == Protocol::Packets && self.phase.receives())
@@ -265,8 +278,6 @@ impl Legal for Combine {
                 format!("at most {most}, which holds all {} tokens", self.tokens)
             }
         })?;
-        let send = if self.phase.sends() { self.send_blocks } else { 0 };
-        let recv = if self.phase.receives() { self.recv_blocks } else { 0 };
-        resident("send_blocks", self.send_blocks, send + recv + self.ready_blocks())
+        resident("send_blocks", self.send_blocks, self.blocks())
     }
 }

@@ -379,7 +379,14 @@ impl Dispatch {
         u32::from(self.protocol == Protocol::Packets && self.phase.sends())
     }
 
-    fn blocks(&self) -> u32 {
+    /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, most: u32) -> Dispatch {
+        while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
+        self
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
         let send = if self.phase.sends() { self.route_blocks() + self.send_blocks } else { 0 };
         self.ready_blocks()
             + send
@@ -486,6 +493,17 @@ pub(super) fn warps_of(warps: u32, passes_on: bool) -> Result<(), Illegal> {
     let why =
         "at most 16, unless rows by token go with flags and without a hook: a thread would have 64 registers";
     Illegal::unless(warps <= 16 || passes_on, "warps", warps, || why.to_owned())
+}
+
+/// Makes the largest of these the power of two before it; false if there is none.
+pub(super) fn fewer<const N: usize>(counts: [&mut u32; N]) -> bool {
+    match counts.into_iter().max_by_key(|count| **count) {
+        Some(largest) if *largest > 1 => {
+            *largest = 1 << (*largest - 1).ilog2();
+            true
+        }
+        _ => false,
+    }
 }
 
 pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {

@@ -6,7 +6,7 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
-use super::config::{Dispatch, groups_of, resident, topk_of};
+use super::config::{Dispatch, fewer, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
@@ -131,6 +131,20 @@ impl RoundTrip {
         self.sent_entries() / self.told()
     }
 
+    /// With fewer blocks of each kind, so that a launch has at most so many, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, most: u32) -> RoundTrip {
+        let counts =
+            |c: &mut RoundTrip| fewer([&mut c.send_blocks, &mut c.expert_blocks, &mut c.recv_blocks]);
+        while self.blocks() > most && counts(&mut self) {}
+        self
+    }
+
+    pub(crate) fn blocks(&self) -> u32 {
+        let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
+        blocks + self.dispatch().ready_blocks()
+    }
+
     fn route_blocks(&self) -> u32 {
         (self.chunks() * self.ranks).div_ceil(self.warps).min(3)
     }
@@ -163,9 +177,7 @@ impl RoundTrip {
             format!("such that a row is whole packets of {PACKET_BYTES} bytes, and not {row_bytes} bytes")
         })?;
         groups_of(self.group_warps, self.warps)?;
-        let blocks = self.route_blocks() + self.send_blocks + self.expert_blocks + self.recv_blocks;
-        let blocks = blocks + self.dispatch().ready_blocks();
-        resident("expert_blocks", self.expert_blocks, blocks)
+        resident("expert_blocks", self.expert_blocks, self.blocks())
     }
 }
 

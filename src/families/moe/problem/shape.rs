@@ -107,6 +107,12 @@ impl MoeShape {
         ExpertMap { experts: self.experts, ranks: self.ranks }
     }
 
+    /// The first expert of each rank, and after the last one the number of all experts.
+    pub fn first_experts(&self) -> Vec<u32> {
+        let map = self.map();
+        (0..map.ranks).map(|rank| map.owned(rank).start).chain([map.experts]).collect()
+    }
+
     /// Scales a dispatched row has: none unless it is fp8.
     pub fn scales(&self) -> u32 {
         match self.dtype {

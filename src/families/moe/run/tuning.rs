@@ -79,6 +79,13 @@ impl MoeTuning {
         self
     }
 
+    /// The same with at most so many blocks a launch, or as few as it can have.
+    #[must_use]
+    pub fn within(mut self, blocks: u32) -> MoeTuning {
+        (self.dispatch, self.combine) = (self.dispatch.within(blocks), self.combine.within(blocks));
+        self
+    }
+
     /// The same with as few blocks and warps as show all of the protocol.
     #[must_use]
     pub fn small(mut self) -> MoeTuning {
@@ -136,5 +143,38 @@ impl MoeTuning {
         self.dispatch_launches().iter().try_for_each(Family::check)?;
         self.combine_launches().iter().try_for_each(Family::check)?;
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::families::moe::RowDtype;
+    use crate::families::moe::kernels::RoundTrip;
+
+    #[test]
+    fn launches_stay_within_so_many_blocks_and_are_legal() {
+        for (tokens, dtype) in [(1, RowDtype::Bf16), (128, RowDtype::Bf16), (2048, RowDtype::Fp8)] {
+            let shape = MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 2, dtype };
+            for layout in [Layout::RankMajor, Layout::ExpertMajor] {
+                let whole = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
+                assert_eq!(whole.clone().within(132), whole, "what fits stays");
+                for most in [16, 33, 66] {
+                    let tuning = whole.clone().within(most);
+                    tuning.check(&shape).unwrap();
+                    let blocks = [tuning.dispatch.blocks(), tuning.combine.blocks()];
+                    assert!(blocks.iter().all(|blocks| *blocks <= most), "{blocks:?} of {most}");
+                }
+                // As few as there can be, and no fewer.
+                let least = whole.within(0);
+                assert_eq!((least.dispatch.send_blocks, least.dispatch.recv_blocks), (1, 1));
+                assert_eq!((least.combine.send_blocks, least.combine.recv_blocks), (1, 1));
+            }
+            if dtype == RowDtype::Bf16 {
+                let round_trip = RoundTrip::defaults(&shape).unwrap().within(66);
+                round_trip.check().unwrap();
+                assert!(round_trip.blocks() <= 66);
+            }
+        }
     }
 }

@@ -1,0 +1,136 @@
+//! GPUs that several ranks share: how their kernels are launched, and whether blocks of all of them fit.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex, Weak};
+
+use super::RuntimeError;
+use super::gpu::{GpuInfo, LaunchConfig};
+use super::handles::{LoadedKernel, Residency};
+use super::world::lock;
+
+/// How many ranks are on a GPU, and the kernels that they have loaded.
+///
+/// One rank may be within any kernel of the world while another is within any other one, and waits for it. All have the same
+/// kernels, so that each process decides by its own, and all decide alike.
+#[derive(Debug)]
+pub(super) struct Tenants {
+    /// On the GPU that has the most.
+    most: u32,
+    loaded: Mutex<Vec<Weak<Residency>>>,
+}
+
+impl Tenants {
+    /// Of ranks whose GPUs sit there.
+    pub fn of<'a>(gpus: impl Iterator<Item = &'a str>) -> Tenants {
+        let mut ranks = BTreeMap::<&str, u32>::new();
+        gpus.for_each(|gpu| *ranks.entry(gpu).or_default() += 1);
+        Tenants { most: ranks.into_values().max().unwrap_or(1), loaded: Mutex::default() }
+    }
+
+    /// Ranks on the GPU that has the most.
+    pub fn most(&self) -> u32 {
+        self.most
+    }
+
+    /// How a kernel is launched. On a shared GPU its blocks have no SM to themselves, and do not come before the kernel before
+    /// them has ended, as they would take the room of another rank's. That all of them fit is checked here: drivers may run
+    /// kernels for which they see to that one at a time (NVIDIA's 580 does not).
+    pub fn config(&self, config: LaunchConfig) -> LaunchConfig {
+        match self.most {
+            0 | 1 => config,
+            _ => LaunchConfig {
+                cooperative: false,
+                exclusive_sm_bytes: None,
+                overlaps_previous: false,
+                ..config
+            },
+        }
+    }
+
+    /// Takes in a kernel if its blocks, and those of any other one that is loaded, fit on a GPU for all ranks at once.
+    ///
+    /// Where SMs hold `n` blocks or more of each kernel, one with less than `n` of whatever mixture has room for another. So
+    /// there is always room, wherever blocks are, if all ranks together have at most `n` for each SM.
+    pub fn admit(&self, kernel: LoadedKernel) -> Result<LoadedKernel, RuntimeError> {
+        if self.most <= 1 {
+            return Ok(kernel);
+        }
+        let mut loaded = lock(&self.loaded);
+        loaded.retain(|known| known.strong_count() > 0);
+        let all: Vec<Arc<Residency>> = loaded.iter().filter_map(Weak::upgrade).collect();
+        let new = kernel.residency();
+        let all: Vec<&Residency> = all.iter().chain([new]).map(Arc::as_ref).collect();
+        fit_together(&all, self.most, kernel.gpu().info())?;
+        loaded.push(Arc::downgrade(new));
+        Ok(kernel)
+    }
+}
+
+/// Whether blocks of any of these kernels on each of so many ranks of a GPU fit at once.
+fn fit_together(all: &[&Residency], ranks: u32, gpu: &GpuInfo) -> Result<(), RuntimeError> {
+    let (largest, narrowest) = (all.iter().max_by_key(|k| k.blocks), all.iter().min_by_key(|k| k.per_sm));
+    let (Some(largest), Some(narrowest)) = (largest, narrowest) else { return Ok(()) };
+    let fit = narrowest.per_sm * gpu.sms / ranks;
+    if largest.blocks <= fit {
+        return Ok(());
+    }
+    Err(RuntimeError::NotResidentTogether {
+        kernel: largest.entry.clone(),
+        blocks: largest.blocks,
+        gpu: gpu.ordinal,
+        ranks,
+        fit,
+        narrowest: narrowest.entry.clone(),
+        per_sm: narrowest.per_sm,
+        sms: gpu.sms,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::gpu::Gpu;
+    use crate::runtime::mock::{Machine, MockGpu};
+
+    fn kernel(entry: &str, blocks: u32, per_sm: u32) -> Residency {
+        Residency { entry: entry.into(), blocks, per_sm }
+    }
+
+    #[test]
+    fn blocks_of_all_ranks_fit_at_once_or_it_is_an_error_that_says_how_many_do() {
+        let machine = Machine::default();
+        let gpu = MockGpu::new(&machine, 0);
+        let (wide, narrow) = (kernel("wide", 132, 2), kernel("narrow", 8, 1));
+        let check = |all: &[&Residency], ranks| fit_together(all, ranks, gpu.info());
+        assert_eq!(gpu.info().sms, 132);
+        check(&[], 2).unwrap();
+        // To the last block.
+        check(&[&wide], 2).unwrap();
+        check(&[&kernel("wider", 133, 2)], 2).unwrap_err();
+        check(&[&wide], 3).unwrap_err();
+        check(&[&kernel("wide", 44, 1)], 3).unwrap();
+        // A block of `narrow` needs an SM that is empty, and `wide` may have one on each.
+        assert_eq!(
+            check(&[&narrow, &wide], 2).unwrap_err().to_string(),
+            "2 ranks share GPU 0, which holds 66 blocks for each (narrow leaves room for 1 on each of 132 SMs), and wide needs \
+             132 resident at once: use variants with fewer blocks or threads, or a GPU for each rank"
+        );
+        check(&[&narrow, &kernel("small", 66, 4)], 2).unwrap();
+    }
+
+    #[test]
+    fn only_ranks_that_share_a_gpu_are_launched_otherwise() {
+        let asked = LaunchConfig {
+            grid: 5,
+            cooperative: true,
+            exclusive_sm_bytes: Some(7),
+            overlaps_previous: true,
+            ..LaunchConfig::default()
+        };
+        let (alone, shared) = (["a", "b"], ["a", "b", "a"]);
+        let of = |gpus: &[&'static str]| Tenants::of(gpus.iter().copied());
+        assert_eq!((of(&alone).most(), of(&alone).config(asked)), (1, asked));
+        let plain = LaunchConfig { grid: 5, ..LaunchConfig::default() };
+        assert_eq!((of(&shared).most(), of(&shared).config(asked)), (2, plain));
+    }
+}
