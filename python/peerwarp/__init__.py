@@ -1,7 +1,8 @@
 """Collectives and MoE dispatch and combine of Peerwarp.
 
-Today ranks are *simulated*: kernels are traced as for GPUs, run on this machine's CPU, and every access to memory is checked
-for races. Arrays are NumPy's, or anything that speaks DLPack and is in the CPU's memory.
+Ranks are *simulated*: kernels are traced as for GPUs, run on this machine's CPU, and every access to memory is checked
+for races. Arrays are NumPy's, or anything that speaks DLPack and is in the CPU's memory. Or each rank is a process with a GPU
+(`World.from_torch`), and arrays are tensors of PyTorch.
 
     >>> import numpy as np, peerwarp
     >>> world = peerwarp.World.simulated(2)
@@ -11,6 +12,7 @@ for races. Arrays are NumPy's, or anything that speaks DLPack and is in the CPU'
 
 from peerwarp._collectives import Collectives
 from peerwarp._core import __version__
+from peerwarp._device import DispatchedTensors
 from peerwarp._moe import Dispatched, MoeAllToAll
 from peerwarp._pack import Buffer, Kernel, Pack
 from peerwarp._world import World
@@ -29,6 +31,7 @@ __all__ = [
     "Buffer",
     "Collectives",
     "Dispatched",
+    "DispatchedTensors",
     "Finding",
     "InvalidArgument",
     "Kernel",

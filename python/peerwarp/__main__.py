@@ -26,7 +26,7 @@ def doctor() -> int:
     packages = [
         _package("numpy", "arrays; needed"),
         _package("ml_dtypes", "a bfloat16 type for NumPy; without it, bits as uint16 or float32"),
-        _package("torch", "for World.from_torch alone"),
+        _package("torch", "for World.from_torch, and so for GPUs, alone"),
     ]
     print(f"peerwarp {__version__}, Python {sys.version.split()[0]}")
     for what, found, said in [*native, *packages]:
@@ -37,7 +37,8 @@ def doctor() -> int:
     has = {what: found for what, found, _ in native}
     gpus = has["NVIDIA GPUs"] or has["AMD GPUs"]
     print("simulated worlds: yes" if packages[0][1] else "simulated worlds: no, NumPy is missing")
-    print("launches on GPUs from Python: not in this version" + ("" if gpus else ", and no GPU can be used here"))
+    lacking = [what for what, there in (("a GPU", gpus), ("PyTorch", packages[2][1])) if not there]
+    print("worlds of GPUs: " + (f"no, {' and '.join(lacking)} cannot be used" if lacking else "yes"))
     return 0 if gpus and packages[0][1] else 1
 
 

@@ -6,7 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from peerwarp import _arrays, _core
-from peerwarp._world import World, simulated
+from peerwarp._device import Device, DeviceCollectives
+from peerwarp._world import World, runs_on
 from peerwarp.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -18,78 +19,92 @@ OPS = ("sum", "max", "min")
 class Collectives:
     """The collectives of a world.
 
-    Each takes a list with one array for each rank and returns such a list. Arrays are contiguous, of any shape, the same on all
-    ranks, and of one type: `float32`, `float16`, `uint16` (the bits of a bfloat16) or `bfloat16` of `ml_dtypes`. Results have the
-    type of the inputs. With `out`, a list of arrays of the results' shape and type, results are written there
-    and those arrays are returned.
+    In a world of GPUs each takes a tensor of PyTorch, or of a library that speaks DLPack, that is contiguous and on this rank's
+    GPU, and returns a tensor: `out`, or a new one. It is launched on PyTorch's current stream, and nobody is waited for. The first
+    call of each collective, length and type allocates, on all ranks; later ones may be captured in a CUDA graph. Calls are in the
+    order of one stream. Types are `torch.float32`, `torch.float16` and `torch.bfloat16`.
+
+    In a simulated world each takes a list with one array for each rank and returns such a list. Arrays are contiguous, of any
+    shape, the same on all ranks, and of one type: `float32`, `float16`, `uint16` (the bits of a bfloat16) or `bfloat16` of
+    `ml_dtypes`. Results have the type of the inputs. With `out`, a list of arrays of the results' shape and type, results are
+    written there and those arrays are returned.
 
     Sums are added in float32, in the order of ranks, and rounded once: all ranks get the same bits, whatever the schedule.
     """
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._core = _core.Collectives(simulated(world, "Collectives"))
+        on = runs_on(world)
+        self._device = DeviceCollectives(on) if isinstance(on, Device) else None
+        self._core = None if isinstance(on, Device) else _core.Collectives(on)
 
     @property
     def world(self) -> World:
         """The world that they run in."""
         return self._world
 
-    def all_reduce(self, x: Sequence[Any], op: str = "sum", *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def all_reduce(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """The reduction of everybody's array, on every rank. `op` is `"sum"`, `"max"` or `"min"`.
 
-        Shapes: `x[rank]` any, results as `x[rank]`.
+        Shapes, here of a rank's array: `x` any, results as `x`.
         """
+        if self._device is not None:
+            return self._device.run("all_reduce", x, _same, out, _known(op), 0)
         arrays, dtype = self._inputs(x)
         return self._run("all_reduce", arrays, dtype, arrays[0].shape, out, op=_known(op))
 
-    def reduce_scatter(self, x: Sequence[Any], op: str = "sum", *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def reduce_scatter(self, x: Any, op: str = "sum", *, out: Any = None) -> Any:
         """This rank's part of the reduction of everybody's array. `op` as in `all_reduce`.
 
-        Shapes: `x[rank]` is `(ranks * n, ...)`, results are `(n, ...)`.
+        Shapes: `x` is `(ranks * n, ...)`, results are `(n, ...)`.
         """
+        if self._device is not None:
+            return self._device.run("reduce_scatter", x, lambda one: self._part(one.shape), out, _known(op), 0)
         arrays, dtype = self._inputs(x)
         shape = self._part(arrays[0].shape)
         return self._run("reduce_scatter", arrays, dtype, shape, out, op=_known(op))
 
-    def all_gather(self, x: Sequence[Any], *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def all_gather(self, x: Any, *, out: Any = None) -> Any:
         """Everybody's arrays in the order of ranks, on every rank.
 
-        Shapes: `x[rank]` is `(n, ...)`, results are `(ranks * n, ...)`.
+        Shapes: `x` is `(n, ...)`, results are `(ranks * n, ...)`.
         """
-        arrays, dtype = self._inputs(x, axes=1)
-        first, *rest = arrays[0].shape
-        return self._run("all_gather", arrays, dtype, (first * self._world.ranks, *rest), out)
+        if self._device is not None:
+            return self._device.run("all_gather", x, self._whole, out, "sum", 0)
+        arrays, dtype = self._inputs(x)
+        return self._run("all_gather", arrays, dtype, self._whole(arrays[0]), out)
 
-    def all_to_all(self, x: Sequence[Any], *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def all_to_all(self, x: Any, *, out: Any = None) -> Any:
         """Everybody's part for this rank, in the order of ranks: part `i` of the result of rank `j` is part `j` of `x[i]`.
 
-        Shapes: `x[rank]` is `(ranks * n, ...)`, results as `x[rank]`.
+        Shapes: `x` is `(ranks * n, ...)`, results as `x`.
         """
+        if self._device is not None:
+            return self._device.run("all_to_all", x, self._parts, out, "sum", 0)
         arrays, dtype = self._inputs(x)
-        self._part(arrays[0].shape)
+        self._parts(arrays[0])
         return self._run("all_to_all", arrays, dtype, arrays[0].shape, out)
 
-    def broadcast(self, x: Sequence[Any], root: int = 0, *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def broadcast(self, x: Any, root: int = 0, *, out: Any = None) -> Any:
         """The array of rank `root`, on every rank.
 
-        Shapes: `x[rank]` any, of which only `x[root]` is sent; results as `x[root]`.
+        Shapes: `x` any, of which only `x[root]` is sent; results as `x[root]`.
         """
         ranks = self._world.ranks
         if isinstance(root, bool) or not isinstance(root, int) or not 0 <= root < ranks:
             raise InvalidArgument("root", root, f"a rank: 0 to {ranks - 1}")
+        if self._device is not None:
+            return self._device.run("broadcast", x, _same, out, "sum", root)
         arrays, dtype = self._inputs(x)
         return self._run("broadcast", arrays, dtype, arrays[0].shape, out, root=root)
 
-    def _inputs(self, x: Sequence[Any], axes: int = 0) -> tuple[list[np.ndarray], str]:
+    def _inputs(self, x: Sequence[Any]) -> tuple[list[np.ndarray], str]:
         """Arrays that are alike, and the kernels' name of their type."""
         arrays = _arrays.each_rank("x", x, self._world.ranks)
         first = arrays[0]
         dtype = _arrays.float_name("x[0]", first.dtype)
         for rank, array in enumerate(arrays):
             _arrays.checked(f"x[{rank}]", array, (first.dtype.name,), first.shape)
-        if first.ndim < axes:
-            raise InvalidArgument("x[0].shape", first.shape, f"{axes} axis or more")
         if first.size == 0:
             raise InvalidArgument("x[0].shape", first.shape, "one element or more")
         return arrays, dtype
@@ -98,8 +113,22 @@ class Collectives:
         """The shape of a rank's part of an array."""
         ranks = self._world.ranks
         if not shape or shape[0] % ranks:
-            raise InvalidArgument("x[0].shape", shape, f"a first axis that {ranks} ranks divide")
+            raise InvalidArgument(self._shape_of_x(), tuple(shape), f"a first axis that {ranks} ranks divide")
         return (shape[0] // ranks, *shape[1:])
+
+    def _parts(self, one: Any) -> tuple[int, ...]:
+        """The shape of an array that has a part for each rank."""
+        self._part(one.shape)
+        return tuple(one.shape)
+
+    def _whole(self, one: Any) -> tuple[int, ...]:
+        """The shape of everybody's arrays together."""
+        if len(one.shape) == 0:
+            raise InvalidArgument(self._shape_of_x(), (), "1 axis or more")
+        return (one.shape[0] * self._world.ranks, *one.shape[1:])
+
+    def _shape_of_x(self) -> str:
+        return "x[0].shape" if self._device is None else "x.shape"
 
     def _run(
         self,
@@ -116,9 +145,14 @@ class Collectives:
 
         like = np.broadcast_to(np.zeros((), arrays[0].dtype), shape)
         into = _arrays.outputs("out", out, [like] * len(arrays))
+        assert self._core is not None
         raw = self._core.run(name, (op, root), (dtype, arrays[0].size), [array.tobytes() for array in arrays])
         results = [_arrays.from_bytes(one, arrays[0].dtype, shape) for one in raw]
         return _arrays.delivered(results, into)
+
+
+def _same(one: Any) -> tuple[int, ...]:
+    return tuple(one.shape)
 
 
 def _known(op: str) -> str:

@@ -8,7 +8,8 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from peerwarp import _arrays, _core
-from peerwarp._world import World, simulated, whole
+from peerwarp._device import Device, DeviceMoe, DispatchedTensors
+from peerwarp._world import World, runs_on, whole
 from peerwarp.errors import InvalidArgument
 
 if TYPE_CHECKING:
@@ -86,22 +87,32 @@ class MoeAllToAll:
         dtype: str = "bf16",
         layout: str = "rank_major",
     ) -> None:
-        core = simulated(world, "MoeAllToAll")
+        on = runs_on(world)
         if dtype not in ROWS:
             raise InvalidArgument("dtype", dtype, ", ".join(ROWS))
         if layout not in LAYOUTS:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
-        self._core = _core.MoeAllToAll(core, (hidden, experts, topk, tokens), dtype, layout)
+        sized = (hidden, experts, topk, tokens)
+        self._world = world
+        #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
+        self._last: DispatchedTensors | None = None
+        self._device = DeviceMoe(on, sized, dtype, layout) if isinstance(on, Device) else None
+        if isinstance(on, Device):
+            return
+        self._core = _core.MoeAllToAll(on, sized, dtype, layout)
         self._hidden, self._experts, self._topk, self._tokens = hidden, experts, topk, tokens
-        self._dtype, self._layout, self._world = dtype, layout, world
+        self._dtype, self._layout = dtype, layout
         self._first_expert = self._core.first_experts()
 
-    def dispatch(
-        self, x: Sequence[Any], ids: Sequence[Any], weights: Sequence[Any], *, scales: Sequence[Any] | None = None
-    ) -> Dispatched:
-        """Brings every token to the ranks that own its experts. Each argument is a list with one array for each rank.
+    def dispatch(self, x: Any, ids: Any, weights: Any, *, scales: Any = None) -> Any:
+        """Brings every token to the ranks that own its experts: a `Dispatched`, or in a world of GPUs a `DispatchedTensors`.
+
+        In a simulated world each argument is a list with one array for each rank. In a world of GPUs it is a tensor on this rank's
+        GPU, launched on PyTorch's current stream: `x` is `torch.bfloat16`, `torch.float16` or `torch.float8_e4m3fn`. They must not
+        change until combine has ended. Fewer rows than `max_tokens` are copied to memory of the operation first, as kernels load
+        more than there are. Ids that are no expert's mask their entry.
 
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
@@ -111,6 +122,8 @@ class MoeAllToAll:
             weights: float32 `(n, topk)`.
             scales: fp8 only: float32 `(n, hidden / 128 rounded up)`.
         """
+        if self._device is not None:
+            return self._device.dispatch(x, ids, weights, scales)
         ranks = self._world.ranks
         rows = _arrays.each_rank("x", x, ranks)
         entries = [_arrays.each_rank("ids", ids, ranks), _arrays.each_rank("weights", weights, ranks)]
@@ -131,8 +144,10 @@ class MoeAllToAll:
         round_, found = self._core.dispatch(sent)
         return self._dispatched(round_, found, rows[0].dtype)
 
-    def combine(self, d: Dispatched, y: Sequence[Any], *, out: Sequence[Any] | None = None) -> list[np.ndarray]:
+    def combine(self, d: Dispatched | DispatchedTensors, y: Any, *, out: Any = None) -> Any:
         """Brings the experts' outputs back, summed, to the ranks that have the tokens.
+
+        In a world of GPUs `y` and `out` are tensors, and `d` is the last dispatch, which can be combined once.
 
         Args:
             d: what `dispatch` of this operation returned.
@@ -143,6 +158,8 @@ class MoeAllToAll:
 
         Returns `(n, hidden)` for each rank, of the type of `y`; float32 has the values of the bfloat16 that travelled.
         """
+        if self._device is not None:
+            return self._device.combine(d, y, out)
         if not isinstance(d, Dispatched):
             raise InvalidArgument("d", type(d).__name__, "what dispatch returned")
         types = ROWS["fp16" if self._dtype == "fp16" else "bf16"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
 import operator
 import os
@@ -11,6 +12,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar, cast
 
 from peerwarp import _core
+from peerwarp._device import Device
 from peerwarp.errors import InvalidArgument, MissingPackage, NoDriver, PeerwarpError
 
 T = TypeVar("T")
@@ -21,6 +23,7 @@ class World:
 
     def __init__(self, core: _core.SimulatedWorld | _core.GpuWorld, ranks: int, rank: int | None) -> None:
         self._core, self._ranks, self._rank = core, ranks, rank
+        self._gpu = 0
 
     @classmethod
     def simulated(cls, ranks: int, *, seed: int = 0, check_races: bool = True) -> World:
@@ -45,12 +48,12 @@ class World:
         wait_budget: float = 60.0,
         form_timeout: float = 60.0,
         share_sms: bool = False,
+        share_gpus: bool = False,
     ) -> World:
         """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
 
         Ranks meet at a port of rank 0, whose number and a secret go through the group; `PEERWARP_SECRET`, set for all ranks, is
-        used instead of that secret. Raises on all ranks if one of them has no GPU. It has not run on hardware, and `Collectives`
-        and `MoeAllToAll` don't take such a world yet.
+        used instead of that secret. Raises on all ranks if one of them has no GPU.
 
         Args:
             group: the process group; the default group if none.
@@ -58,6 +61,8 @@ class World:
             wait_budget: seconds that a wait of a kernel may last.
             form_timeout: seconds that ranks wait for each other to come together.
             share_sms: whether blocks of other kernels may run on the SMs of these kernels' blocks.
+            share_gpus: whether several ranks may have one GPU, to try and test: they take turns on it, so that a wait takes
+                milliseconds, and times say nothing about links.
         """
         dist = _torch_distributed()
         ranks, rank = whole("ranks of the group", dist.get_world_size(group), 2, 64), dist.get_rank(group)
@@ -75,8 +80,11 @@ class World:
         dist.broadcast_object_list(told, src=first, group=group)
         address, drawn = told[0]
         secret = os.environ.get("PEERWARP_SECRET", drawn)
-        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), bool(share_sms))
-        return cls(core, ranks, rank)
+        shared = bool(share_sms), bool(share_gpus)
+        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, _compilers())
+        world = cls(core, ranks, rank)
+        world._gpu = gpu
+        return world
 
     @property
     def ranks(self) -> int:
@@ -104,7 +112,7 @@ class World:
             self._core.reset()
 
     def leave(self) -> None:
-        """Leaves the world; all ranks do. A simulated world needs none of it."""
+        """Leaves the world; all ranks do, with operations and their tensors dropped before. A simulated world needs none of it."""
         if isinstance(self._core, _core.GpuWorld):
             self._core.leave()
 
@@ -112,13 +120,13 @@ class World:
         return f"<World of {self._ranks} {'simulated ranks' if self.is_simulated else 'ranks'}>"
 
 
-def simulated(world: Any, user: str) -> _core.SimulatedWorld:
-    """The native world, for what runs on simulated ranks only so far."""
+def runs_on(world: Any) -> _core.SimulatedWorld | Device:
+    """What operations of a world run on: simulated ranks, or this process's GPU."""
     if not isinstance(world, World):
-        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks)")
-    if not isinstance(world._core, _core.SimulatedWorld):
-        raise InvalidArgument("world", world, f"a simulated world: {user} does not launch on GPUs from Python yet")
-    return world._core
+        raise InvalidArgument("world", type(world).__name__, "a World: World.simulated(ranks) or World.from_torch()")
+    if isinstance(world._core, _core.SimulatedWorld):
+        return world._core
+    return Device(world._core, world._rank or 0, world._ranks, world._gpu)
 
 
 def whole(field: str, value: Any, low: int, high: int) -> int:
@@ -141,6 +149,13 @@ def _torch_distributed() -> Any:
     if not (dist.is_available() and dist.is_initialized()):
         raise InvalidArgument("group", "no process group", "a group of torch.distributed.init_process_group")
     return dist
+
+
+def _compilers() -> list[str]:
+    """Folders of the NVRTC that PyTorch's wheels bring."""
+    found = importlib.util.find_spec("nvidia")
+    places = found.submodule_search_locations if found is not None else None
+    return [os.path.join(place, "cu13", "lib") for place in places or []]
 
 
 def _agree(dist: Any, group: Any, ranks: int, own: Callable[[], T]) -> T:

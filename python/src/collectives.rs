@@ -34,42 +34,67 @@ fn choice<T: Choice>(field: &str, name: &str) -> Result<T, Failure> {
     T::from_name(name).ok_or_else(|| Failure::invalid(field, name, allowed()))
 }
 
-/// The variant of a collective by its name, with the defaults for the length.
-fn variant(
-    name: &str,
-    op: &str,
-    root: u32,
-    dtype: &str,
-    elements: u64,
-    ranks: u32,
-) -> Result<Variant, Failure> {
-    let elements = u32::try_from(elements).map_err(|_| Failure::invalid("elements", elements, "fewer"))?;
-    let dtype = choice::<Dtype>("dtype", dtype)?;
-    let (op, in_place) = (choice::<Reduction>("op", op)?, false);
-    match name {
-        "all_reduce" => {
-            let (hook, hidden) = (Hook::None, 0);
-            checked(AllReduce::with_defaults(&AllReduceKey {
-                elements,
-                ranks,
-                dtype,
-                op,
-                in_place,
-                hook,
-                hidden,
-            })?)
+/// Which collective, and what for.
+pub struct Asked<'a> {
+    pub name: &'a str,
+    pub op: &'a str,
+    pub root: u32,
+    pub dtype: &'a str,
+    pub elements: u64,
+    pub ranks: u32,
+    /// The most blocks of a launch, if there is a limit.
+    pub most: Option<u32>,
+}
+
+impl Asked<'_> {
+    /// The variant, with the defaults for the length.
+    pub fn variant(&self) -> Result<Variant, Failure> {
+        let Asked { name, root, ranks, most, .. } = *self;
+        let elements = u32::try_from(self.elements);
+        let elements = elements.map_err(|_| Failure::invalid("elements", self.elements, "fewer"))?;
+        let dtype = choice::<Dtype>("dtype", self.dtype)?;
+        let (op, in_place) = (choice::<Reduction>("op", self.op)?, false);
+        match name {
+            "all_reduce" => {
+                let (hook, hidden) = (Hook::None, 0);
+                let key = AllReduceKey { elements, ranks, dtype, op, in_place, hook, hidden };
+                let mut config = AllReduce::with_defaults(&key)?;
+                fewer(&mut config.blocks, most);
+                fewer(&mut config.senders, most);
+                checked(config)
+            }
+            "reduce_scatter" => {
+                let key = ReduceScatterKey { elements, ranks, dtype, op, in_place };
+                let mut config = ReduceScatter::with_defaults(&key)?;
+                fewer(&mut config.blocks, most);
+                checked(config)
+            }
+            "all_gather" => {
+                let mut config =
+                    AllGather::with_defaults(&AllGatherKey { elements, ranks, dtype, in_place })?;
+                fewer(&mut config.blocks, most);
+                checked(config)
+            }
+            "all_to_all" => {
+                let mut config = AllToAll::with_defaults(&AllToAllKey { elements, ranks, dtype, in_place })?;
+                fewer(&mut config.blocks, most);
+                checked(config)
+            }
+            "broadcast" => {
+                let key = BroadcastKey { elements, ranks, dtype, root, in_place };
+                let mut config = Broadcast::with_defaults(&key)?;
+                fewer(&mut config.blocks, most);
+                checked(config)
+            }
+            other => Err(Failure::invalid("collective", other, "the name of a collective")),
         }
-        "reduce_scatter" => {
-            checked(ReduceScatter::with_defaults(&ReduceScatterKey { elements, ranks, dtype, op, in_place })?)
-        }
-        "all_gather" => {
-            checked(AllGather::with_defaults(&AllGatherKey { elements, ranks, dtype, in_place })?)
-        }
-        "all_to_all" => checked(AllToAll::with_defaults(&AllToAllKey { elements, ranks, dtype, in_place })?),
-        "broadcast" => {
-            checked(Broadcast::with_defaults(&BroadcastKey { elements, ranks, dtype, root, in_place })?)
-        }
-        other => Err(Failure::invalid("collective", other, "the name of a collective")),
+    }
+}
+
+/// Fewer blocks of a role, if those of two roles, and one that says when it has begun, are more than a launch may have.
+fn fewer(blocks: &mut u32, most: Option<u32>) {
+    while *blocks > 1 && most.is_some_and(|most| 2 * *blocks + 2 > most) {
+        *blocks = 1 << (*blocks - 1).ilog2();
     }
 }
 
@@ -122,7 +147,8 @@ impl Collectives {
     ) -> Result<Vec<Bound<'py, PyBytes>>, Failure> {
         let ((op, root), (dtype, elements)) = (op_root, dtype_elements);
         let out = detached(py, || {
-            let variant = variant(name, op, root, dtype, elements, self.ranks.ranks)?;
+            let asked = Asked { name, op, root, dtype, elements, ranks: self.ranks.ranks, most: None };
+            let variant = asked.variant()?;
             run(&self.ranks, &*self.traced(name, variant)?, x)
         })?;
         Ok(out.iter().map(|bytes| PyBytes::new(py, bytes)).collect())

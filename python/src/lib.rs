@@ -1,8 +1,10 @@
-//! The native part of the Python package `peerwarp`: bytes and numbers in, bytes and numbers out. Arrays, their shapes and
-//! types are the business of the Python part.
+//! The native part of the Python package `peerwarp`: bytes, addresses and numbers in, bytes and numbers out. Arrays, their shapes
+//! and types are the business of the Python part.
 
 mod collectives;
 mod command;
+#[expect(unsafe_code, reason = "addresses that Python passes")]
+mod device;
 mod doctor;
 mod error;
 mod moe;
@@ -19,6 +21,8 @@ mod _core {
     use crate::collectives::Collectives;
     #[pymodule_export]
     use crate::command::command;
+    #[pymodule_export]
+    use crate::device::{DeviceCollective, DeviceMoe};
     #[pymodule_export]
     use crate::doctor::findings;
     #[pymodule_export]

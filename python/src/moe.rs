@@ -16,6 +16,15 @@ use crate::error::{Failure, detached};
 use crate::simulated::{Ranks, lock, one_each};
 use crate::world::SimulatedWorld;
 
+/// A layout by its name.
+pub fn layout_of(name: &str) -> Result<Layout, Failure> {
+    match name {
+        "rank_major" => Ok(Layout::RankMajor),
+        "expert_major" => Ok(Layout::ExpertMajor),
+        other => Err(Failure::invalid("layout", other, "rank_major or expert_major")),
+    }
+}
+
 /// What a rank sends: its rows, ids, weights and, of fp8, scales.
 type Sent = (PyBackedBytes, PyBackedBytes, PyBackedBytes, Option<PyBackedBytes>);
 
@@ -231,11 +240,7 @@ impl MoeAllToAll {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let dtype: RowDtype = dtype.parse()?;
-        let layout = match layout {
-            "rank_major" => Layout::RankMajor,
-            "expert_major" => Layout::ExpertMajor,
-            other => return Err(Failure::invalid("layout", other, "rank_major or expert_major")),
-        };
+        let layout = layout_of(layout)?;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
         let op = detached(py, || {
             let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
@@ -254,8 +259,7 @@ impl MoeAllToAll {
 
     /// First expert of each rank, and after the last one all experts.
     fn first_experts(&self) -> Vec<u32> {
-        let map = self.op.shape.map();
-        (0..map.ranks).map(|rank| map.owned(rank).start).chain([map.experts]).collect()
+        self.op.shape.first_experts()
     }
 
     /// Brings rows to the ranks that own their experts. Of each rank: bytes by the name of the buffer.

@@ -1,9 +1,13 @@
 //! Worlds: simulated ranks in this process, or one rank of several processes with a GPU each.
 
-use std::sync::{Arc, Mutex};
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
-use peerwarp::runtime::{Launched, Secret, World, WorldOptions, gpus};
+use peerwarp::build::toolchain::{Tool, find_in};
+use peerwarp::runtime::cache::ModuleCache;
+use peerwarp::runtime::image::Jit;
+use peerwarp::runtime::{Launched, RuntimeError, Secret, World, WorldOptions, gpus};
 use pyo3::prelude::*;
 
 use crate::error::{Failure, detached};
@@ -27,7 +31,10 @@ impl SimulatedWorld {
 #[pyclass(frozen)]
 pub struct GpuWorld {
     /// None once it was left.
-    world: Mutex<Option<World>>,
+    world: Mutex<Option<Arc<World>>>,
+    /// Folders in which NVRTC is looked for first.
+    compilers: Vec<PathBuf>,
+    images: OnceLock<Jit>,
 }
 
 /// Seconds as a duration: what is no number of them is refused.
@@ -37,15 +44,31 @@ fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
 }
 
 impl GpuWorld {
-    fn with<T: Send>(
+    /// Does something in the world, with its compiler.
+    pub fn with<T: Send>(
         &self,
         py: Python<'_>,
-        act: impl FnOnce(&World) -> Result<T, Failure> + Send,
+        act: impl FnOnce(&Arc<World>, &Jit) -> Result<T, Failure> + Send,
     ) -> Result<T, Failure> {
-        detached(py, || match &*lock(&self.world) {
-            Some(world) => act(world),
-            None => Err(Failure::Other("the world was left".into())),
+        detached(py, || {
+            let world = self.world()?;
+            // All ranks look for theirs before any of them does more: without one of them others would wait.
+            let images = world.agree(self.images())?;
+            act(&world, images)
         })
+    }
+
+    fn world(&self) -> Result<Arc<World>, Failure> {
+        lock(&self.world).clone().ok_or_else(|| Failure::Other("the world was left".into()))
+    }
+
+    fn images(&self) -> Result<&Jit, RuntimeError> {
+        if let Some(images) = self.images.get() {
+            return Ok(images);
+        }
+        let found = find_in(Tool::Nvrtc, &self.compilers)?;
+        let images = Jit::with_nvrtc(&found, ModuleCache::of_user())?;
+        Ok(self.images.get_or_init(|| images))
     }
 }
 
@@ -58,39 +81,51 @@ impl GpuWorld {
         rank_ranks_local_rank: (u32, u32, u32),
         address_secret: (String, String),
         wait_budget_form_timeout: (f64, f64),
-        share_sms: bool,
+        share_sms_share_gpus: (bool, bool),
+        compilers: Vec<PathBuf>,
     ) -> Result<GpuWorld, Failure> {
         let ((rank, ranks, local_rank), (address, secret)) = (rank_ranks_local_rank, address_secret);
-        let (wait_budget, form_timeout) = wait_budget_form_timeout;
+        let ((wait_budget, form_timeout), (share_sms, share_gpus)) =
+            (wait_budget_form_timeout, share_sms_share_gpus);
         let options = WorldOptions {
             wait_budget: seconds("wait_budget", wait_budget)?,
             form_timeout: seconds("form_timeout", form_timeout)?,
             share_sms,
+            share_gpus,
             ..WorldOptions::default()
         };
         detached(py, || {
             let secret = Secret::new(&secret)?;
             let launched = Launched { launcher: "torch", rank, ranks, local_rank, address, secret };
             let world = World::of_process(&gpus()?, &launched, &options)?;
-            Ok(GpuWorld { world: Mutex::new(Some(world)) })
+            let world = Mutex::new(Some(Arc::new(world)));
+            Ok(GpuWorld { world, compilers, images: OnceLock::new() })
         })
     }
 
     /// Raises what a kernel left behind whose wait expired.
     fn check(&self, py: Python<'_>) -> Result<(), Failure> {
-        self.with(py, |world| Ok(world.check()?))
+        detached(py, || Ok(self.world()?.check()?))
     }
 
     /// Clears flags, epochs and counters on all ranks.
     fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
-        self.with(py, |world| Ok(world.reset()?))
+        detached(py, || Ok(self.world()?.reset()?))
     }
 
     /// Waits for the other ranks, and ends it.
     fn leave(&self, py: Python<'_>) -> Result<(), Failure> {
-        detached(py, || match lock(&self.world).take() {
-            Some(world) => Ok(world.leave()?),
-            None => Ok(()),
+        detached(py, || {
+            let mut world = lock(&self.world);
+            match world.take().map(Arc::try_unwrap) {
+                None => Ok(()),
+                Some(Ok(left)) => Ok(left.leave()?),
+                Some(Err(used)) => {
+                    *world = Some(used);
+                    let allowed = "none: `del` them, and the tensors that dispatch returned, first";
+                    Err(Failure::invalid("operations of the world", "in use", allowed))
+                }
+            }
         })
     }
 }

@@ -10,6 +10,7 @@ use super::cache::{Cached, Ingredients, ModuleCache};
 use super::cuda::Nvrtc;
 use crate::build::emit;
 use crate::build::pack::{CompileError, Compiler};
+use crate::build::toolchain::Found;
 
 /// A compiled kernel, and what is needed to launch it.
 #[derive(Clone, Debug)]
@@ -68,6 +69,14 @@ impl Jit {
     /// NVRTC is not found, or cannot be used.
     pub fn new(cache: ModuleCache) -> Result<Jit, RuntimeError> {
         Ok(Jit { with: With::Nvrtc(Nvrtc::find()?), cache, timeline: None })
+    }
+
+    /// The same with an NVRTC that was found.
+    ///
+    /// # Errors
+    /// It cannot be used.
+    pub fn with_nvrtc(found: &Found, cache: ModuleCache) -> Result<Jit, RuntimeError> {
+        Ok(Jit { with: With::Nvrtc(Nvrtc::load_from(found)?), cache, timeline: None })
     }
 
     /// For GPUs that take this target: NVRTC for NVIDIA's; for AMD's clang, zig or hipcc, whichever is found first.

@@ -218,6 +218,14 @@ pub fn find(tool: Tool) -> Result<Found, ToolError> {
     Search::here().find(tool)
 }
 
+/// [`find`], in these folders before anywhere but where the tool's variable says: for NVRTC as a Python package brings it.
+///
+/// # Errors
+/// As [`find`].
+pub fn find_in(tool: Tool, folders: &[PathBuf]) -> Result<Found, ToolError> {
+    Search::here().first_in(folders).find(tool)
+}
+
 /// Looks for a tool that serves for a target. A tool that is there but too old for it is an error that says so.
 ///
 /// # Errors

@@ -25,6 +25,8 @@ const PROBE: Duration = Duration::from_secs(20);
 #[derive(Clone, Debug)]
 pub(super) struct Search {
     env: BTreeMap<String, OsString>,
+    /// Before all others.
+    first: Vec<PathBuf>,
     /// Where CUDA and ROCm are unless the environment says.
     cuda: PathBuf,
     rocm: PathBuf,
@@ -41,6 +43,7 @@ impl Search {
         let arch = std::env::consts::ARCH;
         Search {
             env,
+            first: vec![],
             cuda: "/usr/local/cuda".into(),
             rocm: "/opt/rocm".into(),
             libraries: vec![format!("/usr/lib/{arch}-linux-gnu").into(), "/usr/lib64".into()],
@@ -48,11 +51,17 @@ impl Search {
         }
     }
 
+    /// The same with folders that are looked into before all others.
+    pub fn first_in(self, folders: &[PathBuf]) -> Search {
+        Search { first: folders.to_vec(), ..self }
+    }
+
     /// A machine with nothing but this environment.
     #[cfg(test)]
     pub fn with(env: &[(&str, &Path)]) -> Search {
         let env = env.iter().map(|(k, v)| ((*k).to_owned(), v.as_os_str().to_owned())).collect();
-        Search { env, cuda: "/nowhere".into(), rocm: "/nowhere".into(), libraries: vec![], patience: PROBE }
+        let (cuda, rocm) = ("/nowhere".into(), "/nowhere".into());
+        Search { env, first: vec![], cuda, rocm, libraries: vec![], patience: PROBE }
     }
 
     /// See [`super::find`].
@@ -96,8 +105,13 @@ impl Search {
     fn candidates(&self, tool: Tool) -> Vec<(PathBuf, Origin)> {
         let installed = self.cache().and_then(|cache| install::place(tool, &cache));
         let installed = installed.into_iter().map(|p| (p, Origin::Installed));
+        let names = match tool {
+            Tool::Nvrtc => self.first.clone(),
+            _ => self.first.iter().map(|folder| folder.join(tool.name())).collect(),
+        };
+        let first = names.into_iter().map(|p| (p, Origin::System));
         let system = if tool == Tool::Nvrtc { self.nvrtc_folders() } else { self.programs(tool) };
-        installed.chain(system.into_iter().map(|p| (p, Origin::System))).collect()
+        first.chain(installed).chain(system.into_iter().map(|p| (p, Origin::System))).collect()
     }
 
     fn cuda_homes(&self) -> Vec<PathBuf> {

@@ -135,6 +135,26 @@ fn nvrtc_needs_its_headers_and_must_be_a_library() {
 }
 
 #[test]
+fn folders_that_a_program_names_come_before_all_but_the_variable() {
+    let place = Place::new();
+    let [mine, path] = ["mine", "bin"].map(|folder| place.path(folder));
+    for folder in ["mine", "bin"] {
+        place.program(&format!("{folder}/zig"), "echo 0.17.0");
+    }
+    let search = Search::with(&[("PATH", &path)]).first_in(&[place.path("empty"), mine.clone()]);
+    assert_eq!(search.find(Tool::Zig).unwrap().path, mine.join("zig"));
+    let named = path.join("zig");
+    let search = Search::with(&[("PEERWARP_ZIG", &named)]).first_in(&[mine]);
+    assert_eq!(search.find(Tool::Zig).unwrap().path, named);
+    // What is there and no good is passed over.
+    let lib = place.path("cu13/lib");
+    fs::create_dir_all(&lib).unwrap();
+    fs::write(lib.join("libnvrtc.so.13"), "not ELF").unwrap();
+    let said = Search::with(&[]).first_in(&[lib]).find(Tool::Nvrtc).unwrap_err().to_string();
+    assert!(said.contains("libnvrtc.so.13"), "{said}");
+}
+
+#[test]
 fn tools_serve_for_targets_by_their_version() {
     let place = Place::new();
     let folder = place.path("bin");

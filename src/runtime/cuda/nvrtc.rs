@@ -13,6 +13,11 @@ impl Nvrtc {
         Ok(Nvrtc(toolchain::Nvrtc::load()?))
     }
 
+    /// Loads one that was found.
+    pub fn load_from(found: &toolchain::Found) -> Result<Nvrtc, RuntimeError> {
+        Ok(Nvrtc(toolchain::Nvrtc::load_from(found)?))
+    }
+
     /// Its name and version: `nvrtc 13.0`.
     pub fn version(&self) -> String {
         format!("nvrtc {}", self.0.version())

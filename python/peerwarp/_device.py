@@ -1,0 +1,285 @@
+"""Operations on this process's GPU, on tensors of PyTorch. The native part takes addresses: what is at one is looked at here."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from peerwarp import _core
+from peerwarp.errors import InvalidArgument, PeerwarpError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+    from torch import Tensor
+
+#: The kernels' names of PyTorch's types, by PyTorch's names.
+FLOATS = {"torch.float32": "f32", "torch.float16": "fp16", "torch.bfloat16": "bf16"}
+#: Types of the elements of an operation's memory: what an array interface calls one of this size, and what PyTorch does.
+ELEMENTS = {
+    "bf16": ("<i2", "bfloat16", 2),
+    "fp16": ("<f2", "float16", 2),
+    "fp8": ("|u1", "float8_e4m3fn", 1),
+    "f32": ("<f4", "float32", 4),
+    "i32": ("<i4", "int32", 4),
+}
+
+
+class Memory:
+    """Memory of an operation, as CUDA's array interface tells of it. Who has it keeps the operation."""
+
+    def __init__(self, owner: object, address: int, typestr: str, shape: tuple[int, ...]) -> None:
+        self._owner = owner
+        self.__cuda_array_interface__ = {
+            "shape": shape,
+            "typestr": typestr,
+            "data": (address, False),
+            "strides": None,
+            "version": 3,
+        }
+
+
+class Device:
+    """The GPU of a world's rank, and the streams that PyTorch has on it."""
+
+    def __init__(self, core: _core.GpuWorld, rank: int, ranks: int, number: int) -> None:
+        import torch
+
+        self.torch: Any = torch
+        self.core, self.rank, self.ranks, self.number = core, rank, ranks, number
+        self.device = torch.device("cuda", number)
+        current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
+        self.stream: Callable[[int], int] = current or (lambda gpu: torch.cuda.current_stream(gpu).cuda_stream)
+
+    def tensor(self, owner: object, address: int, element: str, shape: tuple[int, ...]) -> Tensor:
+        """A tensor of memory that `owner` has."""
+        typestr, name, _ = ELEMENTS[element]
+        torch = self.torch
+        found: Tensor = torch.as_tensor(Memory(owner, address, typestr, shape), device=self.device)
+        dtype = getattr(torch, name)
+        return found if found.dtype == dtype else found.view(dtype)
+
+    def taken(self, field: str, value: Any) -> Tensor:
+        """A tensor, of PyTorch or of a library that speaks DLPack."""
+        if isinstance(value, self.torch.Tensor):
+            return value
+        if not hasattr(value, "__dlpack__"):
+            raise InvalidArgument(field, type(value).__name__, f"a tensor on {self.device}")
+        tensor: Tensor = self.torch.from_dlpack(value)
+        return tensor
+
+    def checked(self, field: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """The tensor, if it is on this GPU, contiguous, and of this type and shape."""
+        tensor = value if type(value) is self.torch.Tensor else self.taken(field, value)
+        if tensor.dtype != dtype:
+            raise InvalidArgument(f"{field}.dtype", tensor.dtype, str(dtype))
+        if tensor.shape != shape:
+            raise InvalidArgument(f"{field}.shape", tuple(tensor.shape), str(shape))
+        self.placed(field, tensor)
+        return tensor
+
+    def placed(self, field: str, tensor: Tensor) -> None:
+        """Whether a tensor is on this GPU, with its elements one after another."""
+        if tensor.device != self.device:
+            raise InvalidArgument(f"{field}.device", tensor.device, str(self.device))
+        if not tensor.is_contiguous():
+            raise InvalidArgument(f"{field}.strides", tensor.stride(), "a contiguous tensor: .contiguous() copies it")
+
+    def settled(self, what: str) -> None:
+        """Whether things can be made: not while a graph is captured."""
+        if self.torch.cuda.is_current_stream_capturing():
+            raise PeerwarpError(f"{what} is made with its first call, which cannot be captured in a graph: call it once before")
+
+
+class DeviceCollectives:
+    """Collectives of this process's rank. Each is made with the first call of its length, type and so on, by all ranks."""
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+        self._made: dict[tuple[str, str, int, torch.dtype, int], _core.DeviceCollective] = {}
+
+    def run(self, name: str, x: Any, shape: Callable[[Tensor], tuple[int, ...]], out: Any, op: str, root: int) -> Tensor:
+        """Launches a collective on PyTorch's current stream; `shape` says what comes out of an input."""
+        device = self._device
+        tensor = device.taken("x", x)
+        device.placed("x", tensor)
+        wanted = shape(tensor)
+        if out is None:
+            out = device.torch.empty(wanted, dtype=tensor.dtype, device=device.device)
+        else:
+            out = device.checked("out", out, tensor.dtype, wanted)
+            if overlap(tensor, out):
+                raise InvalidArgument("out", "memory of x", "memory of its own")
+        collective = self._collective((name, op, root, tensor.dtype, tensor.numel()))
+        collective.launch(tensor.data_ptr(), out.data_ptr(), device.stream(device.number))
+        return out
+
+    def _collective(self, key: tuple[str, str, int, torch.dtype, int]) -> _core.DeviceCollective:
+        made = self._made.get(key)
+        if made is not None:
+            return made
+        name, op, root, dtype, elements = key
+        kernels = FLOATS.get(str(dtype))
+        if kernels is None:
+            raise InvalidArgument("x.dtype", dtype, ", ".join(FLOATS))
+        if elements == 0:
+            raise InvalidArgument("x.shape", "no element", "one element or more")
+        self._device.settled(f"{name} of {elements} elements")
+        made = self._made[key] = _core.DeviceCollective(self._device.core, name, (op, root), (kernels, elements))
+        return made
+
+
+def overlap(a: Tensor, b: Tensor) -> bool:
+    """Whether two contiguous tensors share memory."""
+    start, other = a.data_ptr(), b.data_ptr()
+    return start < other + b.numel() * b.element_size() and other < start + a.numel() * a.element_size()
+
+
+class DispatchedTensors:
+    """What dispatch brought to this process's rank. `R` ranks, `T` the most tokens of a rank, `K` topk.
+
+    All are tensors on the GPU, in memory of the operation: the next dispatch overwrites them. How many rows came is known there.
+
+    Attributes:
+        rows: `(R * T, hidden)` if rank-major, where row `source * T + token` is what came of that token; `(R * T * K, hidden)` if
+            expert-major, sorted by expert, source, token and k. Where no row came there is anything.
+        scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
+        gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
+        local_ids: rank-major only: int32 `(R * T, K)`, ids among this rank's experts, -1 in entries that are not its own.
+        expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
+            `gather` if rank-major and in `rows` if expert-major.
+        expert_rows: int32 `(experts of the rank,)`.
+        tokens_from: int32 `(R,)`: how many tokens each source had.
+        first_expert: the id of the rank's first expert; its experts are contiguous.
+    """
+
+    def __init__(self, op: DeviceMoe, number: int, n: int, kept: tuple[Tensor, ...]) -> None:
+        self._op, self._number, self._n, self._kept = op, number, n, kept
+
+    def __getattr__(self, name: str) -> Tensor:
+        # Asked for what is no attribute of its own; of one that is copied there are none yet.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        found = self._op.buffers.get(name)
+        if found is None:
+            raise AttributeError(f"a dispatch of layout {self._op.layout} and type {self._op.dtype} has no {name}")
+        return found
+
+    @property
+    def first_expert(self) -> int:
+        return self._op.first_expert
+
+    @property
+    def layout(self) -> str:
+        return self._op.layout
+
+    @property
+    def ids(self) -> Tensor:
+        """Rank-major only: int32 `(R * T, K)`, ids among all experts, -1 in entries that are not this rank's. Computed anew."""
+        local = self._op.buffers["local_ids"]
+        return (local + self.first_expert).masked_fill(local < 0, -1)
+
+    @property
+    def weights(self) -> Tensor:
+        """Rank-major only: float32 `(R * T, K)`, 0 in entries that are not this rank's own. Computed anew."""
+        return self._op.buffers["sent_weights"].masked_fill(self._op.buffers["local_ids"] < 0, 0.0)
+
+
+class DeviceMoe:
+    """Dispatch and combine of this process's rank."""
+
+    def __init__(self, device: Device, sizes: tuple[int, int, int, int], dtype: str, layout: str) -> None:
+        device.settled("MoeAllToAll")
+        self.device, self.dtype, self.layout = device, dtype, layout
+        self.hidden, self.experts, self.topk, self.tokens = sizes
+        self._core = _core.DeviceMoe(device.core, sizes, dtype, layout)
+        torch = device.torch
+        self._sent = getattr(torch, ELEMENTS[dtype][1])
+        self._combined = torch.float16 if dtype == "fp16" else torch.bfloat16
+        self._scales = self._core.scales()
+        firsts, rank = self._core.first_experts(), device.rank
+        self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
+        self.buffers = self._views()
+        self.places = self.buffers["rows"].shape[0]
+        #: Rows, ids, weights and scales of fewer tokens than the most: kernels load more than there are.
+        self._padded: list[Tensor] | None = None
+
+    def _views(self) -> dict[str, Tensor]:
+        """Tensors of what dispatch leaves, by their names in Python."""
+        ranks = self.device.ranks
+        shapes: dict[str, tuple[str, str, tuple[int, ...]]] = {
+            "rows": ("rows", self.dtype, (self.hidden,)),
+            "row_scale": ("scales", "f32", (self._scales,)),
+            "expert_start": ("expert_start", "i32", ()),
+            "expert_rows": ("expert_rows", "i32", ()),
+            "n_from": ("tokens_from", "i32", ()),
+            "gather": ("gather", "i32", ()),
+            "entry_expert": ("local_ids", "i32", (self.topk,)),
+        }
+        if self.layout == "rank_major":
+            shapes["weight_from"] = ("sent_weights", "f32", (self.topk,))
+        lengths = {"expert_start": self._own + 1, "expert_rows": self._own, "tokens_from": ranks}
+        views = {}
+        for name, address, size in self._core.buffers():
+            if name not in shapes or size == 0:
+                continue
+            called, element, row = shapes[name]
+            first = size // (ELEMENTS[element][2] * math.prod(row))
+            views[called] = self.device.tensor(self._core, address, element, (first, *row))[: lengths.get(called, first)]
+        return views
+
+    def dispatch(self, x: Any, ids: Any, weights: Any, scales: Any) -> DispatchedTensors:
+        """Sends rows on PyTorch's current stream, and receives."""
+        device, torch = self.device, self.device.torch
+        tensor = device.taken("x", x)
+        n = tensor.shape[0] if tensor.dim() else 0
+        if n > self.tokens:
+            raise InvalidArgument("x.shape", tuple(tensor.shape), f"at most {self.tokens} rows, max_tokens")
+        device.checked("x", tensor, self._sent, (n, self.hidden))
+        given = [
+            tensor,
+            device.checked("ids", ids, torch.int32, (n, self.topk)),
+            device.checked("weights", weights, torch.float32, (n, self.topk)),
+        ]
+        if (scales is not None) != (self._scales > 0):
+            allowed = "a float32 tensor" if self._scales else f"nothing: rows are {self.dtype}"
+            raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
+        if scales is not None:
+            given.append(device.checked("scales", scales, torch.float32, (n, self._scales)))
+        if n < self.tokens:
+            given = self._pad(given, n)
+        pointers = [one.data_ptr() for one in given]
+        scale = pointers[3] if self._scales else 0
+        stream = device.stream(device.number)
+        number = self._core.dispatch(pointers[0], scale, n, pointers[1], pointers[2], stream)
+        return DispatchedTensors(self, number, n, tuple(given))
+
+    def combine(self, d: Any, y: Any, out: Any) -> Tensor:
+        """Brings `y` back on PyTorch's current stream."""
+        if not isinstance(d, DispatchedTensors) or d._op is not self:
+            raise InvalidArgument("d", type(d).__name__, "what dispatch of this operation returned")
+        device = self.device
+        rows = device.checked("y", y, self._combined, (self.places, self.hidden))
+        if out is None:
+            out = device.torch.empty((d._n, self.hidden), dtype=self._combined, device=device.device)
+        else:
+            out = device.checked("out", out, self._combined, (d._n, self.hidden))
+            if overlap(rows, out):
+                raise InvalidArgument("out", "memory of y", "memory of its own")
+        # An empty tensor has no memory, and nothing is written.
+        target = out.data_ptr() or rows.data_ptr()
+        self._core.combine(d._number, rows.data_ptr(), target, device.stream(device.number))
+        return out
+
+    def _pad(self, given: list[Tensor], n: int) -> list[Tensor]:
+        """Copies into memory for the most tokens."""
+        torch = self.device.torch
+        if self._padded is None:
+            self.device.settled("memory for fewer rows than max_tokens")
+            empty = [torch.zeros((self.tokens, one.shape[1]), dtype=one.dtype, device=one.device) for one in given]
+            self._padded = empty
+        for into, one in zip(self._padded, given, strict=True):
+            if n:
+                into[:n].copy_(one)
+        return self._padded

@@ -1,0 +1,339 @@
+"""Collectives and MoE on GPUs, from PyTorch, against a plain reference. Two processes, which share the GPU where there is one:
+
+torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [collectives|moe|compiled|gradients|host_times]
+
+Each part prints what was found up to then; the first that fails ends all of them.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+import peerwarp
+import peerwarp.torch as pt
+
+HIDDEN, EXPERTS, TOPK, TOKENS = 512, 16, 4, 24
+FOUND: dict[str, Any] = {}
+
+
+def everybodys(x: torch.Tensor) -> list[torch.Tensor]:
+    """Everybody's tensor, by way of the host."""
+    all_of_them: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(all_of_them, x.cpu())
+    return [one.cuda() for one in all_of_them]
+
+
+def drawn(seed: int, *shape: int, dtype: torch.dtype = torch.float32) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + dist.get_rank())
+    return torch.randn(*shape, generator=generator).to(dtype).cuda()
+
+
+def expected(name: str, x: torch.Tensor) -> torch.Tensor:
+    """What a collective yields, in plain PyTorch."""
+    rank, ranks = dist.get_rank(), dist.get_world_size()
+    vectors = everybodys(x)
+    total = vectors[0].float()
+    for vector in vectors[1:]:
+        total = total + vector.float()
+    if name == "all_reduce":
+        return total.to(x.dtype)
+    if name == "reduce_scatter":
+        return total.to(x.dtype).chunk(ranks)[rank]
+    if name == "all_gather":
+        return torch.cat(vectors)
+    if name == "all_to_all":
+        return torch.cat([vector.chunk(ranks)[rank] for vector in vectors])
+    return vectors[1]
+
+
+def collectives(world: peerwarp.World) -> None:
+    all_of = peerwarp.Collectives(world)
+    ops: dict[str, Callable[..., torch.Tensor]] = {
+        "all_reduce": all_of.all_reduce,
+        "reduce_scatter": all_of.reduce_scatter,
+        "all_gather": all_of.all_gather,
+        "all_to_all": all_of.all_to_all,
+        "broadcast": lambda x, out=None: all_of.broadcast(x, 1, out=out),
+    }
+    cases = 0
+    for dtype in (torch.float32, torch.float16, torch.bfloat16):
+        for elements in (2, 1006, 65_536):
+            for name, op in ops.items():
+                # One after the other, without a wait in between.
+                inputs = [drawn(seed, elements, dtype=dtype) for seed in range(3)]
+                results = [op(x) for x in inputs]
+                for x, result in zip(inputs, results, strict=True):
+                    wanted = expected(name, x)
+                    assert torch.equal(result, wanted), (name, dtype, elements)
+                out = torch.empty_like(results[0])
+                assert op(inputs[0], out=out) is out
+                assert torch.equal(out, results[0]), name
+                cases += 1
+    graphed(all_of)
+    FOUND["collectives"] = cases
+
+
+def graphed(all_of: peerwarp.Collectives) -> None:
+    """An all-reduce in a CUDA graph, whose input changes from launch to launch."""
+    x, out = torch.empty(1024, device="cuda"), torch.empty(1024, device="cuda")
+    side = torch.cuda.Stream()
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        all_of.all_reduce(x, out=out)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        all_of.all_reduce(x, out=out)
+        all_of.all_reduce(out, out=x)
+    for seed in range(3):
+        given = drawn(seed, 1024)
+        x.copy_(given)
+        graph.replay()
+        torch.cuda.synchronize()
+        first = expected("all_reduce", given)
+        assert torch.equal(out, first)
+        assert torch.equal(x, first * 2)
+    try:
+        with torch.cuda.graph(torch.cuda.CUDAGraph()):
+            all_of.all_reduce(torch.empty(77, device="cuda"))
+    except peerwarp.PeerwarpError as error:
+        assert "cannot be captured" in str(error), error
+    else:
+        raise AssertionError("memory was allocated while a graph was captured")
+    torch.cuda.synchronize()
+
+
+def tokens(seed: int, n: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Rows, ids without repetition (some masked), and weights."""
+    x = drawn(seed, n, HIDDEN, dtype=torch.bfloat16)
+    scores = drawn(seed + 50, n, EXPERTS)
+    ids = scores.topk(TOPK, 1).indices.to(torch.int32) if n else torch.empty(0, TOPK, dtype=torch.int32, device="cuda")
+    ids = torch.where(drawn(seed + 60, n, TOPK) > 1.5, -1, ids).to(torch.int32).contiguous()
+    return x, ids, drawn(seed + 70, n, TOPK).abs()
+
+
+def expert(rows: torch.Tensor, number: int | torch.Tensor) -> torch.Tensor:
+    """A stand-in expert: a factor that bf16 has exactly."""
+    return rows.float() * (1 + number % 4)
+
+
+def rank_major(d: peerwarp.DispatchedTensors) -> torch.Tensor:
+    """The experts' work on rows that came: weighted, summed, rounded once."""
+    y = torch.zeros_like(d.rows, dtype=torch.float32)
+    ids, weights = d.ids, d.weights
+    came = ids >= 0
+    rows = d.rows.masked_fill(~came.any(1, keepdim=True), 0)
+    for k in range(ids.shape[1]):
+        one = expert(rows, ids[:, k : k + 1]) * weights[:, k : k + 1]
+        y += one.masked_fill(~came[:, k : k + 1], 0)
+    return y.to(torch.bfloat16)
+
+
+def reference(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """What comes back: of each owner a sum that is rounded, and their sum, rounded."""
+    total = torch.zeros(x.shape, device="cuda")
+    own = EXPERTS // dist.get_world_size()
+    for rank in range(dist.get_world_size()):
+        part = torch.zeros(x.shape, device="cuda")
+        for k in range(TOPK):
+            here = (ids[:, k] >= rank * own) & (ids[:, k] < (rank + 1) * own)
+            part += torch.where(here[:, None], expert(x, ids[:, k : k + 1]) * weights[:, k : k + 1], 0)
+        total += part.to(torch.bfloat16).float()
+    return total.to(torch.bfloat16)
+
+
+def close(found: torch.Tensor, wanted: torch.Tensor) -> None:
+    torch.testing.assert_close(found.float(), wanted.float(), rtol=2e-2, atol=2e-2)
+
+
+def moe(world: peerwarp.World) -> None:
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
+    rank = dist.get_rank()
+    for seed, n in enumerate((TOKENS, TOKENS - 5 * rank, 0 if rank else 3, TOKENS)):
+        x, ids, weights = tokens(seed, n)
+        d = op.dispatch(x, ids, weights)
+        # Rows came as they were sent, to where they are told to be.
+        for source, sent in enumerate(everybodys_ragged(x)):
+            part = slice(source * TOKENS, source * TOKENS + len(sent))
+            came = (d.local_ids[part] >= 0).any(1)
+            assert torch.equal(d.rows[part][came], sent[came]), (seed, source)
+            assert int(d.tokens_from[source]) == len(sent)
+        assert int((d.local_ids >= 0).sum()) == int(d.expert_rows.sum())
+        out = op.combine(d, rank_major(d))
+        assert out.shape == (n, HIDDEN)
+        close(out, reference(x, ids, weights))
+    refusals(op, d)
+    moe_graph(op)
+    FOUND["moe"] = "rank-major, bf16, ragged, in a graph"
+    expert_major(world)
+    world.check()
+
+
+def everybodys_ragged(x: torch.Tensor) -> list[torch.Tensor]:
+    return everybodys(x)
+
+
+def refusals(op: peerwarp.MoeAllToAll, d: peerwarp.DispatchedTensors) -> None:
+    """Errors name the argument, and leave everything usable; all are found before anything is launched."""
+    x, ids, weights = tokens(9, 2)
+    y = torch.zeros_like(d.rows)
+    for field, call in (
+        ("d", lambda: op.combine(d, y)),
+        ("x.dtype", lambda: op.dispatch(x.float(), ids, weights)),
+        ("x.shape", lambda: op.dispatch(x.repeat(TOKENS, 1), ids, weights)),
+        ("x.device", lambda: op.dispatch(x.cpu(), ids, weights)),
+        ("ids.dtype", lambda: op.dispatch(x, ids.long(), weights)),
+        ("ids.shape", lambda: op.dispatch(x, ids[:1], weights)),
+        ("weights.strides", lambda: op.dispatch(x, ids, weights.t().contiguous().t())),
+        ("scales", lambda: op.dispatch(x, ids, weights, scales=weights)),
+    ):
+        try:
+            call()
+        except peerwarp.InvalidArgument as error:
+            assert error.field == field, (field, str(error))
+        else:
+            raise AssertionError(f"{field} was taken")
+
+
+def moe_graph(op: peerwarp.MoeAllToAll) -> None:
+    """A round in a CUDA graph, whose tokens change."""
+    x, ids, weights = tokens(20, TOKENS)
+    out = torch.empty_like(x)
+    close(op.combine((d := op.dispatch(x, ids, weights)), rank_major(d)), reference(x, ids, weights))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        d = op.dispatch(x, ids, weights)
+        op.combine(d, rank_major(d), out=out)
+    for seed in range(21, 24):
+        for into, one in zip((x, ids, weights), tokens(seed, TOKENS), strict=True):
+            into.copy_(one)
+        graph.replay()
+        torch.cuda.synchronize()
+        close(out, reference(x, ids, weights))
+
+
+def expert_major(world: peerwarp.World) -> None:
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS, layout="expert_major")
+    for seed in (30, 31):
+        x, ids, weights = tokens(seed, TOKENS)
+        d = op.dispatch(x, ids, weights)
+        y = torch.zeros_like(d.rows)
+        for e, (start, count) in enumerate(zip(d.expert_start.tolist(), d.expert_rows.tolist(), strict=False)):
+            y[start : start + count] = expert(d.rows[start : start + count], d.first_expert + e).to(torch.bfloat16)
+        wanted = torch.zeros(x.shape, device="cuda")
+        for k in range(TOPK):
+            made = expert(x, ids[:, k : k + 1]) * weights[:, k : k + 1]
+            wanted += torch.where(ids[:, k : k + 1] >= 0, made, 0)
+        close(op.combine(d, y), wanted)
+    FOUND["expert_major"] = True
+
+
+def compiled(world: peerwarp.World) -> None:
+    """Operations of PyTorch: checked by PyTorch, and compiled without a break."""
+    all_of = peerwarp.Collectives(world)
+    h = pt.handle(all_of)
+    x, out = drawn(40, 256), torch.empty(256, device="cuda")
+    torch.ops.peerwarp.all_reduce(x, out, h, "sum")
+    torch.library.opcheck(torch.ops.peerwarp.all_reduce.default, (x, out, h, "sum"))
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
+    m, left = pt.handle(op), pt.buffers(op)
+
+    def layer(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        torch.ops.peerwarp.moe_dispatch(x, ids, weights, None, left, m)
+        rows, local = left[0], left[pt.BUFFERS.index("local_ids") - 1]
+        y = (rows * 2).masked_fill((local < 0).all(1, keepdim=True), 0)
+        out = torch.empty_like(x)
+        torch.ops.peerwarp.moe_combine(y, ids, weights, out, left, m)
+        total = torch.empty(x.numel(), dtype=torch.float32, device=x.device)
+        torch.ops.peerwarp.all_reduce(out.flatten().float(), total, h, "sum")
+        return total
+
+    for backend in ("eager", "aot_eager"):
+        run = torch.compile(layer, backend=backend, fullgraph=True)
+        for seed in (41, 42):
+            given = tokens(seed, TOKENS)
+            plain, fast = layer(*given), run(*given)
+            assert torch.equal(plain, fast), backend
+    FOUND["compiled"] = ["opcheck of all_reduce", "eager", "aot_eager"]
+
+
+def gradients(world: peerwarp.World) -> None:
+    """A layer with weights of its own, forward and backward, against the same on one rank."""
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
+    x, ids, weights = tokens(80, TOKENS)
+    x.requires_grad_()
+    round_ = pt.Round(op, ids, weights)
+    rows = round_.dispatch(x)
+    d = round_.dispatched
+    factor = (d.weights * (1 + d.ids % 4)).masked_fill(d.ids < 0, 0).sum(1, keepdim=True)
+    out = round_.combine((rows.float() * factor).to(torch.bfloat16))
+    grad = drawn(81, TOKENS, HIDDEN, dtype=torch.bfloat16)
+    out.backward(grad)
+    alone = torch.where(ids >= 0, weights * (1 + ids % 4), 0).sum(1, keepdim=True)
+    close(out.detach(), x.detach().float() * alone)
+    assert x.grad is not None
+    torch.testing.assert_close(x.grad.float(), grad.float() * alone, rtol=3e-2, atol=6e-2)
+    FOUND["gradients"] = True
+
+
+def host_times(world: peerwarp.World) -> None:
+    """What a call takes the host, in microseconds: nobody waits for the GPU in between."""
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
+    all_of = peerwarp.Collectives(world)
+    x, ids, weights = tokens(90, TOKENS)
+    d = op.dispatch(x, ids, weights)
+    y, out, total = torch.zeros_like(d.rows), torch.empty_like(x), torch.empty_like(x)
+    op.combine(d, y)
+    all_of.all_reduce(x, out=total)
+    torch.cuda.synchronize()
+    dist.barrier()
+    for name, call in (
+        ("dispatch + combine", lambda: op.combine(op.dispatch(x, ids, weights), y, out=out)),
+        ("all_reduce", lambda: all_of.all_reduce(x, out=total)),
+    ):
+        took = []
+        for _ in range(15):
+            # So few that the driver's queue has room for all of them.
+            start = time.perf_counter()
+            for _ in range(20):
+                call()
+            took.append((time.perf_counter() - start) / 20 * 1e6)
+            torch.cuda.synchronize()
+            dist.barrier()
+        FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
+
+
+PARTS = {part.__name__: part for part in (collectives, moe, compiled, gradients, host_times)}
+
+
+def main() -> None:
+    local = int(os.environ["LOCAL_RANK"]) % torch.cuda.device_count()
+    torch.cuda.set_device(local)
+    dist.init_process_group("gloo")
+    world = peerwarp.World.from_torch(share_gpus=True, wait_budget=20.0)
+    FOUND["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    for part in PARTS.values() if len(sys.argv) < 2 else [PARTS[sys.argv[1]]]:
+        start = time.perf_counter()
+        part(world)
+        torch.cuda.synchronize()
+        world.check()
+        FOUND[f"seconds, {part.__name__}"] = round(time.perf_counter() - start, 1)
+        if dist.get_rank() == 0:
+            print(json.dumps(FOUND), flush=True)
+    torch._dynamo.reset()
+    gc.collect()
+    world.leave()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
