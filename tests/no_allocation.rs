@@ -81,14 +81,14 @@ fn of_launches() {
     // SAFETY: nothing runs.
     let stream = unsafe { StreamRef::from_raw(RawStream::DEFAULT, 0) };
     let mut launch = || {
-        let tokens = TokenLaunch { x: &x, x_scale: None, n: &n, ids: &ids, weights: &weights };
+        let tokens = TokenLaunch { x: &x, x_scale: None, n: &n, rows_there: 8, ids: &ids, weights: &weights };
         op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut out }).unwrap();
     };
     assert_eq!(count(&mut launch), 0);
     assert_eq!(count(&mut launch), 0);
 
     let mut moe = MoeAllToAll::new(&world, &MoeTuning::defaults(&shape(8)).unwrap(), &Sources).unwrap();
-    let tokens = Tokens { x: 1 << 20, x_scale: 0, n: 2 << 20, ids: 3 << 20, weights: 4 << 20 };
+    let tokens = Tokens { x: 1 << 20, x_scale: 0, rows_there: 8, n: 2 << 20, ids: 3 << 20, weights: 4 << 20 };
     let rank = &mut moe.ranks_mut()[0];
     // SAFETY: nothing runs.
     let round = || unsafe {

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
+use peerwarp::codegen::ir::Const;
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -55,7 +56,7 @@ struct Op {
     launches: SimLaunches,
 }
 
-/// The tokens of a rank in buffers of full size.
+/// The tokens of a rank, in buffers that end with the last of them.
 struct Tokens {
     n: u32,
     x: Vec<u8>,
@@ -64,29 +65,20 @@ struct Tokens {
     weights: Vec<u8>,
 }
 
-/// Fills up what a kernel may load and must not act on: with NaNs, and ids of an expert.
-fn padded(bytes: &[u8], len: u32, pad: &[u8]) -> Vec<u8> {
-    let mut all = bytes.to_vec();
-    let rest = (len as usize).saturating_sub(all.len());
-    all.extend(pad.iter().cycle().take(rest));
-    all
-}
-
 impl Tokens {
     fn new(shape: &MoeShape, (x, ids, weights, scales): &Sent) -> Tokens {
-        let (nan, entries) = (f32::NAN.to_le_bytes(), 4 * shape.tokens * shape.topk);
-        let scales = scales.as_ref().map_or(&[][..], |scales| scales);
         Tokens {
             n: (x.len() / shape.row_bytes() as usize) as u32,
-            x: padded(x, shape.tokens * shape.row_bytes(), &[u8::MAX]),
-            x_scale: padded(scales, 4 * shape.tokens * shape.scales(), &nan),
-            ids: padded(ids, entries, &[0]),
-            weights: padded(weights, entries, &nan),
+            x: x.to_vec(),
+            x_scale: scales.as_ref().map_or_else(Vec::new, |scales| scales.to_vec()),
+            ids: ids.to_vec(),
+            weights: weights.to_vec(),
         }
     }
 
     fn write(&self, memory: &mut dyn RankMemory) -> Result<(), String> {
-        memory.write("n", 0, &self.n.to_le_bytes())?;
+        // As many as there are rows.
+        memory.write("n", 0, &u32::MAX.to_le_bytes())?;
         memory.write("x", 0, &self.x)?;
         memory.write("ids", 0, &self.ids)?;
         memory.write("weights", 0, &self.weights)?;
@@ -190,7 +182,16 @@ struct Dispatching {
     found: Vec<Mutex<Buffers>>,
 }
 
+/// The numbers that a rank's launches take.
+fn numbers(tokens: &Tokens) -> Vec<(String, Const)> {
+    vec![("rows_there".to_owned(), Const::U32(tokens.n))]
+}
+
 impl HostSteps for Dispatching {
+    fn numbers(&self, rank: u32) -> Vec<(String, Const)> {
+        numbers(&self.sent[rank as usize])
+    }
+
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
         let rank = memory.rank() as usize;
         if launches == 0 {
@@ -212,6 +213,10 @@ struct Combining {
 }
 
 impl HostSteps for Combining {
+    fn numbers(&self, rank: u32) -> Vec<(String, Const)> {
+        numbers(&self.sent[rank as usize])
+    }
+
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
         let (op, rank) = (&self.op, memory.rank() as usize);
         match launches {

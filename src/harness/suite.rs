@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 
 use peerwarp_codegen::dsl::{Binding, ParamSpec};
 use peerwarp_codegen::family::{Family, FamilyEntry, Variant};
-use peerwarp_codegen::ir::{Dtype, ParamKind};
+use peerwarp_codegen::ir::{Const, Dtype, ParamKind};
 use rand::{RngCore, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 
@@ -120,6 +120,10 @@ impl<F: Workload> Problem for DescribedProblem<F> {
 
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents> {
         self.config.inputs(Turn { seed: self.seed, rank, round })
+    }
+
+    fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
+        self.config.numbers(Turn { seed: self.seed, rank, round })
     }
 
     fn expected(&self, rank: u32, round: u32) -> Vec<Expected> {

@@ -11,6 +11,7 @@ use std::fmt;
 use std::ops::Range;
 
 use peerwarp_codegen::family::{DynConfig, Family, FamilyEntry, FamilyError, Registry, Variant};
+use peerwarp_codegen::ir::Const;
 use peerwarp_codegen::sim::SimError;
 use serde::{Deserialize, Serialize};
 
@@ -202,6 +203,11 @@ pub trait Problem: Any + fmt::Debug + Send + Sync {
     fn launches(&self) -> &[LaunchSpec];
     /// What is written before the first launch of a round.
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents>;
+    /// The numbers that a rank passes by value in a round, by name. One that says how many rows there are
+    /// ([`Rows`](peerwarp_codegen::dsl::Rows)) says that there are as many as can be, unless it is told here.
+    fn numbers(&self, _rank: u32, _round: u32) -> Vec<(String, Const)> {
+        vec![]
+    }
     /// Whether the host has something to do after launches: [`Problem::after_launch`].
     fn has_host_steps(&self) -> bool {
         false
@@ -379,6 +385,10 @@ pub trait Suite: fmt::Debug + Send + Sync {
 pub trait Workload: Family {
     /// What a rank passes in a round: all `#[input]` parameters, by name.
     fn inputs(&self, turn: Turn) -> Vec<Contents>;
+    /// The numbers that it passes by value: as [`Problem::numbers`].
+    fn numbers(&self, _turn: Turn) -> Vec<(String, Const)> {
+        vec![]
+    }
     /// What it passes where times are taken: the same, unless [`Workload::work`] is not of what that makes the kernel move.
     fn timing_inputs(&self, turn: Turn) -> Vec<Contents> {
         self.inputs(turn)

@@ -104,7 +104,7 @@ impl Nothing {
 
     fn tokens(&self) -> Tokens {
         let zero = self.zero.ptr();
-        Tokens { x: zero, x_scale: zero, n: zero, ids: zero, weights: zero }
+        Tokens { x: zero, x_scale: zero, rows_there: 0, n: zero, ids: zero, weights: zero }
     }
 }
 
@@ -421,14 +421,20 @@ fn slices_of_cudarc_are_checked_and_used() {
         .collect();
     let (mut routed, mut out) = (vec![], vec![]);
     for ((rank, stream), (x, n, ids, weights)) in op.ranks_mut().iter_mut().zip(&streams).zip(&held) {
-        let tokens = TokenSlices { x, x_scale: None, n, ids, weights };
+        let tokens = TokenSlices { x, x_scale: None, n: Some(n), ids, weights };
         let short = stream.clone_htod(&vec![1i32; 7]).unwrap();
         let said = rank.dispatch(TokenSlices { ids: &short, ..tokens }, stream).unwrap_err().to_string();
         assert!(said.starts_with("bytes of ids = 28: 32 or more"), "{said}");
         routed.push(rank.dispatch(tokens, stream).unwrap());
     }
     let said = op.ranks_mut()[0].dispatch(
-        TokenSlices { x: &held[1].0, x_scale: None, n: &held[1].1, ids: &held[1].2, weights: &held[1].3 },
+        TokenSlices {
+            x: &held[1].0,
+            x_scale: None,
+            n: Some(&held[1].1),
+            ids: &held[1].2,
+            weights: &held[1].3,
+        },
         &streams[1],
     );
     let said = said.unwrap_err().to_string();

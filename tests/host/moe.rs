@@ -1,5 +1,8 @@
 //! MoE problems as jobs: rounds of dispatch, expert and combine on every rank, back to back, and what must come out.
 
+use std::collections::BTreeMap;
+
+use peerwarp::codegen::dsl::ParamSpec;
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::ir::verify;
 use peerwarp::codegen::print::{EmitInfo, emit, emit_with_timeline};
@@ -59,6 +62,43 @@ pub fn traced<F: Family>(config: &F, language: Language, timeline: Option<u32>) 
     Emitted { kernel: kernel.into_kernel(), source: source.unwrap_or_else(|e| panic!("{name}: {e}")) }
 }
 
+/// A buffer of the caller's with so many rows and not a byte more.
+pub fn of_rows(name: &str, there: u32) -> String {
+    format!("{name}_of_{there}_rows")
+}
+
+/// The parameters of which a launch has as many rows as it is told, by name.
+struct Rows(BTreeMap<String, ParamSpec>);
+
+impl Rows {
+    fn of(params: &[ParamSpec]) -> Rows {
+        let of_rows = params.iter().filter(|p| p.rows.is_some());
+        Rows(of_rows.map(|p| (p.name.clone(), p.clone())).collect())
+    }
+
+    fn and(mut self, other: Rows) -> Rows {
+        self.0.extend(other.0);
+        self
+    }
+
+    /// A launch with so many rows, and its buffers.
+    fn launch(&self, job: &mut Job, e: &Emitted, there: u32, renamed: impl Fn(&str) -> String) -> usize {
+        let name = |param: &str| match self.0.contains_key(param) {
+            true => of_rows(param, there),
+            false => renamed(param),
+        };
+        for (param, spec) in &self.0 {
+            job.buffer(&of_rows(param, there), spec.bytes_of_rows(there.into()), None);
+        }
+        job.buffers_of(&e.kernel, name);
+        let number = |scalar: &str| {
+            assert_eq!(scalar, "rows_there", "the only number that kernels of MoE take");
+            there.to_le_bytes().to_vec()
+        };
+        job.launch(e, name, number, WAIT_BUDGET_NS)
+    }
+}
+
 impl MoeHost {
     pub fn new(problem: &MoeProblem, tuning: &MoeTuning, plan: Plan) -> MoeHost {
         problem.check().and_then(|()| tuning.check(&problem.shape)).unwrap_or_else(|e| panic!("{e}"));
@@ -75,15 +115,13 @@ impl MoeHost {
             }
         };
         let mut job = Job::new(plan.language, problem.shape.ranks);
-        let no_scalars = |name: &str| panic!("no kernel of MoE has a scalar `{name}`");
-        let mut launches = [vec![], vec![]];
-        for e in &dispatch {
-            job.buffers_of(&e.kernel, str::to_owned);
-            launches[0].push(job.launch(e, str::to_owned, no_scalars, WAIT_BUDGET_NS));
-        }
-        for e in &combine {
-            job.buffers_of(&e.kernel, of_combine);
-            launches[1].push(job.launch(e, of_combine, no_scalars, WAIT_BUDGET_NS));
+        let rows = Rows::of(&tuning.dispatch.clone().into_variant().params());
+        let rows = rows.and(Rows::of(&tuning.combine.clone().into_variant().params()));
+        let mut launches = vec![];
+        for there in 0..=problem.shape.tokens {
+            let dispatch = dispatch.iter().map(|e| rows.launch(&mut job, e, there, str::to_owned)).collect();
+            let combine = combine.iter().map(|e| rows.launch(&mut job, e, there, of_combine)).collect();
+            launches.push([dispatch, combine]);
         }
         let emitted: Vec<Emitted> = dispatch.into_iter().chain(combine).collect();
         let texts = emitted.iter().map(|e| Text::of(&e.source, plan.language)).collect();
@@ -96,10 +134,11 @@ impl MoeHost {
         for round in (0..plan.rounds).map(|i| Round::new(problem, way, i)) {
             for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
                 let expected = &mut expected[rank as usize];
-                add_dispatch(&mut job, &round, rank, &launches[0]);
+                let [dispatch, combine]: &[Vec<usize>; 2] = &launches[round.rows_there(rank) as usize];
+                add_dispatch(&mut job, &round, rank, dispatch);
                 if plan.silent.is_none() {
                     expect_dispatched(&mut job, &round, rank, expected);
-                    add_combine(&mut job, &round, rank, &launches[1], expected);
+                    add_combine(&mut job, &round, rank, combine, expected);
                 }
             }
         }
@@ -110,19 +149,21 @@ impl MoeHost {
     pub fn fused(problem: &MoeProblem, config: &RoundTrip, plan: Plan) -> MoeHost {
         let emitted = traced(config, plan.language, plan.timeline);
         let mut job = Job::new(plan.language, problem.shape.ranks);
-        job.buffers_of(&emitted.kernel, str::to_owned);
-        let no_scalars = |name: &str| panic!("no kernel of MoE has a scalar `{name}`");
-        let launch = job.launch(&emitted, str::to_owned, no_scalars, WAIT_BUDGET_NS);
+        let rows = Rows::of(&config.clone().into_variant().params());
+        let launches = (0..=problem.shape.tokens)
+            .map(|there| rows.launch(&mut job, &emitted, there, str::to_owned))
+            .collect::<Vec<_>>();
         let mut expected = vec![vec![]; problem.shape.ranks as usize];
         for rank in 0..problem.shape.ranks {
             job.write(rank, "epoch", 0, &[plan.start_after, 0]);
         }
         for round in (0..plan.rounds).map(|i| Round::new(problem, config.semantics(), i)) {
             for rank in 0..problem.shape.ranks {
-                add_dispatch(&mut job, &round, rank, &[launch]);
+                let there = round.rows_there(rank);
+                add_dispatch(&mut job, &round, rank, &[launches[there as usize]]);
                 let out = round.out[rank as usize].clone();
                 let expected = &mut expected[rank as usize];
-                expect(&mut job, rank, expected, "out", 0, "combined rows".into(), out);
+                expect(&mut job, rank, expected, &of_rows("out", there), 0, "combined rows".into(), out);
             }
         }
         let texts = vec![Text::of(&emitted.source, plan.language)];
@@ -172,13 +213,14 @@ fn first_wrong(read: &[u8], expected: &[(String, Vec<u8>)]) -> Option<String> {
 
 fn add_dispatch(job: &mut Job, round: &Round, rank: u32, launches: &[usize]) {
     let sent = round.inputs(rank);
+    let name = |name| of_rows(name, sent.rows_there);
     job.write(rank, "n", 0, &[sent.n]);
-    job.write(rank, "x", 0, &sent.x);
+    job.write(rank, &name("x"), 0, &sent.x);
     if !sent.x_scale.is_empty() {
-        job.write(rank, "x_scale", 0, &sent.x_scale);
+        job.write(rank, &name("x_scale"), 0, &sent.x_scale);
     }
-    job.write(rank, "ids", 0, &sent.ids);
-    job.write(rank, "weights", 0, &sent.weights);
+    job.write(rank, &name("ids"), 0, &sent.ids);
+    job.write(rank, &name("weights"), 0, &sent.weights);
     launches.iter().for_each(|&launch| job.run_on(rank, launch));
 }
 
@@ -195,7 +237,8 @@ fn add_combine(
     }
     launches.iter().for_each(|&launch| job.run_on(rank, launch));
     let out = round.out[rank as usize].clone();
-    expect(job, rank, expected, "out", 0, "combined rows".into(), out);
+    let name = of_rows("out", round.rows_there(rank));
+    expect(job, rank, expected, &name, 0, "combined rows".into(), out);
 }
 
 /// Reads all that dispatch yields.

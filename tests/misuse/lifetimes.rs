@@ -34,7 +34,7 @@ fn what_combine_reads_is_kept(
     y: &CudaSlice<u16>,
     out: &mut CudaSlice<u16>,
 ) {
-    let tokens = TokenSlices { x: &x, x_scale: None, n: &n, ids: &ids, weights: &weights };
+    let tokens = TokenSlices { x: &x, x_scale: None, n: Some(&n), ids: &ids, weights: &weights };
     let routed = rank.dispatch(tokens, stream).unwrap();
     drop(ids);
     rank.combine(routed, y, out).unwrap();
@@ -60,7 +60,7 @@ fn nor_in_the_struct_of_a_launch(
     mut x: CudaSlice<u16>,
     (n, ids, weights): (&CudaSlice<u32>, &CudaSlice<i32>, &CudaSlice<f32>),
 ) {
-    let tokens = TokenLaunch { x: &x, x_scale: None, n, ids, weights };
+    let tokens = TokenLaunch { x: &x, x_scale: None, n, rows_there: 8, ids, weights };
     op.rank(0).launch(stream, RoundTripLaunch { tokens, out: &mut x }).unwrap();
 }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use peerwarp::codegen::dsl::prelude::*;
 use peerwarp::codegen::family::{Family, Illegal, Legal};
-use peerwarp::codegen::ir::{Dtype, verify};
+use peerwarp::codegen::ir::{Const, Dtype, verify};
 use peerwarp::codegen::sim::{Bindings, Compiled, Machine, Options};
 use peerwarp::families::moe::kernels::{
     Dispatch, DispatchArgs, Hook, Layout, Phase, Protocol, dispatch_with,
@@ -90,15 +90,13 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
         });
         for rank in 0..2 {
             let (ids, weights) = (&routing.ids[rank as usize], &routing.weights[rank as usize]);
-            machine.write(rank, "n", 0, &[ids.len() as u32 / 2]).unwrap();
-            // Those that `n` leaves out are loaded.
-            machine.write(rank, "ids", 0, &[0; 2 * 3]).unwrap();
-            machine.write(rank, "weights", 0, &[f32::NAN; 2 * 3]).unwrap();
+            let n = ids.len() as u32 / 2;
+            machine.write(rank, "n", 0, &[n]).unwrap();
             machine.write(rank, "ids", 0, ids).unwrap();
             machine.write(rank, "weights", 0, weights).unwrap();
             machine.write(rank, "x", 0, &tokens[rank as usize].rows).unwrap();
+            machine.launch(rank, &kernel, &Bindings::new().scalar("rows_there", Const::U32(n))).unwrap();
         }
-        machine.launch_all(&kernel, &Bindings::new()).unwrap();
         let memory = machine.run(&Options::default()).unwrap().memory;
         for rank in 0..2 {
             let got = memory.read::<u8>(rank, "rows").unwrap();

@@ -4,6 +4,7 @@ mod harness;
 mod hooks;
 mod legality;
 mod properties;
+mod rows;
 mod shapes;
 mod snapshots;
 mod support;

@@ -3,8 +3,8 @@
 use proc_macro2::TokenStream;
 use quote::{quote, quote_spanned};
 use syn::{
-    Attribute, Data, DeriveInput, Expr, Field, Fields, GenericArgument, Meta, Path, PathArguments, Type,
-    ext::IdentExt, spanned::Spanned,
+    Attribute, Data, DeriveInput, Expr, Field, Fields, GenericArgument, Ident, Meta, Path, PathArguments,
+    Token, Type, ext::IdentExt, parse::ParseStream, spanned::Spanned,
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
@@ -236,10 +236,10 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let len = len.map_or_else(|| quote!(1), |(_, len)| len);
     let doc = first_paragraph(&field.attrs);
     let param_spec = quote_spanned!(ty.span()=> #codegen::dsl::ParamSpec);
-    let bound = bound(field, kind, codegen, errors);
+    let (bound, rows) = (bound(field, kind, codegen, errors), rows(field, config, errors));
     let spec = |len| match &dtype {
-        None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)#bound),
-        Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)#bound),
+        None => quote!(#param_spec::of::<#ty>(#name, #len, #doc)#bound #rows),
+        Some((_, dtype)) => quote!(#param_spec::erased::<#ty>(#name, #len, #dtype, #doc)#bound #rows),
     };
     Some(match optional {
         None => {
@@ -279,6 +279,27 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
         errors.at(attr.span(), message);
     }
     Some(quote!(.bound(#codegen::dsl::Binding::#binding)))
+}
+
+/// `#[rows(number, |c| ..)]`: what says how many rows of a field's memory a launch has, and the most that it can have.
+fn rows(field: &Field, config: &Path, errors: &mut Errors) -> Option<TokenStream> {
+    let attr = marked(field, "rows")?;
+    if marked(field, "input").is_none() && marked(field, "output").is_none() {
+        errors.at(attr.span(), "`#[rows(..)]` is for what the caller passes, `#[input]` or `#[output]`");
+    }
+    let example = "#[rows(rows_there, |c| c.tokens)]";
+    let parse =
+        |input: ParseStream<'_>| Ok((input.parse::<Ident>()?, input.parse::<Token![,]>()?, input.parse()?));
+    let parsed = attr.parse_args_with(parse).map_err(|e| {
+        let message = format!("the parameter that says how many rows there are, and the most: `{example}`");
+        syn::Error::new(e.span(), message)
+    });
+    let (number, _, most): (Ident, _, syn::ExprClosure) = errors.ok(parsed)?;
+    let number = number.unraw().to_string();
+    Some(quote!(.of_rows(#number, {
+        let of: fn(&#config) -> u32 = #most;
+        u64::from(of(config))
+    })))
 }
 
 /// The attribute of a field with this name.

@@ -171,10 +171,15 @@ fn elements(field: &Field, config: &Path) -> String {
         (None, None) => String::new(),
     };
     let whose = subject.map_or_else(String::new, |c| format!(", where `{c}` is the [`{}`]", code(config)));
+    let rows = field.attrs.iter().find(|a| a.path().is_ident("rows")).and_then(|a| match &a.meta {
+        syn::Meta::List(list) => list.tokens.clone().into_iter().next(),
+        syn::Meta::Path(_) | syn::Meta::NameValue(_) => None,
+    });
+    let rows = rows.map_or_else(String::new, |number| format!("; of fewer rows, as many as `{number}` says"));
     let there = if optional(&field.ty).is_some() { "; None if that is 0" } else { "" };
     let window = inner(ty, "Window").is_some() || last_segment(ty).is_some_and(|name| name == "AnyWindow");
     let window = if window { " Peers read it: a `SymmetricPart` of the world." } else { "" };
-    format!("At least {count}{dtype}{whose}{there}.{window}")
+    format!("At least {count}{dtype}{whose}{rows}{there}.{window}")
 }
 
 /// Code in a line, as one would write it.

@@ -58,8 +58,11 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// for which it passes memory that all ranks can reach; all else but `Val` is the operation's own, made with it. In a crate that depends on `peerwarp`, the derive makes a second struct for launches,
 /// `ScaleLaunch` of `ScaleArgs`: a field for each marked parameter and each `Val`, and for each group that is marked `#[input]`.
 ///
+/// `#[rows(number, |c| ..)]` says that a launch has as many rows of an input or output as its parameter `number` says, and that
+/// the length is that of the most rows, which the closure computes.
+///
 /// `#[channel(|c| ..)]` computes the shape of a `Channel`; `#[len(..)]` is then the number of elements of a message.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, group, input, output, channel))]
+#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, rows, group, input, output, channel))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     let runtime = paths::runtime();
     derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))

@@ -19,6 +19,15 @@ pub enum Binding {
     State,
 }
 
+/// That a launch has as many rows of a buffer as one of its numbers says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// The parameter that is the number.
+    pub scalar: String,
+    /// The most rows: the parameter's length is that of so many.
+    pub most: u64,
+}
+
 /// A parameter of a kernel: what the runtime has to pass, and what the simulator and the manifest need to know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ParamSpec {
@@ -34,6 +43,8 @@ pub struct ParamSpec {
     pub doc: String,
     /// Whose memory it is.
     pub binding: Binding,
+    /// What says how many rows of it there are; all of its length if nothing does.
+    pub rows: Option<Rows>,
     /// The channel that it is a part of.
     pub(crate) channel: Option<Arc<Declared>>,
 }
@@ -50,14 +61,28 @@ impl ParamSpec {
     }
 
     fn new<A: Arg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
-        let binding = Binding::default();
-        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding, channel: None }
+        let (binding, rows, channel) = (Binding::default(), None, None);
+        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding, rows, channel }
     }
 
     /// The same, of memory that is the caller's or the operation's own.
     #[must_use]
     pub fn bound(self, binding: Binding) -> ParamSpec {
         ParamSpec { binding, ..self }
+    }
+
+    /// The same, of rows of which a launch has as many as the number `scalar` says, and its length is that of `most` rows.
+    #[must_use]
+    pub fn of_rows(self, scalar: &str, most: u64) -> ParamSpec {
+        ParamSpec { rows: Some(Rows { scalar: scalar.to_owned(), most: most.max(1) }), ..self }
+    }
+
+    /// Bytes of `rows` rows of its memory, at most all of it; all of it if nothing says how many rows there are.
+    pub fn bytes_of_rows(&self, rows: u64) -> u64 {
+        match &self.rows {
+            None => self.bytes(),
+            Some(Rows { most, .. }) => self.bytes() / most * rows.min(*most),
+        }
     }
 
     /// As [`Param::signature`](crate::ir::Param::signature) of the kernel's parameter.
@@ -93,6 +118,9 @@ impl ParamSpec {
 /// A field of type `Option<T>` is a parameter of configs for which its `#[len(..)]` is not 0, and `None` for the others. A field
 /// with `#[group]` is a struct of parameters itself, which kernels with other configs may have too: `#[group(|c| ..)]` computes
 /// the group's config from this one. Functions of the device that take the group are then of use to all of them.
+///
+/// `#[rows(rows_there, |c| ..)]` says that a launch has as many rows of an input or output as the number `rows_there` says,
+/// which is a parameter, too; the closure computes the most, of which `#[len(..)]` is the length. A kernel must not touch more.
 pub trait KernelArgs: Sized {
     /// The config that decides lengths and element types.
     type Config: ?Sized;
@@ -246,6 +274,20 @@ impl Binder {
         self.declare(vec![ParamSpec::erased::<A>(name, len, dtype, "")]);
         self.next()
     }
+}
+
+/// Whether what says how many rows there are is a number that launches pass.
+pub(super) fn check_rows(specs: &[ParamSpec], loc: Loc) -> Result<(), TraceError> {
+    let number =
+        |s: &ParamSpec, name: &str| s.name == name && (s.kind, s.dtype) == (ParamKind::Scalar, Dtype::U32);
+    let lacks = |s: &&ParamSpec| {
+        s.rows.as_ref().is_some_and(|rows| !specs.iter().any(|other| number(other, &rows.scalar)))
+    };
+    let Some((spec, rows)) = specs.iter().find(lacks).and_then(|s| Some((s, s.rows.as_ref()?))) else {
+        return Ok(());
+    };
+    let message = format!("`{}` has as many rows as `{}` says, which is no number", spec.name, rows.scalar);
+    Err(TraceError::new(loc, message, format!("declare it beside: `pub {}: Val<u32>`", rows.scalar)))
 }
 
 /// Whether a kernel leaves the caller's inputs as they are: callers may pass one to several launches at once.

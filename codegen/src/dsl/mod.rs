@@ -90,7 +90,7 @@ mod window;
 pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
-pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, TypedArg};
+pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, Rows, TypedArg};
 pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,

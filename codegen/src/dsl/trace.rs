@@ -4,7 +4,7 @@ use std::cell::RefCell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use super::args::{Binder, KernelArgs, check_inputs};
+use super::args::{Binder, KernelArgs, check_inputs, check_rows};
 use super::channel::{ChannelState, MessageState, TakenOnce};
 use super::error::{TraceError, from_payload, install_hook, raise};
 use super::protocol::ParcelState;
@@ -194,6 +194,8 @@ pub fn trace_args<A: KernelArgs>(
     let mut specs = vec![];
     let kernel = trace(meta, |binder| {
         specs = A::params(config);
+        let loc = binder.loc();
+        attempt(loc, |_| check_rows(&specs, loc));
         binder.declare(specs.clone());
         let args = A::bind(binder);
         kernel(config, &args);

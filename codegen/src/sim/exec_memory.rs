@@ -101,18 +101,22 @@ impl World<'_> {
         }
     }
 
-    /// Number of elements behind a place.
-    fn place_len(agent: &Agent, place: Place) -> u64 {
+    /// Number of elements behind a place, of which a caller may have passed less than there could be.
+    fn place_len(&self, agent: &Agent, place: Place) -> u64 {
         let kernel = agent.compiled.kernel();
         match place {
-            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => kernel.params[p.index()].len,
+            Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
+                let param = &kernel.params[p.index()];
+                let end = self.memory[agent.rank as usize][agent.buffer(p)].end;
+                param.len.min(end / u64::from(param.element_bytes()))
+            }
             Place::Shared(s) => u64::from(kernel.shared[s.index()].len),
         }
     }
 
     /// Elements `from..to` of a place must exist.
     pub(super) fn bounds(&mut self, agent: &Agent, place: Place, from: u64, to: u64) -> Result<(), Fault> {
-        let len = Self::place_len(agent, place);
+        let len = self.place_len(agent, place);
         if to <= len && from <= to {
             return Ok(());
         }

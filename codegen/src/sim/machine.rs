@@ -78,9 +78,10 @@ impl Bindings {
         self
     }
 
-    /// Gives a scalar parameter its value.
+    /// Gives a scalar parameter its value, another one if it has one.
     #[must_use]
     pub fn scalar(mut self, param: &str, value: Const) -> Bindings {
+        self.scalars.retain(|(name, _)| name != param);
         self.scalars.push((param.into(), value));
         self
     }

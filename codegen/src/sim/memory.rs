@@ -19,6 +19,8 @@ use crate::ir::ParamKind;
 pub(super) struct Block {
     words: Vec<u64>,
     bytes: usize,
+    /// Where it ends for kernels, in bytes: a caller may pass less than a kernel could use.
+    pub end: u64,
     /// Only of plain memory whose accesses are checked.
     pub shadow: Option<Shadow>,
     /// Only of a flag array, of ranks or of blocks.
@@ -39,7 +41,7 @@ impl Block {
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
         let words = vec![0; bytes.div_ceil(8) as usize];
         let shadow = checked.then(|| Shadow::new(bytes));
-        Block { words, bytes: bytes as usize, shadow, flags, packets, ll }
+        Block { words, bytes: bytes as usize, end: bytes, shadow, flags, packets, ll }
     }
 
     pub fn bytes(&self) -> &[u8] {
@@ -120,10 +122,10 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         self.rank
     }
 
-    /// Size of a buffer in bytes.
+    /// Size of a buffer in bytes, up to where it ends.
     pub fn size(&self, name: &str) -> Result<u64, SimError> {
         let buffer = self.world.machine.find(name)?;
-        Ok(self.world.machine.buffers[buffer].bytes)
+        Ok(self.world.memory[self.rank as usize][buffer].end)
     }
 
     /// Copies elements out of a buffer; `range` counts elements of type `T`.
@@ -147,10 +149,25 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         Ok(())
     }
 
+    /// Lets the rank's instance of a buffer end after so many bytes, from here on: kernels and hosts that go beyond are found.
+    /// It may grow again, up to what was declared.
+    ///
+    /// # Errors
+    /// There is no such buffer, or it was declared with less.
+    pub fn end(&mut self, name: &str, bytes: u64) -> Result<(), SimError> {
+        let buffer = self.world.machine.find(name)?;
+        let most = self.world.machine.buffers[buffer].bytes;
+        if bytes > most {
+            return Err(SimError::OutOfBounds { name: name.into(), from: 0, to: bytes, bytes: most });
+        }
+        self.world.memory[self.rank as usize][buffer].end = bytes;
+        Ok(())
+    }
+
     fn range<T>(&self, name: &str, range: Range<u64>) -> Result<(usize, u64, u64), SimError> {
         let buffer = self.world.machine.find(name)?;
         let size = size_of::<T>() as u64;
-        let bytes = self.world.machine.buffers[buffer].bytes;
+        let bytes = self.world.memory[self.rank as usize][buffer].end;
         let (from, to) = (range.start.saturating_mul(size), range.end.saturating_mul(size));
         if from > to || to > bytes {
             return Err(SimError::OutOfBounds { name: name.into(), from, to, bytes });

@@ -9,8 +9,9 @@ use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::Layout;
 use crate::families::moe::run::MoeTuning;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
+use crate::runtime::handles::Buffer;
 use crate::runtime::image::Images;
-use crate::runtime::op::{LaunchArgs, LaunchSpec, Operation, RankOp, StreamRef};
+use crate::runtime::op::{LaunchArgs, LaunchSpec, Operation, RankOp, RawTensor, StreamRef};
 use crate::runtime::{Recording, RuntimeError, World};
 
 impl MoeTuning {
@@ -43,7 +44,10 @@ pub struct Tokens {
     pub x: DevicePtr,
     /// fp8 only: scales, `f32[token][ceil(hidden / 128)]`; else null.
     pub x_scale: DevicePtr,
-    /// How many tokens there are, `u32[1]`; what exceeds the variant's most is not sent.
+    /// How many rows there are of tokens, at most the variant's `tokens`: so many are in `x`, `x_scale`, `ids`, `weights` and in
+    /// combine's `out`, and no kernel touches more. Where there are none, addresses may be null.
+    pub rows_there: u32,
+    /// How many of them are tokens, `u32[1]`; all of them if it says more, or is null: a host that knows needs no word on the GPU.
     pub n: DevicePtr,
     /// Expert ids, `i32[token][topk]`; an id of no expert masks its entry.
     pub ids: DevicePtr,
@@ -120,7 +124,8 @@ impl MoeAllToAll {
         let op = Operation::new(world, &tuning.specs(false), images)?;
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
         let ranks = op.into_ranks().into_iter().map(|op| MoeRank::new(op, tuning, operation));
-        Ok(MoeAllToAll { ranks: ranks.collect(), world: Arc::clone(world) })
+        let ranks = world.agree(ranks.collect::<Result<Vec<_>, _>>())?;
+        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
     }
 
     /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
@@ -149,6 +154,8 @@ pub struct MoeRank {
     /// The numbers of [`OPERANDS`] in `op`.
     operands: [Option<usize>; 7],
     addresses: Vec<DevicePtr>,
+    /// A word that says that all rows are tokens.
+    all_rows: Buffer,
     /// Of the last dispatch.
     ticket: Ticket,
     shape: MoeShape,
@@ -158,8 +165,11 @@ pub struct MoeRank {
 }
 
 impl MoeRank {
-    fn new(op: RankOp, tuning: &MoeTuning, operation: u64) -> MoeRank {
-        MoeRank {
+    fn new(op: RankOp, tuning: &MoeTuning, operation: u64) -> Result<MoeRank, RuntimeError> {
+        let all_rows = Buffer::new(op.gpu(), 4)?;
+        all_rows.write(0, &[u32::MAX])?;
+        Ok(MoeRank {
+            all_rows,
             operands: OPERANDS.map(|name| op.operand(name)),
             addresses: vec![0; op.operands().len()],
             ticket: Ticket { operation, rank: op.rank(), serial: 0, resets: 0 },
@@ -168,7 +178,7 @@ impl MoeRank {
             split: tuning.split,
             in_place: tuning.dispatch.in_place(),
             op,
-        }
+        })
     }
 
     /// Its number in the world.
@@ -233,7 +243,7 @@ impl MoeRank {
     /// The world was aborted, or the driver refuses.
     ///
     /// # Safety
-    /// `stream` is of this rank's GPU, and the pointers of `tokens` are valid on it for as many tokens as `n` says there,
+    /// `stream` is of this rank's GPU, and the pointers of `tokens` are valid on it for as many rows as `rows_there` says,
     /// until combine has ended. Calls of one rank are in order: all on one stream, or ordered by events. If the stream is being
     /// captured, all of this holds for every launch of the graph, and this operation outlives them.
     pub unsafe fn dispatch_raw(
@@ -293,7 +303,7 @@ impl MoeRank {
     /// As of [`MoeRank::dispatch_raw`], and if `routed` is not this rank's last dispatch.
     ///
     /// # Safety
-    /// As for [`MoeRank::dispatch_raw`]; `y` and `out` are valid until it has ended.
+    /// As for [`MoeRank::dispatch_raw`]; `y` and `out`, the latter for `rows_there` rows, are valid until it has ended.
     pub unsafe fn combine_raw(
         &mut self,
         routed: Routed,
@@ -362,7 +372,8 @@ impl MoeRank {
     ) -> Result<Routed, RuntimeError> {
         let ticket = self.dispatching(|rank| rank.op.launch_args(0..rank.halves(), stream, args))?;
         // Whoever has slices passes them again to combine.
-        Ok(Routed { tokens: Tokens { x: 0, x_scale: 0, n: 0, ids: 0, weights: 0 }, ticket })
+        let tokens = Tokens { x: 0, x_scale: 0, rows_there: 0, n: 0, ids: 0, weights: 0 };
+        Ok(Routed { tokens, ticket })
     }
 
     /// Combine with what is checked and held.
@@ -376,6 +387,12 @@ impl MoeRank {
         self.op.launch_args(self.halves()..2 * self.halves(), stream, args)
     }
 
+    /// What a caller passes who has no word that says how many tokens there are.
+    pub(super) fn all_rows(&self) -> RawTensor {
+        // SAFETY: memory of this rank, which waits for its launches before it goes.
+        unsafe { RawTensor::new(self.all_rows.ptr(), 4, self.gpu().info().ordinal) }
+    }
+
     /// # Safety
     /// As for [`MoeRank::dispatch_raw`].
     unsafe fn launch(
@@ -386,7 +403,9 @@ impl MoeRank {
         out: DevicePtr,
         stream: RawStream<'_>,
     ) -> Result<(), RuntimeError> {
-        let given = [t.x, t.x_scale, t.n, t.ids, t.weights, y, out];
+        self.op.set_scalar("rows_there", t.rows_there)?;
+        let n = if t.n == 0 { self.all_rows.ptr() } else { t.n };
+        let given = [t.x, t.x_scale, n, t.ids, t.weights, y, out];
         for (at, ptr) in self.operands.iter().zip(given) {
             if let Some(at) = *at {
                 self.addresses[at] = ptr;

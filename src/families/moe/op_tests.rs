@@ -16,7 +16,7 @@ use crate::runtime::op::buffers;
 const SHAPE: MoeShape =
     MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
 
-const TOKENS: Tokens = Tokens { x: 0x10, x_scale: 0x20, n: 0x30, ids: 0x40, weights: 0x50 };
+const TOKENS: Tokens = Tokens { x: 0x10, x_scale: 0x20, rows_there: 3, n: 0x30, ids: 0x40, weights: 0x50 };
 
 fn world(machine: &Machine) -> Arc<World> {
     let options = WorldOptions { wait_budget: Duration::from_millis(7), ..WorldOptions::default() };
@@ -104,6 +104,8 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
         // Rows in bf16 have no scales.
         assert_eq!(["x", "n", "ids", "weights"].map(|n| d(n, 0)), [0x10, 0x30, 0x40, 0x50]);
         assert_eq!(["n", "ids", "weights", "y", "out"].map(|n| c(n, 0)), [0x30, 0x40, 0x50, 0x60, 0x70]);
+        assert_eq!(["rows_there"; 2].map(|name| d(name, 0) as u32), [3; 2]);
+        assert_eq!(c("rows_there", 0) as u32, 3);
         for name in ["n_from", "pos", "weight_from"] {
             assert_eq!(d(name, 0), c(name, 0), "{name}");
             assert_eq!(d(name, 0), op.ranks()[rank].buffer(name).unwrap().0, "{name}");
@@ -123,6 +125,32 @@ fn launches_get_the_buffers_of_their_rank_and_nothing_is_left() {
     }
     drop((op, world));
     assert_eq!(machine.alive(), 0);
+}
+
+/// The host may know how many tokens there are: then no word on the GPU says so, and without tokens there is no memory.
+#[test]
+fn a_launch_has_as_many_rows_as_it_is_told() {
+    let machine = Machine::default();
+    let (world, tuning) = (world(&machine), tuning());
+    let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
+    let rank = &mut op.ranks_mut()[0];
+    let all = rank.all_rows.ptr();
+    assert_eq!(rank.all_rows.read::<u32>(0, 1).unwrap(), [u32::MAX]);
+    let none = Tokens { x: 0, x_scale: 0, rows_there: 0, n: 0, ids: 0, weights: 0 };
+    // SAFETY: nothing runs on mocks.
+    unsafe {
+        let routed = rank.dispatch_raw(&none, RawStream::DEFAULT).unwrap();
+        rank.combine_raw(routed, 0x60, 0, RawStream::DEFAULT).unwrap();
+        let said = rank.dispatch_raw(&Tokens { rows_there: 5, ..TOKENS }, RawStream::DEFAULT).unwrap_err();
+        assert_eq!(said.to_string(), "rows_there = 5: at most 4");
+    }
+    let launches = machine.launches.lock().unwrap().clone();
+    let variants = [tuning.dispatch.into_variant(), tuning.combine.into_variant()];
+    assert_eq!(launches.len(), 2);
+    for (launched, variant) in launches.iter().zip(&variants) {
+        let [rows, n] = ["rows_there", "n"].map(|name| member(launched, &**variant, name, 0));
+        assert_eq!((rows as u32, n), (0, all));
+    }
 }
 
 #[test]

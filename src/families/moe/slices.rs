@@ -6,19 +6,20 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::families::moe::{MoeRank, Routed};
+use crate::families::moe::{MoeRank, MoeShape, Routed};
 use crate::runtime::RuntimeError;
-use crate::runtime::op::{Call, Element, Held, LaunchArgs, Readable, Writable};
+use crate::runtime::op::{Call, Element, Held, LaunchArgs, RawTensor, Readable, Writable};
 
-/// Where a rank's tokens are. Each slice is for as many tokens as the variant takes at most; `n` says how many there are.
+/// Where a rank's tokens are. There are as many rows as `x` has, at most as many as the variant takes; of the other slices, as many
+/// or more.
 #[derive(Debug)]
 pub struct TokenSlices<'a, T> {
     /// Rows, `[token][hidden]`.
     pub x: &'a CudaSlice<T>,
     /// fp8 only: scales, `[token][ceil(hidden / 128)]`.
     pub x_scale: Option<&'a CudaSlice<f32>>,
-    /// How many tokens there are, one number.
-    pub n: &'a CudaSlice<u32>,
+    /// How many of the rows are tokens, one number; all of them if it says more, or there is none.
+    pub n: Option<&'a CudaSlice<u32>>,
     /// Expert ids, `[token][topk]`; an id of no expert masks its entry.
     pub ids: &'a CudaSlice<i32>,
     /// Weights, `[token][topk]`.
@@ -50,17 +51,19 @@ impl fmt::Debug for RoutedSlices<'_> {
 /// What dispatch and combine read.
 #[derive(Clone, Copy)]
 struct Route<'a> {
-    n: &'a dyn Readable,
+    n: Option<&'a dyn Readable>,
+    /// Instead of `n`.
+    all_rows: RawTensor,
+    rows_there: u32,
     ids: &'a dyn Readable,
     weights: &'a dyn Readable,
 }
 
 impl<'a> Route<'a> {
-    fn pass<'h>(&self, call: &mut Call<'_, 'h>) -> Result<[Held<'h>; 3], RuntimeError>
-    where
-        'a: 'h,
-    {
-        Ok([call.input("n", self.n)?, call.input("ids", self.ids)?, call.input("weights", self.weights)?])
+    fn pass<'h>(&'h self, call: &mut Call<'_, 'h>) -> Result<[Held<'h>; 3], RuntimeError> {
+        call.scalar("rows_there", self.rows_there)?;
+        let n = self.n.unwrap_or(&self.all_rows);
+        Ok([call.input("n", n)?, call.input("ids", self.ids)?, call.input("weights", self.weights)?])
     }
 }
 
@@ -119,13 +122,16 @@ impl MoeRank {
     ) -> Result<RoutedSlices<'a>, RuntimeError> {
         rows_of::<T>("x", self.shape().dtype.dispatched())?;
         let TokenSlices { x, x_scale, n, ids, weights } = tokens;
-        let (route, x_scale) = (Route { n, ids, weights }, x_scale.map(|scale| scale as &dyn Readable));
+        let rows_there = rows_in(x.len(), self.shape())?;
+        let n = n.map(|n| n as &dyn Readable);
+        let route = Route { n, all_rows: self.all_rows(), rows_there, ids, weights };
+        let x_scale = x_scale.map(|scale| scale as &dyn Readable);
         let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, route })?;
         Ok(RoutedSlices { routed, stream, route })
     }
 
     /// [`MoeRank::combine_raw`] on slices, on the stream of dispatch: `y` for as many rows as dispatch has places for, and
-    /// `out` for as many tokens as the variant takes.
+    /// `out` for as many tokens as there were rows in `x`.
     ///
     /// # Errors
     /// A slice is too short, of another element type or another GPU's, `out` overlaps what is read, or `routed` is not this rank's
@@ -139,6 +145,16 @@ impl MoeRank {
         let RoutedSlices { routed, stream, route } = routed;
         self.combine_args(routed, stream.into(), Summed { y, out, route })
     }
+}
+
+/// How many rows of a shape so many elements are: whole ones, of which a variant takes no more than it has tokens.
+fn rows_in(elements: usize, shape: &MoeShape) -> Result<u32, RuntimeError> {
+    let row = shape.hidden as usize;
+    if !elements.is_multiple_of(row) {
+        let allowed = format!("a multiple of {row}, the elements of a row");
+        return Err(RuntimeError::invalid("elements of x", elements, allowed));
+    }
+    Ok(u32::try_from(elements / row).map_or(shape.tokens, |rows| rows.min(shape.tokens)))
 }
 
 /// Whether values of a host type can be a row's.
@@ -156,6 +172,16 @@ fn rows_of<T: Element>(field: &str, dtype: peerwarp_codegen::ir::Dtype) -> Resul
 mod tests {
     use super::*;
     use peerwarp_codegen::ir::Dtype;
+
+    #[test]
+    fn rows_are_whole_and_no_more_than_a_variant_takes() {
+        use crate::families::moe::RowDtype;
+        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
+        let rows = [0, 64, 256, 320].map(|elements| rows_in(elements, &shape).unwrap());
+        assert_eq!(rows, [0, 1, 4, 4]);
+        let said = rows_in(65, &shape).unwrap_err().to_string();
+        assert_eq!(said, "elements of x = 65: a multiple of 64, the elements of a row");
+    }
 
     #[test]
     fn rows_are_of_the_shape_s_type() {

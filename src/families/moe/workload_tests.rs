@@ -129,6 +129,10 @@ fn runs_and_counts() {
 struct ByHand(Box<dyn Problem>);
 
 impl HostSteps for ByHand {
+    fn numbers(&self, rank: u32) -> Vec<(String, peerwarp_codegen::ir::Const)> {
+        self.0.numbers(rank, 0)
+    }
+
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String> {
         let rank = memory.rank();
         match launches {

@@ -4,7 +4,7 @@ use std::fmt;
 use std::sync::Arc;
 
 use peerwarp_codegen::family::Variant;
-use peerwarp_codegen::ir::{Planted, Verified};
+use peerwarp_codegen::ir::{Const, Planted, Verified};
 use peerwarp_codegen::sim::{Compiled, FindingKind, Findings, Machine, Options, Report};
 
 use super::kernels::{Kernels, declare};
@@ -21,6 +21,12 @@ pub trait HostSteps: Send + Sync {
     /// # Errors
     /// Why it cannot go on, in words: a finding, which ends the run.
     fn step(&self, launches: usize, memory: &mut dyn RankMemory) -> Result<(), String>;
+
+    /// The numbers that a rank passes by value. One that says how many rows there are says that there are as many as can be,
+    /// unless it is told here; where buffers end earlier, nobody may read on.
+    fn numbers(&self, _rank: u32) -> Vec<(String, Const)> {
+        vec![]
+    }
 }
 
 /// Launches that share buffers by name, traced and compiled for the simulator: run any number of times, each time in memory that
@@ -97,9 +103,14 @@ impl SimLaunches {
         let mut machine = Machine::new(self.ranks);
         declare(&mut machine, &self.buffers)?;
         for rank in 0..self.ranks {
+            let numbers = host.numbers(rank);
+            let ends = self.kernels.ends(&numbers);
+            machine.host(rank, "host", move |memory| {
+                ends.iter().try_for_each(|(name, bytes)| memory.end(name, *bytes)).map_err(|e| e.to_string())
+            })?;
             add_step(&mut machine, rank, 0, host)?;
-            for ((kernel, bindings), over) in self.kernels.bound.iter().take(launches).zip(1..) {
-                machine.launch(rank, kernel, bindings)?;
+            for ((kernel, bindings), over) in self.kernels.passing(&numbers).take(launches).zip(1..) {
+                machine.launch(rank, kernel, &bindings)?;
                 add_step(&mut machine, rank, over, host)?;
             }
         }

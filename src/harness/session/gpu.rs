@@ -7,12 +7,13 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use peerwarp_codegen::dsl::Binding;
-use peerwarp_codegen::ir::ParamKind;
+use peerwarp_codegen::ir::{Const, ParamKind};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 use rayon::prelude::*;
 use serde::Serialize;
 
+use super::kernels::{Numbers, end_of};
 use super::memory::{Host, untouched};
 use crate::harness::verdict::Verdict;
 use crate::harness::workload::{Contents, Problem};
@@ -96,7 +97,11 @@ impl Place {
         let member = &rank.world().members()[index];
         let buffer = |o: &BufferSpec, round: usize| match windows.get(&(o.name.clone(), round)) {
             Some(memory) => Ok(Arc::new(Buffer::part(memory, member, index))),
-            None => Buffer::new(gpu, o.param.bytes()).map(Arc::new),
+            // Rows that are not there have no memory.
+            None => {
+                let numbers = problem.numbers(rank.rank(), round as u32);
+                Buffer::new(gpu, end_of(&o.param, &numbers)).map(Arc::new)
+            }
         };
         let first = operands.iter().map(|o| buffer(o, 0)).collect::<Result<Vec<_>, _>>()?;
         let of_round = |round: u32| {
@@ -259,6 +264,7 @@ impl GpuSession {
                 if launch == 0 || host_steps {
                     place.events[launch].record(stream)?;
                 }
+                pass(rank, &self.problem.numbers(rank.rank(), number))?;
                 // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
                 unsafe { rank.launch_raw(launch, &place.addresses(round), stream)? };
                 place.events[launch + 1].record(stream)?;
@@ -438,10 +444,12 @@ impl GpuSession {
 
     /// All rounds of each rank as a graph.
     fn capture(&mut self) -> Result<Vec<Graph>, RuntimeError> {
+        let problem = &self.problem;
         let capture = |(place, rank): (&Place, &mut RankOp)| {
             place.stream.capture(|| {
                 for round in 0..place.rounds.len() {
                     let addresses = place.addresses(round);
+                    pass(rank, &problem.numbers(rank.rank(), round as u32))?;
                     for launch in 0..rank.launches() {
                         // SAFETY: the buffers are of this GPU, as large as the specs demand, and live as long as the stream.
                         unsafe { rank.launch_raw(launch, &addresses, place.stream.raw())? };
@@ -457,6 +465,17 @@ impl GpuSession {
     fn finish(&self) -> Result<(), RuntimeError> {
         self.op.world().finish_all(self.places.iter().map(|p| p.stream.raw()))
     }
+}
+
+/// Sets the numbers that launches take by value.
+fn pass(rank: &mut RankOp, numbers: &Numbers) -> Result<(), RuntimeError> {
+    numbers.iter().try_for_each(|(name, value)| match *value {
+        Const::I32(value) => rank.set_scalar(name, value),
+        Const::U32(value) => rank.set_scalar(name, value),
+        Const::U64(value) => rank.set_scalar(name, value),
+        Const::F32(bits) => rank.set_scalar(name, f32::from_bits(bits)),
+        Const::Bool(value) => Err(RuntimeError::invalid(name, value, "a number")),
+    })
 }
 
 /// One launch in 16 comes up to 1 ms late. The thread spins, as shorter sleeps are not to be had.

@@ -1,8 +1,10 @@
 //! The kernels of launches as the simulator takes them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use peerwarp_codegen::ir::{ParamKind, Verified, verify};
+use peerwarp_codegen::dsl::{ParamSpec, Rows};
+use peerwarp_codegen::ir::{Const, ParamKind, Verified, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, HostMemory, Machine};
 
 use crate::harness::workload::{RankMemory, WorkloadError};
@@ -17,7 +19,12 @@ pub(super) struct Kernels {
     pub bound: Vec<(Arc<Compiled>, Bindings)>,
     /// Names of the words that count epochs.
     pub epochs: Vec<String>,
+    /// Of each buffer of which launches have as many rows as a number says, by name: which number, and what it is.
+    rows: BTreeMap<String, ParamSpec>,
 }
+
+/// Numbers that are passed by value, by name.
+pub(super) type Numbers = [(String, Const)];
 
 impl Kernels {
     /// Traces, verifies and compiles.
@@ -25,7 +32,7 @@ impl Kernels {
         launches: &[LaunchSpec],
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<Kernels, WorkloadError> {
-        let (mut bound, mut epochs) = (vec![], vec![]);
+        let (mut bound, mut epochs, mut rows) = (vec![], vec![], BTreeMap::new());
         for launch in launches {
             let kernel =
                 verify(launch.variant.trace(WARP_SIZE)?).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
@@ -38,15 +45,47 @@ impl Kernels {
                     epochs.push(buffer.to_owned());
                 }
             }
+            for param in launch.variant.params() {
+                if let Some(Rows { scalar, most }) = &param.rows {
+                    bindings = bindings.scalar(scalar, Const::U32(u32::try_from(*most).unwrap_or(u32::MAX)));
+                    rows.insert(launch.buffer(&param.name).to_owned(), param);
+                }
+            }
             bound.push((kernel, bindings));
         }
-        Ok(Kernels { bound, epochs })
+        Ok(Kernels { bound, epochs, rows })
+    }
+
+    /// The launches, with numbers that they pass.
+    pub fn passing(&self, numbers: &Numbers) -> impl Iterator<Item = (&Arc<Compiled>, Bindings)> {
+        self.bound.iter().map(|(kernel, bindings)| {
+            let takes = |name: &str| kernel.kernel().params.iter().any(|p| p.name == name);
+            let passed = numbers.iter().filter(|(name, _)| takes(name));
+            (kernel, passed.fold(bindings.clone(), |all, (name, value)| all.scalar(name, *value)))
+        })
+    }
+
+    /// Where buffers end, in bytes by name, of which there are as many rows as these numbers say.
+    pub fn ends(&self, numbers: &Numbers) -> Vec<(String, u64)> {
+        let end = |(name, param): (&String, &ParamSpec)| (name.clone(), end_of(param, numbers));
+        self.rows.iter().map(end).collect()
     }
 
     /// Lets all of them begin in the epochs after `epoch`, as if so many rounds had gone before.
     pub fn start_after(&self, machine: &mut Machine, epoch: u32) -> Result<(), WorkloadError> {
         self.epochs.iter().try_for_each(|word| machine.start_epoch(word, epoch)).map_err(WorkloadError::from)
     }
+}
+
+/// Bytes of a parameter's rows, where these numbers are passed.
+pub(super) fn end_of(param: &ParamSpec, numbers: &Numbers) -> u64 {
+    let told = |rows: &Rows| {
+        numbers.iter().find_map(|(name, value)| match value {
+            Const::U32(there) if *name == rows.scalar => Some(u64::from(*there)),
+            Const::U32(_) | Const::Bool(_) | Const::I32(_) | Const::U64(_) | Const::F32(_) => None,
+        })
+    };
+    param.bytes_of_rows(param.rows.as_ref().and_then(told).unwrap_or(u64::MAX))
 }
 
 /// Declares buffers on all ranks.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp_codegen::ir::{Dtype, ParamKind, Planted, Verified};
-use peerwarp_codegen::sim::{Bindings, Compiled, Findings, Machine, Memory, Options, Report, SimError};
+use peerwarp_codegen::sim::{Compiled, Findings, Machine, Memory, Options, Report, SimError};
 use rayon::prelude::*;
 
 use super::kernels::{Kernels, declare};
@@ -59,7 +59,7 @@ impl SimSession {
         keep_results(&mut machine, &*problem)?;
         for rank in 0..problem.ranks() {
             for round in 0..problem.rounds() {
-                add_round(&mut machine, &problem, &kernels.bound, rank, round)?;
+                add_round(&mut machine, &problem, &kernels, rank, round)?;
             }
         }
         Ok(SimSession { problem, machine, kernels })
@@ -140,16 +140,19 @@ fn keep_results(machine: &mut Machine, problem: &dyn Problem) -> Result<(), SimE
 fn add_round(
     machine: &mut Machine,
     problem: &Arc<dyn Problem>,
-    kernels: &[(Arc<Compiled>, Bindings)],
+    kernels: &Kernels,
     rank: u32,
     round: u32,
 ) -> Result<(), SimError> {
     let inputs = Arc::clone(problem);
+    let numbers = problem.numbers(rank, round);
+    let ends = kernels.ends(&numbers);
     machine.host(rank, "inputs", move |memory| {
+        ends.iter().try_for_each(|(name, bytes)| memory.end(name, *bytes)).map_err(|e| e.to_string())?;
         inputs.inputs(rank, round).iter().try_for_each(|contents| contents.write(memory))
     })?;
-    for (number, (kernel, bindings)) in kernels.iter().enumerate() {
-        machine.launch(rank, kernel, bindings)?;
+    for (number, (kernel, bindings)) in kernels.passing(&numbers).enumerate() {
+        machine.launch(rank, kernel, &bindings)?;
         if problem.has_host_steps() {
             let host = Arc::clone(problem);
             machine.host(rank, "host", move |memory| host.after_launch(number, round, memory))?;

@@ -46,9 +46,11 @@ scalars! { i32 => I32, u32 => U32, u64 => U64, f32 => F32 }
 /// What was passed for an operand.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Passed {
-    /// Null if nothing was.
+    /// Whether anything was.
+    pub there: bool,
+    /// Null also for a tensor of no rows.
     pub ptr: DevicePtr,
-    /// As many as the kernel uses.
+    /// As many as the kernel uses; of rows whose number is not known yet, as many as there are.
     pub bytes: u64,
 }
 
@@ -97,7 +99,7 @@ impl<'r, 'h> Call<'r, 'h> {
         }
         fits(&self.rank.operands[at], &info, &self.stream)?;
         let (ptr, held) = tensor.read(&self.stream)?;
-        self.put(at, ptr)?;
+        self.put(at, ptr, info.bytes)?;
         Ok(held)
     }
 
@@ -127,9 +129,10 @@ impl<'r, 'h> Call<'r, 'h> {
         tensor: &'h mut (dyn Writable + '_),
     ) -> Result<Held<'h>, RuntimeError> {
         let at = self.find(name)?;
-        fits(&self.rank.operands[at], &tensor.info(), &self.stream)?;
+        let info = tensor.info();
+        fits(&self.rank.operands[at], &info, &self.stream)?;
         let (ptr, held) = tensor.write(&self.stream)?;
-        self.put(at, ptr)?;
+        self.put(at, ptr, info.bytes)?;
         Ok(held)
     }
 
@@ -174,11 +177,11 @@ impl<'r, 'h> Call<'r, 'h> {
         }
     }
 
-    fn put(&mut self, at: usize, ptr: DevicePtr) -> Result<(), RuntimeError> {
+    fn put(&mut self, at: usize, ptr: DevicePtr, given: u64) -> Result<(), RuntimeError> {
         let spec = &self.rank.operands[at];
-        let bytes = spec.param.bytes();
+        let (bytes, by_rows) = (spec.param.bytes(), spec.param.rows.is_some());
         let align = alignment(bytes);
-        if ptr == 0 || !ptr.is_multiple_of(align) {
+        if (ptr == 0 && !(by_rows && given == 0)) || !ptr.is_multiple_of(align) {
             let allowed = format!("one that {align} divides");
             return Err(RuntimeError::invalid(
                 format!("address of {}", spec.name),
@@ -186,7 +189,7 @@ impl<'r, 'h> Call<'r, 'h> {
                 allowed,
             ));
         }
-        self.rank.passed[at] = Passed { ptr, bytes };
+        self.rank.passed[at] = Passed { there: true, ptr, bytes: if by_rows { given } else { bytes } };
         Ok(())
     }
 }
@@ -203,7 +206,7 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
         let allowed = format!("{}, that of the stream", stream.device());
         return Err(RuntimeError::invalid(format!("GPU of {name}"), tensor.device, allowed));
     }
-    if tensor.bytes < param.bytes() {
+    if param.rows.is_none() && tensor.bytes < param.bytes() {
         let allowed = format!("{} or more: {} elements of {:?}", param.bytes(), param.len, param.dtype);
         return Err(RuntimeError::invalid(format!("bytes of {name}"), tensor.bytes, allowed));
     }
@@ -220,7 +223,7 @@ fn fits(spec: &BufferSpec, tensor: &TensorInfo, stream: &StreamRef<'_>) -> Resul
 
 /// Whether outputs overlap nothing else that was passed.
 pub(super) fn apart(operands: &[BufferSpec], passed: &[Passed]) -> Result<(), RuntimeError> {
-    let given = || operands.iter().zip(passed).enumerate().filter(|(_, (_, p))| p.ptr != 0);
+    let given = || operands.iter().zip(passed).enumerate().filter(|(_, (_, p))| p.bytes > 0);
     for (i, (output, a)) in given().filter(|(_, (spec, _))| spec.binding == Binding::Output) {
         for (_, (other, b)) in given().filter(|(j, _)| *j != i) {
             if a.ptr < b.ptr.saturating_add(b.bytes) && b.ptr < a.ptr.saturating_add(a.bytes) {

@@ -58,6 +58,14 @@ pub struct BufferSpec {
 pub(super) struct ScalarSpec {
     pub name: String,
     pub dtype: Dtype,
+    /// If it says how many rows there are of operands: the most, which it is unless it is set.
+    pub most_rows: Option<u32>,
+}
+
+/// The most rows that a number says of any of these parameters; none if it says nothing of the kind.
+pub(super) fn most_rows(params: &[ParamSpec], number: &str) -> Option<u32> {
+    let rows = params.iter().filter_map(|p| p.rows.as_ref()).filter(|rows| rows.scalar == number);
+    rows.map(|rows| u32::try_from(rows.most).unwrap_or(u32::MAX)).min()
 }
 
 /// The parameters of each launch.
@@ -73,8 +81,9 @@ fn scalars(launches: &[LaunchSpec], params: &Params) -> Result<Vec<ScalarSpec>, 
     for (launch, params) in launches.iter().zip(params) {
         for param in params.iter().filter(|p| p.kind == ParamKind::Scalar) {
             let (name, dtype) = (launch.buffer(&param.name).to_owned(), param.dtype);
+            let most_rows = most_rows(params, &param.name);
             match all.iter().find(|known| known.name == name) {
-                None => all.push(ScalarSpec { name, dtype }),
+                None => all.push(ScalarSpec { name, dtype, most_rows }),
                 Some(known) if known.dtype == dtype => {}
                 Some(known) => {
                     let field = format!("type of {name} of {}", launch.label);

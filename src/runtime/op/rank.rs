@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use peerwarp_codegen::dsl::ParamSpec;
 
 use super::call::{Call, LaunchArgs, Passed, Scalar, apart, no_such_scalar};
-use super::plan::{BufferSpec, LaunchSpec, Plan, ScalarSpec};
+use super::plan::{BufferSpec, LaunchSpec, Plan, ScalarSpec, most_rows};
 use super::stream::{Kept, StreamRef};
 use crate::runtime::args::Place;
 use crate::runtime::gpu::{DevicePtr, Gpu, RawStream};
@@ -67,6 +67,7 @@ impl Making<'_> {
             world: Arc::clone(self.world),
             passed: vec![Passed::default(); self.plan.operands.len()],
             operands: self.plan.operands.clone(),
+            rows: self.plan.scalars.iter().map(|scalar| scalar.most_rows.unwrap_or(0)).collect(),
             scalars: self.plan.scalars.clone(),
             stream: None,
             launched: AtomicBool::new(false),
@@ -106,6 +107,9 @@ impl Making<'_> {
                 }
             } else if let Some(at) = self.plan.scalars.iter().position(|s| s.name == name) {
                 scalars.push((at, args.place(&field.name)?));
+                if let Some(most) = most_rows(params, &p.name) {
+                    args.set_u32(&field.name, most)?;
+                }
             }
             if p.kind == peerwarp_codegen::ir::ParamKind::EpochWord {
                 epoch = buffers.get(name).map(|place| place.0);
@@ -194,6 +198,8 @@ pub struct RankOp {
     /// What the launch that is being made is given for each of them.
     pub(super) passed: Vec<Passed>,
     scalars: Vec<ScalarSpec>,
+    /// What each of them says, if it says how many rows there are.
+    rows: Vec<u32>,
     /// The stream of checked launches.
     stream: Option<Kept>,
     /// Whether anything may be running.
@@ -262,10 +268,17 @@ impl RankOp {
     /// Sets a number that kernels take by value, for all launches from here on.
     ///
     /// # Errors
-    /// No kernel takes it, or it is of another type there.
+    /// No kernel takes it, it is of another type there, or it says that there are more rows than can be.
     pub fn set_scalar<T: Scalar>(&mut self, name: &str, value: T) -> Result<(), RuntimeError> {
         let found = self.scalars.iter().position(|s| s.name == name && s.dtype == T::DTYPE);
         let number = found.ok_or_else(|| no_such_scalar(name, T::DTYPE, &self.scalars))?;
+        if let Some(most) = self.scalars[number].most_rows {
+            let rows: u32 = bytemuck::pod_read_unaligned(bytemuck::bytes_of(&value));
+            if rows > most {
+                return Err(RuntimeError::invalid(name, rows, format!("at most {most}")));
+            }
+            self.rows[number] = rows;
+        }
         for launch in &mut self.launches {
             for &(_, place) in launch.scalars.iter().filter(|(at, _)| *at == number) {
                 launch.args.put(place, bytemuck::bytes_of(&value));
@@ -361,15 +374,36 @@ impl RankOp {
         self.there_are(launches.clone())?;
         let _held = args.pass(&mut Call::new(self, stream))?;
         for &(at, _) in self.launches[launches.clone()].iter().flat_map(Launch::operands) {
-            if self.passed[at].ptr == 0 {
+            if !self.passed[at].there {
                 return Err(RuntimeError::invalid(&self.operands[at].name, "nothing", "a tensor"));
             }
+        }
+        for at in 0..self.operands.len() {
+            self.rows_fit(at)?;
         }
         apart(&self.operands, &self.passed)?;
         for launch in launches {
             // SAFETY: tensors are checked and held, and the stream is of this GPU and in order with what it ran before.
             unsafe { self.launch_passed(launch, stream.raw())? };
         }
+        Ok(())
+    }
+
+    /// Whether an operand that was passed has as many rows as its number says, and how many bytes they are.
+    fn rows_fit(&mut self, at: usize) -> Result<(), RuntimeError> {
+        let (BufferSpec { name, param, .. }, passed) = (&self.operands[at], &mut self.passed[at]);
+        let Some(rows) = param.rows.as_ref().filter(|_| passed.there) else { return Ok(()) };
+        let number = self.scalars.iter().position(|s| s.name == rows.scalar);
+        let there = number.map_or(rows.most, |number| u64::from(self.rows[number]));
+        let needed = param.bytes_of_rows(there);
+        if passed.bytes < needed {
+            let (each, number) = (param.len / rows.most, &rows.scalar);
+            let dtype = param.dtype;
+            let allowed =
+                format!("{needed} or more: {number} = {there} rows of {each} elements of {dtype:?}");
+            return Err(RuntimeError::invalid(format!("bytes of {name}"), passed.bytes, allowed));
+        }
+        passed.bytes = needed;
         Ok(())
     }
 

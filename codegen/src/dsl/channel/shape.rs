@@ -227,6 +227,7 @@ impl Declared {
             len,
             doc,
             binding: Binding::State,
+            rows: None,
             channel: Some(declared.clone()),
         };
         let mut params = vec![];

@@ -52,6 +52,36 @@ fn indices_outside_of_buffers() {
     assert_eq!(finding.kind, FindingKind::OutOfBounds);
 }
 
+/// What a caller passes may end before what a kernel could use: on one rank, and from launch to launch.
+#[test]
+fn nothing_is_touched_beyond_the_end_that_the_caller_tells() {
+    let run = |ends: [u64; 2]| {
+        let (mut s, out) = sample();
+        s.role("all", 1, |s| {
+            let (at, seven) = (s.u32(9), s.u32(7));
+            s.set(out, at, seven);
+            let same = s.get(out, at);
+            s.set(out, at, same);
+        });
+        let kernel = Arc::new(Compiled::planted(Planted::new(s.finish()).unwrap_or_else(|e| panic!("{e}"))));
+        let mut machine = Machine::new(2);
+        machine.buffers_of(kernel.kernel()).unwrap();
+        for end in ends {
+            machine.host(1, "ends", move |memory| memory.end("out", end).map_err(|e| e.to_string())).unwrap();
+            machine.launch(1, &kernel, &Bindings::new()).unwrap();
+        }
+        machine.run(&Options::default())
+    };
+    run([40, 40]).unwrap();
+    run([40, 256]).unwrap();
+    let found = run([256, 39]).unwrap_err();
+    assert!(found.list.iter().all(|f| f.kind == FindingKind::OutOfBounds), "{found}");
+    let said = found.to_string();
+    assert!(said.contains("element 9 of `out` does not exist: it has 9"), "{said}");
+    let said = run([257, 257]).unwrap_err().to_string();
+    assert!(said.contains("out"), "{said}");
+}
+
 /// A kernel that sends to `target` and signals `flag[index]`.
 fn sending(target: impl FnOnce(&mut Sample) -> Target, index: u32) -> Finding {
     let (mut s, _) = sample();

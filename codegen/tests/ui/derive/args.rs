@@ -89,4 +89,17 @@ struct Bindings {
     group: Rows,
 }
 
+#[derive(KernelArgs)]
+#[args(config = Config)]
+struct Counted {
+    #[input]
+    #[len(4)]
+    #[rows(4)]
+    without_a_number: Ptr<u32>,
+    #[len(4)]
+    #[rows(there, |_| 4)]
+    of_its_own: Ptr<u32>,
+    there: Val<u32>,
+}
+
 fn main() {}

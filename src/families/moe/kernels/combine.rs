@@ -48,18 +48,23 @@ pub struct CombineArgs {
     /// Of dispatch: how many tokens this rank has.
     #[input]
     pub n: Ptr<u32>,
+    /// Of dispatch: rows that there are of tokens. So many there are of ids, of weights and of combined rows.
+    pub rows_there: Val<u32>,
     /// Of dispatch: expert ids, `[token][k]`.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
+    #[rows(rows_there, |c| c.tokens)]
     pub ids: Ptr<i32>,
     /// Of dispatch: weights of the entries, `[token][k]`.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
+    #[rows(rows_there, |c| c.tokens)]
     pub weights: Ptr<f32>,
 
     /// Out: the combined rows, `[token][hidden]`.
     #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
+    #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.dtype.dtype())]
     pub out: AnyPtr,
 
@@ -106,6 +111,11 @@ pub fn combine(c: &Combine, a: &CombineArgs) {
     }
 }
 
+/// How many tokens this rank has.
+fn tokens(c: &Combine, a: &CombineArgs) -> Val<u32> {
+    a.n.get(0).min(a.rows_there.min(c.tokens))
+}
+
 /// The batch of a token.
 fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
     token / c.batch
@@ -116,7 +126,7 @@ fn batch_of(c: &Combine, token: Val<u32>) -> Val<u32> {
 fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let pieces = c.summed_pieces();
     let counter = a.next_token.map(|next| next.counter(0));
-    for i in g.dynamic(a.n.get(0).min(c.tokens) * pieces.parts(), counter) {
+    for i in g.dynamic(tokens(c, a) * pieces.parts(), counter) {
         let (token, part) = pieces.part(i);
         if c.dedup {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);

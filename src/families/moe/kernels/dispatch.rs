@@ -18,25 +18,32 @@ pub(super) const NOWHERE: u32 = u32::MAX;
 #[derive(KernelArgs)]
 #[args(config = Dispatch)]
 pub struct TokenArgs {
-    /// Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no more; so are their scales.
+    /// Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are loaded at times, no more; so are
+    /// their scales, ids and weights.
     #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.row()))]
+    #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.moved())]
     pub x: AnyPtr,
     /// Scales of the tokens, `[token][scale]`.
     #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
+    #[rows(rows_there, |c| c.tokens)]
     pub x_scale: Option<Ptr<f32>>,
-    /// How many tokens there are.
+    /// How many tokens there are: at most as many as rows; of more than these, these.
     #[input]
     pub n: Ptr<u32>,
-    /// Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves out are loaded, no more.
+    /// Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched.
+    pub rows_there: Val<u32>,
+    /// Expert ids, `[token][k]`; ids of no expert mask their entry.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
+    #[rows(rows_there, |c| c.tokens)]
     pub ids: Ptr<i32>,
-    /// Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no more.
+    /// Weights of the entries, `[token][k]`.
     #[input]
     #[len(|c| u64::from(c.tokens * c.topk))]
+    #[rows(rows_there, |c| c.tokens)]
     pub weights: Ptr<f32>,
     /// Work counter of the slots to send, under dynamic scheduling.
     #[len(|c| u64::from(c.dynamic_slots()))]
@@ -179,7 +186,12 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
 
 /// How many tokens this rank sends.
 pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
-    a.n.get(0).min(c.tokens)
+    a.n.get(0).min(rows_there(c, a))
+}
+
+/// How many rows of tokens there are: what is loaded before `n` is known ends there.
+pub(super) fn rows_there(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
+    a.rows_there.min(c.tokens)
 }
 
 /// Tells every rank where the entries of each chunk of tokens go, and what they weigh. Empty chunks too: everybody waits for
@@ -218,15 +230,11 @@ impl Chunk {
         let len = c.record_entries();
         let (first, i) = (chunk * len, arange(len));
         let n = tokens(c, &a.tokens);
-        // What `n` leaves out is loaded too: so it is on its way together with it.
-        let whole = c.tokens % c.chunk == 0;
-        let there = i + first < c.tokens * c.topk;
-        let ids = &a.tokens.ids;
-        let id = if whole { ids.load(first, len) } else { ids.load_where(first, there, -1) };
-        let weights = c.dedup.then(|| {
-            let weights = &a.tokens.weights;
-            if whole { weights.load(first, len) } else { weights.load_where(first, there, 0.0) }
-        });
+        // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
+        let there = rows_there(c, &a.tokens) * c.topk;
+        let there = there - first.min(there);
+        let id = a.tokens.ids.load(first.only(arange(len) < there), len);
+        let weights = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
         let expert = id.cast::<u32>();
         let entries = n * c.topk;
         let used = entries - first.min(entries);
@@ -289,8 +297,8 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
     }
 }
 
-/// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded whether or not it goes
-/// there, and `n` has its token: so it is on its way together with what says so.
+/// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded if its row is there, whether
+/// or not it goes to the rank, and `n` has its token: so it is on its way together with what says so.
 #[kernel]
 fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     let pieces = c.pieces();
@@ -298,20 +306,22 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
         let to = (i + rank()) % c.ranks;
         let (slot, part) = pieces.part(i / c.ranks);
         let token = slot / c.token_slots();
-        let rows = arrive.rows.open(epoch);
-        let message = rows.to(Peers::rank(to)).slot(slot);
-        pieces.each(part, |start, len| {
-            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-            let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
-            let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-            if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
-                put_row(&rows, &message, start, x);
-                if let Some(scale) = scale {
-                    put_scales(c, &rows, &message, start, scale);
+        if token < a.rows_there {
+            let rows = arrive.rows.open(epoch);
+            let message = rows.to(Peers::rank(to)).slot(slot);
+            pieces.each(part, |start, len| {
+                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+                let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+                let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+                if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
+                    put_row(&rows, &message, start, x);
+                    if let Some(scale) = scale {
+                        put_scales(c, &rows, &message, start, scale);
+                    }
                 }
-            }
-        });
-        message.done();
+            });
+            message.done();
+        }
     }
 }
 

@@ -8,7 +8,7 @@ use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::{Dispatch, fewer, groups_of, resident, topk_of};
 use super::device::{at, local_experts, owners};
-use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, scales_at_hand, send, tokens};
+use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, rows_there, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
@@ -193,6 +193,7 @@ pub struct RoundTripArgs {
     /// Out: the combined rows, `[token][hidden]`.
     #[output]
     #[len(|c| u64::from(c.tokens) * u64::from(c.hidden))]
+    #[rows(rows_there, |c| c.tokens)]
     #[dtype(|c| c.dtype.combined())]
     pub out: AnyPtr,
 
@@ -249,9 +250,10 @@ fn tell(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let to = (part + rank()) % c.ranks;
         let first = part / c.ranks * len;
         let entry = i / 2 + first;
-        // What `n` leaves out is loaded too: so it is on its way together with it.
-        let expert = a.tokens.ids.gather(entry, entry < c.entries(), -1).cast::<u32>();
-        let weight = a.tokens.weights.gather(entry, entry < c.entries(), 0.0);
+        // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
+        let there = entry < rows_there(&c.dispatch(), &a.tokens) * c.topk;
+        let expert = a.tokens.ids.gather(entry, there, -1).cast::<u32>();
+        let weight = a.tokens.weights.gather(entry, there, 0.0);
         let valid = (entry < n * c.topk) & (expert < c.experts);
         let expert = valid.select(expert, NOWHERE);
         let weight = valid.select(weight, 0.0).bitcast::<u32>();

@@ -64,6 +64,8 @@ impl Semantics {
 /// One round of a problem: its inputs, and the reference's results.
 #[derive(Clone, Debug)]
 pub struct Round {
+    /// Its number, from 0 on.
+    pub number: u32,
     /// The problem's shape.
     pub shape: MoeShape,
     /// How it is computed.
@@ -80,11 +82,13 @@ pub struct Round {
     pub in_order: Vec<Vec<u8>>,
 }
 
-/// What the buffers hold that a rank sends from. Kernels may load what they hold of tokens that the rank does not have, but must
-/// not act on it: an expert, and NaN.
+/// What the buffers hold that a rank sends from. Kernels may load what they hold of rows that are no tokens, but must not act on
+/// it: an expert, and NaN. Nothing is beyond the rows.
 #[derive(Clone, Debug)]
 pub struct Inputs {
-    /// Tokens of the rank.
+    /// Rows that there are.
+    pub rows_there: u32,
+    /// Tokens among them; all of them if it is larger.
     pub n: u32,
     /// Bytes of their rows.
     pub x: Vec<u8>,
@@ -117,18 +121,27 @@ impl Round {
         let by_owner = |rank| reference::by_owner(&shape, &applied, rank, output);
         let out = if semantics.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
         let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
-        Round { shape, semantics, routing, tokens, grouped, out, in_order }
+        Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
     }
 
-    /// What a rank sends.
+    /// How many rows a rank has for its tokens. Callers of all kinds take turns: those who have just their tokens, those who have as
+    /// many rows as there can be tokens, and others in between.
+    pub fn rows_there(&self, rank: u32) -> u32 {
+        rows_there(&self.shape, &self.routing, self.number, rank)
+    }
+
+    /// What a rank sends. Where all rows are tokens, the number of tokens says so or is larger, in turn.
     pub fn inputs(&self, rank: u32) -> Inputs {
         let (shape, at) = (&self.shape, rank as usize);
         let (tokens, ids) = (&self.tokens[at], &self.routing.ids[at]);
-        let entries = shape.tokens * shape.topk;
+        let (n, rows_there) = (ids.len() as u32 / shape.topk, self.rows_there(rank));
+        let entries = rows_there * shape.topk;
+        let host_knows = n == rows_there && (self.number + rank).is_multiple_of(2);
         Inputs {
-            n: ids.len() as u32 / shape.topk,
-            x: padded(&tokens.rows, shape.tokens * shape.row_bytes(), u8::MAX),
-            x_scale: padded(&tokens.scales, shape.tokens * shape.scales(), f32::NAN),
+            rows_there,
+            n: if host_knows { u32::MAX } else { n },
+            x: padded(&tokens.rows, rows_there * shape.row_bytes(), u8::MAX),
+            x_scale: padded(&tokens.scales, rows_there * shape.scales(), f32::NAN),
             ids: padded(ids, entries, 0),
             weights: padded(&self.routing.weights[at], entries, f32::NAN),
         }
@@ -155,6 +168,16 @@ impl Round {
     /// The scales of a row after dispatch.
     pub fn scales(&self, entry: Entry) -> &[f32] {
         self.tokens[entry.source as usize].row_scales(&self.shape, entry.token)
+    }
+}
+
+/// As [`Round::rows_there`].
+pub(super) fn rows_there(shape: &MoeShape, routing: &Routing, round: u32, rank: u32) -> u32 {
+    let n = routing.ids[rank as usize].len() as u32 / shape.topk;
+    match (round + rank) % 3 {
+        0 => n,
+        1 => shape.tokens,
+        _ => n + (shape.tokens - n) / 2,
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::{Arc, OnceLock};
 
 use bytemuck::cast_slice;
 use peerwarp_codegen::family::Family;
+use peerwarp_codegen::ir::Const;
 
 use super::data::{Round, Semantics};
 use super::{MoeTuning, Traffic, between, fused};
@@ -131,6 +132,11 @@ impl Problem for MoeRounds {
 
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents> {
         self.sent(rank, round)
+    }
+
+    fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
+        let there = super::data::rows_there(self.shape(), self.problem.routing(round), round, rank);
+        vec![("rows_there".to_owned(), Const::U32(there))]
     }
 
     fn has_host_steps(&self) -> bool {
