@@ -2,7 +2,7 @@
 //! explained in `bench/results/2026-11-23-mutations.md`.
 
 use peerwarp::codegen::family::Variant;
-use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::workload::MoeSuite;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -40,7 +40,7 @@ fn launches(tuning: &MoeTuning) -> Vec<Variant> {
 ///
 /// With each goes how many changes change nothing.
 fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
-    let mut tuning = MoeTuning::defaults(&SHAPE).unwrap().small();
+    let mut tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, Layout::ExpertMajor).unwrap().small();
     tuning.dispatch.chunk = 1;
     let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning.clone().with_protocol(p));
     let mut by_token = tuning.with_layout(Layout::RankMajor);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
 use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
 use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::SimSession;
@@ -32,7 +32,8 @@ fn problem() -> MoeProblem {
 
 /// A record for each token, and two blocks of two groups for each role.
 fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
-    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
+    let mut tuning =
+        MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
     tuning.dispatch.chunk = 1;
     tuning.with_protocol(protocol)
 }

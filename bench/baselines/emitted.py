@@ -23,7 +23,12 @@ SYMMETRIC = {"SYMMETRIC", "FLAGS", "PACKETS", "LL", "STATUS"}
 ZEROED = {"FLAGS", "LL", "EPOCH", "COUNTERS", "STATUS"}
 KINDS = SYMMETRIC | {"LOCAL", "EPOCH", "COUNTERS"}
 # Arguments that are no buffers.
-SCALARS = {"wait_budget_ns": ctypes.c_uint64, "rank": ctypes.c_uint32}
+SCALARS = {
+    "wait_budget_ns": ctypes.c_uint64,
+    "rank": ctypes.c_uint32,
+    "rows_there": ctypes.c_uint32,
+    "nobody": ctypes.c_int32,
+}
 # What begins a buffer within one allocation of several: more than the 16 bytes that kernels demand.
 ALIGNMENT = 256
 ABI = "PEERWARP_ABI_1"

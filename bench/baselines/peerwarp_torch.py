@@ -57,7 +57,7 @@ class RoundTrip:
     `x` is `[n, hidden]`, `ids` int32 and `weights` float32 `[n, topk]`, with `n` up to the `tokens` of the kernels; a rank
     without tokens calls it, too. It launches on the current stream, the same one each time, and does not wait. The rows
     that it returns are overwritten by the next call. All ranks call it equally often; calls may be captured in a graph.
-    Nothing is copied, unless `ids` has no room behind it for the ids of `tokens` tokens.
+    Nothing is copied.
     """
 
     def __init__(self, library, dispatch, combine, shape, dtype, wait_budget):
@@ -80,7 +80,6 @@ class RoundTrip:
             if not buffer.symmetric:
                 self.local[key] = torch.empty(buffer.bytes, dtype=torch.uint8, device="cuda")
         self.out = self.local["out"].view(dtype).view(shape["tokens"], shape["hidden"])
-        self.ids = self.local["ids"].view(torch.int32).view(shape["tokens"], shape["topk"])
         self.counts = torch.arange(shape["tokens"] + 1, dtype=torch.int32, device="cuda")
         self.counts = self.counts.repeat_interleave(COUNT_WORDS)
         self.args = [self.arguments(kernel, round(wait_budget * 1e9)) for kernel in self.kernels]
@@ -111,24 +110,16 @@ class RoundTrip:
     def __call__(self, x, ids, weights):
         self.check_inputs(x, ids, weights)
         n = x.shape[0]
-        given = {"n": self.counts.data_ptr() + n * COUNT_WORDS * 4}
+        given = {"n": self.counts.data_ptr() + n * COUNT_WORDS * 4, "rows_there": n, "nobody": -1}
         if n > 0:
-            given.update(x=x.data_ptr(), ids=self.with_room(ids).data_ptr(), weights=weights.data_ptr())
+            given.update(x=x.data_ptr(), ids=ids.data_ptr(), weights=weights.data_ptr())
         stream = torch.cuda.current_stream().cuda_stream
         for entry, args in zip(self.entries, self.args):
-            for name, address in given.items():
-                if name in entry.kernel.buffers:
-                    setattr(args, name, address)
+            for name, value in given.items():
+                if hasattr(args, name):
+                    setattr(args, name, value)
             entry.launch(args, stream)
         return self.out[:n]
-
-    def with_room(self, ids):
-        """Dispatch loads ids that `n` leaves out, and does not use them: of a tensor that ends before them, a copy."""
-        behind = ids.untyped_storage().nbytes() - ids.storage_offset() * ids.element_size()
-        if behind >= self.ids.numel() * ids.element_size():
-            return ids
-        self.ids[: ids.shape[0]].copy_(ids)
-        return self.ids
 
     def check_inputs(self, x, ids, weights):
         n, topk = x.shape[0], self.shape["topk"]

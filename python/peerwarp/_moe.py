@@ -226,10 +226,9 @@ class MoeAllToAll:
         weights: list[np.ndarray] = []
         gather: list[np.ndarray] = []
         if self._layout == "rank_major":
-            local = each("entry_expert", np.int32, (-1, self._topk))
-            ids = [np.where(e < 0, -1, e + first).astype(np.int32) for e, first in zip(local, firsts, strict=False)]
+            ids = each("entry_expert", np.int32, (-1, self._topk))
             sent = each("weight_from", np.float32, (-1, self._topk))
-            weights = [np.where(e < 0, np.float32(0), w) for e, w in zip(local, sent, strict=True)]
+            weights = [np.where(e < 0, np.float32(0), w) for e, w in zip(ids, sent, strict=True)]
             gather = each("gather", np.uint32, (-1,))
         starts = each("expert_start", np.uint32, (-1,))
         counts = each("expert_rows", np.uint32, (-1,))

@@ -239,6 +239,10 @@ pub trait Problem: Any + fmt::Debug + Send + Sync {
     fn timing_inputs(&self, rank: u32) -> Vec<Contents> {
         self.inputs(rank, 0)
     }
+    /// The numbers that go with it.
+    fn timing_numbers(&self, rank: u32) -> Vec<(String, Const)> {
+        self.numbers(rank, 0)
+    }
     /// What is asked of baselines, as their scripts take it.
     fn baseline_case(&self) -> serde_json::Value {
         serde_json::Value::Null

@@ -9,6 +9,7 @@ pub mod cache;
 pub(crate) mod copies;
 pub mod cuda;
 mod error;
+mod fault;
 pub mod gpu;
 pub mod handles;
 pub mod hip;

@@ -27,13 +27,13 @@ fn agrees_with_the_reference_and_says_what_moved() {
         json["variant"]
             .as_str()
             .unwrap()
-            .starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_expertmajor_both__")
+            .starts_with("moe_dispatch_h64_e6_k3_t4_r4_bf16_raw_rankmajor_both__")
     );
     assert!(
         json["variants"][1]
             .as_str()
             .unwrap()
-            .starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_expertmajor_both__")
+            .starts_with("moe_combine_h64_e6_k3_t4_r4_bf16_rankmajor_both__")
     );
     let links = json["link_bytes"].as_array().unwrap();
     let wire: u64 = (0..4)

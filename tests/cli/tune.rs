@@ -27,7 +27,7 @@ tokens = 4
 ranks = 2
 dtype = "bf16"
 hook = "raw"
-layout = "expert-major"
+layout = "rank-major"
 phase = "both"
 "#;
 
@@ -52,7 +52,7 @@ fn without_gpus_the_error_says_what_is_missing() {
     for args in [
         "tune --model deepseek-v3 --tokens 1,8 --dtype bf16,fp8 --ranks 2",
         "tune --catalogue builtin --tokens 1,2,4 --ranks 2 --budget 60 --out t.toml",
-        "tune --catalogue builtin --layout rank-major --ranks 2",
+        "tune --catalogue builtin --layout expert-major --ranks 2",
         "tune --model deepseek-v3 --layout rank-major,expert-major --ranks 2",
     ] {
         let ran = place.say(args);
@@ -95,7 +95,7 @@ fn layouts_that_do_not_exist_are_refused() {
         let ran = place.say(&format!("tune {SHAPE} --layout {given}"));
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{given}: {}", ran.report());
         assert!(
-            ran.stderr.contains("layout = ") && ran.stderr.contains("expert-major or rank-major"),
+            ran.stderr.contains("layout = ") && ran.stderr.contains("rank-major or expert-major"),
             "{}",
             ran.stderr
         );
@@ -113,19 +113,19 @@ fn mended(place: &Place, table: &str) -> String {
 #[test]
 fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     let place = Place::new();
-    let (expert, token) = (listed(&place, ""), listed(&place, "--layout rank-major"));
+    let (token, expert) = (listed(&place, ""), listed(&place, "--layout expert-major"));
     let values = "--set warps=4 --set group_warps=1";
     let of = |layout: &str, names: &[String]| {
         let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
-        mended(&place, &table.replace("layout = \"expert-major\"", &format!("layout = \"{layout}\"")))
+        mended(&place, &table.replace("layout = \"rank-major\"", &format!("layout = \"{layout}\"")))
     };
-    let tuned = listed(&place, &format!("--layout rank-major {values}"));
-    assert_ne!(tuned, token);
-    place.write("token.toml", of("rank-major", &tuned));
-    assert_eq!(listed(&place, "--layout rank-major --tuned token.toml"), tuned);
-    assert_eq!(listed(&place, "--tuned token.toml"), expert);
-    place.write("expert.toml", of("expert-major", &listed(&place, values)));
-    assert_eq!(listed(&place, "--layout rank-major --tuned expert.toml"), token);
+    let tuned = listed(&place, &format!("--layout expert-major {values}"));
+    assert_ne!(tuned, expert);
+    place.write("expert.toml", of("expert-major", &tuned));
+    assert_eq!(listed(&place, "--layout expert-major --tuned expert.toml"), tuned);
+    assert_eq!(listed(&place, "--tuned expert.toml"), token);
+    place.write("token.toml", of("rank-major", &listed(&place, values)));
+    assert_eq!(listed(&place, "--layout expert-major --tuned token.toml"), expert);
     // The table that comes with the program has not drifted.
     assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);
 }

@@ -184,7 +184,7 @@ fn every_dtype_and_option_is_right_to_the_bit() {
                     (true, true, Hook::Expert, Protocol::Packets, Layout::RankMajor),
                 ] {
                     let shape = shape(hidden, tokens, dtype);
-                    let tuning = MoeTuning::defaults(&shape).unwrap();
+                    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
                     let tuning = tuning.with_dedup(dedup).with_split(split).with_hook(hook);
                     let tuning = tuning.with_protocol(protocol).with_layout(layout);
                     // Rows of 520 bytes are no whole number of packets.
@@ -217,7 +217,10 @@ fn in_bulk(world: &Arc<World>) -> u32 {
             {
                 for batch in [1, 4] {
                     let shape = shape(hidden, tokens, dtype);
-                    let tuning = MoeTuning::defaults(&shape).unwrap().with_dedup(dedup).with_split(split);
+                    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+                        .unwrap()
+                        .with_dedup(dedup)
+                        .with_split(split);
                     let mut tuning = tuning.with_protocol(Protocol::Bulk).with_layout(layout);
                     tuning.combine.batch = batch;
                     (tuning.dispatch.group_warps, tuning.combine.group_warps) = (2, 1);
@@ -241,7 +244,8 @@ fn scheduled_dynamically(world: &Arc<World>) -> u32 {
     ] {
         for (warps, group_warps, batch) in [(8, 1, 4), (16, 2, 1)] {
             let shape = shape(512, 2048, dtype);
-            let tuning = MoeTuning::defaults(&shape).unwrap().with_split(split);
+            let tuning =
+                MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split);
             let mut tuning = tuning.with_protocol(Protocol::Flags).with_layout(layout);
             let (dispatch, combine) = (&mut tuning.dispatch, &mut tuning.combine);
             (dispatch.warps, dispatch.group_warps) = (warps, group_warps);
@@ -282,7 +286,9 @@ fn epochs_that_wrap_around_are_right_to_the_bit() {
         (true, false, Protocol::Flags, Layout::RankMajor),
         (true, true, Protocol::Packets, Layout::RankMajor),
     ] {
-        let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+        let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+            .unwrap()
+            .with_hook(Hook::Expert);
         let tuning = tuning.with_dedup(dedup).with_split(split).with_protocol(protocol).with_layout(layout);
         epochs_wrap(|rounds, seed| apart(&world, &tuning, &[64, 33], rounds, seed));
         cases += 1;
@@ -300,7 +306,8 @@ fn timelines_are_whole_and_in_order() {
     let mut clocks = Clocks::new(&world, &jit().with_timeline(Clocks::slots(2))).unwrap();
     let mut found = vec![];
     for split in [false, true] {
-        let tuning = fitting(&world, &MoeTuning::defaults(&shape).unwrap().with_split(split));
+        let tuning =
+            MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split);
         let rounds = Arc::new(MoeRounds::new(&problem, &tuning, 3).unwrap());
         let mut moe = GpuSession::new(rounds, &world, &jit().with_timeline(256)).unwrap();
         assert!(moe.run(0).unwrap().ok);
@@ -344,7 +351,8 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
     for ids in all {
         for dedup in [true, false] {
             let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids.clone(), 3), 3).unwrap();
-            let tuning = fitting(&world, &MoeTuning::defaults(&shape).unwrap().with_dedup(dedup));
+            let tuning =
+                MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_dedup(dedup);
             right(session(&world, MoeRounds::new(&problem, &tuning, 3).unwrap()), 0);
             if dedup {
                 let config = one_launch(&world, &shape);
@@ -360,7 +368,8 @@ fn ranks_may_launch_whenever_they_like() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = two(&gpus, &options());
     let shape = shape(64, 4, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let tuning =
+        MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_hook(Hook::Expert);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let in_one = LaunchSpec::new("round trip", RoundTrip::defaults(&shape).unwrap().into_variant());
     let mut in_one = Operation::new(&world, &[in_one], &jit()).unwrap();
@@ -404,7 +413,8 @@ fn slices_of_cudarc_are_checked_and_used() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = two(&gpus, &options());
     let shape = shape(64, 2, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_hook(Hook::Expert);
+    let tuning =
+        MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_hook(Hook::Expert);
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let ordinals = [0, 1].map(|i: usize| gpus[i].info().ordinal as usize);
     let streams = ordinals.map(|gpu| CudaContext::new(gpu).unwrap().new_stream().unwrap());
@@ -461,7 +471,7 @@ fn a_rank_that_skips_a_call_is_named_in_time_and_the_world_can_be_used_again() {
     let Some((_one, gpus)) = gpus() else { return };
     let world = two(&gpus, &short());
     let shape = shape(64, 4, RowDtype::Bf16);
-    let tuning = MoeTuning::defaults(&shape).unwrap();
+    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
     let mut op = MoeAllToAll::new(&world, &tuning, &jit()).unwrap();
     let place = Nothing::new(&gpus[0], &shape);
     for attempt in 0..2 {

@@ -5,7 +5,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::Instant;
 
-use peerwarp::families::moe::kernels::{Hook, Protocol};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeAllToAll, MoeShape, RowDtype};
 use peerwarp::runtime::gpu::{Gpu, Sharing};
@@ -102,7 +102,9 @@ fn in_processes(world: &Arc<World>) {
 
 pub fn tuning_of(world: &World) -> MoeTuning {
     let shape = MoeShape { ranks: world.ranks(), ..shape(1024, 8, RowDtype::Bf16) };
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_protocol(Protocol::Packets);
+    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .with_protocol(Protocol::Packets);
     tuning.with_hook(Hook::Expert)
 }
 

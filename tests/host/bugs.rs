@@ -1,7 +1,7 @@
 //! Printer bugs, planted one at a time in the emitted text: each must be caught. What they are planted in is clean over
 //! the same seeds.
 
-use peerwarp::families::moe::kernels::{Layout, Protocol};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use rayon::prelude::*;
@@ -101,7 +101,8 @@ fn host(language: Language, groups: Groups, rows: Rows) -> MoeHost {
         Rows::InBulk => Protocol::Bulk,
     };
     let problem = problem();
-    let mut tuning = MoeTuning::defaults(&problem.shape).unwrap().small();
+    let mut tuning =
+        MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
     if rows == Rows::InBulk {
         tuning = tuning.with_layout(Layout::RankMajor);
         tuning.combine.batch = 2;

@@ -11,7 +11,7 @@ use crate::moe::{MoeHost, Plan};
 const SEEDS: std::ops::Range<u64> = 0..3;
 
 fn small(shape: &MoeShape) -> MoeTuning {
-    MoeTuning::defaults(shape).unwrap().small()
+    MoeTuning::defaults_with(shape, Hook::None, Layout::ExpertMajor).unwrap().small()
 }
 
 /// Three rounds in both languages.
@@ -187,7 +187,7 @@ fn epochs_that_wrap_around() {
 fn blocks_as_tuned() {
     let shape = MoeShape { hidden: 2048, experts: 128, topk: 8, tokens: 8, ranks: 4, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[8, 3, 8, 0], 8).unwrap();
-    let mut tuning = MoeTuning::defaults(&shape).unwrap();
+    let mut tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
     (tuning.dispatch.send_blocks, tuning.dispatch.recv_blocks) = (4, 8);
     (tuning.combine.send_blocks, tuning.combine.recv_blocks) = (8, 4);
     for language in Language::ALL {

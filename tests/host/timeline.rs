@@ -3,7 +3,7 @@
 
 use peerwarp::codegen::family::Family;
 use peerwarp::codegen::print::{SiteKind, TimelineSite};
-use peerwarp::families::moe::kernels::Protocol;
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
 use peerwarp::harness::trace::clock::{ClockLine, ClockOffset, offsets};
@@ -20,7 +20,11 @@ const SHAPE: MoeShape =
 
 fn host(language: Language, slots: u32, split: bool, protocol: Protocol) -> MoeHost {
     let problem = MoeProblem::uniform(SHAPE, &[3, 0, 2], 5).unwrap();
-    let mut tuning = MoeTuning::defaults(&SHAPE).unwrap().small().with_split(split).with_protocol(protocol);
+    let mut tuning = MoeTuning::defaults_with(&SHAPE, Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .small()
+        .with_split(split)
+        .with_protocol(protocol);
     (tuning.dispatch.warps, tuning.dispatch.group_warps) = (4, 2);
     MoeHost::new(&problem, &tuning, Plan { timeline: Some(slots), ..Plan::new(language, 2) })
 }

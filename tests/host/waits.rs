@@ -1,7 +1,7 @@
 //! Waits that expire: nothing hangs, and the record says who waited for whom, where, and for what.
 
 use peerwarp::codegen::ir::ParamKind;
-use peerwarp::families::moe::kernels::Protocol;
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeProblem, MoeShape, RowDtype};
 
@@ -33,7 +33,12 @@ const SOURCE: &str = include_str!("../../src/families/moe/kernels/records.rs");
 fn a_rank_that_does_not_launch_is_named() {
     let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
-    let of = |protocol| MoeTuning::defaults(&shape).unwrap().small().with_protocol(protocol);
+    let of = |protocol| {
+        MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+            .unwrap()
+            .small()
+            .with_protocol(protocol)
+    };
     for (language, protocol) in
         Language::ALL.into_iter().flat_map(|l| [Protocol::Flags, Protocol::Packets].map(|p| (l, p)))
     {
@@ -65,7 +70,10 @@ fn a_rank_that_does_not_launch_is_named() {
 fn launches_of_an_aborted_world_leave_at_once() {
     let shape = MoeShape { hidden: 32, experts: 6, topk: 2, tokens: 2, ranks: 3, dtype: RowDtype::Bf16 };
     let problem = MoeProblem::uniform(shape, &[2, 2, 2], 3).unwrap();
-    let tuning = MoeTuning::defaults(&shape).unwrap().small().with_protocol(Protocol::Flags);
+    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .small()
+        .with_protocol(Protocol::Flags);
     for language in Language::ALL {
         let mut host = MoeHost::new(&problem, &tuning, Plan::new(language, 1));
         let before: Vec<usize> = host.job.read_bytes();

@@ -10,13 +10,13 @@ use peerwarp::models;
 use crate::support::shape;
 
 fn dispatch(edit: impl FnOnce(&mut Dispatch)) -> Result<(), Illegal> {
-    let mut config = MoeTuning::defaults(&shape(7168, 256, 8, 128, 8)).unwrap().dispatch;
+    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor).unwrap().dispatch;
     edit(&mut config);
     config.legal()
 }
 
 fn combine(edit: impl FnOnce(&mut Combine)) -> Result<(), Illegal> {
-    let mut config = MoeTuning::defaults(&shape(7168, 256, 8, 128, 8)).unwrap().combine;
+    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor).unwrap().combine;
     edit(&mut config);
     config.legal()
 }
@@ -114,7 +114,7 @@ fn defaults_of_the_known_models() {
         {
             let models::Shape { hidden, experts, topk, .. } = model.shape;
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: 8, dtype };
-            let tuning = MoeTuning::defaults(&shape).unwrap();
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap();
             names.push(format!("{}\n  {}", tuning.dispatch.variant_name(), tuning.combine.variant_name()));
         }
     }

@@ -32,7 +32,7 @@ fn tunings(shape: MoeShape) -> impl Strategy<Value = MoeTuning> {
     let warps = (select(vec![2u32, 4, 8]), select(vec![1u32, 2, 4]), select(vec![1u32, 2, 4, 8]));
     let protocol = (any::<[bool; 6]>(), select(vec![1u32, 2, 4, 8, 16]));
     (blocks, warps, warps_of_combine(), protocol).prop_filter_map("legal", move |(b, w, cw, p)| {
-        let mut tuning = MoeTuning::defaults(&shape).ok()?;
+        let mut tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).ok()?;
         let ([dedup, split, hook, packets, packets_back, tokens], chunk) = p;
         let d = &mut tuning.dispatch;
         (d.send_blocks, d.recv_blocks, d.warps, d.group_warps, d.vectors) = (b.0, b.1, w.0, w.1, w.2);
@@ -100,7 +100,9 @@ fn round_trip(tuning: &MoeTuning) -> Option<RoundTrip> {
 #[test]
 fn as_many_scales_as_records() {
     let shape = MoeShape { hidden: 144, experts: 21, topk: 4, tokens: 6, ranks: 2, dtype: RowDtype::Fp8 };
-    let tuning = MoeTuning::defaults(&shape).unwrap().with_protocol(Protocol::Packets);
+    let tuning = MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .with_protocol(Protocol::Packets);
     assert_eq!(tuning.dispatch.scales(), tuning.dispatch.records());
     prints(&tuning.dispatch);
 }
@@ -133,7 +135,7 @@ proptest! {
         dtype in select(RowDtype::ALL),
     ) {
         let shape = MoeShape { hidden: 8 * eighths, experts, topk: topk.min(experts), tokens, ranks, dtype };
-        match MoeTuning::defaults(&shape) {
+        match MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor) {
             Ok(tuning) => {
                 tuning.check(&shape).unwrap();
                 prop_assert!(tuning.dispatch.trace(32).is_ok());

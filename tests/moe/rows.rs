@@ -67,7 +67,11 @@ fn lied(variant: &Variant, shape: &MoeShape, buffer: &'static str, bytes: u64) -
             };
             machine.host(rank, "end", end).unwrap();
         }
-        machine.launch(rank, &kernel, &Bindings::new().scalar("rows_there", Const::U32(4))).unwrap();
+        let mut numbers = Bindings::new().scalar("rows_there", Const::U32(4));
+        if kernel.kernel().params.iter().any(|p| p.name == "nobody") {
+            numbers = numbers.scalar("nobody", Const::I32(-1));
+        }
+        machine.launch(rank, &kernel, &numbers).unwrap();
     }
     machine.run(&Options::default()).unwrap_err()
 }

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use peerwarp::codegen::sim::{Options, Strategy};
-use peerwarp::families::moe::kernels::{Layout, Protocol, RoundTrip};
+use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
 use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use peerwarp::harness::session::SimSession;
@@ -16,7 +16,7 @@ pub fn shape(hidden: u32, experts: u32, topk: u32, tokens: u32, ranks: u32) -> M
 
 /// Small kernels for a shape.
 pub fn small(shape: &MoeShape) -> MoeTuning {
-    MoeTuning::defaults(shape).unwrap().small()
+    MoeTuning::defaults_with(shape, Hook::None, Layout::ExpertMajor).unwrap().small()
 }
 
 /// The ways to run: deduplicated or plain, one launch an operation or two, rows with flags or, where a row is a whole number

@@ -73,6 +73,8 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
     const uint16_t* y;
     /* u32[8]: Of dispatch: tokens of each source. */
     const uint32_t* n_from;
+    /* Of dispatch: what `entry_expert` says where an entry is not here. */
+    int32_t nobody;
     /* i32[8192]: Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that
      * is not here. */
     const int32_t* pos;
@@ -80,6 +82,8 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
     const float* weight_from;
     /* u32[1]: Of dispatch: how many tokens this rank has. */
     const uint32_t* n;
+    /* Of dispatch: rows that there are of tokens. So many there are of ids, of weights and of combined rows. */
+    uint32_t rows_there;
     /* i32[1024]: Of dispatch: expert ids, `[token][k]`. */
     const int32_t* ids;
     /* Not used by this variant, may be null. f32[1024]: Of dispatch: weights of the entries, `[token][k]`. */
@@ -124,7 +128,7 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_GRID_BLOCKS 129
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_BLOCK_THREADS 1024
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_SHARED_BYTES 0 /* dynamic */
-#define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ARGS_BYTES 280
+#define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ARGS_BYTES 296
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_KERNEL_ID UINT64_C(0xad15ef533dd1f08b)
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_EXPERTMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ENTRY "moe_combine_h7168_e256_k8_t128_r8_bf16_expertmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1" /* to look up in a compiled module */
 

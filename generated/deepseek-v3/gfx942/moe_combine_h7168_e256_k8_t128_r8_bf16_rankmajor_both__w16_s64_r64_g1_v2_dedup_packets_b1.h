@@ -73,11 +73,15 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r6
     const uint16_t* y;
     /* Not used by this variant, may be null. u32[8]: Of dispatch: tokens of each source. */
     const uint32_t* n_from;
-    /* i32[8192]: Of dispatch, for rows by token: which of this rank's experts each entry goes to,
-     * `[source][token][k]`, -1 for one that is not here. */
+    /* i32[8192]: Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`,
+     * `nobody` for one that is not. */
     const int32_t* entry_expert;
+    /* Of dispatch: what `entry_expert` says where an entry is not here. */
+    int32_t nobody;
     /* u32[1]: Of dispatch: how many tokens this rank has. */
     const uint32_t* n;
+    /* Of dispatch: rows that there are of tokens. So many there are of ids, of weights and of combined rows. */
+    uint32_t rows_there;
     /* i32[1024]: Of dispatch: expert ids, `[token][k]`. */
     const int32_t* ids;
     /* Not used by this variant, may be null. f32[1024]: Of dispatch: weights of the entries, `[token][k]`. */
@@ -121,7 +125,7 @@ typedef struct moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r6
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_GRID_BLOCKS 129
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_BLOCK_THREADS 1024
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_SHARED_BYTES 0 /* dynamic */
-#define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ARGS_BYTES 272
+#define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ARGS_BYTES 288
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_KERNEL_ID UINT64_C(0x7a11e5da4e9da7e9)
 #define MOE_COMBINE_H7168_E256_K8_T128_R8_BF16_RANKMAJOR_BOTH__W16_S64_R64_G1_V2_DEDUP_PACKETS_B1_ENTRY "moe_combine_h7168_e256_k8_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1" /* to look up in a compiled module */
 

@@ -74,16 +74,16 @@ typedef struct PeerwarpStatus {
 /* Copied at the launch. Buffers are aligned to 16 bytes and do not overlap. A symmetric buffer exists on each
  * rank; pass a pointer for every rank, one's own included, all mapped into this rank's address space. */
 typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c16_dedup_packets_Args {
-    /* u32[458752]: Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no
-     * more; so are their scales. */
+    /* u32[458752]: Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are
+     * loaded at times, no more; so are their scales, ids and weights. */
     const uint32_t* x;
-    /* u32[1]: How many tokens there are. */
+    /* u32[1]: How many tokens there are: at most as many as rows; of more than these, these. */
     const uint32_t* n;
-    /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves
-     * out are loaded, no more. */
+    /* Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched. */
+    uint32_t rows_there;
+    /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. */
     const int32_t* ids;
-    /* f32[1024]: Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no
-     * more. */
+    /* f32[1024]: Weights of the entries, `[token][k]`. */
     const float* weights;
     /* u32[3670016]: Out, unless rows arrive in their places: rows received, by expert, source, token and k; or
      * `[source][token][row]`. */
@@ -95,9 +95,11 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s
     /* u32[8192]: Out, for rows by token: which rows are whose experts', by expert, source, token and k. A
      * row's number is source * the most tokens + token. */
     uint32_t* gather;
-    /* i32[8192]: Out, for rows by token, and for combine: which of this rank's experts each entry goes to,
-     * `[source][token][k]`, -1 for one that is not here, also of tokens that are not there. */
+    /* i32[8192]: Out, for rows by token, and for combine: the expert that each entry goes to if it is this
+     * rank's, `[source][token][k]`; `nobody` for one that is not here, also of tokens that are not there. */
     int32_t* entry_expert;
+    /* What `entry_expert` says where an entry is not here: no expert, such as -1 or the number of experts. */
+    int32_t nobody;
     /* u32[8]: Out, for combine: tokens of each source. */
     uint32_t* n_from;
     /* f32[8192]: Out, for whoever sums a token's rows at its owner: weights of the entries,
@@ -154,7 +156,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_BLOCK_THREADS 512
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_SHARED_BYTES 8192 /* dynamic */
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_EXCLUSIVE_SM_BYTES 116736 /* instead, where there are as many SMs as blocks */
-#define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_ARGS_BYTES 496
+#define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_ARGS_BYTES 512
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_KERNEL_ID UINT64_C(0xf6df60d944d3439f)
 #define MOE_DISPATCH_H7168_E256_K8_T128_R8_BF16_RAW_RANKMAJOR_BOTH__W16_S32_R80_G1_V4_C16_DEDUP_PACKETS_ENTRY "moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c16_dedup_packets" /* to look up in a compiled module */
 

@@ -63,16 +63,16 @@ typedef struct PeerwarpStatus {
 /* Copied at the launch. Buffers are aligned to 16 bytes and do not overlap. A symmetric buffer exists on each
  * rank; pass a pointer for every rank, one's own included, all mapped into this rank's address space. */
 typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2_Args {
-    /* bf16[917504]: Tokens to send, `[token][row]`. Rows of tokens that `n` leaves out are loaded at times, no
-     * more; so are their scales. */
+    /* bf16[917504]: Tokens to send, `[token][row]`. Of rows that are there, those that `n` leaves out are
+     * loaded at times, no more; so are their scales, ids and weights. */
     const uint16_t* x;
-    /* u32[1]: How many tokens there are. */
+    /* u32[1]: How many tokens there are: at most as many as rows; of more than these, these. */
     const uint32_t* n;
-    /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. Those of tokens that `n` leaves
-     * out are loaded, no more. */
+    /* Rows that there are of tokens, with scales, ids and weights: nothing beyond them is touched. */
+    uint32_t rows_there;
+    /* i32[1024]: Expert ids, `[token][k]`; ids of no expert mask their entry. */
     const int32_t* ids;
-    /* f32[1024]: Weights of the entries, `[token][k]`. Those of tokens that `n` leaves out are loaded, no
-     * more. */
+    /* f32[1024]: Weights of the entries, `[token][k]`. */
     const float* weights;
     /* bf16[917504]: Out: the combined rows, `[token][hidden]`. */
     uint16_t* out;
@@ -119,7 +119,7 @@ typedef struct moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_BLOCK_THREADS 512
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_SHARED_BYTES 1024 /* dynamic */
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_EXCLUSIVE_SM_BYTES 116736 /* instead, where there are as many SMs as blocks */
-#define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ARGS_BYTES 384
+#define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ARGS_BYTES 392
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_KERNEL_ID UINT64_C(0x1750d890e7699685)
 #define MOE_ROUND_TRIP_H7168_E256_K8_T128_R8_BF16_EXPERT__W16_S16_X80_R32_G1_V2_ENTRY "moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s16_x80_r32_g1_v2" /* to look up in a compiled module */
 

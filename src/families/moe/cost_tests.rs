@@ -34,7 +34,7 @@ fn best(model: &Model, from: &Candidate) -> Candidate {
 }
 
 fn defaults(shape: MoeShape) -> MoeTuning {
-    MoeTuning::defaults(&shape).unwrap()
+    MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap()
 }
 
 #[test]

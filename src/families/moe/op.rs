@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use peerwarp_codegen::family::Family;
 
@@ -89,14 +90,16 @@ pub struct Returning {
     ticket: Ticket,
 }
 
-/// MoE dispatch and combine for one shape, on the ranks of this process.
+/// MoE dispatch and combine for one shape, on the ranks of this process; or for one of each of several capacities, the most tokens
+/// of a rank ([`MoeAllToAll::with_capacities`]).
 ///
 /// Buffers, modules and argument structs are made when it is constructed. After that no call allocates, waits for a GPU or
 /// reads from one, so that all of them may be captured in a graph and replayed.
 #[derive(Debug)]
 pub struct MoeAllToAll {
-    ranks: Vec<MoeRank>,
-    world: Arc<World>,
+    /// The ranks of each capacity, the smallest first.
+    pub(super) steps: Vec<Vec<MoeRank>>,
+    pub(super) world: Arc<World>,
 }
 
 /// Numbers of operations, each given once in a process.
@@ -114,6 +117,16 @@ impl MoeAllToAll {
         tuning: &MoeTuning,
         images: &dyn Images,
     ) -> Result<MoeAllToAll, RuntimeError> {
+        let steps = vec![MoeAllToAll::step(world, tuning, images)?];
+        Ok(MoeAllToAll { steps, world: Arc::clone(world) })
+    }
+
+    /// The ranks of one capacity.
+    pub(super) fn step(
+        world: &Arc<World>,
+        tuning: &MoeTuning,
+        images: &dyn Images,
+    ) -> Result<Vec<MoeRank>, RuntimeError> {
         let shape = tuning.dispatch.shape();
         if shape.ranks != world.ranks() {
             let allowed = format!("{}, the size of the world", world.ranks());
@@ -124,18 +137,18 @@ impl MoeAllToAll {
         let op = Operation::new(world, &tuning.specs(false), images)?;
         let operation = OPERATIONS.fetch_add(1, Ordering::Relaxed);
         let ranks = op.into_ranks().into_iter().map(|op| MoeRank::new(op, tuning, operation));
-        let ranks = world.agree(ranks.collect::<Result<Vec<_>, _>>())?;
-        Ok(MoeAllToAll { ranks, world: Arc::clone(world) })
+        world.agree(ranks.collect::<Result<Vec<_>, _>>())
     }
 
-    /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own.
+    /// The ranks of this process, in the order of [`World::members`]. Each may be driven by a thread of its own. Of several
+    /// capacities they are those of the largest.
     pub fn ranks_mut(&mut self) -> &mut [MoeRank] {
-        &mut self.ranks
+        self.steps.last_mut().map_or(&mut [], Vec::as_mut_slice)
     }
 
-    /// The ranks of this process.
+    /// The ranks of this process, as [`MoeAllToAll::ranks_mut`].
     pub fn ranks(&self) -> &[MoeRank] {
-        &self.ranks
+        self.steps.last().map_or(&[], Vec::as_slice)
     }
 
     /// The world that it runs in.
@@ -143,6 +156,9 @@ impl MoeAllToAll {
         &self.world
     }
 }
+
+/// What says of an entry that it is not here, unless somebody chooses something else.
+const NOBODY: i32 = -1;
 
 /// What callers pass.
 const OPERANDS: [&str; 7] = ["x", "x_scale", "n", "ids", "weights", "y", "out"];
@@ -168,6 +184,8 @@ impl MoeRank {
     fn new(op: RankOp, tuning: &MoeTuning, operation: u64) -> Result<MoeRank, RuntimeError> {
         let all_rows = Buffer::new(op.gpu(), 4)?;
         all_rows.write(0, &[u32::MAX])?;
+        let mut op = op;
+        op.set_scalar("nobody", NOBODY)?;
         Ok(MoeRank {
             all_rows,
             operands: OPERANDS.map(|name| op.operand(name)),
@@ -201,6 +219,31 @@ impl MoeRank {
         self.layout
     }
 
+    /// Chooses what dispatch writes to `entry_expert` where an entry is not this rank's, from the next dispatch on: -1 unless told.
+    ///
+    /// # Errors
+    /// It is an expert.
+    pub fn set_nobody(&mut self, nobody: i32) -> Result<(), RuntimeError> {
+        if u32::try_from(nobody).is_ok_and(|id| id < self.shape.experts) {
+            let allowed = format!("negative, or {} or more: no expert", self.shape.experts);
+            return Err(RuntimeError::invalid("nobody", nobody, allowed));
+        }
+        self.op.set_scalar("nobody", nobody)
+    }
+
+    /// Lets waits of launches from here on last so long before the world is aborted; graphs keep what they were captured with.
+    ///
+    /// # Errors
+    /// It is no time at all, or more nanoseconds than 64 bits count.
+    pub fn set_wait_budget(&mut self, budget: Duration) -> Result<(), RuntimeError> {
+        self.op.set_wait_budget(budget)
+    }
+
+    /// Bytes of memory that it has on its GPU, symmetric memory included. Callers have their rows, `y` and `out` beside.
+    pub fn memory_bytes(&self) -> u64 {
+        self.op.memory_bytes() + self.all_rows.bytes()
+    }
+
     /// What the last launch of each kernel recorded: dispatch, combine. Empty unless images have a timeline. The launches have to
     /// have ended.
     ///
@@ -211,7 +254,8 @@ impl MoeRank {
     }
 
     /// Where a buffer that dispatch fills is, and its size in bytes: `rows`, `row_scale`, `expert_start`, `expert_rows`,
-    /// `n_from`, `weight_from`; with expert-major rows `pos`, with rank-major rows `gather` and `entry_expert`.
+    /// `n_from`, `weight_from`; with expert-major rows `pos`, with rank-major rows `gather` and `entry_expert`, whose expert ids
+    /// are those of all ranks.
     ///
     /// # Errors
     /// There is none of this name.

@@ -24,7 +24,7 @@ fn world(machine: &Machine) -> Arc<World> {
 }
 
 fn tuning() -> MoeTuning {
-    MoeTuning::defaults(&SHAPE).unwrap()
+    MoeTuning::defaults_with(&SHAPE, Hook::None, Layout::ExpertMajor).unwrap()
 }
 
 /// The 8 bytes of a member in what was launched.
@@ -151,6 +151,36 @@ fn a_launch_has_as_many_rows_as_it_is_told() {
         let [rows, n] = ["rows_there", "n"].map(|name| member(launched, &**variant, name, 0));
         assert_eq!((rows as u32, n), (0, all));
     }
+}
+
+#[test]
+fn what_says_nobody_and_how_long_waits_last_can_be_chosen_between_calls() {
+    let machine = Machine::default();
+    let (world, tuning) = (world(&machine), tuning());
+    let mut op = MoeAllToAll::new(&world, &tuning, &Uncompiled).unwrap();
+    let rank = &mut op.ranks_mut()[0];
+    let said = |done: Result<(), RuntimeError>| done.unwrap_err().to_string();
+    assert_eq!(said(rank.set_nobody(7)), "nobody = 7: negative, or 8 or more: no expert");
+    let none = said(rank.set_wait_budget(Duration::ZERO));
+    assert!(none.starts_with("wait_budget = 0ns: 1 ns to "), "{none}");
+    assert!(said(rank.set_wait_budget(Duration::MAX)).starts_with("wait_budget = "));
+    // SAFETY: nothing runs on mocks.
+    let round = |rank: &mut MoeRank| unsafe {
+        let routed = rank.dispatch_raw(&TOKENS, RawStream::DEFAULT).unwrap();
+        rank.combine_raw(routed, 0x60, 0x70, RawStream::DEFAULT).unwrap();
+    };
+    round(rank);
+    rank.set_nobody(8).unwrap();
+    rank.set_wait_budget(Duration::from_secs(60)).unwrap();
+    round(rank);
+    let launches = machine.launches.lock().unwrap().clone();
+    let variants = [tuning.dispatch.into_variant(), tuning.combine.into_variant()];
+    let of = |name: &str| -> Vec<u64> {
+        launches.iter().zip(variants.iter().cycle()).map(|(l, v)| member(l, &**v, name, 0)).collect()
+    };
+    let nobody: Vec<i32> = of("nobody").iter().map(|word| *word as i32).collect();
+    assert_eq!(nobody, [-1, -1, 8, 8]);
+    assert_eq!(of("wait_budget_ns"), [7_000_000, 7_000_000, 60_000_000_000, 60_000_000_000]);
 }
 
 #[test]
@@ -342,7 +372,8 @@ fn an_aborted_world_launches_nothing() {
 fn what_does_not_fit_is_refused_and_nothing_is_left() {
     let machine = Machine::default();
     let world = world(&machine);
-    let three = MoeTuning::defaults(&MoeShape { ranks: 3, ..SHAPE }).unwrap();
+    let three =
+        MoeTuning::defaults_with(&MoeShape { ranks: 3, ..SHAPE }, Hook::None, Layout::ExpertMajor).unwrap();
     let said = MoeAllToAll::new(&world, &three, &Uncompiled).unwrap_err().to_string();
     assert_eq!(said, "ranks = 3: 2, the size of the world");
     let before = machine.alive();

@@ -26,7 +26,7 @@ pub struct MoeKey {
 impl MoeKey {
     /// One launch an operation, and rows as they are, by expert.
     pub fn new(shape: MoeShape) -> MoeKey {
-        MoeKey { shape, hook: Hook::None, layout: Layout::ExpertMajor, split: false }
+        MoeKey { shape, hook: Hook::None, layout: Layout::RankMajor, split: false }
     }
 
     fn of(tuning: &MoeTuning) -> MoeKey {

@@ -43,7 +43,7 @@ fn all_but_the_tokens_has_to_be_equal() {
     let others = [
         MoeKey { split: true, ..key },
         MoeKey { hook: Hook::Expert, ..key },
-        MoeKey { layout: Layout::RankMajor, ..key },
+        MoeKey { layout: Layout::ExpertMajor, ..key },
         MoeKey::new(MoeShape { hidden: 72, ..key.shape }),
         MoeKey::new(MoeShape { experts: 9, ..key.shape }),
         MoeKey::new(MoeShape { topk: 3, ..key.shape }),
@@ -121,13 +121,13 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     let split = MoeKey { split: true, ..key };
     assert_eq!(tuned.tuning(&split).unwrap(), tuning(8).with_split(true));
     // And of one layout: the other has its own defaults until it has a record.
-    let token = MoeKey { layout: Layout::RankMajor, ..key };
-    let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::RankMajor).unwrap();
-    assert_eq!(tuned.tuning(&token).unwrap(), defaults);
+    let other = MoeKey { layout: Layout::ExpertMajor, ..key };
+    let defaults = MoeTuning::defaults_with(&shape(8), Hook::None, Layout::ExpertMajor).unwrap();
+    assert_eq!(tuned.tuning(&other).unwrap(), defaults);
     let mut both = table.clone();
     both.insert(record(&defaults));
     let both = plain.clone().with_tuned(Tuned::new(both));
-    assert_eq!(both.tuning(&token).unwrap(), defaults.small());
+    assert_eq!(both.tuning(&other).unwrap(), defaults.small());
     assert_eq!(both.tuning(&key).unwrap(), tuning(8).small());
     // Ranks that do not agree on the table would not agree on kernels.
     assert_ne!(plain.digest(), tuned.digest());

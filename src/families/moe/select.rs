@@ -4,13 +4,13 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use peerwarp_codegen::family::{
-    Allowed, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
+    Allowed, Choice, DynFamily, Family, FamilyEntry, FieldInfo, FieldRole, Registry, Value,
 };
 use serde::Deserialize;
 
 use super::RowDtype;
 use super::gpumode::gpumode;
-use super::kernels::RoundTrip;
+use super::kernels::{Layout, RoundTrip};
 use super::routing::{self, Source};
 use super::workload::MoeSuite;
 use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
@@ -56,8 +56,8 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "layout",
             "LAYOUT",
-            "Order of the rows at the rank that receives them: expert-major, or rank-major (by source rank and token, with \
-             an index) [default: expert-major]",
+            "Order of the rows at the rank that receives them: rank-major (by source rank and token, with an index), or \
+             expert-major [default: rank-major; expert-major with --dedup false]",
         )),
         list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
@@ -187,6 +187,10 @@ pub fn select(given: &Given, small: bool, registry: &Registry) -> Result<Vec<Req
     let key: Settings = asked.shape.into_iter().chain(sizes).collect();
     let tuning = given.iter().filter(|(name, _)| ["dedup", "layout"].contains(&name.as_str()));
     let mut tuning: Vec<Settings> = vec![tuning.map(|(name, value)| (name.clone(), value.clone())).collect()];
+    if given.get("dedup").is_some_and(|dedup| dedup == "false") && !given.contains_key("layout") {
+        // A row that goes once for every entry has no place by token.
+        tuning[0].push(("layout".into(), Layout::ExpertMajor.name().into()));
+    }
     if let Some(phase) = given.get("phase") {
         let phases = if phase == "split" { vec!["send", "recv"] } else { vec![phase.as_str()] };
         let with = |phase: &str| [&tuning[0][..], &[("phase".into(), phase.into())]].concat();

@@ -8,6 +8,7 @@ use peerwarp_codegen::ir::Dtype;
 use rayon::prelude::*;
 
 use super::place::Place;
+use crate::harness::session::pass;
 use crate::harness::workload::{Metric, Problem, RankMemory};
 use crate::runtime::gpu::{DevicePtr, RawStream};
 use crate::runtime::handles::{Buffer, Graph};
@@ -187,7 +188,10 @@ impl Timed {
         let metrics = problem.metrics();
         covering(&metrics, problem.launches().len())?;
         let mut op = Operation::new(world, problem.launches(), images)?;
-        let graphs = world.agree(graphs(&metrics, operands, rounds, places, op.ranks_mut()))?;
+        let mut numbers = op.ranks_mut().iter_mut();
+        let numbers = numbers.try_for_each(|rank| pass(rank, &problem.timing_numbers(rank.rank())));
+        let graphs = numbers.and_then(|()| graphs(&metrics, operands, rounds, places, op.ranks_mut()));
+        let graphs = world.agree(graphs)?;
         Ok(Timed { graphs, _op: op, _operands: Arc::clone(operands) })
     }
 

@@ -468,7 +468,7 @@ impl GpuSession {
 }
 
 /// Sets the numbers that launches take by value.
-fn pass(rank: &mut RankOp, numbers: &Numbers) -> Result<(), RuntimeError> {
+pub(crate) fn pass(rank: &mut RankOp, numbers: &Numbers) -> Result<(), RuntimeError> {
     numbers.iter().try_for_each(|(name, value)| match *value {
         Const::I32(value) => rank.set_scalar(name, value),
         Const::U32(value) => rank.set_scalar(name, value),

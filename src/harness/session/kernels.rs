@@ -24,7 +24,7 @@ pub(super) struct Kernels {
 }
 
 /// Numbers that are passed by value, by name.
-pub(super) type Numbers = [(String, Const)];
+pub(crate) type Numbers = [(String, Const)];
 
 impl Kernels {
     /// Traces, verifies and compiles.

@@ -11,6 +11,7 @@ mod sim;
 pub(crate) use room::room_for;
 
 pub use given::{HostSteps, SimLaunches};
+pub(crate) use gpu::pass;
 pub use gpu::{GpuRun, GpuSession, LaunchTimes, Replayed};
 pub use sim::{Ran, SimSession};
 

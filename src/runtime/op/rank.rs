@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use peerwarp_codegen::dsl::ParamSpec;
 
@@ -67,6 +68,7 @@ impl Making<'_> {
             world: Arc::clone(self.world),
             passed: vec![Passed::default(); self.plan.operands.len()],
             operands: self.plan.operands.clone(),
+            bytes: self.plan.symmetric_bytes + self.plan.local_bytes,
             rows: self.plan.scalars.iter().map(|scalar| scalar.most_rows.unwrap_or(0)).collect(),
             scalars: self.plan.scalars.clone(),
             stream: None,
@@ -198,6 +200,8 @@ pub struct RankOp {
     /// What the launch that is being made is given for each of them.
     pub(super) passed: Vec<Passed>,
     scalars: Vec<ScalarSpec>,
+    /// Bytes of its memory.
+    bytes: u64,
     /// What each of them says, if it says how many rows there are.
     rows: Vec<u32>,
     /// The stream of checked launches.
@@ -285,6 +289,26 @@ impl RankOp {
             }
         }
         Ok(())
+    }
+
+    /// Lets waits of launches from here on last so long before the world is aborted, instead of
+    /// [`WorldOptions::wait_budget`](crate::runtime::WorldOptions::wait_budget). A graph keeps what it was captured with. Ranks may
+    /// have budgets of their own: the first whose wait runs out ends the launches of all.
+    ///
+    /// # Errors
+    /// It is no time at all, or more nanoseconds than 64 bits count.
+    pub fn set_wait_budget(&mut self, budget: Duration) -> Result<(), RuntimeError> {
+        let ns = u64::try_from(budget.as_nanos()).ok().filter(|ns| *ns > 0);
+        let ns = ns.ok_or_else(|| {
+            let allowed = format!("1 ns to {:?}", Duration::from_nanos(u64::MAX));
+            RuntimeError::invalid("wait_budget", format!("{budget:?}"), allowed)
+        })?;
+        self.launches.iter_mut().try_for_each(|launch| launch.args.set_u64("wait_budget_ns", ns))
+    }
+
+    /// Bytes of memory that it has on its GPU, its part of symmetric memory included.
+    pub fn memory_bytes(&self) -> u64 {
+        self.bytes
     }
 
     /// Launches one of its kernels. `operands` has an address for each of [`RankOp::operands`]; those that the launch does not

@@ -35,10 +35,11 @@ pub struct CombineArgs {
     /// Of dispatch: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Of dispatch, for rows by token: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for one that
-    /// is not here.
+    /// Of dispatch, for rows by token: the expert of each entry that is here, `[source][token][k]`, `nobody` for one that is not.
     #[len(|c| if c.layout == Layout::RankMajor { c.max_rows() } else { 0 })]
     pub entry_expert: Option<Ptr<i32>>,
+    /// Of dispatch: what `entry_expert` says where an entry is not here.
+    pub nobody: Val<i32>,
     /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
     #[len(|c| if c.layout == Layout::ExpertMajor { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,

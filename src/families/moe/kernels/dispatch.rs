@@ -76,10 +76,12 @@ pub struct DispatchArgs {
     /// source * the most tokens + token.
     #[len(|c| c.index_entries())]
     pub gather: Option<Ptr<u32>>,
-    /// Out, for rows by token, and for combine: which of this rank's experts each entry goes to, `[source][token][k]`, -1 for
-    /// one that is not here, also of tokens that are not there.
+    /// Out, for rows by token, and for combine: the expert that each entry goes to if it is this rank's, `[source][token][k]`;
+    /// `nobody` for one that is not here, also of tokens that are not there.
     #[len(|c| c.index_entries())]
     pub entry_expert: Option<Ptr<i32>>,
+    /// What `entry_expert` says where an entry is not here: no expert, such as -1 or the number of experts.
+    pub nobody: Val<i32>,
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,

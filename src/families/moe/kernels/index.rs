@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::local_experts;
+use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
 use super::pieces::{Pieces, each_piece};
 use super::records::Records;
@@ -168,7 +168,8 @@ fn note(
     let (source, first) = place(c, record, start);
     let len = expert.len();
     let weights = records.weights(record, start, len);
-    let expert = mine.select(expert.cast::<i32>(), -1);
+    // Expert ids are those of the sender, and so of all ranks.
+    let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
     let to = source * (c.tokens * c.topk) + first;
     let there = arange(len) + first < c.tokens * c.topk;
     if let (Some(entry_expert), Some(weight_from)) = (a.entry_expert, a.weight_from) {

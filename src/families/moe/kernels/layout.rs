@@ -7,11 +7,12 @@ use peerwarp_codegen::family::Choice;
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[choice(serde)]
 pub enum Layout {
+    /// By source and token: a row for every token that comes, put down as it arrives, and an index by which a grouped GEMM
+    /// gathers. The experts' work includes the weighted sum of a token's rows: combine takes one row for each. It is what most
+    /// engines take, and faster.
+    RankMajor,
     /// By expert, source, token and k: a row for every entry, which a grouped GEMM takes as they are. Combine weighs and sums.
     ExpertMajor,
-    /// By source and token: a row for every token that comes, put down as it arrives, and an index by which a grouped GEMM
-    /// gathers. The experts' work includes the weighted sum of a token's rows: combine takes one row for each.
-    RankMajor,
 }
 
 impl Layout {

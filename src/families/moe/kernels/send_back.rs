@@ -31,13 +31,19 @@ impl Slot {
     /// Whether this rank has something to send for it.
     #[kernel]
     fn is_here(&self, c: &Combine, a: &CombineArgs) -> Val<bool> {
-        (here(a).load(self.entry, c.slot_entries()) >= 0).any()
+        are_here(a, here(a).load(self.entry, c.slot_entries())).any()
     }
 }
 
 /// What says which entries are here.
 fn here(a: &CombineArgs) -> Ptr<i32> {
     a.pos.or(a.entry_expert).expect("either says which entries are here")
+}
+
+/// Which of some entries are here, given what says so.
+#[kernel]
+fn are_here(a: &CombineArgs, entries: Tile<i32>) -> Tile<bool> {
+    if a.entry_expert.is_some() { entries != a.nobody } else { entries >= 0 }
 }
 
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
@@ -94,7 +100,7 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, An
         let end = (first + c.batch).min(n);
         let entries = (end.max(first) - first) * c.topk;
         let entry = (source * c.tokens + first) * c.topk;
-        if (here(a).load_where(entry, i < entries, -1) >= 0).any() {
+        if (are_here(a, here(a).load_where(entry, i < entries, 0)) & (i < entries)).any() {
             let rows = back.to(Peers::rank(source)).batch();
             for number in first * c.token_slots()..end * c.token_slots() {
                 let slot = Slot::new(c, source, number);

@@ -130,6 +130,11 @@ impl Round {
         rows_there(&self.shape, &self.routing, self.number, rank)
     }
 
+    /// What says that an entry is not here: -1 and the number of experts, in turn.
+    pub fn nobody(&self) -> i32 {
+        nobody(&self.shape, self.number)
+    }
+
     /// What a rank sends. Where all rows are tokens, the number of tokens says so or is larger, in turn.
     pub fn inputs(&self, rank: u32) -> Inputs {
         let (shape, at) = (&self.shape, rank as usize);
@@ -179,6 +184,11 @@ pub(super) fn rows_there(shape: &MoeShape, routing: &Routing, round: u32, rank: 
         1 => shape.tokens,
         _ => n + (shape.tokens - n) / 2,
     }
+}
+
+/// As [`Round::nobody`].
+pub(super) fn nobody(shape: &MoeShape, round: u32) -> i32 {
+    if round.is_multiple_of(2) { -1 } else { shape.experts as i32 }
 }
 
 /// The stand-in expert's output for an entry.

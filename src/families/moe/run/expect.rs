@@ -124,11 +124,11 @@ impl Round {
         let owned = self.shape.map().owned(rank);
         for (source, ids) in (0..).zip(&self.routing.ids) {
             let of = |id: &i32| match u32::try_from(*id) {
-                Ok(id) if owned.contains(&id) => (id - owned.start) as i32,
-                _ => -1,
+                Ok(expert) if owned.contains(&expert) => *id,
+                _ => self.nobody(),
             };
             let mut experts: Vec<i32> = ids.iter().map(of).collect();
-            experts.resize((self.shape.tokens * self.shape.topk) as usize, -1);
+            experts.resize((self.shape.tokens * self.shape.topk) as usize, self.nobody());
             let at = source * self.entries_bytes();
             let what = format!("experts of the entries of rank {source}");
             all.push(Expected::new("entry_expert", at, what, cast_slice(&experts)));

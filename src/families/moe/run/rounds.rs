@@ -136,7 +136,7 @@ impl Problem for MoeRounds {
 
     fn numbers(&self, rank: u32, round: u32) -> Vec<(String, Const)> {
         let there = super::data::rows_there(self.shape(), self.problem.routing(round), round, rank);
-        vec![("rows_there".to_owned(), Const::U32(there))]
+        self.numbers_of(there, super::data::nobody(self.shape(), round))
     }
 
     fn has_host_steps(&self) -> bool {
@@ -201,6 +201,10 @@ impl Problem for MoeRounds {
         all
     }
 
+    fn timing_numbers(&self, _rank: u32) -> Vec<(String, Const)> {
+        self.numbers_of(self.shape().tokens, -1)
+    }
+
     fn baseline_case(&self) -> serde_json::Value {
         work::baseline_case(&self.problem, self.semantics.dedup)
     }
@@ -239,6 +243,13 @@ impl Problem for MoeRounds {
 }
 
 impl MoeRounds {
+    /// The numbers that launches take.
+    fn numbers_of(&self, rows_there: u32, nobody: i32) -> Vec<(String, Const)> {
+        let rows = ("rows_there".to_owned(), Const::U32(rows_there));
+        let nobody = ("nobody".to_owned(), Const::I32(nobody));
+        if self.one_launch { vec![rows] } else { vec![rows, nobody] }
+    }
+
     /// Tokens of a rank in the first round: one number, or the least and the most.
     fn tokens(&self) -> String {
         let n = self.problem.routing(0).tokens_per_rank(self.shape().topk);

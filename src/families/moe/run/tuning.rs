@@ -21,9 +21,9 @@ pub struct MoeTuning {
 }
 
 impl MoeTuning {
-    /// The defaults for a shape: one launch an operation, deduplicated, no hook, rows by expert.
+    /// The defaults for a shape: one launch an operation, deduplicated, no hook, rank-major rows.
     pub fn defaults(shape: &MoeShape) -> Result<MoeTuning, MoeError> {
-        MoeTuning::defaults_with(shape, Hook::None, Layout::ExpertMajor)
+        MoeTuning::defaults_with(shape, Hook::None, Layout::RankMajor)
     }
 
     /// The defaults for a shape with a hook and rows in an order: what is best depends on both.
@@ -41,12 +41,13 @@ impl MoeTuning {
         })
     }
 
-    /// The same with or without deduplication.
+    /// The same with or without deduplication. Without it, rows are expert-major: one that goes once for every entry has no place by
+    /// token.
     #[must_use]
     pub fn with_dedup(mut self, dedup: bool) -> MoeTuning {
         self.dispatch.dedup = dedup;
         self.combine.dedup = dedup;
-        self
+        if dedup { self } else { self.with_layout(Layout::ExpertMajor) }
     }
 
     /// The same with rows that travel in a certain way, there and back.
