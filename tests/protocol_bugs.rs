@@ -444,9 +444,9 @@ fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
     let rounds = match bug.kernel {
         "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
         _ => {
-            let mut tuning = match bug.layout {
-                Layout::ExpertMajor => tuning(problem, bug.protocol),
-                Layout::RankMajor => by_token(problem, bug.protocol),
+            let mut tuning = match bug.layout.by_expert() {
+                true => tuning(problem, bug.protocol),
+                false => by_token(problem, bug.protocol),
             };
             if bug.protocol == Protocol::Bulk {
                 tuning = in_bulk(tuning);

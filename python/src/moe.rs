@@ -129,14 +129,12 @@ impl Op {
 
     /// Whether there is a row in each of the places that there are.
     fn places(&self, all: &Buffers, rows: u32) -> Vec<bool> {
-        match self.layout {
-            Layout::ExpertMajor => vec![true; rows as usize],
-            Layout::RankMajor => {
-                let experts = words(&all["entry_expert"]);
-                let is_here = |entries: &[u32]| entries.iter().any(|&expert| expert != u32::MAX);
-                experts.chunks(self.shape.topk as usize).map(is_here).collect()
-            }
+        if self.layout.by_expert() {
+            return vec![true; rows as usize];
         }
+        let experts = words(&all["entry_expert"]);
+        let is_here = |entries: &[u32]| entries.iter().any(|&expert| expert != u32::MAX);
+        experts.chunks(self.shape.topk as usize).map(is_here).collect()
     }
 
     /// The rows of a buffer that there are, and zeros in the other places.

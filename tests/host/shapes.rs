@@ -131,6 +131,24 @@ fn rows_by_token() {
     run(&ragged(fp8), &small(&fp8).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets));
 }
 
+/// With gaps before the rows of experts; and at a fixed stride, which one expert's rows exceed.
+#[test]
+fn rows_by_expert_that_begin_apart() {
+    let shape = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };
+    let small =
+        |shape: &MoeShape, layout| MoeTuning::defaults_with(shape, Hook::None, layout).unwrap().small();
+    run(&ragged(shape), &small(&shape, Layout::ExpertMajor8).with_protocol(Protocol::Flags));
+    run(&ragged(shape), &small(&shape, Layout::ExpertStrided));
+    let shape = MoeShape { hidden: 64, experts: 4, topk: 3, tokens: 2, ranks: 2, dtype: RowDtype::Fp16 };
+    let ids = vec![vec![1, 1, 1, 1, 2, 1], vec![1, 3, 1, 0, 1, 1]];
+    let routing = Routing::with_weights(&shape, ids, 5);
+    let problem =
+        MoeProblem::with_rounds(shape, vec![routing.clone(), routing.clone(), routing], 11).unwrap();
+    for protocol in [Protocol::Flags, Protocol::Packets] {
+        run(&problem, &small(&shape, Layout::ExpertStrided).with_protocol(protocol));
+    }
+}
+
 /// Through shared memory where the language can: with one warp a group and with two, with scales beside the rows, and several
 /// rows with a flag.
 #[test]

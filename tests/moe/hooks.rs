@@ -95,7 +95,8 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
             machine.write(rank, "ids", 0, ids).unwrap();
             machine.write(rank, "weights", 0, weights).unwrap();
             machine.write(rank, "x", 0, &tokens[rank as usize].rows).unwrap();
-            let numbers = Bindings::new().scalar("rows_there", Const::U32(n)).scalar("nobody", Const::I32(-1));
+            let numbers =
+                Bindings::new().scalar("rows_there", Const::U32(n)).scalar("nobody", Const::I32(-1));
             machine.launch(rank, &kernel, &numbers).unwrap();
         }
         let memory = machine.run(&Options::default()).unwrap().memory;
@@ -104,9 +105,9 @@ fn a_hook_of_ones_own_in_a_family_of_ones_own() {
             for (i, entry) in reference::dispatch(&shape, &routing, rank).rows.iter().enumerate() {
                 let mut want = tokens[entry.source as usize].values(&shape, entry.token);
                 want.iter_mut().for_each(|x| *x = x.max(0.0));
-                let i = match layout {
-                    Layout::ExpertMajor => i,
-                    Layout::RankMajor => (entry.source * 3 + entry.token) as usize,
+                let i = match layout.by_expert() {
+                    true => i,
+                    false => (entry.source * 3 + entry.token) as usize,
                 };
                 assert_eq!(
                     got[i * 80..(i + 1) * 80],

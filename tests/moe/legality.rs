@@ -10,13 +10,17 @@ use peerwarp::models;
 use crate::support::shape;
 
 fn dispatch(edit: impl FnOnce(&mut Dispatch)) -> Result<(), Illegal> {
-    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor).unwrap().dispatch;
+    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .dispatch;
     edit(&mut config);
     config.legal()
 }
 
 fn combine(edit: impl FnOnce(&mut Combine)) -> Result<(), Illegal> {
-    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor).unwrap().combine;
+    let mut config = MoeTuning::defaults_with(&shape(7168, 256, 8, 128, 8), Hook::None, Layout::ExpertMajor)
+        .unwrap()
+        .combine;
     edit(&mut config);
     config.legal()
 }

@@ -2,6 +2,7 @@
 
 mod harness;
 mod hooks;
+mod layouts;
 mod legality;
 mod properties;
 mod rows;

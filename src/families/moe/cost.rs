@@ -33,7 +33,7 @@
 use peerwarp_codegen::family::{Family, Value, Variant};
 
 use super::MoeShape;
-use super::kernels::{Combine, Dispatch, Layout};
+use super::kernels::{Combine, Dispatch};
 use super::work::ROUTING_US;
 use crate::harness::bench::{H200, Limits};
 use crate::harness::tune::CostModel;
@@ -211,10 +211,10 @@ impl Model {
         let send = send.max(stored / (f.number("send_blocks", 1) * c.sent_gbps * 1e3));
         let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
         let moved = wire.max(send) + self.take(dispatch, slots);
-        let arrived = match (dispatch.layout, f.is_packets()) {
-            (Layout::ExpertMajor, _) => records + moved,
-            (Layout::RankMajor, true) => moved.max(records + self.index(dispatch)),
-            (Layout::RankMajor, false) => records + moved.max(self.index(dispatch)),
+        let arrived = match (dispatch.layout.by_expert(), f.is_packets()) {
+            (true, _) => records + moved,
+            (false, true) => moved.max(records + self.index(dispatch)),
+            (false, false) => records + moved.max(self.index(dispatch)),
         };
         let publish = if f.is_packets() { 0.0 } else { c.release_us };
         self.fixed_us() + ROUTING_US + made + publish + arrived + f.blocks() * c.block_us
@@ -229,9 +229,9 @@ impl Model {
             let warps = f.number("recv_blocks", 1) * f.number("warps", 1);
             return (slots + rows) / warps * c.look_us;
         }
-        let places = match dispatch.layout {
-            Layout::ExpertMajor => f64::from(s.tokens) * f64::from(s.topk) / rows,
-            Layout::RankMajor => 1.0,
+        let places = match dispatch.layout.by_expert() {
+            true => f64::from(s.tokens) * f64::from(s.topk) / rows,
+            false => 1.0,
         };
         let each = f.local_us(c) + places * c.load_us;
         f.turns(rows, s.row_bytes(), "recv_blocks") * each + slots / f.groups("recv_blocks") * c.look_us

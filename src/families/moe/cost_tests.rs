@@ -3,6 +3,7 @@ use super::super::run::MoeTuning;
 use super::super::workload::MoeSuite;
 use super::*;
 use crate::families::moe::RowDtype;
+use crate::families::moe::kernels::Layout;
 use crate::harness::tune::{Candidate, Key, KeyValue, space};
 use crate::harness::workload::Suite as _;
 

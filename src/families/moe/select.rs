@@ -56,8 +56,9 @@ pub fn options() -> Vec<OptionSpec> {
         list(option(
             "layout",
             "LAYOUT",
-            "Order of the rows at the rank that receives them: rank-major (by source rank and token, with an index), or \
-             expert-major [default: rank-major; expert-major with --dedup false]",
+            "Order of the rows at the rank that receives them: rank-major (by source rank and token, with an index), \
+             expert-major, the same with each expert's first row at a multiple of 8, 16 or 128 (expert-major-128), or at a fixed \
+             stride (expert-strided) [default: rank-major; expert-major with --dedup false]",
         )),
         list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),

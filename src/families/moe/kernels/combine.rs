@@ -41,7 +41,7 @@ pub struct CombineArgs {
     /// Of dispatch: what `entry_expert` says where an entry is not here.
     pub nobody: Val<i32>,
     /// Of dispatch, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| if c.layout == Layout::ExpertMajor { c.max_rows() } else { 0 })]
+    #[len(|c| if c.layout.by_expert() { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Of dispatch, for owners that sum: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.sums_at_owner() { c.max_rows() } else { 0 })]

@@ -59,7 +59,7 @@ fn warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) {
         return 32;
     }
-    let few = key.layout == Layout::ExpertMajor || key.tokens * key.ranks <= 256;
+    let few = key.layout.by_expert() || key.tokens * key.ranks <= 256;
     if (key.tokens <= 64 && few) || key.topk > 8 { 8 } else { 16 }
 }
 
@@ -235,19 +235,19 @@ impl Combine {
     /// Tiles that have their loads in flight together where rows are summed: 8 vectors of 16 bytes for each lane, or twice
     /// as many where nobody polls for them and a thread has more than 64 registers.
     pub(crate) fn tiles_in_flight(&self) -> u32 {
-        let polls = self.protocol == Protocol::Packets || self.layout == Layout::ExpertMajor;
+        let polls = self.protocol == Protocol::Packets || self.layout.by_expert();
         let vectors = if polls || self.warps > 16 { 8 } else { 16 };
         (vectors / self.vectors).max(1)
     }
 
     /// Whether an owner sums its rows of a token: by token, that has been done.
     pub(crate) fn sums_at_owner(&self) -> bool {
-        self.dedup && self.layout == Layout::ExpertMajor
+        self.dedup && self.layout.by_expert()
     }
 
     /// Rows that the experts' outputs have places for.
     pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk)
+        self.layout.places(self.ranks * self.tokens, self.topk, self.map().at_most())
     }
 
     /// The most rows that can come to the experts: every entry of every rank.
@@ -269,7 +269,7 @@ impl Legal for Combine {
             self.protocol.name(),
             || "flags or packets, where owners sum their rows of a token before they send them".to_owned(),
         )?;
-        layout_of(self.layout, self.dedup)?;
+        layout_of(self.layout, self.dedup, self.placed_rows())?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.sent_pieces().parts())?;
         let most = if self.protocol == Protocol::Packets { 1 } else { self.tokens.next_power_of_two() };
         Illegal::unless(self.batch <= most, "batch", self.batch, || match self.protocol {

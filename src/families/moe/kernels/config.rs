@@ -8,7 +8,7 @@ use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
-use super::layout::Layout;
+use super::layout::{Begins, Layout};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
@@ -27,13 +27,18 @@ pub(super) const MOST_PACKETS: u32 = 256;
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
 
-pub(super) fn layout_of(layout: Layout, dedup: bool) -> Result<(), Illegal> {
+/// Whether rows can stand so, of which there are places for so many.
+pub(super) fn layout_of(layout: Layout, dedup: bool, places: u64) -> Result<(), Illegal> {
     Illegal::unless(
-        layout == Layout::ExpertMajor || dedup,
+        (layout.by_expert() && layout != Layout::ExpertStrided) || dedup,
         "layout",
         layout.name(),
-        || "experts, where `dedup` is off: a row that goes once for every entry has no place by token",
-    )
+        || "expert-major, where `dedup` is off: a row that goes once for every entry has no place by token, and needs one by expert",
+    )?;
+    // A row's number is a positive i32.
+    Illegal::unless(places < 1 << 31, "layout", layout.name(), || {
+        format!("one with fewer places than {places}: a rank numbers 2^31 rows")
+    })
 }
 
 /// Configuration of [`dispatch`](super::dispatch()).
@@ -337,10 +342,10 @@ impl Dispatch {
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
     pub fn index_blocks(&self) -> u32 {
-        match self.layout {
-            Layout::ExpertMajor => 0,
-            Layout::RankMajor if self.index_counts() => 1,
-            Layout::RankMajor => self.blocks_for_entries(),
+        match self.index_counts() {
+            _ if self.layout.by_expert() => 0,
+            true => 1,
+            false => self.blocks_for_entries(),
         }
     }
 
@@ -360,7 +365,17 @@ impl Dispatch {
 
     /// Rows that there are places for.
     pub fn placed_rows(&self) -> u64 {
-        self.layout.places(self.ranks * self.tokens, self.topk)
+        self.layout.places(self.ranks * self.tokens, self.topk, self.map().at_most())
+    }
+
+    /// Where the rows of a rank's experts begin.
+    pub(super) fn begins(&self) -> Begins {
+        self.layout.begins(self.ranks * self.tokens)
+    }
+
+    /// Whether rows begin where those of the expert before end.
+    pub(super) fn is_packed(&self) -> bool {
+        self.begins() == Begins::Aligned(1)
     }
 
     /// The most rows that can come out: every entry of every rank.
@@ -405,7 +420,8 @@ impl Dispatch {
         // Three more words each: arrays are rounded up to 16 bytes.
         let group = u64::from(self.slot_entries() + 3 + self.scales_at_hand() + 3);
         let recv = if self.phase.receives() {
-            bases + 3 + u64::from(self.records()) + 3 + groups * group
+            let moved = if self.is_packed() { 0 } else { 2 * (u64::from(self.map().at_most()) + 1 + 3) };
+            bases + 3 + moved + u64::from(self.records()) + 3 + groups * group
         } else {
             0
         };
@@ -432,7 +448,7 @@ impl Dispatch {
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;
         protocol_of(self.protocol, self.shape().row_bytes(), self.warps / self.group_warps)?;
-        layout_of(self.layout, self.dedup)?;
+        layout_of(self.layout, self.dedup, self.placed_rows())?;
         numbers_of(self.tokens, self.token_slots(), self.ranks, self.pieces().parts())?;
         let most = self.tokens.next_power_of_two();
         Illegal::unless(self.chunk <= most, "chunk", self.chunk, || {

@@ -7,7 +7,7 @@ use super::device::{at, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received, put_row, put_scales};
 use super::index::{base_of_counts, index, note_entries};
-use super::layout::{Layout, Places};
+use super::layout::{Begins, Layout, Places};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, Records, notify_ready};
 
@@ -85,8 +85,12 @@ pub struct DispatchArgs {
     /// Out, for combine: tokens of each source.
     #[len(|c| u64::from(c.ranks))]
     pub n_from: Ptr<u32>,
-    /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here.
-    #[len(|c| if c.layout == Layout::ExpertMajor { c.max_rows() } else { 0 })]
+    /// Out, for rows by expert at a fixed stride: how many rows have no place, as an expert has more than the stride.
+    #[len(|c| u64::from(c.layout == Layout::ExpertStrided))]
+    pub overflow: Option<Ptr<u32>>,
+    /// Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one that is not here, -2 for one
+    /// that has no place.
+    #[len(|c| if c.layout.by_expert() { c.max_rows() } else { 0 })]
     pub pos: Option<Ptr<i32>>,
     /// Out, for whoever sums a token's rows at its owner: weights of the entries, `[source][token][k]`.
     #[len(|c| if c.dedup { c.max_rows() } else { 0 })]
@@ -170,14 +174,13 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));
     }
     if c.phase.receives() {
-        match c.layout {
-            Layout::ExpertMajor => role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook)),
-            Layout::RankMajor => {
-                role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
-                role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
-                if c.entry_blocks() > 0 {
-                    role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
-                }
+        if c.layout.by_expert() {
+            role("recv", c.recv_blocks, |b| receive(c, a, b, epoch, bank, hook));
+        } else {
+            role("recv", c.recv_blocks, |b| receive_by_token(c, a, b, epoch, bank, hook));
+            role("index", c.index_blocks(), |b| index(c, a, b, epoch, bank));
+            if c.entry_blocks() > 0 {
+                role("entries", c.entry_blocks(), |b| b.split(1, |g| note_entries(c, a, g, epoch, bank)));
             }
         }
     }
@@ -362,7 +365,13 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                 let word = records.words(record, in_record, c.slot_entries());
                 let (expert, mine) = local_experts(c.map(), word & 0xffff);
                 let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
-                let row = mine.select(row.cast::<i32>(), -1);
+                let row = match c.begins() {
+                    Begins::Aligned(_) => mine.select(row.cast::<i32>(), -1),
+                    Begins::Strided(stride) => {
+                        let placed = (row < (expert + 1) * stride).select(row.cast::<i32>(), -2);
+                        mine.select(placed, -1)
+                    }
+                };
 
                 pieces.once(part, || {
                     let from = source * (c.tokens * c.topk) + entry;

@@ -5,6 +5,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use super::config::Dispatch;
 use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
+use super::layout::Begins;
 use super::pieces::{Pieces, each_piece};
 use super::records::Records;
 
@@ -55,12 +56,43 @@ fn lay_out(
         base.store(start, count.scan_sum(true) + &rows);
         rows += count.sum();
     });
-    if b.index() == 0 {
+    if !c.is_packed() {
+        move_apart(c, a, b, base, rows.get());
+    } else if b.index() == 0 {
         let expert = arange(most + 1);
         let start = base.gather(expert * c.records(), expert < most, &rows);
         let end = base.gather((expert + 1) * c.records(), expert + 1 < most, &rows);
         a.expert_start.store(0, start);
         a.expert_rows.store_where(0, end - start, expert < most);
+    }
+}
+
+/// Lets the rows of each expert begin where the layout says, instead of where those of the expert before end.
+#[kernel]
+fn move_apart(c: &Dispatch, a: &DispatchArgs, b: Group, base: &Shared<u32>, rows: Val<u32>) {
+    let most = c.map().at_most();
+    let expert = arange(most + 1);
+    let start = base.gather(expert * c.records(), expert < most, rows);
+    let n = base.gather((expert + 1) * c.records(), expert + 1 < most, rows) - start;
+    let (first, placed) = match c.begins() {
+        Begins::Aligned(align) => (((n + (align - 1)) / align * align).scan_sum(true), n),
+        Begins::Strided(stride) => (expert * stride, n.minimum(stride)),
+    };
+    let (from, to) = (shared::<u32>("from", most + 1), shared::<u32>("to", most + 1));
+    from.store(0, start);
+    to.store(0, first);
+    let all = most * c.records();
+    each_piece(all, all.min(b.warps() * 32 * 8), |at, len| {
+        let expert = (arange(len) + at) / c.records();
+        let before = base.load(at, len) - from.gather(expert, true, 0);
+        base.store(at, before + to.gather(expert, true, 0));
+    });
+    if b.index() == 0 {
+        a.expert_start.store(0, first);
+        a.expert_rows.store_where(0, placed, expert < most);
+        if let Some(overflow) = a.overflow {
+            overflow.set(0, (n - placed).sum());
+        }
     }
 }
 

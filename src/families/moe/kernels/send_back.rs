@@ -31,7 +31,7 @@ impl Slot {
     /// Whether this rank has something to send for it.
     #[kernel]
     fn is_here(&self, c: &Combine, a: &CombineArgs) -> Val<bool> {
-        are_here(a, here(a).load(self.entry, c.slot_entries())).any()
+        are_here(c, a, here(a).load(self.entry, c.slot_entries())).any()
     }
 }
 
@@ -42,8 +42,15 @@ fn here(a: &CombineArgs) -> Ptr<i32> {
 
 /// Which of some entries are here, given what says so.
 #[kernel]
-fn are_here(a: &CombineArgs, entries: Tile<i32>) -> Tile<bool> {
-    if a.entry_expert.is_some() { entries != a.nobody } else { entries >= 0 }
+fn are_here(c: &Combine, a: &CombineArgs, entries: Tile<i32>) -> Tile<bool> {
+    if a.entry_expert.is_some() {
+        entries != a.nobody
+    } else if c.layout == Layout::ExpertStrided {
+        // One that has no place contributes nothing, and its token's owner waits all the same.
+        entries != -1
+    } else {
+        entries >= 0
+    }
 }
 
 /// Sends back what belongs to each slot that was received: a row, or the weighted sum of this rank's rows of it.
@@ -100,7 +107,7 @@ fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, An
         let end = (first + c.batch).min(n);
         let entries = (end.max(first) - first) * c.topk;
         let entry = (source * c.tokens + first) * c.topk;
-        if (are_here(a, here(a).load_where(entry, i < entries, 0)) & (i < entries)).any() {
+        if (are_here(c, a, here(a).load_where(entry, i < entries, 0)) & (i < entries)).any() {
             let rows = back.to(Peers::rank(source)).batch();
             for number in first * c.token_slots()..end * c.token_slots() {
                 let slot = Slot::new(c, source, number);
@@ -135,9 +142,10 @@ fn send_row(c: &Combine, a: &CombineArgs, slot: &Slot, part: Val<u32>, to: Outgo
 /// The row of `y` that goes back for a slot as it is.
 #[kernel]
 fn row_of_y(c: &Combine, a: &CombineArgs, slot: &Slot) -> Val<u32> {
-    match c.layout {
-        Layout::ExpertMajor => here(a).get(slot.entry).cast::<u32>(),
-        Layout::RankMajor => slot.source * c.tokens + slot.number,
+    if c.layout.by_expert() {
+        here(a).get(slot.entry).cast::<u32>()
+    } else {
+        slot.source * c.tokens + slot.number
     }
 }
 

@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use super::data::Round;
-use crate::families::moe::kernels::Layout;
 use crate::harness::workload::RankMemory;
 
 /// Compares all that dispatch yields with the reference, then runs the experts unless dispatch did.
@@ -33,13 +32,11 @@ fn beyond_rows(round: &Round, memory: &mut dyn RankMemory, poison: u8) -> Result
             untouched(&format!("{name}, row {place}"), row, 0, poison)?;
         }
     }
-    match round.semantics.layout {
-        Layout::ExpertMajor => Ok(()),
-        Layout::RankMajor => {
-            let rows = round.grouped[rank as usize].rows.len();
-            untouched("gather", &all_of("gather", memory)?, 4 * rows, poison)
-        }
+    if round.semantics.layout.by_expert() {
+        return Ok(());
     }
+    let rows = round.grouped[rank as usize].rows.len();
+    untouched("gather", &all_of("gather", memory)?, 4 * rows, poison)
 }
 
 fn all_of(name: &str, memory: &mut dyn RankMemory) -> Result<Vec<u8>, String> {

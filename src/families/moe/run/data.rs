@@ -1,12 +1,14 @@
 //! What every rank starts a round with, and what it has to end up with.
 
+use std::collections::BTreeMap;
+
 use peerwarp_codegen::ir::Dtype;
 use rand::{Rng, SeedableRng};
 use rand_chacha::ChaCha8Rng;
 use rayon::prelude::*;
 
 use crate::families::moe::SCALE_BLOCK;
-use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::kernels::{Begins, Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
 use crate::harness::{elements, fp8};
@@ -38,11 +40,14 @@ impl Semantics {
 
     /// Whether anybody applies the weights.
     pub fn weighs(&self) -> bool {
-        self.layout == Layout::ExpertMajor || !self.y_is_rows()
+        self.layout.by_expert() || !self.y_is_rows()
     }
 
     /// The routing with the weights that are applied.
     fn applied(&self, shape: &MoeShape, routing: &Routing) -> Routing {
+        if let Begins::Strided(stride) = self.layout.begins(shape.ranks * shape.tokens) {
+            return without_overflow(routing, stride);
+        }
         if self.weighs() {
             return routing.clone();
         }
@@ -59,6 +64,22 @@ impl Semantics {
         }
         routing
     }
+}
+
+/// The routing with no weight for entries that have no place, where each expert has places for so many: in their order.
+fn without_overflow(routing: &Routing, stride: u32) -> Routing {
+    let mut routing = routing.clone();
+    let mut placed: BTreeMap<i32, u32> = BTreeMap::new();
+    for (ids, weights) in routing.ids.iter().zip(&mut routing.weights) {
+        for (id, weight) in ids.iter().zip(weights) {
+            let placed = placed.entry(*id).or_default();
+            *placed += 1;
+            if *placed > stride {
+                *weight = 0.0;
+            }
+        }
+    }
+    routing
 }
 
 /// One round of a problem: its inputs, and the reference's results.

@@ -3,7 +3,7 @@
 use bytemuck::cast_slice;
 
 use super::data::Round;
-use crate::families::moe::kernels::{Hook, Layout};
+use crate::families::moe::kernels::{Begins, Hook};
 use crate::families::moe::reference::{self, Entry};
 use crate::harness::elements;
 
@@ -43,9 +43,9 @@ impl Round {
     /// All that dispatch has to leave on a rank, made one by one: rows are many.
     pub fn dispatched(&self, rank: u32) -> impl Iterator<Item = Expected> {
         let mut all = self.counts(rank);
-        match self.semantics.layout {
-            Layout::ExpertMajor => self.positions(rank, &mut all),
-            Layout::RankMajor => self.index(rank, &mut all),
+        match self.semantics.layout.by_expert() {
+            true => self.positions(rank, &mut all),
+            false => self.index(rank, &mut all),
         }
         all.into_iter().chain(self.rows(rank))
     }
@@ -53,15 +53,42 @@ impl Round {
     /// The places of rows on a rank, and an entry that each is of.
     pub fn places(&self, rank: u32) -> Vec<(u64, Entry)> {
         let rows = self.grouped[rank as usize].rows.iter();
-        match self.semantics.layout {
-            Layout::ExpertMajor => rows.zip(0..).map(|(&entry, place)| (place, entry)).collect(),
-            Layout::RankMajor => {
-                let mut all: Vec<_> = rows.map(|&e| (u64::from(self.by_token(e)), e)).collect();
-                all.sort_by_key(|(place, _)| *place);
-                all.dedup_by_key(|(place, _)| *place);
-                all
+        if self.semantics.layout.by_expert() {
+            let placed = rows.zip(self.by_expert(rank));
+            return placed.filter_map(|(&entry, place)| Some((u64::from(place?), entry))).collect();
+        }
+        let mut all: Vec<_> = rows.map(|&e| (u64::from(self.by_token(e)), e)).collect();
+        all.sort_by_key(|(place, _)| *place);
+        all.dedup_by_key(|(place, _)| *place);
+        all
+    }
+
+    /// Where the rows of each of a rank's experts begin, and after the last one where they end, of as many as any rank has.
+    fn first_rows(&self, rank: u32) -> Vec<u32> {
+        let (shape, most) = (&self.shape, self.shape.map().at_most());
+        let mut rows = self.grouped[rank as usize].counts.clone();
+        rows.resize(most as usize, 0);
+        match self.semantics.layout.begins(shape.ranks * shape.tokens) {
+            Begins::Strided(stride) => (0..=most).map(|expert| expert * stride).collect(),
+            Begins::Aligned(align) => {
+                let end = |sum: &mut u32, n: u32| {
+                    *sum += n.next_multiple_of(align);
+                    Some(*sum)
+                };
+                [0].into_iter().chain(rows.into_iter().scan(0, end)).collect()
             }
         }
+    }
+
+    /// By expert, the places of a rank's rows in their order; none for those that have none.
+    fn by_expert(&self, rank: u32) -> Vec<Option<u32>> {
+        let (shape, counts) = (&self.shape, &self.grouped[rank as usize].counts);
+        let room = match self.semantics.layout.begins(shape.ranks * shape.tokens) {
+            Begins::Strided(stride) => stride,
+            Begins::Aligned(_) => u32::MAX,
+        };
+        let of_expert = |(first, n): (u32, &u32)| (0..*n).map(move |i| (i < room).then_some(first + i));
+        self.first_rows(rank).into_iter().zip(counts).flat_map(of_expert).collect()
     }
 
     /// What the experts of a rank make of what came, with the first byte of each part; nothing where dispatch's rows are
@@ -69,9 +96,9 @@ impl Round {
     pub fn experts_outputs(&self, rank: u32) -> impl Iterator<Item = (u64, Vec<u8>)> {
         let places = if self.semantics.y_is_rows() { vec![] } else { self.places(rank) };
         let row = move |(place, entry): (u64, Entry)| {
-            let y = match self.semantics.layout {
-                Layout::ExpertMajor => self.expert_row(rank, entry),
-                Layout::RankMajor => self.summed_row(rank, entry),
+            let y = match self.semantics.layout.by_expert() {
+                true => self.expert_row(rank, entry),
+                false => self.summed_row(rank, entry),
             };
             (place * y.len() as u64, y)
         };
@@ -94,17 +121,22 @@ impl Round {
     fn counts(&self, rank: u32) -> Vec<Expected> {
         let mut rows = self.grouped[rank as usize].counts.clone();
         rows.resize(self.shape.map().at_most() as usize, 0);
-        let mut start = vec![0];
-        start.extend(rows.iter().scan(0, |sum, n| {
-            *sum += n;
-            Some(*sum)
-        }));
+        let start = self.first_rows(rank);
+        let mut overflow = None;
+        if let Begins::Strided(stride) = self.semantics.layout.begins(self.shape.ranks * self.shape.tokens) {
+            overflow = Some(rows.iter().map(|n| n.saturating_sub(stride)).sum::<u32>());
+            rows.iter_mut().for_each(|n| *n = stride.min(*n));
+        }
         let n = self.routing.tokens_per_rank(self.shape.topk);
-        vec![
+        let mut all = vec![
             Expected::new("expert_rows", 0, "rows of each expert", cast_slice(&rows)),
             Expected::new("expert_start", 0, "first row of each expert", cast_slice(&start)),
             Expected::new("n_from", 0, "tokens of each source", cast_slice(&n)),
-        ]
+        ];
+        let overflow =
+            overflow.map(|rows| Expected::new("overflow", 0, "rows without a place", cast_slice(&[rows])));
+        all.extend(overflow);
+        all
     }
 
     /// Bytes of what there is for each entry of a rank, of 4 bytes each.
@@ -113,9 +145,16 @@ impl Round {
     }
 
     fn positions(&self, rank: u32, all: &mut Vec<Expected>) {
+        let places = self.by_expert(rank);
+        let place = |row: &i32| match usize::try_from(*row) {
+            // Where it is not here.
+            Err(_) => -1,
+            Ok(row) => places[row].map_or(-2, |place| place as i32),
+        };
         for (source, pos) in (0..).zip(&self.grouped[rank as usize].pos) {
             let what = format!("rows of the entries of rank {source}");
-            all.push(Expected::new("pos", source * self.entries_bytes(), what, cast_slice(pos)));
+            let pos: Vec<i32> = pos.iter().map(place).collect();
+            all.push(Expected::new("pos", source * self.entries_bytes(), what, cast_slice(&pos)));
         }
     }
 
