@@ -111,7 +111,8 @@ fn a_catalogue_has_several_shapes() {
     place.write(
         "c.toml",
         "targets = [\"hip:gfx942\"]\n[defaults]\nranks = 4\n[[moe]]\nmodel = \"mixtral-8x7b\"\ntokens = [8, 16]\n\
-         [[moe]]\nname = \"Our Own\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\nset = { dedup = false }\n",
+         [[moe]]\nname = \"Our Own\"\nhidden = 64\nexperts = 4\ntopk = 2\ntokens = 8\nlayout = \"expert-major\"\n\
+         set = { dedup = false }\n",
     );
     let ran = place.say("generate --catalogue c.toml --out out --json");
     assert_eq!(ran.code, 0, "{}", ran.report());
@@ -133,7 +134,9 @@ fn a_catalogue_has_several_shapes() {
 #[test]
 fn tuning_beside_a_catalogue_goes_for_all_of_it() {
     let place = Place::new();
-    let entry = |hidden: u32| format!("[[moe]]\nhidden = {hidden}\nexperts = 4\ntopk = 2\ntokens = 8\n");
+    let entry = |hidden: u32| {
+        format!("[[moe]]\nhidden = {hidden}\nexperts = 4\ntopk = 2\ntokens = 8\nlayout = \"expert-major\"\n")
+    };
     place.write("c.toml", [64, 128].map(entry).concat());
     let ran =
         place.say("generate --catalogue c.toml --set moe_dispatch.group_warps=2 --dedup false --out out");
