@@ -468,7 +468,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:105)
     {
         const Warp group;
-        for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:64
+        for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:71
             const u32 value = i / 14;
             const u32 part = i % 14;
             const u32 source = (value + args.rank) % 8;
@@ -476,7 +476,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
             const u32 value_2 = number * 8;
             const u32 entry = source * 1024 + value_2;
             const u32 n_from_value = args.n_from[source];
-            if (number < n_from_value) {  // send_back.rs:73
+            if (number < n_from_value) {  // send_back.rs:80
                 const u64 value_3 = u64(value_2 + args.rank + bank) * 7168;
                 bool partial = false;
                 if (group.lane < 8) {  // send_back.rs:34
@@ -484,7 +484,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                     partial = entries >= 0;
                 }
                 const bool any_of = group.any(partial);
-                if (any_of) {  // send_back.rs:83
+                if (any_of) {  // send_back.rs:90
                     const u32 start = part * 512;
                     Vec<f32, 8> sum;
 #pragma unroll
@@ -513,7 +513,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                         const i32 row_4 = args.pos[pos_index_4];
                         const bool here_4 = row_4 >= 0;
                         const f32 weight_from_value_4 = args.weight_from[pos_index_4];
-                        {  // send_back.rs:161
+                        {  // send_back.rs:169
                             const u32 at = group.lane * 8;
                             const Vec<bf16, 8> y = here
                                 ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + at) : Vec<bf16, 8>{};
@@ -543,7 +543,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                     }
                     {
                         bf16* const return_packets_there = args.return_packets[source];
-                        {  // send_back.rs:126
+                        {  // send_back.rs:133
                             const u32 at = group.lane * 8;
                             send_packet(return_packets_there + (value_3 + u64(start)) + at, sum_bf16);
                         }

@@ -416,10 +416,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     // 8 groups of 4 warps each (combine.rs:105)
     {
         const Warps<4> group;
-        while (true) {  // send_back.rs:95
+        while (true) {  // send_back.rs:102
             const u32 number = once(group, [&] { return fetch_sum(args.next_send, 1u); });
-            if (number >= 8192) {  // send_back.rs:95
-                if (number == 8703) {  // send_back.rs:95
+            if (number >= 8192) {  // send_back.rs:102
+                if (number == 8703) {  // send_back.rs:102
                     // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_send, 0u);
                 }
@@ -434,14 +434,14 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u32 value = source * 4096;
             const u32 entry = (value + first) * 8;
             bool partial = false;
-            if (group.lane < 32) {  // send_back.rs:103
+            if (group.lane < 32) {  // send_back.rs:110
                 const bool holds = group.lane < entries;
                 const i32 entries_2 = holds ? args.entry_expert[entry + group.lane] : 0;
                 partial = entries_2 != args.nobody && holds;
             }
             const bool any_of = group.any(partial);
-            if (any_of) {  // send_back.rs:103
-                for (u32 number_2 = first; number_2 < end; ++number_2) {  // send_back.rs:105
+            if (any_of) {  // send_back.rs:110
+                for (u32 number_2 = first; number_2 < end; ++number_2) {  // send_back.rs:112
                     const u32 value_2 = number_2 * 8;
                     const u32 entry_2 = source * 32768 + value_2;
                     const u64 returns_index = u64(value_2 + args.rank) * 7168;
@@ -451,34 +451,34 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                         partial_2 = entries_2 != args.nobody;
                     }
                     const bool any_of_2 = group.any(partial_2);
-                    if (any_of_2) {  // send_back.rs:108
+                    if (any_of_2) {  // send_back.rs:115
                         const u64 y_index = u64(value + number_2) * 7168;
                         Vec<bf16, 8> y[4];
 #pragma unroll
-                        for (u32 step = 0; step < 4; ++step) {  // send_back.rs:128
+                        for (u32 step = 0; step < 4; ++step) {  // send_back.rs:135
                             const u32 at = (step * 128 + group.lane) * 8;
                             y[step] = load<8>(args.y + y_index + at);
                         }
 #pragma unroll
-                        for (u32 step = 0; step < 4; ++step) {  // send_back.rs:129
+                        for (u32 step = 0; step < 4; ++step) {  // send_back.rs:136
                             const u32 at = (step * 128 + group.lane) * 8;
                             store(args.returns[source] + returns_index + at, y[step]);
                         }
                         Vec<bf16, 8> y_2[3];
 #pragma unroll
-                        for (u32 step = 0; step < 3; ++step) {  // send_back.rs:128
+                        for (u32 step = 0; step < 3; ++step) {  // send_back.rs:135
                             const u32 at = (step * 128 + group.lane) * 8;
                             y_2[step] = load<8>(args.y + (y_index + 4096) + at);
                         }
 #pragma unroll
-                        for (u32 step = 0; step < 3; ++step) {  // send_back.rs:129
+                        for (u32 step = 0; step < 3; ++step) {  // send_back.rs:136
                             const u32 at = (step * 128 + group.lane) * 8;
                             store(args.returns[source] + (returns_index + 4096) + at, y_2[step]);
                         }
                     }
                 }
 
-                // Signal return_flag: every lane's puts are there before it is (send_back.rs:112)
+                // Signal return_flag: every lane's puts are there before it is (send_back.rs:119)
                 signal_rank(group, args.return_flag[source] + (batch * 8 + args.rank), epoch);
             }
         }

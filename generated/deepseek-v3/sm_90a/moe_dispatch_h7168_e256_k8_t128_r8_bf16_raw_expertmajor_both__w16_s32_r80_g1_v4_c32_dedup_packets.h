@@ -97,7 +97,7 @@ typedef struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
     /* u32[8]: Out, for combine: tokens of each source. */
     uint32_t* n_from;
     /* i32[8192]: Out, for combine, for rows by expert: the row of each entry, `[source][token][k]`, -1 for one
-     * that is not here. */
+     * that is not here, -2 for one that has no place. */
     int32_t* pos;
     /* f32[8192]: Out, for whoever sums a token's rows at its owner: weights of the entries,
      * `[source][token][k]`. */

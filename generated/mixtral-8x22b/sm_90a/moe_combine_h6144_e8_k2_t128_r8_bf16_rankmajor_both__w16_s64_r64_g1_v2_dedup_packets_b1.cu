@@ -449,7 +449,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:105)
     {
         const Warp group;
-        for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:64
+        for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:71
             const u32 value = i / 12;
             const u32 part = i % 12;
             const u32 source = (value + args.rank) % 8;
@@ -462,18 +462,18 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 partial = entries != args.nobody;
             }
             const bool any_of = group.any(partial);
-            if (any_of) {  // send_back.rs:83
+            if (any_of) {  // send_back.rs:90
                 const u64 as_u64 = u64(part * 512);
                 Vec<bf16, 8> y[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:128
+                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:135
                     const u32 at = (step * 32 + group.lane) * 8;
                     y[step] = load<8>(args.y + (u64(source * 128 + number) * 6144 + as_u64) + at);
                 }
                 {
                     bf16* const return_packets_there = args.return_packets[source];
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:129
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:136
                         const u32 at = (step * 32 + group.lane) * 8;
                         send_packet(return_packets_there + (value_2 + as_u64) + at, y[step]);
                     }

@@ -631,7 +631,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:278
+        // dispatch.rs:281
         for (u32 i = group.number * 16 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 14; i += 256) {
             const u32 token = i / 14;
@@ -648,7 +648,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 to = mask;
             const u64 as_u64 = u64(part * 512);
             Vec<bf16, 8> x;
-            {  // dispatch.rs:288
+            {  // dispatch.rs:291
                 const u32 at = group.lane * 8;
                 x = load<8>(args.x + (u64(token) * 7168 + as_u64) + at);
             }

@@ -613,7 +613,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:278
+        // dispatch.rs:281
         for (u32 i = group.number * 16 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 14; i += 256) {
             const u32 token = i / 14;
@@ -631,7 +631,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 as_u64 = u64(part * 512);
             Vec<bf16, 8> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:288
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:291
                 const u32 at = (step * 32 + group.lane) * 8;
                 x[step] = load<8>(args.x + (u64(token) * 7168 + as_u64) + at);
             }
@@ -697,7 +697,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
                 Vec<f32, 8> sum[2];
                 Vec<f32, 8> y[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:481
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:490
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         const f32 x = to_f32(value_5[0][step][j]);
