@@ -73,6 +73,9 @@ impl Buffer {
 
     /// Sets every byte, in the order of a stream.
     pub fn fill(&self, value: u8, stream: RawStream<'_>) -> Result<(), RuntimeError> {
+        if self.bytes == 0 {
+            return Ok(());
+        }
         self.filling.store(true, Ordering::Relaxed);
         // SAFETY: all of what this owns, which it frees after the stream has ended.
         unsafe { self.gpu.fill(self.ptr, self.bytes, value, stream) }

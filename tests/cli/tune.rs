@@ -95,7 +95,7 @@ fn layouts_that_do_not_exist_are_refused() {
         let ran = place.say(&format!("tune {SHAPE} --layout {given}"));
         assert_eq!((ran.code, ran.stdout.as_str()), (2, ""), "{given}: {}", ran.report());
         assert!(
-            ran.stderr.contains("layout = ") && ran.stderr.contains("rank-major or expert-major"),
+            ran.stderr.contains("layout = ") && ran.stderr.contains("rank-major, expert-major,"),
             "{}",
             ran.stderr
         );
