@@ -56,7 +56,7 @@ fn cases() -> Vec<(&'static str, Vec<Variant>, usize)> {
         ("expert-major, packets", launches(&packets), 3),
         ("expert-major, flags, split, without dedup", launches(&plain), 3),
         ("rank-major, flags", launches(&flags_by_token), 2),
-        ("rank-major, packets", launches(&packets_by_token), 1),
+        ("rank-major, packets", launches(&packets_by_token), 2),
         ("rank-major, bulk", launches(&bulk), 3),
         ("round trip", vec![RoundTrip::defaults(&SHAPE).unwrap().small().into_variant()], 1),
     ]

@@ -67,6 +67,13 @@ pub fn of_rows(name: &str, there: u32) -> String {
     format!("{name}_of_{there}_rows")
 }
 
+/// What a launch is passed by value.
+#[derive(Clone, Copy)]
+struct Numbers {
+    there: u32,
+    nobody: i32,
+}
+
 /// The parameters of which a launch has as many rows as it is told, by name.
 struct Rows(BTreeMap<String, ParamSpec>);
 
@@ -82,7 +89,8 @@ impl Rows {
     }
 
     /// A launch with so many rows, and its buffers.
-    fn launch(&self, job: &mut Job, e: &Emitted, there: u32, renamed: impl Fn(&str) -> String) -> usize {
+    fn launch(&self, job: &mut Job, e: &Emitted, passed: Numbers, renamed: impl Fn(&str) -> String) -> usize {
+        let Numbers { there, nobody } = passed;
         let name = |param: &str| match self.0.contains_key(param) {
             true => of_rows(param, there),
             false => renamed(param),
@@ -91,9 +99,10 @@ impl Rows {
             job.buffer(&of_rows(param, there), spec.bytes_of_rows(there.into()), None);
         }
         job.buffers_of(&e.kernel, name);
-        let number = |scalar: &str| {
-            assert_eq!(scalar, "rows_there", "the only number that kernels of MoE take");
-            there.to_le_bytes().to_vec()
+        let number = |scalar: &str| match scalar {
+            "rows_there" => there.to_le_bytes().to_vec(),
+            "nobody" => nobody.to_le_bytes().to_vec(),
+            other => panic!("no kernel of MoE takes a number `{other}`"),
         };
         job.launch(e, name, number, WAIT_BUDGET_NS)
     }
@@ -117,11 +126,16 @@ impl MoeHost {
         let mut job = Job::new(plan.language, problem.shape.ranks);
         let rows = Rows::of(&tuning.dispatch.clone().into_variant().params());
         let rows = rows.and(Rows::of(&tuning.combine.clone().into_variant().params()));
-        let mut launches = vec![];
+        // What a launch is passed by value is its own: one for each number of rows, and for whoever is nobody.
+        let mut launches = BTreeMap::new();
         for there in 0..=problem.shape.tokens {
-            let dispatch = dispatch.iter().map(|e| rows.launch(&mut job, e, there, str::to_owned)).collect();
-            let combine = combine.iter().map(|e| rows.launch(&mut job, e, there, of_combine)).collect();
-            launches.push([dispatch, combine]);
+            for nobody in [-1, problem.shape.experts as i32] {
+                let passed = Numbers { there, nobody };
+                let dispatch = dispatch.iter().map(|e| rows.launch(&mut job, e, passed, str::to_owned));
+                let dispatch: Vec<usize> = dispatch.collect();
+                let combine = combine.iter().map(|e| rows.launch(&mut job, e, passed, of_combine));
+                launches.insert((there, nobody), [dispatch, combine.collect()]);
+            }
         }
         let emitted: Vec<Emitted> = dispatch.into_iter().chain(combine).collect();
         let texts = emitted.iter().map(|e| Text::of(&e.source, plan.language)).collect();
@@ -134,7 +148,7 @@ impl MoeHost {
         for round in (0..plan.rounds).map(|i| Round::new(problem, way, i)) {
             for rank in (0..problem.shape.ranks).filter(|r| plan.silent != Some(*r)) {
                 let expected = &mut expected[rank as usize];
-                let [dispatch, combine]: &[Vec<usize>; 2] = &launches[round.rows_there(rank) as usize];
+                let [dispatch, combine] = &launches[&(round.rows_there(rank), round.nobody())];
                 add_dispatch(&mut job, &round, rank, dispatch);
                 if plan.silent.is_none() {
                     expect_dispatched(&mut job, &round, rank, expected);
@@ -151,7 +165,7 @@ impl MoeHost {
         let mut job = Job::new(plan.language, problem.shape.ranks);
         let rows = Rows::of(&config.clone().into_variant().params());
         let launches = (0..=problem.shape.tokens)
-            .map(|there| rows.launch(&mut job, &emitted, there, str::to_owned))
+            .map(|there| rows.launch(&mut job, &emitted, Numbers { there, nobody: -1 }, str::to_owned))
             .collect::<Vec<_>>();
         let mut expected = vec![vec![]; problem.shape.ranks as usize];
         for rank in 0..problem.shape.ranks {
