@@ -146,7 +146,7 @@ class DispatchedTensors:
             expert-major, sorted by expert, source, token and k. Where no row came there is anything.
         scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
-        local_ids: rank-major only: int32 `(R * T, K)`, ids among this rank's experts, -1 in entries that are not its own.
+        ids: rank-major only: int32 `(R * T, K)`, ids among all experts, -1 in entries that are not this rank's own.
         expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if expert-major.
         expert_rows: int32 `(experts of the rank,)`.
@@ -175,15 +175,15 @@ class DispatchedTensors:
         return self._op.layout
 
     @property
-    def ids(self) -> Tensor:
-        """Rank-major only: int32 `(R * T, K)`, ids among all experts, -1 in entries that are not this rank's. Computed anew."""
-        local = self._op.buffers["local_ids"]
-        return (local + self.first_expert).masked_fill(local < 0, -1)
+    def local_ids(self) -> Tensor:
+        """Rank-major only: int32 `(R * T, K)`, ids among this rank's experts, -1 in entries that are not its own. Computed anew."""
+        ids = self._op.buffers["ids"]
+        return (ids - self.first_expert).masked_fill(ids < 0, -1)
 
     @property
     def weights(self) -> Tensor:
         """Rank-major only: float32 `(R * T, K)`, 0 in entries that are not this rank's own. Computed anew."""
-        return self._op.buffers["sent_weights"].masked_fill(self._op.buffers["local_ids"] < 0, 0.0)
+        return self._op.buffers["sent_weights"].masked_fill(self._op.buffers["ids"] < 0, 0.0)
 
 
 class DeviceMoe:
@@ -215,7 +215,7 @@ class DeviceMoe:
             "expert_rows": ("expert_rows", "i32", ()),
             "n_from": ("tokens_from", "i32", ()),
             "gather": ("gather", "i32", ()),
-            "entry_expert": ("local_ids", "i32", (self.topk,)),
+            "entry_expert": ("ids", "i32", (self.topk,)),
         }
         if self.layout == "rank_major":
             shapes["weight_from"] = ("sent_weights", "f32", (self.topk,))

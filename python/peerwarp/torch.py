@@ -28,7 +28,7 @@ _known: weakref.WeakValueDictionary[int, Any] = weakref.WeakValueDictionary()
 _handles: weakref.WeakKeyDictionary[Any, int] = weakref.WeakKeyDictionary()
 
 #: What dispatch leaves, in the order in which operations take it; what there is not, for a layout or type, is left out.
-BUFFERS = ("rows", "scales", "gather", "local_ids", "sent_weights", "expert_start", "expert_rows", "tokens_from")
+BUFFERS = ("rows", "scales", "gather", "ids", "sent_weights", "expert_start", "expert_rows", "tokens_from")
 
 
 def handle(of: Collectives | MoeAllToAll) -> int:
@@ -169,7 +169,7 @@ class _Combine(torch.autograd.Function):
 
 def _where_there(d: DispatchedTensors, rows: Tensor) -> Tensor:
     """Zeros where no row came: there is anything."""
-    return rows.masked_fill((d.local_ids < 0).all(1, keepdim=True), 0.0).contiguous()
+    return rows.masked_fill((d.ids < 0).all(1, keepdim=True), 0.0).contiguous()
 
 
 class Round:

@@ -157,7 +157,7 @@ impl DeviceMoe {
         BUFFERS.iter().filter_map(place).collect()
     }
 
-    /// Sends `n` rows on a stream, and receives: the number of this dispatch. Addresses are of tensors of the most tokens.
+    /// Sends `n` rows on a stream, and receives: the number of this dispatch.
     #[expect(clippy::too_many_arguments, reason = "a tuple would be made anew with each call")]
     fn dispatch(
         &self,
@@ -176,7 +176,8 @@ impl DeviceMoe {
         let (x, ids, weights) = (aligned("x", x)?, aligned("ids", ids)?, aligned("weights", weights)?);
         detached(py, || {
             let State { op, counts, routed, dispatches } = &mut *lock(&self.state);
-            let tokens = Tokens { x, x_scale, n: counts.ptr() + 4 * u64::from(n), ids, weights };
+            let n_there = counts.ptr() + 4 * u64::from(n);
+            let tokens = Tokens { x, x_scale, rows_there: n, n: n_there, ids, weights };
             // SAFETY: the Python part has looked at the tensors, keeps them until combine is on the stream, and calls in the order
             // of one stream.
             let sent = unsafe { op.ranks_mut()[0].dispatch_raw(&tokens, stream_of(stream)) }?;

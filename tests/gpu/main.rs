@@ -306,8 +306,10 @@ fn timelines_are_whole_and_in_order() {
     let mut clocks = Clocks::new(&world, &jit().with_timeline(Clocks::slots(2))).unwrap();
     let mut found = vec![];
     for split in [false, true] {
-        let tuning =
-            MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split);
+        let tuning = fitting(
+            &world,
+            &MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_split(split),
+        );
         let rounds = Arc::new(MoeRounds::new(&problem, &tuning, 3).unwrap());
         let mut moe = GpuSession::new(rounds, &world, &jit().with_timeline(256)).unwrap();
         assert!(moe.run(0).unwrap().ok);
@@ -351,8 +353,10 @@ fn masked_repeated_and_skewed_ids_are_right_to_the_bit() {
     for ids in all {
         for dedup in [true, false] {
             let problem = MoeProblem::new(shape, Routing::with_weights(&shape, ids.clone(), 3), 3).unwrap();
-            let tuning =
-                MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_dedup(dedup);
+            let tuning = fitting(
+                &world,
+                &MoeTuning::defaults_with(&shape, Hook::None, Layout::ExpertMajor).unwrap().with_dedup(dedup),
+            );
             right(session(&world, MoeRounds::new(&problem, &tuning, 3).unwrap()), 0);
             if dedup {
                 let config = one_launch(&world, &shape);

@@ -249,7 +249,7 @@ def compiled(world: peerwarp.World) -> None:
 
     def layer(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
         torch.ops.peerwarp.moe_dispatch(x, ids, weights, None, left, m)
-        rows, local = left[0], left[pt.BUFFERS.index("local_ids") - 1]
+        rows, local = left[0], left[pt.BUFFERS.index("ids") - 1]
         y = (rows * 2).masked_fill((local < 0).all(1, keepdim=True), 0)
         out = torch.empty_like(x)
         torch.ops.peerwarp.moe_combine(y, ids, weights, out, left, m)
