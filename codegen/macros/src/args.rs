@@ -202,6 +202,12 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
+    if matches!(kind, "AnyMatrix" | "AnySymMatrix") {
+        return matrix(field, (ty, &name, kind), (len, dtype), config, codegen, errors);
+    }
+    if let Some((at, _)) = chosen(field, "shape", &quote!([u32; 2]), config, errors) {
+        errors.at(at.span(), "`#[shape(..)]` is for AnyMatrix and AnySymMatrix: others have a `#[len(..)]`");
+    }
     if matches!(kind, "Channel" | "AnyChannel") {
         let example = "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))";
         errors.at(ty.span(), format!("a channel has a shape: `#[channel({example})]`"));
@@ -258,6 +264,37 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     })
 }
 
+/// The statement that adds a matrix to `params`: of an optional one, if it has rows.
+fn matrix(
+    field: &Field,
+    (ty, name, kind): (&Type, &str, &str),
+    (len, dtype): (Chosen<'_>, Chosen<'_>),
+    config: &Path,
+    codegen: &TokenStream,
+    errors: &mut Errors,
+) -> Option<TokenStream> {
+    if let Some((at, _)) = len {
+        errors.at(at.span(), "a matrix has a shape, `#[shape(|c| [c.rows, c.columns])]`, and no length");
+    }
+    let shape = chosen(field, "shape", &quote!([u32; 2]), config, errors);
+    let (Some((_, shape)), Some((_, dtype))) = (shape, dtype) else {
+        let advice = "`#[shape(|c| [c.rows, c.columns])]` and `#[dtype(|c| c.dtype)]`";
+        let message = format!("the configuration chooses the shape and the element type of an `{kind}`: {advice}");
+        errors.at(ty.span(), message);
+        return None;
+    };
+    let doc = first_paragraph(&field.attrs);
+    let param_spec = quote_spanned!(ty.span()=> #codegen::dsl::ParamSpec);
+    let bound = bound(field, kind, codegen, errors);
+    let there = optional(&field.ty).map(|_| quote!(if shape[0] > 0));
+    Some(quote!({
+        let shape: [u32; 2] = #shape;
+        #there {
+            params.push(#param_spec::matrix::<#ty>(#name, shape, #dtype, #doc)#bound);
+        }
+    }))
+}
+
 /// What says that a field's memory is the caller's, `#[input]` or `#[output]`: nothing if it is the operation's own.
 fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) -> Option<TokenStream> {
     let (attr, binding) = match (marked(field, "input"), marked(field, "output")) {
@@ -272,9 +309,9 @@ fn bound(field: &Field, kind: &str, codegen: &TokenStream, errors: &mut Errors) 
             return None;
         }
     };
-    if !matches!(kind, "Ptr" | "AnyPtr" | "Window" | "AnyWindow") {
+    if !matches!(kind, "Ptr" | "AnyPtr" | "AnyMatrix" | "Window" | "AnyWindow") {
         let message = format!(
-            "the caller passes memory of its own GPU, Ptr or AnyPtr, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
+            "the caller passes memory of its own GPU, Ptr, AnyPtr or AnyMatrix, or what peers read, Window or AnyWindow: `{kind}` is the operation's"
         );
         errors.at(attr.span(), message);
     }
@@ -323,7 +360,10 @@ pub(crate) fn inner<'a>(ty: &'a Type, name: &str) -> Option<&'a Type> {
     }
 }
 
-/// The expression of `#[len(..)]`, `#[dtype(..)]` or `#[channel(..)]`, a closure over the configuration or a constant.
+/// An attribute, and the expression in it.
+type Chosen<'a> = Option<(&'a Attribute, TokenStream)>;
+
+/// The expression of `#[len(..)]`, `#[shape(..)]`, `#[dtype(..)]` or `#[channel(..)]`, a closure over the configuration or a constant.
 pub(crate) fn chosen<'a>(
     field: &'a Field,
     name: &str,
@@ -342,6 +382,7 @@ pub(crate) fn chosen<'a>(
             let example = match name {
                 "len" => "|c| c.tokens as u64 * 64",
                 "dtype" => "|c| c.dtype",
+                "shape" => "|c| [c.rows, c.columns]",
                 _ => "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))",
             };
             errors.at(

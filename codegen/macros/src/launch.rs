@@ -161,7 +161,7 @@ fn elements(field: &Field, config: &Path) -> String {
             constant => (code(&constant), None),
         })
     };
-    let (len, dtype) = (of("len"), of("dtype"));
+    let (len, dtype) = (of("len").or_else(|| of("shape")), of("dtype"));
     let subject = [&len, &dtype].into_iter().find_map(|found| found.as_ref()?.1.clone());
     let count = len.map_or_else(|| "one element".to_owned(), |(len, _)| format!("`{len}` elements"));
     let ty = optional(&field.ty).unwrap_or(&field.ty);

@@ -62,7 +62,7 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// the length is that of the most rows, which the closure computes.
 ///
 /// `#[channel(|c| ..)]` computes the shape of a `Channel`; `#[len(..)]` is then the number of elements of a message.
-#[proc_macro_derive(KernelArgs, attributes(args, len, dtype, rows, group, input, output, channel))]
+#[proc_macro_derive(KernelArgs, attributes(args, len, shape, dtype, rows, group, input, output, channel))]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     let runtime = paths::runtime();
     derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))

@@ -39,6 +39,8 @@ pub struct ParamSpec {
     pub dtype: Dtype,
     /// Number of elements (1 for a scalar).
     pub len: u64,
+    /// Elements of a row, of a matrix.
+    pub columns: Option<u64>,
     /// First paragraph of the field's doc comment.
     pub doc: String,
     /// Whose memory it is.
@@ -61,8 +63,15 @@ impl ParamSpec {
     }
 
     fn new<A: Arg>(name: &str, len: u64, dtype: Dtype, doc: &str) -> ParamSpec {
-        let (binding, rows, channel) = (Binding::default(), None, None);
-        ParamSpec { name: name.into(), kind: A::KIND, dtype, len, doc: doc.into(), binding, rows, channel }
+        let (name, doc) = (name.into(), doc.into());
+        let (binding, rows, channel, columns) = (Binding::default(), None, None, None);
+        ParamSpec { name, kind: A::KIND, dtype, len, columns, doc, binding, rows, channel }
+    }
+
+    /// A matrix of so many rows and columns: `AnyMatrix`, `AnySymMatrix`. Rows follow one another.
+    pub fn matrix<A: MatrixArg>(name: &str, [rows, columns]: [u32; 2], dtype: Dtype, doc: &str) -> ParamSpec {
+        let (rows, columns) = (u64::from(rows), u64::from(columns));
+        ParamSpec { columns: Some(columns), ..ParamSpec::new::<A>(name, rows * columns, dtype, doc) }
     }
 
     /// The same, of memory that is the caller's or the operation's own.
@@ -133,7 +142,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -160,12 +169,20 @@ pub trait TypedArg: Arg {
 )]
 pub trait ErasedArg: Arg {}
 
+/// A parameter that is a matrix, whose shape and element type a config chooses.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` is no matrix",
+    note = "`#[shape(..)]` is for AnyMatrix and AnySymMatrix"
+)]
+pub trait MatrixArg: Arg {}
+
 /// A declared parameter of the kernel that is being traced.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
     pub(crate) param: ParamId,
     pub(crate) trace: u32,
     pub(crate) len: u64,
+    pub(crate) columns: Option<u64>,
     pub(crate) dtype: Dtype,
 }
 
@@ -199,7 +216,8 @@ impl Binder {
                     ));
                 }
                 let id = t.builder.param(&spec.name, spec.kind, spec.dtype, spec.len);
-                t.builder.kernel.params[id.index()].doc = spec.doc;
+                let param = &mut t.builder.kernel.params[id.index()];
+                (param.doc, param.columns) = (spec.doc, spec.columns);
                 Ok(())
             });
         }
@@ -219,7 +237,7 @@ impl Binder {
             ))
         };
         self.next += 1;
-        A::bind(Bound { param, trace: self.trace, len: p.len, dtype: p.dtype })
+        A::bind(Bound { param, trace: self.trace, len: p.len, columns: p.columns, dtype: p.dtype })
     }
 
     /// The handle of the next declared parameter if it has this name: of one that the config leaves out, none.
@@ -241,7 +259,7 @@ impl Binder {
         self.next += 1;
         with(self.loc, |t| {
             let p = &t.builder.kernel.params[param.index()];
-            Bound { param, trace, len: p.len, dtype: p.dtype }
+            Bound { param, trace, len: p.len, columns: p.columns, dtype: p.dtype }
         })
     }
 
@@ -266,6 +284,12 @@ impl Binder {
     /// Declares a parameter and returns its handle.
     pub fn arg<A: TypedArg>(&mut self, name: &str, len: u64) -> A {
         self.declare(vec![ParamSpec::of::<A>(name, len, "")]);
+        self.next()
+    }
+
+    /// Declares a matrix of the given element type and returns its handle.
+    pub fn matrix<A: MatrixArg>(&mut self, name: &str, shape: [u32; 2], dtype: Dtype) -> A {
+        self.declare(vec![ParamSpec::matrix::<A>(name, shape, dtype, "")]);
         self.next()
     }
 

@@ -129,7 +129,7 @@ impl Buf {
     }
 
     /// The receipt of a read at `loc`, remembered for the check at the end of the trace.
-    fn receipt(
+    pub(super) fn receipt(
         &self,
         t: &mut Trace,
         receipt: Option<&Arrived>,
@@ -150,7 +150,7 @@ impl Buf {
             check_len(loc, n);
         }
         attempt(loc, |t| {
-            let (place, ty) = (self.place, Type { dtype: self.dtype, len });
+            let (place, ty) = (self.place, Type { len, ..Type::scalar(self.dtype) });
             let Some(mask) = index.part.mask(t, len, loc)? else {
                 let index = self.at(t, index, len.unwrap_or(1).into(), loc)?;
                 let receipt = self.receipt(t, receipt, loc)?;
@@ -290,7 +290,7 @@ fn zeros(t: &mut Trace, ty: Type, loc: Loc) -> Result<ValueId, TraceError> {
         Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => Const::F32(0),
     };
     let zero = t.host(zero, loc);
-    let zeros = t.pure(Pure::Splat(zero, ty.len.unwrap_or(1)), loc)?;
+    let zeros = t.pure(Pure::Splat(zero, ty.len.unwrap_or(1).into()), loc)?;
     t.pure(Pure::Cast(ty.dtype, zeros), loc)
 }
 

@@ -87,8 +87,8 @@ impl Parcel {
     }
 }
 
-/// A shared array of the current group for `len` elements. The copies of a role to one buffer share it.
-fn room(t: &mut Trace, name: &str, dtype: Dtype, len: u32, loc: Loc) -> SharedId {
+/// A shared array of the current group for `len` elements. What a role does with one of this name, one after the other, shares it.
+pub(super) fn room(t: &mut Trace, name: &str, dtype: Dtype, len: u32, loc: Loc) -> SharedId {
     let (role, copies) = (t.open.get(1).copied(), t.groups());
     let mut there = t.shared.iter().zip(&t.builder.kernel.shared);
     if let Some(at) = there.position(|(made, s)| made.role == role && s.name == name && s.copies == copies) {

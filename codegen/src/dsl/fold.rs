@@ -1,6 +1,7 @@
 //! Pure operations as keys, and what can be computed at trace time.
 
 use super::trace::Trace;
+use super::val::Extent;
 use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Kernel, ReduceOp, Type, UnaryOp, ValueId, ValueOp};
 
 /// A pure operation without its result: two equal ones compute the same value.
@@ -14,7 +15,7 @@ pub(crate) enum Pure {
     Cast(Dtype, ValueId),
     Fma(ValueId, ValueId, ValueId),
     Bitcast(Dtype, ValueId),
-    Splat(ValueId, u32),
+    Splat(ValueId, Extent),
     Rank,
     GroupIndex,
     Reduce(ReduceOp, ValueId),
@@ -53,7 +54,7 @@ impl Pure {
             | Pure::Scan(_, a, _) => k.ty(a),
             Pure::Compare(_, a, _) => k.ty(a).with_dtype(Dtype::Bool),
             Pure::Cast(to, a) | Pure::Bitcast(to, a) => k.ty(a).with_dtype(to),
-            Pure::Splat(a, len) => Type::tile(k.ty(a).dtype, len),
+            Pure::Splat(a, extent) => extent.of(k.ty(a).dtype),
             Pure::Rank | Pure::GroupIndex => Type::scalar(Dtype::U32),
             Pure::Reduce(_, a) => Type::scalar(k.ty(a).dtype),
         }

@@ -216,7 +216,7 @@ impl Group {
         with(loc, |t| t.push(ControlOp::Split { warps, body }, loc));
     }
 
-    fn check(&self, t: &super::trace::Trace, loc: Loc) -> Result<(), TraceError> {
+    pub(super) fn check(&self, t: &super::trace::Trace, loc: Loc) -> Result<(), TraceError> {
         t.same_trace(self.trace, Thing::Group, loc)?;
         t.reachable(Made { scope: self.scope, loc: self.loc }, Thing::Group, loc)
     }

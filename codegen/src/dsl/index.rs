@@ -113,7 +113,7 @@ impl Part {
         }
         let tile = |t: &mut Trace, v: ValueId| match t.ty(v).is_tile() {
             true => Ok(v),
-            false => t.pure(Pure::Splat(v, len), loc),
+            false => t.pure(Pure::Splat(v, len.into()), loc),
         };
         match (count, mask) {
             (None, None) => Ok(None),
@@ -143,7 +143,7 @@ impl Part {
                 // It is known to hold.
                 None => {
                     let always = t.host(Const::Bool(true), loc);
-                    t.pure(Pure::Splat(always, len), loc)?
+                    t.pure(Pure::Splat(always, len.into()), loc)?
                 }
             };
             Ok(t.raw(mask))
@@ -239,8 +239,8 @@ impl Part {
 
 /// Where a tile's index is below `count`. A tile of its own for each access: those that meet are spread over lanes alike.
 fn first(t: &mut Trace, count: ValueId, len: u32, loc: Loc) -> Result<ValueId, TraceError> {
-    let i = t.emit(Type { dtype: Dtype::U32, len: Some(len) }, loc, |out| ValueOp::Arange { out });
-    let count = t.pure(Pure::Splat(count, len), loc)?;
+    let i = t.emit(Type::tile(Dtype::U32, len), loc, |out| ValueOp::Arange { out });
+    let count = t.pure(Pure::Splat(count, len.into()), loc)?;
     t.pure(Pure::Compare(CompareOp::Lt, i, count), loc)
 }
 

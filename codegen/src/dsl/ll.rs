@@ -11,7 +11,7 @@ use super::scope::require_role;
 use super::tile::{IntoTile, Tile, Word, arange, arange_at, spread};
 use super::trace::attempt;
 use super::val::{FromRaw, Operand, Raw, binary};
-use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl, Type};
+use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl};
 
 /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
 /// with data and flag. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
@@ -127,7 +127,7 @@ pub(super) fn gather(buf: &Buf, index: Raw, from: Raw, mask: Raw, epoch: Epoch, 
         let mask = t.use_value(mask.trace, mask.id, loc)?;
         let epoch = t.use_value(epoch.trace, epoch.id, loc)?;
         let ll = param_of(buf).expect("LL buffers are parameters");
-        let ty = Type { dtype: buf.dtype, len: t.ty(index).len };
+        let ty = t.ty(index).with_dtype(buf.dtype);
         let out = t.emit(ty, loc, |out| CommOp::ReadLl(ReadLl { out, ll, index, from, mask, epoch }));
         Ok(t.raw(out))
     })

@@ -55,6 +55,7 @@
 //! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | of all ranks at once, by the switch | [`Window::load_reduce`]; [`multicast`] |
+//! | matrices | [`AnyMatrix`], [`AnySymMatrix`]; [`Group::dot`] multiplies rows of two |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -72,6 +73,7 @@ mod fold;
 mod group;
 mod index;
 mod ll;
+mod matrix;
 mod mem;
 mod ops;
 mod packets;
@@ -90,7 +92,7 @@ mod window;
 pub use peerwarp_macros::{KernelArgs, Message};
 
 pub use any::AnyTile;
-pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, ParamSpec, Rows, TypedArg};
+pub use args::{Arg, Binder, Binding, ErasedArg, KernelArgs, MatrixArg, ParamSpec, Rows, TypedArg};
 pub use block_flags::{BlockFlags, BlockFlagsFrom};
 pub use channel::{
     Any, AnyChannel, AnyField, Batch, BatchSlot, Channel, ChannelShape, Field, FieldSpec, Inbound,
@@ -102,6 +104,7 @@ pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role};
 pub use index::{Index, IntoIndex};
 pub use ll::Ll;
+pub use matrix::{AnyMatrix, AnySymMatrix, MatrixRows};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
 pub use packets::{AnyPackets, Packets};
@@ -127,7 +130,7 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyChannel, AnyField, AnyPackets, AnyPtr, AnySym, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
+        AnyChannel, AnyField, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow, Arrived, BlockFlags, Channel,
         ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord, F8, Field, Flags, Group,
         Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, Message, OpenChannel, Operand,
         Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile, TileRange, TileVar, Tiles,

@@ -214,7 +214,7 @@ pub(super) fn take(buf: &Buf, tiles: Vec<(Index, Raw)>, len: u32, mask: Option<R
             Some(m) => t.use_value(m.trace, m.id, loc)?,
             None => t.host(crate::ir::Const::U64(u64::MAX >> (64 - tiles.len())), loc),
         };
-        let ty = Type { dtype: buf.dtype, len: Some(len) };
+        let ty = Type::tile(buf.dtype, len);
         let parts = tiles.iter().map(|(i, _)| i.part.first_only(t, len, "packets", loc));
         let counts: Vec<_> = parts.collect::<Result<_, _>>()?;
         let count = counts[0];

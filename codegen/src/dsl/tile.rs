@@ -7,7 +7,7 @@ use super::error::fail_at;
 use super::fold::Pure;
 use super::trace::attempt;
 use super::val::{
-    Element, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch,
+    Element, Extent, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch,
     pure, unary,
 };
 use super::var::TileVar;
@@ -128,14 +128,17 @@ pub(crate) fn check_cast<T: Element, U: Element>(loc: Loc) {
 }
 
 /// A scalar spread to `len` elements; a tile must have that length.
-pub(crate) fn spread(raw: Raw, len: u32, loc: Loc) -> Raw {
-    attempt(loc, |t| match raw.len {
-        Some(n) if n == len => Ok(raw),
-        Some(n) => Err(length_mismatch(loc, len, n)),
-        None => {
-            let id = t.use_value(raw.trace, raw.id, loc)?;
-            let out = t.pure(Pure::Splat(id, len), loc)?;
-            Ok(t.raw(out))
+pub(crate) fn spread(raw: Raw, extent: impl Into<Extent>, loc: Loc) -> Raw {
+    let extent = extent.into();
+    attempt(loc, |t| {
+        let id = t.use_value(raw.trace, raw.id, loc)?;
+        match Extent::from_type(t.ty(id)) {
+            Some(own) if own == extent => Ok(raw),
+            Some(own) => Err(length_mismatch(loc, extent, own)),
+            None => {
+                let out = t.pure(Pure::Splat(id, extent), loc)?;
+                Ok(t.raw(out))
+            }
         }
     })
 }
@@ -151,7 +154,7 @@ pub(crate) fn arange_at(len: u32, loc: Loc) -> Tile<u32> {
     // A value of its own each time: tiles that meet the same value are spread over lanes in the same way, which must not
     // happen to those that have nothing else in common.
     Tile::from_raw(attempt(loc, |t| {
-        let out = t.emit(Type { dtype: Dtype::U32, len: Some(len) }, loc, |out| ValueOp::Arange { out });
+        let out = t.emit(Type::tile(Dtype::U32, len), loc, |out| ValueOp::Arange { out });
         Ok(t.raw(out))
     }))
 }

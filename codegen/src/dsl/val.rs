@@ -10,7 +10,7 @@ use super::fold::Pure;
 use super::select::Alternatives;
 use super::tile::Tile;
 use super::trace::attempt;
-use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, UnaryOp, ValueId};
+use crate::ir::{BinaryOp, CompareOp, Const, Dtype, Loc, Type, UnaryOp, ValueId};
 
 mod sealed {
     pub trait Sealed {}
@@ -104,6 +104,45 @@ pub struct Raw {
     pub(crate) len: Option<u32>,
     /// Traces are of one thread.
     pub(crate) _here: PhantomData<*const ()>,
+}
+
+/// How many elements a tile has, and how many each row has if it is a matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Extent {
+    len: u32,
+    columns: Option<u32>,
+}
+
+impl Extent {
+    /// That of a tile; nothing for a scalar.
+    pub fn from_type(ty: Type) -> Option<Extent> {
+        ty.len.map(|len| Extent { len, columns: ty.columns })
+    }
+
+    /// A tile of so many elements.
+    pub fn of(self, dtype: Dtype) -> Type {
+        Type { dtype, len: Some(self.len), columns: self.columns }
+    }
+
+    /// Number of elements.
+    pub fn len(self) -> u32 {
+        self.len
+    }
+}
+
+impl From<u32> for Extent {
+    fn from(len: u32) -> Extent {
+        Extent { len, columns: None }
+    }
+}
+
+impl fmt::Display for Extent {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.columns {
+            Some(columns) => write!(f, "{} x {columns}", self.len / columns),
+            None => self.len.fmt(f),
+        }
+    }
 }
 
 /// A scalar of the device, uniform over the group that computes it. A cheap handle: copying it copies no data.
@@ -296,12 +335,14 @@ pub(crate) fn elementwise<R: FromRaw, const N: usize>(
     op: impl FnOnce([ValueId; N]) -> Pure,
 ) -> R {
     R::from_raw(attempt(loc, |t| {
-        let len = common_len(loc, &operands)?;
         let mut ids = [ValueId(0); N];
         for (id, raw) in ids.iter_mut().zip(operands) {
             *id = t.use_value(raw.trace, raw.id, loc)?;
-            if let (Some(n), None) = (len, raw.len) {
-                *id = t.pure(Pure::Splat(*id, n), loc)?;
+        }
+        let extents = ids.map(|id| Extent::from_type(t.ty(id)));
+        if let Some(common) = common(loc, &extents)? {
+            for (id, _) in ids.iter_mut().zip(extents).filter(|(_, extent)| extent.is_none()) {
+                *id = t.pure(Pure::Splat(*id, common), loc)?;
             }
         }
         let out = t.pure(op(ids), loc)?;
@@ -309,17 +350,18 @@ pub(crate) fn elementwise<R: FromRaw, const N: usize>(
     }))
 }
 
-fn common_len(loc: Loc, operands: &[Raw]) -> Result<Option<u32>, TraceError> {
-    let mut lens = operands.iter().filter_map(|r| r.len);
-    let Some(first) = lens.next() else { return Ok(None) };
-    match lens.find(|&n| n != first) {
+fn common(loc: Loc, operands: &[Option<Extent>]) -> Result<Option<Extent>, TraceError> {
+    let mut tiles = operands.iter().flatten().copied();
+    let Some(first) = tiles.next() else { return Ok(None) };
+    match tiles.find(|&other| other != first) {
         None => Ok(Some(first)),
         Some(other) => Err(length_mismatch(loc, first, other)),
     }
 }
 
 /// Two tiles of different lengths in one operation.
-pub(crate) fn length_mismatch(loc: Loc, a: u32, b: u32) -> TraceError {
+pub(crate) fn length_mismatch(loc: Loc, a: impl Into<Extent>, b: impl Into<Extent>) -> TraceError {
+    let (a, b): (Extent, Extent) = (a.into(), b.into());
     TraceError::new(
         loc,
         format!("tiles of {a} and of {b} elements in one operation"),
@@ -506,5 +548,5 @@ pub fn bit(i: impl IntoVal<u32>) -> Val<u64> {
 pub fn splat<T: Element>(value: impl IntoVal<T>, len: u32) -> Tile<T> {
     let loc = Loc::caller();
     super::tile::check_len(loc, len);
-    pure(loc, [value.val().raw], |[a]| Pure::Splat(a, len))
+    pure(loc, [value.val().raw], |[a]| Pure::Splat(a, len.into()))
 }

@@ -6,8 +6,8 @@ use std::marker::PhantomData;
 use super::error::TraceError;
 use super::scope::{Thing, require_role};
 use super::tile::Tile;
-use super::trace::{Nameable, Trace, attempt};
-use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
+use super::trace::{Nameable, Trace, attempt, with};
+use super::val::{Element, Extent, FromRaw, IntoVal, Operand, Raw, Val};
 use crate::ir::{ControlOp, Loc, VarId};
 
 /// A mutable scalar of the device; made by [`var`]. In a `#[kernel]` function assign it with `=`, `+=` and so on.
@@ -24,7 +24,7 @@ pub struct Var<T: Element> {
 pub struct TileVar<T: Element> {
     pub(crate) var: VarId,
     pub(crate) trace: u32,
-    len: u32,
+    extent: Extent,
     _t: PhantomData<(*const (), T)>,
 }
 
@@ -111,8 +111,11 @@ impl<T: Element> IntoVar for Tile<T> {
     type Var = TileVar<T>;
     #[track_caller]
     fn into_var(self) -> TileVar<T> {
-        let (var, trace) = declare(self.to_raw(), Loc::caller());
-        TileVar { var, trace, len: self.len(), _t: PhantomData }
+        let loc = Loc::caller();
+        let (var, trace) = declare(self.to_raw(), loc);
+        let ty = with(loc, |t| t.builder.kernel.vars[var.index()].ty);
+        let extent = Extent::from_type(ty).unwrap_or(self.len().into());
+        TileVar { var, trace, extent, _t: PhantomData }
     }
 }
 
@@ -197,20 +200,20 @@ impl<T: Element> TileVar<T> {
     #[track_caller]
     pub fn set(&mut self, value: impl Operand<T>) {
         let loc = Loc::caller();
-        let raw = super::tile::spread(value.raw(), self.len, loc);
+        let raw = super::tile::spread(value.raw(), self.extent, loc);
         write(self.var, self.trace, raw, loc);
     }
 
     /// Number of elements.
     #[allow(clippy::len_without_is_empty)] // no tile is empty
     pub fn len(&self) -> u32 {
-        self.len
+        self.extent.len()
     }
 
     /// A second handle of the same variable, for rewritten assignments.
     #[doc(hidden)]
     pub fn handle(&self) -> TileVar<T> {
-        TileVar { var: self.var, trace: self.trace, len: self.len, _t: PhantomData }
+        TileVar { var: self.var, trace: self.trace, extent: self.extent, _t: PhantomData }
     }
 }
 

@@ -38,8 +38,16 @@ impl Builder {
 
     /// Adds a parameter.
     pub fn param(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> ParamId {
-        self.kernel.params.push(Param { name: name.into(), kind, dtype, len, doc: String::new() });
+        let (name, doc) = (name.into(), String::new());
+        self.kernel.params.push(Param { name, kind, dtype, len, columns: None, doc });
         ParamId(self.kernel.params.len() as u32 - 1)
+    }
+
+    /// Adds a parameter that is a matrix of rows that follow one another.
+    pub fn matrix(&mut self, name: &str, kind: ParamKind, dtype: Dtype, rows: u64, columns: u64) -> ParamId {
+        let param = self.param(name, kind, dtype, rows * columns);
+        self.kernel.params[param.index()].columns = Some(columns);
+        param
     }
 
     /// Adds a shared-memory array that `copies` groups of a block have one each of.

@@ -161,6 +161,8 @@ pub struct Param {
     pub dtype: Dtype,
     /// Number of elements (1 for a scalar).
     pub len: u64,
+    /// Elements of a row, of a matrix: its rows follow one another.
+    pub columns: Option<u64>,
     /// First line of the field's doc comment.
     pub doc: String,
 }
@@ -169,6 +171,11 @@ impl Param {
     /// Bytes of memory that an element takes, its epoch included.
     pub const fn element_bytes(&self) -> u32 {
         self.kind.element_bytes(self.dtype)
+    }
+
+    /// Rows and columns, of a matrix.
+    pub fn shape(&self) -> Option<(u64, u64)> {
+        self.columns.and_then(|columns| Some((self.len.checked_div(columns)?, columns)))
     }
 
     /// What a caller has to agree with, in words: `x: Local of 64 F32`.
@@ -312,6 +319,9 @@ pub struct Kernel {
 
 /// Bytes that a lane sends and takes at once, and that a packet buffer's tiles and indices are multiples of.
 pub const PACKET_BYTES: u32 = 16;
+
+/// Columns of the pieces that a `Dot` brings to shared memory: 128 bytes of each row.
+pub const DOT_COLUMNS: u32 = 64;
 
 impl Kernel {
     /// Bytes that arrive together: what every device with warps of this size stores whole. Each ends in a word of all ones

@@ -19,6 +19,18 @@ pub type LoopCounter = ValueId;
 pub type OptReceipt = Option<ReceiptId>;
 /// What an `If` yields: each result with the value of either arm.
 pub type Results = Vec<(ValueId, ValueId, ValueId)>;
+/// Rows of a matrix in memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Rows {
+    /// The matrix: a parameter of this rank.
+    pub place: Place,
+    /// The first of them (`U32`).
+    pub row: ValueId,
+    /// The row from which on none is there (`U32`), if that is not all that the matrix has.
+    pub end: OptIn,
+    /// The receipt that reading it needs.
+    pub receipt: OptReceipt,
+}
 /// The tiles of a `TakePackets`.
 pub type Tiles = Vec<Taken>;
 
@@ -172,6 +184,8 @@ pub enum OpKind {
     Value(ValueOp),
     /// Accesses memory.
     Memory(MemoryOp),
+    /// Works on matrices.
+    Matrix(MatrixOp),
     /// Communicates.
     Comm(CommOp),
     /// Controls what runs.
@@ -261,6 +275,33 @@ operations! {
         /// the groups that came before had released, at gpu scope. `out` (`Bool`, had by every lane) is whether this is the
         /// `count`-th (`U32`) to come, which sets the counter back to zero. It has then acquired what all of them released.
         Ticket { out: Out, counter: ParamId, index: In, count: In, order: SignalOrder }
+    }
+}
+
+operation_structs! {
+    /// What makes matrices of memory and stores them there. What lies beyond the last row or column of a matrix in memory reads as
+    /// zero and is not written. Elementwise operations and reductions take matrices as they take vectors.
+    MatrixOp {
+        /// `out[i][j]` is `acc[i][j]`, or zero without `acc`, plus the sum of `a[i][x] * b[j][x]` over the `count` (`U32`) columns `x`
+        /// from column `from` (`U32`) on. The elements of both are of one 16-bit float type, `out` is `F32`; products are added in `F32`, in an
+        /// order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
+        /// [`DOT_COLUMNS`] columns go through `room`, a shared array of the group with space for `stages` of them.
+        Dot {
+            out: Out,
+            acc: OptIn,
+            a: Rows,
+            b: Rows,
+            from: In,
+            count: In,
+            stages: u32,
+            room: SharedId,
+        }
+        /// Reads rows of a matrix in memory, from `column` (`U32`) on.
+        LoadMatrix { out: Out, at: Rows, column: In }
+        /// A matrix each of whose rows is elements `index` on of a vector in memory.
+        LoadRow { out: Out, place: Place, index: In, receipt: OptReceipt }
+        /// Writes a matrix to rows of a matrix in memory of this rank, from `column` (`U32`) on.
+        StoreMatrix { to: Rows, column: In, value: In }
     }
 }
 

@@ -4,8 +4,8 @@
 //! over the parts of operations whatever these are comes of that list.
 
 use super::{
-    CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Place, ReceiptId, Region, SharedId, Target,
-    ValueId, ValueOp, VarId,
+    CommOp, ControlOp, MatrixOp, MemoryOp, OpKind, ParamId, ParcelId, Place, ReceiptId, Region, Rows, SharedId,
+    Target, ValueId, ValueOp, VarId,
 };
 
 /// A part of an operation.
@@ -51,6 +51,14 @@ pub(super) fn place<'a>(place: Place, visit: &mut dyn FnMut(Part<'a>)) {
     }
 }
 
+/// The parts of rows of a matrix in memory.
+pub(super) fn rows<'a>(rows: &'a Rows, visit: &mut dyn FnMut(Part<'a>)) {
+    place(rows.place, visit);
+    visit(Part::In(rows.row));
+    rows.end.iter().for_each(|end| visit(Part::In(*end)));
+    rows.receipt.iter().for_each(|r| visit(Part::Receipt(*r)));
+}
+
 /// Visits the part that a field of a type is, if it is one.
 macro_rules! part {
     (Out, $field:ident, $visit:ident) => {
@@ -78,6 +86,9 @@ macro_rules! part {
             $visit(Part::In(tile.index));
             $visit(Part::In(tile.from));
         }
+    };
+    (Rows, $field:ident, $visit:ident) => {
+        parts::rows($field, $visit)
     };
     (Target, $field:ident, $visit:ident) => {
         $visit(Part::Target(*$field))
@@ -135,6 +146,13 @@ macro_rules! part_mut {
             $visit(PartMut::In(&mut tile.index));
             $visit(PartMut::In(&mut tile.from));
         }
+    };
+    (Rows, $field:ident, $visit:ident) => {
+        if let Place::Peer(_, rank) = &mut $field.place {
+            $visit(PartMut::In(rank))
+        }
+        $visit(PartMut::In(&mut $field.row));
+        $field.end.iter_mut().for_each(|end| $visit(PartMut::In(end)));
     };
     (Region, $field:ident, $visit:ident) => {
         $visit(PartMut::Region($field))
@@ -246,7 +264,7 @@ macro_rules! group_of {
     };
 }
 
-group_of!(Value: ValueOp, Memory: MemoryOp, Comm: CommOp, Control: ControlOp);
+group_of!(Value: ValueOp, Memory: MemoryOp, Matrix: MatrixOp, Comm: CommOp, Control: ControlOp);
 
 impl OpKind {
     /// The values this operation defines for the region it stands in (for a `For`, the counter is defined in its body

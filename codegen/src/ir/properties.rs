@@ -6,9 +6,9 @@
 use std::fmt;
 
 use super::{
-    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, MemoryOp, OpKind, ParamId, ParcelId, Part, Place,
-    Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder, TakePackets, ValueId, ValueOp, VarId, Wait,
-    WaitAll,
+    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind,
+    ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder, StoreMatrix,
+    TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
 };
 
 /// What running an operation reads or changes besides values.
@@ -52,7 +52,7 @@ pub struct Accessed {
     pub access: Access,
     /// To what: this rank's own instance, or in the case of puts, signals and sends that of the target ranks.
     pub place: Place,
-    /// From which element on (`U32`): of the first piece, if there are several.
+    /// From which element on (`U32`): of the first piece, if there are several; none where it takes a row and a column to say.
     pub index: Option<ValueId>,
 }
 
@@ -127,6 +127,7 @@ impl OpKind {
         match self {
             OpKind::Value(op) => op.effect(),
             OpKind::Memory(op) => op.effect(),
+            OpKind::Matrix(op) => op.effect(),
             OpKind::Comm(_) => Effect::Acts,
             OpKind::Control(op) => op.effect(),
         }
@@ -136,6 +137,7 @@ impl OpKind {
     pub fn accesses(&self) -> Vec<Accessed> {
         match self {
             OpKind::Memory(op) => vec![op.accessed()],
+            OpKind::Matrix(op) => op.accesses(),
             OpKind::Comm(op) => op.accesses(),
             OpKind::Value(_) | OpKind::Control(_) => vec![],
         }
@@ -150,7 +152,7 @@ impl OpKind {
     pub const fn member(&self) -> Option<(ParcelId, Member<'_>)> {
         match self {
             OpKind::Comm(op) => op.member(),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Control(_) => None,
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Control(_) => None,
         }
     }
 
@@ -178,7 +180,11 @@ impl OpKind {
                 CommOp::Signal(Signal { flag, order, .. })
                 | CommOp::BlockSignal(BlockSignal { flag, order, .. }),
             ) => Some((*flag, *order)),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_) => None,
+            OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Control(_) => None,
         }
     }
 
@@ -186,7 +192,7 @@ impl OpKind {
     pub const fn var_use(&self) -> Option<(VarId, VarUse)> {
         match self {
             OpKind::Control(op) => op.var_use(),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => None,
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => None,
         }
     }
 
@@ -213,7 +219,7 @@ impl OpKind {
     pub const fn reads_inside(&self) -> bool {
         match self {
             OpKind::Control(op) => op.reads_inside(),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => false,
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => false,
         }
     }
 
@@ -221,7 +227,7 @@ impl OpKind {
     pub const fn is_loop(&self) -> bool {
         match self {
             OpKind::Control(op) => op.is_loop(),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => false,
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => false,
         }
     }
 }
@@ -279,6 +285,27 @@ impl MemoryOp {
             MemoryOp::Ticket { counter, index, .. } => (Access::Atomic, Place::Param(counter), index),
         };
         Accessed { access, place, index: Some(index) }
+    }
+}
+
+impl MatrixOp {
+    const fn effect(&self) -> Effect {
+        match self {
+            MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => Effect::ReadsMemory,
+            MatrixOp::StoreMatrix(_) => Effect::Acts,
+        }
+    }
+
+    fn accesses(&self) -> Vec<Accessed> {
+        let load = |place, index| Accessed { access: Access::Load, place, index };
+        match self {
+            MatrixOp::Dot(Dot { a, b, .. }) => vec![load(a.place, None), load(b.place, None)],
+            MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![load(at.place, None)],
+            MatrixOp::LoadRow(LoadRow { place, index, .. }) => vec![load(*place, Some(*index))],
+            MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => {
+                vec![Accessed { access: Access::Store, place: to.place, index: None }]
+            }
+        }
     }
 }
 

@@ -225,7 +225,11 @@ fn param_row(p: &Param) -> [String; 3] {
         | ParamKind::Ll
         | ParamKind::Counters
         | ParamKind::BlockFlags => {
-            [p.name.clone(), format!("{kind} {}[{}]", p.dtype, p.len), format!("{bytes} B")]
+            let size = match p.shape() {
+                Some((rows, columns)) => format!("{rows} x {columns}"),
+                None => p.len.to_string(),
+            };
+            [p.name.clone(), format!("{kind} {}[{size}]", p.dtype), format!("{bytes} B")]
         }
         ParamKind::EpochWord | ParamKind::Scalar => {
             [p.name.clone(), format!("{kind} {}", p.dtype), String::new()]

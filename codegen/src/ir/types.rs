@@ -77,42 +77,57 @@ impl fmt::Display for Dtype {
     }
 }
 
-/// Type of an IR value: a scalar, uniform over the group that computes it, or a tile, spread over its lanes.
+/// Type of an IR value: a scalar, uniform over the group that computes it, or a tile, spread over its lanes. A tile is a vector or a
+/// matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Type {
     /// Element type.
     pub dtype: Dtype,
     /// `None` for a scalar, the comptime number of elements for a tile.
     pub len: Option<u32>,
+    /// The comptime number of elements of a row, for a matrix.
+    pub columns: Option<u32>,
 }
 
 impl Type {
     /// A scalar of the given element type.
     pub const fn scalar(dtype: Dtype) -> Type {
-        Type { dtype, len: None }
+        Type { dtype, len: None, columns: None }
     }
 
     /// A tile of `len` elements.
     pub const fn tile(dtype: Dtype, len: u32) -> Type {
-        Type { dtype, len: Some(len) }
+        Type { dtype, len: Some(len), columns: None }
     }
 
-    /// Whether this is a tile.
+    /// A matrix of `rows` times `columns` elements.
+    pub const fn matrix(dtype: Dtype, rows: u32, columns: u32) -> Type {
+        Type { dtype, len: Some(rows * columns), columns: Some(columns) }
+    }
+
+    /// Rows and columns, of a matrix.
+    pub fn shape(self) -> Option<(u32, u32)> {
+        let (len, columns) = self.len.zip(self.columns)?;
+        Some((len.checked_div(columns)?, columns))
+    }
+
+    /// Whether this is a tile, a vector or a matrix.
     pub const fn is_tile(self) -> bool {
         self.len.is_some()
     }
 
     /// The same shape with another element type.
     pub const fn with_dtype(self, dtype: Dtype) -> Type {
-        Type { dtype, len: self.len }
+        Type { dtype, ..self }
     }
 }
 
 impl fmt::Display for Type {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.len {
-            None => write!(f, "{}", self.dtype),
-            Some(n) => write!(f, "{}[{n}]", self.dtype),
+        match (self.len, self.shape()) {
+            (None, _) => write!(f, "{}", self.dtype),
+            (Some(_), Some((rows, columns))) => write!(f, "{}[{rows} x {columns}]", self.dtype),
+            (Some(n), None) => write!(f, "{}[{n}]", self.dtype),
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::fmt;
 
 use super::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MemoryOp, OpKind, ParamKind, ReduceOp, UnaryOp,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MatrixOp, MemoryOp, OpKind, ParamKind, ReduceOp, UnaryOp,
     ValueOp,
 };
 
@@ -177,6 +177,10 @@ impl OpKind {
             }
             OpKind::Memory(MemoryOp::Tally { .. }) => "tally",
             OpKind::Memory(MemoryOp::Ticket { .. }) => "ticket",
+            OpKind::Matrix(MatrixOp::Dot(_)) => "dot",
+            OpKind::Matrix(MatrixOp::LoadMatrix(_)) => "load_matrix",
+            OpKind::Matrix(MatrixOp::LoadRow(_)) => "load_row",
+            OpKind::Matrix(MatrixOp::StoreMatrix(_)) => "store_matrix",
             OpKind::Comm(CommOp::Put(_)) => "put",
             OpKind::Comm(CommOp::BulkCopy(_)) => "copy",
             OpKind::Comm(CommOp::Signal(_)) => "signal",

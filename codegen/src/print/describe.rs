@@ -1,7 +1,8 @@
 //! Names for values that the author left unnamed, from what they are.
 
 use crate::ir::{
-    BinaryOp, CommOp, ControlOp, MemoryOp, OpKind, ParamKind, Place, ReadLl, ReduceOp, ValueId, ValueOp,
+    BinaryOp, CommOp, ControlOp, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place, ReadLl,
+    ReduceOp, ValueId, ValueOp,
 };
 
 use super::program::Program;
@@ -21,6 +22,12 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             };
             format!("{}_{what}", buffer(p, op.accessed().place))
         }
+        Some(OpKind::Matrix(op)) => match op {
+            MatrixOp::Dot(_) => "product".into(),
+            MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => format!("{}_part", buffer(p, at.place)),
+            MatrixOp::LoadRow(LoadRow { place, .. }) => format!("{}_row", buffer(p, *place)),
+            MatrixOp::StoreMatrix(_) => "value".into(),
+        },
         Some(OpKind::Comm(op)) => match op {
             CommOp::ReadLl(ReadLl { ll, .. }) => format!("{}_read", p.kernel.params[ll.index()].name),
             CommOp::TakePackets(_)
@@ -109,7 +116,7 @@ fn use_of(p: &Program, v: ValueId) -> Option<String> {
 /// Whether an index of an operation is named after the buffer.
 fn names_index(kind: &OpKind) -> bool {
     match kind {
-        OpKind::Memory(_) => true,
+        OpKind::Memory(_) | OpKind::Matrix(_) => true,
         OpKind::Comm(op) => match op {
             CommOp::Put(_)
             | CommOp::BulkCopy(_)

@@ -129,6 +129,11 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
             both
         }
+        // Which lane has which element is the matrix instruction's business.
+        OpKind::Matrix(_) => {
+            let touches = k.op(op).kind.accesses().into_iter();
+            touches.flat_map(|a| one(a.place, a.access.stores(), false, Lanes::Anywhere, None)).collect()
+        }
         OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
             one(Place::Param(counter), true, false, Lanes::First, Some(index))
         }

@@ -171,7 +171,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         match &op.kind {
             OpKind::Value(kind) => self.compute_value(id, kind, op.loc),
             OpKind::Control(ControlOp::VarGet { var, .. }) => Ok(Expr::atom(self.vars[var].clone())),
-            other @ (OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_)) => {
+            other @ (OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => {
                 Err(PrintError::Misplaced { loc: op.loc, op: other.name() })
             }
         }
@@ -320,6 +320,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         match &op.kind {
             OpKind::Value(value) => self.value_op(id, value),
             OpKind::Memory(access) => self.timed(id, |e| e.memory_op(id, access)),
+            OpKind::Matrix(matrix) => self.matrix_op(id, matrix),
             OpKind::Comm(comm) => self.timed(id, |e| e.comm_op(id, comm)),
             OpKind::Control(control) => self.control_op(id, control),
         }

@@ -72,6 +72,21 @@ pub enum PrintError {
         /// Elements a lane holds of the first.
         other: u32,
     },
+    /// A matrix that a group's warps cannot share.
+    #[error(
+        "{loc}: a matrix of {rows} x {columns} for {warps} warps, which work on parts of 16 x 16; let the warps be as many as rows and \
+         columns have such parts, or divide that"
+    )]
+    MatrixShape {
+        /// Where it is made or used.
+        loc: Loc,
+        /// Its rows.
+        rows: u32,
+        /// Its columns.
+        columns: u32,
+        /// Warps of the group.
+        warps: u32,
+    },
     /// A timeline without room for records, or with room for too many.
     #[error("timeline slots = {slots}: a warp has room for 1 to {most} records")]
     TimelineSlots {

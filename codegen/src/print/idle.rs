@@ -106,7 +106,8 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
             | CommOp::BlockSignal(_)
             | CommOp::BlockWait(_) => None,
         },
-        OpKind::Value(_) | OpKind::Control(_) => None,
+        // All lanes have their share of a matrix.
+        OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,
     };
     tile.filter(|&v| p.kernel.ty(v).is_tile())
 }
@@ -136,7 +137,7 @@ impl Moved {
     }
 
     fn warning(&self, p: &Program) -> Warning {
-        let Layout { len, lanes, per_lane } = self.layout;
+        let Layout { len, lanes, per_lane, .. } = self.layout;
         let (warp, block) = (p.kernel.warp_size, p.kernel.block_warps);
         let group = if p.split(self.id).is_some() { "its group" } else { "its block" };
         let message = format!(

@@ -237,6 +237,8 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
             | CommOp::TakePackets(_)
             | CommOp::ReadLl(_) => true,
         },
+        // Whole vectors at a time.
+        OpKind::Matrix(_) => false,
         OpKind::Control(
             ControlOp::If { .. }
             | ControlOp::For { .. }

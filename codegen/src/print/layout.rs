@@ -10,7 +10,12 @@ use crate::ir::{
     TakePackets, Type, ValueId, VarId,
 };
 
-use super::{PrintError, multimem, program::Program};
+use super::{
+    PrintError,
+    matrix::{self, Fragments},
+    multimem,
+    program::Program,
+};
 
 /// Bytes of the widest memory access of a lane.
 pub(super) const WIDEST: u32 = 16;
@@ -24,6 +29,8 @@ pub(super) struct Layout {
     pub lanes: u32,
     /// Consecutive elements a lane holds in a step, a power of two that divides `len`.
     pub per_lane: u32,
+    /// How the warps share a matrix: see [`Fragments`].
+    pub fragments: Option<Fragments>,
 }
 
 impl Layout {
@@ -82,7 +89,10 @@ impl Layouts {
         }
         for (class, layout) in l.of_class.iter_mut().enumerate() {
             if let Some(layout) = layout {
-                let best = || choose(layout.len, layout.lanes, wanted[class]);
+                let best = || match layout.fragments {
+                    Some(_) => matrix::per_lane(k),
+                    None => choose(layout.len, layout.lanes, wanted[class]),
+                };
                 layout.per_lane = pinned[class].unwrap_or_else(best);
             }
         }
@@ -143,7 +153,7 @@ impl Layouts {
                 | CommOp::SendPackets(_)
                 | CommOp::SendLl(_) => return Ok(()),
             },
-            OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
+            OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
         self.pin_to(per_lane, tile, op.loc, pinned)
     }
@@ -204,7 +214,7 @@ impl Layouts {
                 | ControlOp::Continue { .. }
                 | ControlOp::Split { .. } => vec![],
             },
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
                 let mut all = kind.outs();
                 all.extend(kind.operands());
                 vec![tiles(&all)]
@@ -230,7 +240,8 @@ impl Layouts {
         for (node, ty) in tiles {
             let Some(len) = ty.len else { continue };
             let class = self.find(node) as usize;
-            let here = Layout { len, lanes: p.lanes(id), per_lane: 1 };
+            let fragments = ty.shape().map(|shape| Fragments::of(p, id, shape)).transpose()?;
+            let here = Layout { len, lanes: p.lanes(id), per_lane: 1, fragments };
             match self.of_class[class] {
                 None => self.of_class[class] = Some(here),
                 Some(l) if l == here => {}
@@ -276,7 +287,8 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             | CommOp::BlockSignal(_)
             | CommOp::BlockWait(_) => None,
         },
-        OpKind::Value(_) | OpKind::Control(_) => None,
+        // A lane's elements of a matrix are where the matrix instruction has them.
+        OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => None,
     }
 }
 
@@ -303,7 +315,7 @@ mod tests {
     fn width_divides_the_tile_and_keeps_lanes_busy() {
         // 2880 bf16 over four warps: 16-byte vectors, three steps, the last of them partial.
         assert_eq!(choose(2880, 128, 8), 8);
-        let l = Layout { len: 2880, lanes: 128, per_lane: 8 };
+        let l = Layout { len: 2880, lanes: 128, per_lane: 8, fragments: None };
         assert_eq!((l.steps(), l.full_steps(), l.words(Dtype::Bf16)), (3, 2, 12));
         // Over 512 lanes 360 vectors will do; over 1024 they are too few.
         assert_eq!(choose(2880, 512, 8), 8);

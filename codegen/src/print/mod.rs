@@ -36,6 +36,7 @@ mod inline;
 mod launch;
 mod layout;
 mod ll;
+mod matrix;
 mod memory;
 mod multimem;
 mod names;

@@ -206,6 +206,20 @@ prims! {
     Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
     SignalRanks = own "signal_ranks", Nothing, [System];
+    /// Rows of a matrix in memory.
+    Rows = common "rows", Nothing, [];
+    /// Which elements of a matrix a lane has.
+    Fragments = own "fragments", Nothing, [];
+    /// Read a part of a row of a matrix.
+    LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
+    /// Write a part of a row of a matrix.
+    StoreInside = common "store_inside", Nothing, [Vec, StoreBelow];
+    /// A product of small matrices of bf16, by a warp.
+    MultiplyBf16 = own "multiply_bf16", Nothing, [Bits, Bf16, Vec];
+    /// The same of fp16.
+    MultiplyFp16 = own "multiply_fp16", Nothing, [Bits, Fp16, Vec];
+    /// A product of matrices, by a group.
+    Dot = own "dot", Nothing, [Vec, Rows, Fragments];
     /// The wall clock.
     Clock = own "clock", Nothing, [];
     /// What records the timeline.
@@ -316,6 +330,11 @@ pub(super) const DEFINED: &[&str] = &[
     "copy_vectors",
     "emptied",
     "exp_of",
+    "bring_rows",
+    "column",
+    "first_column",
+    "first_row",
+    "dot",
     "fetch_and",
     "fetch_and_shared",
     "fetch_max",
@@ -339,6 +358,8 @@ pub(super) const DEFINED: &[&str] = &[
     "least",
     "load",
     "load_below",
+    "load_inside",
+    "load_fragment",
     "load_packet",
     "load_relaxed_system",
     "load_ll",
@@ -346,6 +367,7 @@ pub(super) const DEFINED: &[&str] = &[
     "min_of",
     "most",
     "mul_rn",
+    "multiply_add",
     "multimem_fence",
     "multimem_max_bf16",
     "multimem_max_fp16",
@@ -361,7 +383,11 @@ pub(super) const DEFINED: &[&str] = &[
     "poll",
     "popcount",
     "ranks",
+    "read_rows",
+    "write_rows",
+    "row",
     "read_ll",
+    "rows_of",
     "send_packet",
     "send_packets",
     "send_packets_below",
@@ -376,6 +402,7 @@ pub(super) const DEFINED: &[&str] = &[
     "stage",
     "store",
     "store_below",
+    "store_inside",
     "store_packet",
     "store_release_system",
     "store_shared",

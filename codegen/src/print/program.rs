@@ -73,7 +73,7 @@ impl<'k> Program<'k> {
         let name = self.kernel.values[v.index()].name.as_deref()?;
         let own = match self.def(v)? {
             OpKind::Value(op) => self.own_name(op),
-            OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_) => None,
+            OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => None,
         };
         (own != Some(name)).then_some(name)
     }
@@ -119,7 +119,14 @@ impl<'k> Program<'k> {
     pub fn vector_mask(&self, mask: ValueId) -> Option<VectorMask> {
         let splat = |v: ValueId| match self.def(v) {
             Some(OpKind::Value(ValueOp::Splat { a, .. })) => Some(*a),
-            Some(OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
+            Some(
+                OpKind::Value(_)
+                | OpKind::Memory(_)
+                | OpKind::Matrix(_)
+                | OpKind::Comm(_)
+                | OpKind::Control(_),
+            )
+            | None => None,
         };
         if let Some(test) = splat(mask) {
             return Some(VectorMask::Uniform(test));

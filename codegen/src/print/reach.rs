@@ -33,7 +33,7 @@ impl Reach {
         }
         let exact = match p.def(v) {
             Some(OpKind::Value(op)) => Reach::exact(p, op),
-            Some(OpKind::Memory(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
+            Some(OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
         };
         // What wraps has no digits any more, but for the zero bits that wrapping keeps.
         exact.filter(|r| r.most() <= type_most(p, v)).unwrap_or_else(|| {
@@ -164,7 +164,7 @@ fn most(p: &Program, v: ValueId) -> u128 {
         },
         // The counter of a loop is the one unsigned value that a control operation bounds.
         Some(OpKind::Control(ControlOp::For { end, .. })) if unsigned(p, v) => of(end).saturating_sub(1),
-        Some(OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_)) | None => limit,
+        Some(OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) | None => limit,
     };
     if found > limit { limit } else { found }
 }

@@ -17,7 +17,7 @@ use super::{
     copy::room_of,
     emitter::{Emitter, Facts},
     inline::Form,
-    launch, multimem,
+    launch, matrix, multimem,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -180,6 +180,7 @@ pub(super) fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTr
     kernel.walk(region, &mut |_, op| {
         found.extend(op.kind.accesses().into_iter().filter_map(|a| a.place.shared()));
         found.extend(room_of(&op.kind, target));
+        found.extend(matrix::room_of(&op.kind));
     });
     found
 }

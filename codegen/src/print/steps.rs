@@ -167,7 +167,7 @@ impl Emitter<'_, '_> {
                 *self.used = used;
                 e
             }
-            OpKind::Control(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
+            OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
                 Err(PrintError::Misplaced { loc: op.loc, op: op.kind.name() })
             }
         }
@@ -365,6 +365,7 @@ impl Emitter<'_, '_> {
         let whole = step.layout.per_lane > 1;
         match &op.kind {
             OpKind::Memory(memory) => self.memory_step(item, memory, whole, step),
+            OpKind::Matrix(matrix) => self.matrix_step(op.loc, matrix, step),
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let base = self.put_base(*parcel, *buffer)?;
                 self.store_all(&base, Place::Param(*buffer), *index, *value, *mask, step)
@@ -524,7 +525,7 @@ impl Emitter<'_, '_> {
     }
 
     /// Stores what was computed where the loop keeps it.
-    fn keep(&mut self, out: ValueId, ty: &str, text: &str, step: &mut Step, element: bool) {
+    pub fn keep(&mut self, out: ValueId, ty: &str, text: &str, step: &mut Step, element: bool) {
         let j = if element { format!("[{}]", self.f.own.j) } else { String::new() };
         match step.kept.get(&out).cloned() {
             Some(Kept::Step(name)) if element => self.w.line(&format!("{name}{j} = {text};")),

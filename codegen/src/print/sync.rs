@@ -2,13 +2,13 @@
 //!
 //! A group's lanes touch shared and global memory on their own. Wherever one lane's touch may hit what another lane
 //! touched since the last barrier, and one of the two writes, a barrier goes before the later one. Control flow is
-//! uniform over the group, so a barrier may stand anywhere. Waits, signals, tickets and tallies have a barrier inside; the end of a split
+//! uniform over the group, so a barrier may stand anywhere. Waits, signals, tickets, tallies and multiplications have a barrier inside; the end of a split
 //! has one of the whole block. Reductions that all lanes meet for serve as barriers where one is needed after them: the
 //! emitter then writes what came before them before them.
 
 use std::collections::{BTreeSet, HashSet};
 
-use crate::ir::{CommOp, ControlOp, Dtype, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp};
+use crate::ir::{CommOp, ControlOp, Dtype, MatrixOp, MemoryOp, OpId, OpKind, ReduceOp, Region, ValueOp};
 
 use super::{
     effects::{Access, Age, accesses, conflict},
@@ -113,6 +113,13 @@ impl Walk<'_, '_> {
                 | CommOp::ReadLl(_)
                 | CommOp::Signal(_) => State::new(),
                 CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::SendPackets(_) | CommOp::SendLl(_) => {
+                    self.touch(op, state)
+                }
+            },
+            OpKind::Matrix(matrix) => match matrix {
+                // Its lanes meet before they bring anything.
+                MatrixOp::Dot(_) => self.touch(op, State::new()),
+                MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_) => {
                     self.touch(op, state)
                 }
             },

@@ -16,6 +16,7 @@ use super::{
     emitter::Emitter,
     inline::Form,
     layout::{Layout, wide},
+    matrix,
     ops::{self, type_name},
     prim::Prim,
 };
@@ -102,6 +103,7 @@ impl Emitter<'_, '_> {
         let layout_of = match &f.p.kernel.op(id).kind {
             OpKind::Value(op) => value_tile(op),
             OpKind::Memory(op) => memory_tile(op),
+            OpKind::Matrix(op) => matrix::tile(op),
             OpKind::Comm(op) => match op {
                 CommOp::Put(Put { parcel, value, .. }) => match f.p.kernel.parcels[parcel.index()].target {
                     Target::Rank(_) => Some(*value),
@@ -316,7 +318,8 @@ impl Emitter<'_, '_> {
 
     /// Whether an item is one vector access.
     fn is_vector(&self, item: &Item) -> bool {
-        let vector = wide(&self.f.p, item.op).is_some();
+        let vector = wide(&self.f.p, item.op).is_some()
+            || matches!(self.f.p.kernel.op(item.op).kind, OpKind::Matrix(_));
         vector && item.layout.per_lane > 1 && item.yields.is_none()
     }
 

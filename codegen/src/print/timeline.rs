@@ -249,6 +249,7 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
             | CommOp::BlockSignal(_)
             | CommOp::BlockWait(_),
         ) => return None,
+        OpKind::Matrix(_) => return None,
         OpKind::Control(
             ControlOp::If { .. }
             | ControlOp::For { .. }

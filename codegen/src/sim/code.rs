@@ -1,6 +1,6 @@
 //! Linear code: what a role runs, with jumps instead of regions, so that an agent's state is a position and registers.
 
-use super::insns::{CommInsn, MemoryInsn, TileInsn};
+use super::insns::{CommInsn, MatrixInsn, MemoryInsn, TileInsn};
 use super::registers::TileRegisters;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Kernel, OpId, ParamId, Place, UnaryOp};
 
@@ -115,6 +115,7 @@ pub(super) enum Insn {
     },
     Tile(TileInsn),
     Memory(MemoryInsn),
+    Matrix(MatrixInsn),
     Comm(CommInsn),
     Jump {
         to: Pc,
@@ -206,7 +207,7 @@ impl Insn {
                 matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_));
             return if communicates { COMMUNICATION } else { 1 };
         }
-        if matches!(self, Insn::Comm(_)) { COMMUNICATION } else { 0 }
+        if matches!(self, Insn::Comm(_)) { COMMUNICATION } else { matches!(self, Insn::Matrix(_)).into() }
     }
 
     /// Calls `visit` on every tile register of the instruction; those it writes come last.
@@ -215,6 +216,7 @@ impl Insn {
             Insn::CopyTile { out, a } => [a, out].into_iter().for_each(visit),
             Insn::Tile(insn) => insn.tiles(visit),
             Insn::Memory(insn) => insn.tiles(visit),
+            Insn::Matrix(insn) => insn.tiles(visit),
             Insn::Comm(insn) => insn.tiles(visit),
             Insn::Copy { .. }
             | Insn::Rank { .. }

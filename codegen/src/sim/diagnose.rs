@@ -10,8 +10,8 @@ use super::shadow::{Action, Clash, ClashKind, DataEpoch, Event, Who};
 use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
-    BulkCopy, CommOp, ControlOp, Kernel, MemoryOp, OpId, OpKind, ParamId, Place, Put, ReadLl, SendLl,
-    SendPackets, TakePackets, Wait, WaitAll,
+    BulkCopy, CommOp, ControlOp, Dot, Kernel, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpId, OpKind, ParamId,
+    Place, Put, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll,
 };
 
 impl World<'_> {
@@ -302,6 +302,16 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Comm(CommOp::Signal(crate::ir::Signal { flag, .. })) => format!("signal of {}", param(*flag)),
         OpKind::Comm(CommOp::Wait(Wait { flag, .. }) | CommOp::WaitAll(WaitAll { flag, .. })) => {
             format!("wait on {}", param(*flag))
+        }
+        OpKind::Matrix(MatrixOp::Dot(Dot { a, b, .. })) => {
+            format!("dot of {} and {}", place(a.place), place(b.place))
+        }
+        OpKind::Matrix(
+            MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place: p, .. }, .. })
+            | MatrixOp::LoadRow(LoadRow { place: p, .. }),
+        ) => format!("load of {}", place(*p)),
+        OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to: Rows { place: p, .. }, .. })) => {
+            format!("store to {}", place(*p))
         }
         OpKind::Memory(MemoryOp::Ticket { counter, .. }) => format!("ticket of {}", param(*counter)),
         OpKind::Comm(CommOp::BlockSignal(crate::ir::BlockSignal { flag, .. })) => {

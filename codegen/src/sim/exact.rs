@@ -12,7 +12,7 @@ use super::exec_memory::{Fault, place_name};
 use super::finding::FindingKind;
 use super::value::Tile;
 use super::world::World;
-use crate::ir::{BinaryOp, CommOp, Dtype, MemoryOp, OpKind, Place, TakePackets, ValueId};
+use crate::ir::{BinaryOp, CommOp, Dtype, MatrixOp, MemoryOp, OpKind, Place, TakePackets, ValueId};
 
 /// The exact result of an operation on `U32` operands, modulo 2^64; none of an operation that begins from values again.
 #[inline(always)]
@@ -181,6 +181,10 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),
             CommOp::ReadLl(_) => None,
         },
+        // Rows and columns are not indices.
+        OpKind::Matrix(
+            MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_),
+        ) => None,
         // Their indices are tiles.
         OpKind::Memory(MemoryOp::Gather { .. } | MemoryOp::Scatter { .. } | MemoryOp::Tally { .. })
         | OpKind::Value(_)

@@ -214,6 +214,7 @@ impl World<'_> {
                 }
             }
             Insn::Memory(ref insn) => return self.access_memory(agent, insn),
+            Insn::Matrix(ref insn) => return self.matrix(agent, insn),
             Insn::Comm(ref insn) => return self.communicate(id, agent, insn),
             Insn::Jump { to } => return Flow::Jump(to),
             Insn::Unless { cond, to } => {

@@ -102,7 +102,7 @@ impl World<'_> {
     }
 
     /// Number of elements behind a place, of which a caller may have passed less than there could be.
-    fn place_len(&self, agent: &Agent, place: Place) -> u64 {
+    pub(super) fn place_len(&self, agent: &Agent, place: Place) -> u64 {
         let kernel = agent.compiled.kernel();
         match place {
             Place::Param(p) | Place::Peer(p, _) | Place::All(p, _) => {
@@ -155,7 +155,7 @@ impl World<'_> {
         }
     }
 
-    fn note_write(&mut self, agent: &Agent, place: Place, from: u64, to: u64, size: u64) {
+    pub(super) fn note_write(&mut self, agent: &Agent, place: Place, from: u64, to: u64, size: u64) {
         self.progress();
         self.settle_place(agent, place, from * size, to * size);
         let event = agent.event(&self.sites);
@@ -176,8 +176,21 @@ impl World<'_> {
         Ok(read_bits(self.at_place(agent, from.place).bytes(), at, size as usize))
     }
 
-    fn load_tile(
+    /// Elements `first..end` of a place, which exist, as they are now.
+    pub(super) fn read_elements(
         &mut self,
+        agent: &Agent,
+        place: Place,
+        (first, end): (u64, u64),
+        size: usize,
+        receipt: Option<ReceiptId>,
+    ) -> Result<&[u8], Fault> {
+        self.bounds(agent, place, first, end)?;
+        self.note_read(agent, place, first, end, size as u64, receipt);
+        Ok(&self.at_place(agent, place).bytes()[first as usize * size..end as usize * size])
+    }
+
+    fn load_tile(        &mut self,
         agent: &Agent,
         from: Access,
         len: u32,
@@ -186,11 +199,8 @@ impl World<'_> {
     ) -> Result<(), Fault> {
         let at = agent.get(from.index);
         let to = at.saturating_add(u64::from(len));
-        let size = u64::from(from.dtype.bytes());
-        self.bounds(agent, from.place, at, to)?;
-        self.note_read(agent, from.place, at, to, size, receipt);
-        let bytes = (at * size) as usize..(to * size) as usize;
-        out.fresh::<u8>(bytes.len()).copy_from_slice(&self.at_place(agent, from.place).bytes()[bytes]);
+        let there = self.read_elements(agent, from.place, (at, to), from.dtype.bytes() as usize, receipt)?;
+        out.fresh::<u8>(there.len()).copy_from_slice(there);
         Ok(())
     }
 
@@ -301,7 +311,7 @@ impl World<'_> {
     }
 
     /// Writes bytes of this rank's own memory: at once, but for peers late if they may read it.
-    fn write(&mut self, agent: &Agent, place: Place, at: u64, bytes: &[u8]) {
+    pub(super) fn write(&mut self, agent: &Agent, place: Place, at: u64, bytes: &[u8]) {
         if let Place::Param(p) = place
             && self.machine.buffers[agent.buffer(p)].kind == ParamKind::Window
         {

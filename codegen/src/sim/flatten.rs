@@ -236,6 +236,7 @@ impl Flattener<'_> {
         match kind {
             OpKind::Value(op) => self.value(op),
             OpKind::Memory(op) => self.memory(op),
+            OpKind::Matrix(op) => self.matrix(op),
             OpKind::Comm(op) => self.communication(op),
             OpKind::Control(op) => self.control(op),
         }

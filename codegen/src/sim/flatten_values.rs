@@ -110,7 +110,7 @@ impl Flattener<'_> {
                 self.peer((window, rank), out, form, receipt)
             }
             MemoryOp::Load { out, place: Place::All(window, op), index, receipt } => {
-                let Type { dtype, len } = self.kernel.ty(out);
+                let Type { dtype, len, .. } = self.kernel.ty(out);
                 let (out, index, len) = (self.tile(out), self.reg(index), len.unwrap_or(1));
                 MemoryInsn::All(AllLoad { window, op, dtype, out, index, len, receipt })
             }

@@ -34,6 +34,39 @@ pub(super) enum MemoryInsn {
     Ticket { counter: ParamId, out: Reg, index: Reg, count: Reg, order: SignalOrder },
 }
 
+/// What makes matrices of this rank's memory, and stores them there.
+#[derive(Clone, Debug)]
+pub(super) enum MatrixInsn {
+    Dot(Dot),
+    Load { at: RowsReg, column: Reg, shape: (u32, u32), out: TileReg },
+    Row { from: Access, shape: (u32, u32), out: TileReg, receipt: Option<ReceiptId> },
+    Store { to: RowsReg, column: Reg, shape: (u32, u32), value: TileReg },
+}
+
+/// Rows of a matrix in memory, as registers.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RowsReg {
+    pub place: Place,
+    pub row: Reg,
+    /// The row from which on none is there.
+    pub end: Option<Reg>,
+    pub receipt: Option<ReceiptId>,
+}
+
+/// Of a multiplication.
+#[derive(Clone, Debug)]
+pub(super) struct Dot {
+    pub dtype: Dtype,
+    pub acc: Option<TileReg>,
+    pub a: RowsReg,
+    pub b: RowsReg,
+    pub from: Reg,
+    pub count: Reg,
+    /// Rows and columns of the result.
+    pub shape: (u32, u32),
+    pub out: TileReg,
+}
+
 /// What goes to other ranks or blocks, or waits for them.
 #[derive(Clone, Debug)]
 pub(super) enum CommInsn {
@@ -268,6 +301,17 @@ impl MemoryInsn {
             },
             MemoryInsn::Tally { out, index, mask, .. } => [index, mask, out].into_iter().for_each(visit),
             MemoryInsn::Load { .. } | MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } => {}
+        }
+    }
+}
+
+impl MatrixInsn {
+    /// See [`Insn::tiles`](super::code::Insn::tiles).
+    pub fn tiles(&mut self, visit: &mut dyn FnMut(&mut TileReg)) {
+        match self {
+            MatrixInsn::Dot(Dot { acc, out, .. }) => acc.iter_mut().chain([out]).for_each(visit),
+            MatrixInsn::Load { out, .. } | MatrixInsn::Row { out, .. } => visit(out),
+            MatrixInsn::Store { value, .. } => visit(value),
         }
     }
 }

@@ -225,6 +225,7 @@ impl Declared {
             kind,
             dtype,
             len,
+            columns: None,
             doc,
             binding: Binding::State,
             rows: None,

@@ -53,7 +53,7 @@ impl Facts {
     fn step(&mut self, kernel: &Kernel, kind: &OpKind, vars: &mut [u32]) {
         match kind {
             OpKind::Control(op) => self.control(op, vars),
-            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_) => {
+            OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) => {
                 for out in kind.outs() {
                     let ty = kernel.ty(out);
                     let constant = fold(kind, ty, &|v| self.constants[v.index()]);

@@ -98,11 +98,21 @@ impl Exprs<'_> {
             OpKind::Memory(MemoryOp::Ticket { counter, index, .. }) => {
                 format!("last of {}[{}]", self.place(Place::Param(*counter)), self.at(*index, 0, depth))
             }
+            OpKind::Matrix(MatrixOp::Dot(Dot { a, b, .. })) => {
+                format!("{} . {}", self.rows(a, depth), self.rows(b, depth))
+            }
+            OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { at, column, .. })) => {
+                format!("{}[{}]", self.rows(at, depth), self.at(*column, 0, depth))
+            }
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, .. })) => {
+                format!("{}[{}]", self.place(*place), self.at(*index, 0, depth))
+            }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 format!("{}[{}]", self.place(Place::Param(*ll)), self.at(*index, 0, depth))
             }
             OpKind::Value(ValueOp::Const { .. })
             | OpKind::Memory(MemoryOp::Store { .. } | MemoryOp::Scatter { .. })
+            | OpKind::Matrix(MatrixOp::StoreMatrix(_))
             | OpKind::Comm(
                 CommOp::Put(_)
                 | CommOp::BulkCopy(_)
@@ -126,6 +136,10 @@ impl Exprs<'_> {
                 | ControlOp::Split { .. },
             ) => self.names.defined(v),
         }
+    }
+
+    fn rows(&self, rows: &Rows, depth: u32) -> String {
+        format!("{}[{}]", self.place(rows.place), self.at(rows.row, 0, depth))
     }
 
     fn infix(&self, symbol: &str, (a, b): (String, String), binds: u8, outer: u8) -> String {

@@ -100,7 +100,7 @@ impl<'k> Teller<'k> {
         let op = self.kernel.op(id);
         match &op.kind {
             OpKind::Control(control) => self.control(control, groups),
-            kind @ (OpKind::Memory(_) | OpKind::Comm(_)) => self.action(kind, op.loc).map(Step::Do),
+            kind @ (OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => self.action(kind, op.loc).map(Step::Do),
             OpKind::Value(_) => None,
         }
     }
@@ -188,6 +188,26 @@ impl<'k> Teller<'k> {
             OpKind::Memory(MemoryOp::Ticket { counter, index, count, .. }) => {
                 at(Deed::Updates, Place::Param(*counter), index, count)
             }
+            // What is brought of each of two matrices is told as one reading.
+            OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, count, .. })) => {
+                let read = at(Deed::Reads, a.place, &a.row, out);
+                let buffer = format!("{} x {}", read.buffer, self.exprs.place(b.place));
+                let index = format!("{}, {}", read.index, text(&b.row));
+                Action { buffer, index, bytes: self.multiplied(*out, a, *count), ..read }
+            }
+            OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at: rows, column })) => {
+                let read = at(Deed::Reads, rows.place, &rows.row, out);
+                Action { index: format!("{}, {}", read.index, text(column)), ..read }
+            }
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { out, place, index, .. })) => {
+                let read = at(Deed::Reads, *place, index, out);
+                let rows = self.kernel.ty(*out).shape().map_or(1, |(rows, _)| u64::from(rows));
+                Action { bytes: read.bytes / rows, ..read }
+            }
+            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
+                let write = at(Deed::Writes, to.place, &to.row, value);
+                Action { index: format!("{}, {}", write.index, text(column)), ..write }
+            }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
@@ -252,6 +272,14 @@ impl<'k> Teller<'k> {
             }
             OpKind::Value(_) | OpKind::Control(_) => return None,
         })
+    }
+
+    /// Bytes of the rows that are multiplied: of a number of columns that is not known none.
+    fn multiplied(&self, out: ValueId, a: &Rows, count: ValueId) -> u64 {
+        let (rows, columns) = self.kernel.ty(out).shape().unwrap_or_default();
+        let element = a.place.param().map_or(0, |p| self.kernel.params[p.index()].element_bytes());
+        let count = self.facts.int(count).and_then(|n| u64::try_from(n).ok()).unwrap_or(0);
+        u64::from(rows + columns) * u64::from(element) * count
     }
 
     fn bytes(&self, v: ValueId) -> u64 {

@@ -161,6 +161,21 @@ impl Every<'_> {
             OpKind::Memory(op) if op.accessed().place.rank().is_some() => {
                 vec![(0, "rank", 1), (1, "index", 1)]
             }
+            // The accumulator is no number.
+            OpKind::Matrix(MatrixOp::Dot(Dot { acc, a, b, .. })) => {
+                let first = usize::from(acc.is_some());
+                let second = first + 1 + usize::from(a.end.is_some());
+                let count = second + 2 + usize::from(b.end.is_some());
+                vec![(first, "row", 1), (second, "row", 1), (count, "count", 8)]
+            }
+            OpKind::Matrix(
+                MatrixOp::LoadMatrix(LoadMatrix { at: rows, .. }) | MatrixOp::StoreMatrix(StoreMatrix { to: rows, .. }),
+            ) => {
+                let end = rows.end.map(|_| (1, "end", 1));
+                let column = (1 + usize::from(end.is_some()), "column", 8);
+                [(0, "row", 1)].into_iter().chain(end).chain([column]).collect()
+            }
+            OpKind::Matrix(MatrixOp::LoadRow(_)) => vec![index],
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],
             OpKind::Comm(CommOp::BulkCopy(_)) => vec![index, (1, "source", 1)],
             OpKind::Comm(CommOp::Signal(_) | CommOp::BlockSignal(_)) => vec![index, (1, "epoch", 1)],

@@ -70,6 +70,7 @@ fn field(kind: &mut OpKind, slot: Slot) -> Option<&mut ValueId> {
     let slots = match kind {
         OpKind::Memory(op) => memory_slots(op),
         OpKind::Comm(op) => comm_slots(op),
+        OpKind::Matrix(op) => matrix_slots(op),
         OpKind::Value(_) | OpKind::Control(_) => return None,
     };
     match slot {
@@ -109,6 +110,18 @@ fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
         MemoryOp::Ticket { index, count, .. } => Slots { index: Some(index), count: Some(count), ..none },
         MemoryOp::Tally { index, mask, .. } => Slots { index: Some(index), mask: Some(mask), ..none },
+    }
+}
+
+fn matrix_slots(op: &mut MatrixOp) -> Slots<'_> {
+    let none = Slots::default();
+    match op {
+        MatrixOp::Dot(Dot { a, count, .. }) => Slots { index: Some(&mut a.row), count: Some(count), ..none },
+        MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => Slots { index: Some(&mut at.row), ..none },
+        MatrixOp::LoadRow(LoadRow { index, .. }) => Slots { index: Some(index), ..none },
+        MatrixOp::StoreMatrix(StoreMatrix { to, value, .. }) => {
+            Slots { index: Some(&mut to.row), value: Some(value), ..none }
+        }
     }
 }
 

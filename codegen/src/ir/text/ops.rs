@@ -58,6 +58,12 @@ impl Line<'_> {
         }
     }
 
+    fn rows(&self, rows: &Rows) -> String {
+        let end = rows.end.map_or(String::new(), |end| format!(" below {}", self.v(end)));
+        let (place, row) = (self.place(rows.place), self.v(rows.row));
+        format!("{place} from row {row} on{end}{}", self.after(rows.receipt))
+    }
+
     /// The windows that a parcel's signal publishes.
     fn published(&self, parcel: ParcelId) -> String {
         let windows = self.kernel.parcels.get(parcel.index()).map_or(&[][..], |p| &p.windows);
@@ -179,6 +185,22 @@ impl Line<'_> {
             OpKind::Memory(MemoryOp::Ticket { counter, index, count, order, .. }) => {
                 let at = self.element(Place::Param(*counter), *index);
                 format!("ticket {at} of {}{}", v(count), relaxed(*order))
+            }
+            OpKind::Matrix(MatrixOp::Dot(Dot { acc, a, b, from, count, stages, room, .. })) => {
+                let acc = acc.as_ref().map_or(String::new(), |acc| format!("{} + ", v(acc)));
+                let (a, b) = (self.rows(a), self.rows(b));
+                let room = self.place(Place::Shared(*room));
+                let columns = format!("columns [{}; {}]", v(from), v(count));
+                format!("dot {acc}{a} . {b}, {columns}, {stages} stages by {room}")
+            }
+            OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { at, column, .. })) => {
+                format!("load_matrix {}, column {}", self.rows(at), v(column))
+            }
+            OpKind::Matrix(MatrixOp::LoadRow(LoadRow { place, index, receipt, .. })) => {
+                format!("load_row {}{}", self.element(*place, *index), self.after(*receipt))
+            }
+            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value })) => {
+                format!("store_matrix {}, column {} <- {}", self.rows(to), v(column), v(value))
             }
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));

@@ -49,6 +49,7 @@ impl Check<'_, '_, '_> {
             ) => {
                 self.wide_enough(*place, *index);
             }
+            OpKind::Matrix(op) => self.matrix(op),
             OpKind::Comm(CommOp::Put(Put { parcel, buffer, index, value, mask })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 if self.report.kernel.parcels[parcel.index()].multicast {
@@ -142,6 +143,42 @@ impl Check<'_, '_, '_> {
                 | ControlOp::VarSet { .. }
                 | ControlOp::Split { .. },
             ) => {}
+        }
+    }
+
+    /// What lies beyond a matrix in memory is zero, but somebody who begins there has made a mistake.
+    fn matrix(&mut self, op: &MatrixOp) {
+        match op {
+            MatrixOp::Dot(Dot { a, b, from, count, .. }) => {
+                self.row(a.place, a.row);
+                self.row(b.place, b.row);
+                for (what, v) in [("first column", *from), ("number of columns", *count)] {
+                    if self.facts.multiple_of(v) < 8 {
+                        let value = self.report.names.value(v);
+                        self.report.add(self.loc, Problem::DotColumns { what, value });
+                    }
+                }
+                let columns = a.place.param().and_then(|p| self.report.param(p).columns);
+                let first = self.facts.int(*from).unwrap_or(0);
+                let end = first + self.facts.int(*count).unwrap_or(0);
+                if let Some(len) = columns.filter(|&n| end > n.into()) {
+                    let (op, buffer) = (self.name, self.report.place_name(a.place));
+                    self.report.add(self.loc, Problem::OutOfBounds { op, buffer, first, end, len });
+                }
+            }
+            MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => self.row(at.place, at.row),
+            MatrixOp::LoadRow(LoadRow { place, index, .. }) => self.wide_enough(*place, *index),
+            MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => self.row(to.place, to.row),
+        }
+    }
+
+    fn row(&mut self, place: Place, row: ValueId) {
+        let shape = place.param().and_then(|p| self.report.param(p).shape());
+        if let (Some(row), Some((rows, _))) = (self.facts.int(row), shape)
+            && row >= rows.into()
+        {
+            let (op, param) = (self.name, self.report.place_name(place));
+            self.report.add(self.loc, Problem::NoSuchRow { op, param, row, rows });
         }
     }
 

@@ -138,6 +138,15 @@ fn tiles(report: &mut Report<'_>) {
             report.add(place[i], Problem::TileLength { value, len, limit });
         }
     }
+    let broken = |ty: Type| {
+        ty.len.zip(ty.columns).filter(|&(len, columns)| columns == 0 || !len.is_multiple_of(columns))
+    };
+    for (i, v) in k.values.iter().enumerate() {
+        if let Some((len, columns)) = broken(v.ty) {
+            let value = report.names.value(ValueId(i as u32));
+            report.add(place[i], Problem::BrokenRows { value, len, columns });
+        }
+    }
     for (i, v) in k.vars.iter().enumerate() {
         if let Some(len) = bad(v.ty) {
             let value = report.names.var(VarId(i as u32));

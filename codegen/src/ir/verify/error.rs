@@ -159,6 +159,26 @@ pub enum Problem {
          compute it as a multiple of that"
     )]
     MultimemIndex { op: &'static str, buffer: String, value: String, unit: u32 },
+    #[error("`{op}` of `{param}`, which is no matrix of this rank's; give it a shape, `#[shape(|c| [rows, columns])]`")]
+    NoMatrix { op: &'static str, param: String },
+    #[error("`{param}` has rows of {columns} elements, which are no whole 16 bytes; let {unit} divide them")]
+    MatrixColumns { param: String, columns: u64, unit: u32 },
+    #[error("`dot` of rows of `{a}`, which have {a_columns} elements, with rows of `{b}`, which have {b_columns}")]
+    DotShapes { a: String, a_columns: u64, b: String, b_columns: u64 },
+    #[error("`dot` of {dtype}; it multiplies bf16 or fp16")]
+    DotDtype { dtype: Dtype },
+    #[error("`dot` of `{a}`, which is of {dtype}, with `{b}`, which is of {other}")]
+    DotDtypes { a: String, dtype: Dtype, b: String, other: Dtype },
+    #[error("`dot` with {stages} stages; 2 to {limit} are possible")]
+    DotStages { stages: u32, limit: u32 },
+    #[error("`dot` goes through `{room}`, which has {there} bytes; {needed} are needed")]
+    DotRoom { room: String, there: u64, needed: u64 },
+    #[error("`dot`: {what} {value} is not known to be a multiple of 8 columns; compute it as a multiple of that")]
+    DotColumns { what: &'static str, value: String },
+    #[error("`{op}` of row {row} of `{param}`, which has {rows}")]
+    NoSuchRow { op: &'static str, param: String, row: i128, rows: u64 },
+    #[error("{value} has {len} elements, which are no whole rows of {columns}")]
+    BrokenRows { value: String, len: u32, columns: u32 },
     #[error("`take_packets` of {count} tiles; 1 to 64 are possible")]
     TakenTiles { count: usize },
 

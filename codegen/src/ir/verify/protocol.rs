@@ -24,7 +24,7 @@ pub(super) fn check(report: &mut Report<'_>, tree: &Tree) {
         }
     }
     for &id in tree.in_order() {
-        if let Some((place, receipt)) = loaded(&report.kernel.op(id).kind) {
+        for (place, receipt) in loaded(&report.kernel.op(id).kind) {
             read(report, tree, id, place, receipt, &waits, &covered);
         }
     }
@@ -49,9 +49,21 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
     }
 }
 
-/// What a read reads, and the receipt that it has.
-fn loaded(kind: &OpKind) -> Option<(Place, Option<ReceiptId>)> {
-    let OpKind::Memory(op) = kind else { return None };
+/// What an operation reads, each with the receipt that it has.
+fn loaded(kind: &OpKind) -> Vec<(Place, Option<ReceiptId>)> {
+    match kind {
+        OpKind::Memory(op) => loaded_elements(op).into_iter().collect(),
+        OpKind::Matrix(op) => match op {
+            MatrixOp::Dot(Dot { a, b, .. }) => vec![(a.place, a.receipt), (b.place, b.receipt)],
+            MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => vec![(at.place, at.receipt)],
+            MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => vec![(*place, *receipt)],
+            MatrixOp::StoreMatrix(_) => vec![],
+        },
+        OpKind::Value(_) | OpKind::Comm(_) | OpKind::Control(_) => vec![],
+    }
+}
+
+fn loaded_elements(op: &MemoryOp) -> Option<(Place, Option<ReceiptId>)> {
     match *op {
         MemoryOp::Load { place, receipt, .. }
         | MemoryOp::LoadMasked { place, receipt, .. }

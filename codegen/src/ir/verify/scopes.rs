@@ -152,7 +152,7 @@ impl<'k> Walk<'_, 'k> {
         }
         match &op.kind {
             OpKind::Control(control) => self.control(control, &op.kind, loc),
-            kind @ (OpKind::Value(_) | OpKind::Memory(_) | OpKind::Comm(_)) => {
+            kind @ (OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => {
                 self.reads(kind, loc);
                 self.straight(kind, loc);
             }
@@ -285,6 +285,7 @@ fn allowed_in_prologue(kernel: &Kernel, kind: &OpKind) -> bool {
             | ValueOp::Scan { .. },
         )
         | OpKind::Memory(_)
+        | OpKind::Matrix(_)
         | OpKind::Comm(_)
         | OpKind::Control(_) => false,
     }

@@ -1,6 +1,7 @@
 //! Operands and results have the types that the operations' documentation asks for, and accesses go to parameters that
 //! allow them.
 
+mod matrix;
 mod protocol;
 
 use super::*;
@@ -51,6 +52,7 @@ impl Check<'_, '_> {
                 | ValueOp::Scan { .. }),
             ) => self.tiles(op),
             OpKind::Memory(op) => self.access(op),
+            OpKind::Matrix(op) => self.matrix(op),
             OpKind::Comm(op) => self.protocol(op),
             OpKind::Control(ControlOp::If { cond, results, .. }) => {
                 self.operand("condition", *cond, BOOL);
@@ -123,7 +125,7 @@ impl Check<'_, '_> {
             ValueOp::Bitcast { out, a } => {
                 let (to, from) = (self.ty(*out), self.ty(*a));
                 let word = |d: Dtype| matches!(d, Dtype::F32 | Dtype::U32 | Dtype::I32);
-                if to.len != from.len || !word(to.dtype) || !word(from.dtype) {
+                if to.with_dtype(from.dtype) != from || !word(to.dtype) || !word(from.dtype) {
                     self.add(Problem::BadCast {
                         from,
                         to,
@@ -146,7 +148,7 @@ impl Check<'_, '_> {
     fn cast(&mut self, out: ValueId, a: ValueId) {
         let (to, from) = (self.ty(out), self.ty(a));
         let storage = |d: Dtype| d.is_float() && d != Dtype::F32;
-        let advice = if to.len != from.len {
+        let advice = if to.with_dtype(from.dtype) != from {
             "a cast keeps the shape"
         } else if to.dtype == Dtype::Bool && from.dtype != Dtype::Bool {
             "compare with zero instead"

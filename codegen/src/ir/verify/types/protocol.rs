@@ -123,7 +123,7 @@ impl Check<'_, '_> {
 
     /// A tile of whole 16 bytes that a switch reduces.
     pub(super) fn multimem(&mut self, place: Place, tile: ValueId, how: ReduceOp) {
-        let Type { dtype, len } = self.ty(tile);
+        let Type { dtype, len, .. } = self.ty(tile);
         let known = match dtype {
             Dtype::F32 => how == ReduceOp::Sum,
             Dtype::Fp16 | Dtype::Bf16 => matches!(how, ReduceOp::Sum | ReduceOp::Min | ReduceOp::Max),
@@ -157,7 +157,7 @@ impl Check<'_, '_> {
 
     /// A put that the switch multiplies. What its parcel's target is, constants show.
     fn multicast(&mut self, buffer: ParamId, value: ValueId, mask: Option<ValueId>) {
-        let Type { dtype, len } = self.ty(value);
+        let Type { dtype, len, .. } = self.ty(value);
         let float = matches!(dtype, Dtype::F32 | Dtype::Fp16 | Dtype::Bf16);
         if mask.is_some() || len.is_none() || !float {
             let buffer = self.report.param(buffer).name.clone();

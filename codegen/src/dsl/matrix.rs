@@ -1,0 +1,314 @@
+//! Matrices: in memory, and as tiles of two dimensions that a group makes of them.
+
+use super::args::{Arg, Bound, MatrixArg};
+use super::buffer::{Buf, cast};
+use super::error::TraceError;
+use super::group::Group;
+use super::index::IntoIndex;
+use super::mem::{AnyPtr, AnySym};
+use super::protocol::Arrived;
+use super::scope::{Thing, require_role};
+use super::tile::{IntoTile, Tile, check_len};
+use super::trace::{Trace, attempt};
+use super::val::{FromRaw, IntoVal, Val, host};
+use crate::ir::{
+    DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, Rows, SharedId,
+    StoreMatrix, Type, ValueId,
+};
+
+/// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
+/// `#[dtype(|c| ..)]`). Rows follow one another, each of whole 16 bytes.
+///
+/// What a kernel reads beyond the last row or column is zero, and what it stores there is left out: tiles need not divide a
+/// matrix.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # use peerwarp_codegen::ir::Dtype;
+/// # trace(TraceMeta::new("demo", 2, 32, 8), |p| {
+/// # let x: AnyMatrix = p.matrix("x", [300, 512], Dtype::Bf16);
+/// # let w: AnyMatrix = p.matrix("w", [264, 512], Dtype::Bf16);
+/// # let out: AnyMatrix = p.matrix("out", [300, 264], Dtype::Bf16);
+/// # let bias: AnyPtr = p.erased("bias", 264, Dtype::Bf16);
+/// # #[kernel]
+/// # fn body(x: AnyMatrix, w: AnyMatrix, out: AnyMatrix, bias: AnyPtr) {
+/// role("multiply", 9, |b| {
+///     for tile in b.strided(9u32) {
+///         let (row, column) = (tile / 3 * 128, tile % 3 * 128);
+///         // 128 x 128 sums of products: out = x w^T, in f32.
+///         let sums = b.dot(x.rows(row, 128), w.rows(column, 128), 3);
+///         let sums = sums + bias.load_rows_f32(column, [128, 128]);
+///         out.rows(row, 128).store_f32(column, sums.maximum(0.0));
+///     }
+/// });
+/// # }
+/// # body(x, w, out, bias);
+/// # }).unwrap();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct AnyMatrix {
+    buf: Buf,
+    columns: u64,
+}
+
+/// A matrix that every rank has and peers write to, whose shape and element type the config chooses. Its elements are
+/// sent as those of [`AnySymMatrix::elements`], row after row; they are read with the receipt of a wait.
+#[derive(Clone, Copy, Debug)]
+pub struct AnySymMatrix {
+    buf: Buf,
+    columns: u64,
+}
+
+macro_rules! matrix {
+    ($name:ident $kind:ident $elements:ident) => {
+        impl Arg for $name {
+            const KIND: ParamKind = ParamKind::$kind;
+            fn bind(b: Bound) -> Self {
+                $name { columns: b.columns.unwrap_or(b.len), buf: Buf::param(b) }
+            }
+        }
+        impl MatrixArg for $name {}
+        impl $name {
+            /// Rows and columns.
+            pub fn shape(&self) -> [u64; 2] {
+                [self.buf.len / self.columns, self.columns]
+            }
+
+            /// Element type.
+            pub fn dtype(&self) -> Dtype {
+                self.buf.dtype
+            }
+
+            /// The same memory as a vector: element `row * columns + column`.
+            pub fn elements(&self) -> $elements {
+                $elements { buf: self.buf }
+            }
+        }
+    };
+}
+matrix!(AnyMatrix Local AnyPtr);
+matrix!(AnySymMatrix Symmetric AnySym);
+
+/// Some rows of a matrix in memory, or some columns of these: nothing is read yet.
+#[derive(Clone, Copy, Debug)]
+pub struct MatrixRows {
+    buf: Buf,
+    row: Val<u32>,
+    /// How many.
+    count: u32,
+    /// The row from which on none is there, if not all are.
+    end: Option<Val<u32>>,
+    /// The first column, and how many; all of them if not said.
+    columns: Option<(Val<u32>, Val<u32>)>,
+    receipt: Option<Arrived>,
+}
+
+impl MatrixRows {
+    /// The `count` columns from column `from` on, both multiples of 8 and known to be.
+    #[track_caller]
+    pub fn columns(self, from: impl IntoVal<u32>, count: impl IntoVal<u32>) -> MatrixRows {
+        MatrixRows { columns: Some((from.val(), count.val())), ..self }
+    }
+
+    /// As if the matrix ended before row `end`: what lies there may be somebody else's.
+    #[track_caller]
+    pub fn below(self, end: impl IntoVal<u32>) -> MatrixRows {
+        MatrixRows { end: Some(end.val()), ..self }
+    }
+
+    /// The matrix of these rows and `columns` columns from column `from` on, as `f32`.
+    #[track_caller]
+    pub fn load_f32(self, from: impl IntoVal<u32>, columns: u32) -> Tile<f32> {
+        let (loc, column) = (Loc::caller(), from.val());
+        require_role(loc, "a load");
+        let raw = attempt(loc, |t| {
+            let ty = matrix_type(self.buf.dtype, [self.count, columns], loc)?;
+            let (at, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            let out = t.emit(ty, loc, |out| MatrixOp::LoadMatrix(LoadMatrix { out, at, column }));
+            Ok(t.raw(out))
+        });
+        Tile::from_raw(cast(raw, Dtype::F32, loc))
+    }
+
+    /// Writes a matrix of as many rows from column `from` on, rounded to the element type.
+    #[track_caller]
+    pub fn store_f32(self, from: impl IntoVal<u32>, tile: impl IntoTile<f32>) {
+        let (loc, column) = (Loc::caller(), from.val());
+        require_role(loc, "a store");
+        let value = cast(tile.tile().to_raw(), self.buf.dtype, loc);
+        attempt(loc, |t| {
+            let value = t.use_value(value.trace, value.id, loc)?;
+            self.takes(t.ty(value), loc)?;
+            let (to, column) = (self.of(t, loc)?, used(t, column, loc)?);
+            t.push(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }), loc);
+            Ok(())
+        });
+    }
+
+    fn takes(&self, ty: Type, loc: Loc) -> Result<(), TraceError> {
+        let help = "matrices come of `dot`, and of loads that are given rows and columns";
+        match ty.shape() {
+            Some((rows, _)) if rows == self.count => Ok(()),
+            Some((rows, _)) => {
+                let message = format!("a matrix of {rows} rows for {} rows", self.count);
+                Err(TraceError::new(loc, message, "take as many rows of the one as the other has"))
+            }
+            None => {
+                let message = format!("{} elements for rows of a matrix", ty.len.unwrap_or(1));
+                Err(TraceError::new(loc, message, help))
+            }
+        }
+    }
+
+    fn of(&self, t: &mut Trace, loc: Loc) -> Result<Rows, TraceError> {
+        self.buf.check(t, loc)?;
+        let receipt = self.buf.receipt(t, self.receipt.as_ref(), loc)?;
+        let (row, end) = (used(t, self.row, loc)?, self.end.map(|end| used(t, end, loc)).transpose()?);
+        Ok(Rows { place: self.buf.place, row, end, receipt })
+    }
+}
+
+fn used(t: &Trace, v: Val<u32>, loc: Loc) -> Result<ValueId, TraceError> {
+    let raw = v.to_raw();
+    t.use_value(raw.trace, raw.id, loc)
+}
+
+impl AnyMatrix {
+    /// The `count` rows from row `row` on.
+    #[track_caller]
+    pub fn rows(&self, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
+        MatrixRows { buf: self.buf, row: row.val(), count, end: None, columns: None, receipt: None }
+    }
+}
+
+impl AnySymMatrix {
+    /// The `count` rows from row `row` on of this rank's own instance, covered by the receipt of a wait.
+    #[track_caller]
+    pub fn rows(&self, receipt: &Arrived, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
+        MatrixRows { buf: self.buf, row: row.val(), count, end: None, columns: None, receipt: Some(*receipt) }
+    }
+}
+
+impl AnyPtr {
+    /// A matrix of `shape` rows and columns each of whose rows is the elements from element `i` on, as `f32`; zeros from the
+    /// buffer's end on.
+    #[track_caller]
+    pub fn load_rows_f32(&self, i: impl IntoIndex, shape: [u32; 2]) -> Tile<f32> {
+        let loc = Loc::caller();
+        require_role(loc, "a load");
+        let i = i.index();
+        let raw = attempt(loc, |t| {
+            let ty = matrix_type(self.buf.dtype, shape, loc)?;
+            i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
+            let (place, index) = (self.buf.place, self.buf.at(t, i, 0, loc)?);
+            let out =
+                t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt: None }));
+            Ok(t.raw(out))
+        });
+        Tile::from_raw(cast(raw, Dtype::F32, loc))
+    }
+}
+
+fn matrix_type(dtype: Dtype, [rows, columns]: [u32; 2], loc: Loc) -> Result<Type, TraceError> {
+    let Some(len) = rows.checked_mul(columns) else {
+        let message = format!("a matrix of {rows} x {columns}");
+        return Err(TraceError::new(loc, message, "work on parts of it, one after the other"));
+    };
+    check_len(loc, len);
+    Ok(Type::matrix(dtype, rows, columns))
+}
+
+impl Group {
+    /// The product of rows of one matrix and rows of another: element `[i][j]` is the sum of the products of row `i` of `a` and row
+    /// `j` of `b`, column by column, in `f32`. The elements of both are bf16, or fp16. In which order products are added is the
+    /// target's own.
+    ///
+    /// `stages` pieces of 64 columns are in shared memory at once, 2 or more: while one is multiplied, those after it are on their way.
+    ///
+    /// # Errors
+    /// Ends the trace when the two have different numbers of columns or different element types.
+    #[track_caller]
+    pub fn dot(&self, a: MatrixRows, b: MatrixRows, stages: u32) -> Tile<f32> {
+        self.multiply(None, (a, b), stages, Loc::caller())
+    }
+
+    /// [`Group::dot`] added to sums.
+    #[track_caller]
+    pub fn dot_add(&self, sums: impl IntoTile<f32>, a: MatrixRows, b: MatrixRows, stages: u32) -> Tile<f32> {
+        self.multiply(Some(sums.tile()), (a, b), stages, Loc::caller())
+    }
+
+    fn multiply(
+        &self,
+        sums: Option<Tile<f32>>,
+        (a, b): (MatrixRows, MatrixRows),
+        stages: u32,
+        loc: Loc,
+    ) -> Tile<f32> {
+        require_role(loc, "a product of matrices");
+        let all = a.buf.columns_of(loc);
+        let (from, count) = a.columns.or(b.columns).unwrap_or_else(|| (host(0u32, loc), host(all, loc)));
+        Tile::from_raw(attempt(loc, |t| {
+            self.check(t, loc)?;
+            let ty = matrix_type(Dtype::F32, [a.count, b.count], loc)?;
+            let (left, right) = (a.of(t, loc)?, b.of(t, loc)?);
+            agree(t, &a, &b, loc)?;
+            let acc = sums.map(|sums| {
+                let raw = sums.to_raw();
+                t.use_value(raw.trace, raw.id, loc)
+            });
+            let acc = acc.transpose()?;
+            if let Some(acc) = acc.filter(|acc| t.ty(*acc) != ty) {
+                let message = format!("sums of {} for a product of {ty}", t.ty(acc));
+                return Err(TraceError::new(loc, message, "start with those of another product"));
+            }
+            let (from, count) = (used(t, from, loc)?, used(t, count, loc)?);
+            let room = room(t, a.buf.dtype, stages.saturating_mul(a.count + b.count), loc);
+            let dot = |out| Dot { out, acc, a: left, b: right, from, count, stages, room };
+            let out = t.emit(ty, loc, |out| MatrixOp::Dot(dot(out)));
+            Ok(t.raw(out))
+        }))
+    }
+}
+
+/// Whether rows of two matrices can be multiplied.
+fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), TraceError> {
+    let (left, right) = (a.buf.name(t), b.buf.name(t));
+    let wrong = |message: String, help: &str| Err(TraceError::new(loc, message, help));
+    if let (Some(_), Some(_)) = (a.columns, b.columns) {
+        let message = format!("columns of `{left}` and of `{right}` are picked");
+        return wrong(message, "pick them of one: the product is over the same columns of both");
+    }
+    let [x, y] = [a, b].map(|rows| rows.buf.columns(t));
+    if x != y {
+        let count = |n: Option<u64>| n.map_or("no".to_owned(), |n| n.to_string());
+        let message =
+            format!("rows of `{left}`, of {} elements, times rows of `{right}`, of {}", count(x), count(y));
+        return wrong(message, "both have as many columns: the product is over these");
+    }
+    if a.buf.dtype != b.buf.dtype {
+        let message =
+            format!("rows of `{left}`, which is of {}, times rows of `{right}`, of {}", a.buf.dtype, b.buf.dtype);
+        return wrong(message, "give both the same `#[dtype(..)]`");
+    }
+    Ok(())
+}
+
+impl Buf {
+    /// Elements of a row, if it is a matrix.
+    fn columns(&self, t: &Trace) -> Option<u64> {
+        self.place.param().and_then(|p| t.builder.kernel.params[p.index()].columns)
+    }
+
+    fn columns_of(&self, loc: Loc) -> u32 {
+        attempt(loc, |t| {
+            t.same_trace(self.trace, Thing::Buffer, loc)?;
+            Ok(self.columns(t).and_then(|n| u32::try_from(n).ok()).unwrap_or(u32::MAX))
+        })
+    }
+}
+
+/// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all.
+fn room(t: &mut Trace, dtype: Dtype, rows: u32, loc: Loc) -> SharedId {
+    super::copy::room(t, "dot_room", dtype, rows.saturating_mul(DOT_COLUMNS), loc)
+}

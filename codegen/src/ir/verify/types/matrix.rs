@@ -1,0 +1,105 @@
+//! Types of operations on matrices.
+
+use super::*;
+
+/// Most stages of a `Dot`: more than any target has shared memory for.
+const MAX_STAGES: u32 = 16;
+
+impl Check<'_, '_> {
+    pub(super) fn matrix(&mut self, op: &MatrixOp) {
+        match op {
+            MatrixOp::Dot(dot) => self.dot(dot),
+            MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
+                self.rows(at);
+                self.element(at.place, *out);
+                self.is_matrix("result", *out);
+                self.operand("column", *column, U32);
+            }
+            MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
+                self.readable(*place);
+                self.each_by_itself(*place);
+                self.element(*place, *out);
+                self.is_matrix("result", *out);
+                self.scalar_index(*index);
+            }
+            MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
+                self.rows(to);
+                self.writable(to.place);
+                self.element(to.place, *value);
+                self.is_matrix("value", *value);
+                self.operand("column", *column, U32);
+            }
+        }
+    }
+
+    fn dot(&mut self, Dot { out, acc, a, b, from, count, stages, room }: &Dot) {
+        let ty = self.ty(*out);
+        self.is_matrix("result", *out);
+        self.result(*out, ty.with_dtype(Dtype::F32));
+        acc.iter().for_each(|acc| self.operand("accumulator", *acc, ty));
+        let columns = [a, b].map(|rows| self.rows(rows));
+        if let [Some(a_columns), Some(b_columns)] = columns
+            && a_columns != b_columns
+        {
+            let (a, b) = (self.report.place_name(a.place), self.report.place_name(b.place));
+            self.add(Problem::DotShapes { a, a_columns, b, b_columns });
+        }
+        let (dtype, other) = (self.dtype(a.place), self.dtype(b.place));
+        if let Some(dtype) = [dtype, other].into_iter().find(|d| !matches!(d, Dtype::Bf16 | Dtype::Fp16)) {
+            self.add(Problem::DotDtype { dtype });
+        } else if dtype != other {
+            let (a, b) = (self.report.place_name(a.place), self.report.place_name(b.place));
+            self.add(Problem::DotDtypes { a, dtype, b, other });
+        }
+        self.operand("first column", *from, U32);
+        self.operand("number of columns", *count, U32);
+        if !(2..=MAX_STAGES).contains(stages) {
+            self.add(Problem::DotStages { stages: *stages, limit: MAX_STAGES });
+        }
+        if let Some((rows, columns)) = ty.shape() {
+            let needed = 2 * u64::from(*stages) * u64::from(rows + columns) * u64::from(DOT_COLUMNS);
+            let room = &self.report.kernel.shared[room.index()];
+            let there = u64::from(room.len) * u64::from(room.dtype.bytes());
+            if there < needed {
+                let room = room.name.clone();
+                self.add(Problem::DotRoom { room, there, needed });
+            }
+        }
+    }
+
+    /// Rows of a matrix; how many columns they have.
+    fn rows(&mut self, rows: &Rows) -> Option<u64> {
+        self.readable(rows.place);
+        self.operand("row", rows.row, U32);
+        rows.end.iter().for_each(|end| self.operand("end of rows", *end, U32));
+        if !matches!(rows.place, Place::Param(_)) {
+            let param = self.report.place_name(rows.place);
+            self.add(Problem::NoMatrix { op: self.name, param });
+            return None;
+        }
+        self.has_shape(rows.place)
+    }
+
+    /// Columns of a parameter, which has to have whole 16 bytes a row.
+    fn has_shape(&mut self, place: Place) -> Option<u64> {
+        let columns = place.param().and_then(|p| self.report.param(p).columns);
+        let param = self.report.place_name(place);
+        match columns {
+            None => self.add(Problem::NoMatrix { op: self.name, param }),
+            Some(columns) => {
+                let unit = PACKET_BYTES / self.dtype(place).bytes();
+                if !columns.is_multiple_of(unit.into()) {
+                    self.add(Problem::MatrixColumns { param, columns, unit });
+                }
+            }
+        }
+        columns
+    }
+
+    fn is_matrix(&mut self, what: &'static str, v: ValueId) {
+        if self.ty(v).shape().is_none() {
+            let value = self.report.typed(v);
+            self.add(Problem::OperandType { op: self.name, what, value, expected: "a matrix".into() });
+        }
+    }
+}

@@ -1,0 +1,243 @@
+//! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
+
+use crate::ir::{
+    Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Rows, SharedId, StoreMatrix,
+    ValueId,
+};
+
+use super::{
+    PrintError,
+    emitter::Emitter,
+    expr::{Expr, Prec},
+    ops,
+    prim::Prim,
+    program::Program,
+    tiles::Step,
+};
+
+/// Rows and columns of what a warp multiplies at once.
+const PART: u32 = 16;
+
+/// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) struct Fragments {
+    pub rows: u32,
+    pub columns: u32,
+    pub down: u32,
+    pub across: u32,
+}
+
+impl Fragments {
+    /// The parts of a matrix that the group of an operation has.
+    pub fn of(p: &Program, id: OpId, (rows, columns): (u32, u32)) -> Result<Fragments, PrintError> {
+        let warps = p.lanes(id) / p.kernel.warp_size;
+        let fits = |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
+        let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
+        let every = every.map(|down| Fragments { rows, columns, down, across: warps / down }).filter(fits);
+        // Nearly square parts read the fewest rows of both matrices.
+        every.min_by_key(|f| rows / f.down + columns / f.across).ok_or_else(|| {
+            let loc = p.kernel.op(id).loc;
+            PrintError::MatrixShape { loc, rows, columns, warps }
+        })
+    }
+
+    /// The type that says which elements a lane has.
+    fn text(self) -> String {
+        let Fragments { rows, columns, down, across } = self;
+        format!("Fragments<{rows}, {columns}, {down}, {across}>")
+    }
+}
+
+/// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
+pub(super) fn per_lane(kernel: &Kernel) -> u32 {
+    if kernel.warp_size == 32 { 2 } else { 4 }
+}
+
+/// The matrix over whose elements an operation loops, if it does.
+pub(super) fn tile(op: &MatrixOp) -> Option<ValueId> {
+    match op {
+        MatrixOp::LoadMatrix(LoadMatrix { out, .. }) | MatrixOp::LoadRow(LoadRow { out, .. }) => Some(*out),
+        MatrixOp::StoreMatrix(StoreMatrix { value, .. }) => Some(*value),
+        MatrixOp::Dot(_) => None,
+    }
+}
+
+/// The shared array by way of which an operation multiplies.
+pub(super) fn room_of(kind: &OpKind) -> Option<SharedId> {
+    let OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) = *kind else { return None };
+    Some(room)
+}
+
+impl Emitter<'_, '_> {
+    /// An operation on matrices that is no part of a loop over one.
+    pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
+        match op {
+            MatrixOp::Dot(dot) => self.dot(id, dot),
+            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_) => {
+                let loc = self.f.p.kernel.op(id).loc;
+                Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
+            }
+        }
+    }
+
+    fn dot(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
+        self.flush()?;
+        let Dot { out, acc, a, b, from, count, stages, room } = dot;
+        let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
+        let Some(fragments) = layout.fragments else {
+            return Err(PrintError::Misplaced { loc, op: "dot" });
+        };
+        let dtype = self.param_dtype(a.place);
+        self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
+        self.used.add(Prim::Dot);
+        self.w.gap();
+        let (left, right, place) = (self.matrix_name(a.place), self.matrix_name(b.place), self.place(loc));
+        self.w.comment(&format!("Multiply rows of {left} with rows of {right} ({place})"));
+        let name = self.declare(*out);
+        let registers = format!("{}[{}]", self.vector_type(Dtype::F32, layout.per_lane), layout.steps());
+        let (ty, count_text) = registers.split_once('[').expect("written above");
+        match acc {
+            None => self.w.line(&format!("{ty} {name}[{count_text} = {{}};")),
+            Some(acc) => {
+                self.w.line(&format!("{ty} {name}[{count_text};"));
+                self.step_loop(Step::new(layout), false, loc, |me, step| {
+                    let (to, from) = (me.registers(&name, step), me.vector(*acc, step)?);
+                    me.w.line(&format!("{to} = {from};"));
+                    Ok(())
+                })?;
+            }
+        }
+        let Fragments { rows, columns, down, across } = fragments;
+        let room = self.shared[room].clone();
+        let (a, b) = (self.rows(a)?, self.rows(b)?);
+        let from = self.scalar(*from)?;
+        let count = self.scalar(*count)?;
+        let end = if from.is_zero() { count } else { Expr::binary("+", Prec::Sum, &from, &count) };
+        self.w.line(&format!(
+            "dot<{rows}, {columns}, {down}, {across}, {stages}>({}, {room}, {a}, {b}, {}, {}, {name});",
+            self.group.name,
+            from.plain(),
+            end.plain()
+        ));
+        Ok(())
+    }
+
+    /// `rows_of<columns>(matrix, row, rows)`.
+    fn rows(&mut self, rows: &Rows) -> Result<String, PrintError> {
+        let columns = self.shape(rows.place).1;
+        let (base, row, end) = (self.base(rows.place)?, self.scalar(rows.row)?, self.end_of(rows)?);
+        Ok(format!("rows_of<{columns}>({}, {}, {})", base.plain(), row.plain(), end.plain()))
+    }
+
+    /// The row from which on none is there.
+    fn end_of(&mut self, rows: &Rows) -> Result<Expr, PrintError> {
+        let all = self.shape(rows.place).0;
+        let Some(end) = rows.end else { return Ok(Expr::atom(all.to_string())) };
+        let known = self.f.p.int(end).is_some_and(|end| end <= all.into());
+        let end = self.scalar(end)?;
+        if known {
+            return Ok(end);
+        }
+        self.used.add(Prim::MinMax);
+        Ok(Expr::call("min_of", [&end, &Expr::atom(format!("{all}u"))]))
+    }
+
+    fn shape(&self, place: Place) -> (u64, u64) {
+        let param = place.param().map(|p| &self.f.p.kernel.params[p.index()]);
+        param.and_then(|p| p.shape()).expect("the verifier lets matrices in memory have a shape")
+    }
+
+    fn param_dtype(&self, place: Place) -> Dtype {
+        place.param().map_or(Dtype::F32, |p| self.f.p.kernel.params[p.index()].dtype)
+    }
+
+    fn matrix_name(&self, place: Place) -> String {
+        place.param().map_or(String::new(), |p| self.f.p.kernel.params[p.index()].name.clone())
+    }
+
+    /// Writes one operation of a step of a loop over a matrix.
+    pub fn matrix_step(&mut self, loc: Loc, op: &MatrixOp, step: &mut Step) -> Result<(), PrintError> {
+        match op {
+            MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
+                self.used.add(Prim::LoadInside);
+                let (template, part) = self.part(at, *column, Some(step.layout.per_lane), step)?;
+                let load = format!("load_inside<{template}>({part})");
+                self.keep_vector(*out, &load, step);
+            }
+            MatrixOp::LoadRow(LoadRow { out, place, index, .. }) => {
+                self.used.add(Prim::LoadBelow);
+                let len = self.place_len(*place);
+                let width = self.width_of(&[*index], step);
+                let (base, index) = (self.base(*place)?, self.scalar(*index)?);
+                let at = Expr::binary("+", Prec::Sum, &index, &self.across(step));
+                let load = format!("load_below<{width}>({}, {}, {len})", base.plain(), at.plain());
+                self.keep_vector(*out, &load, step);
+            }
+            MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
+                self.used.add(Prim::StoreInside);
+                let (template, part) = self.part(to, *column, None, step)?;
+                let value = self.vector(*value, step)?;
+                self.w.line(&format!("store_inside<{template}>({part}, {value});"));
+            }
+            MatrixOp::Dot(_) => return Err(PrintError::Misplaced { loc, op: "dot" }),
+        }
+        Ok(())
+    }
+
+    fn place_len(&self, place: Place) -> u64 {
+        place.param().map_or(0, |p| self.f.p.kernel.params[p.index()].len)
+    }
+
+    fn keep_vector(&mut self, out: ValueId, text: &str, step: &mut Step) {
+        let dtype = self.ty(out).dtype;
+        ops::use_dtype(self.used, dtype);
+        let ty = self.vector_type(dtype, step.layout.per_lane);
+        self.keep(out, &ty, text, step, false);
+    }
+
+    /// Template arguments and arguments that say which part of a matrix in memory the step's elements are.
+    fn part(
+        &mut self,
+        rows: &Rows,
+        column: ValueId,
+        count: Option<u32>,
+        step: &mut Step,
+    ) -> Result<(String, String), PrintError> {
+        let columns = self.shape(rows.place).1;
+        let width = self.width_of(&[column], step);
+        let (base, end) = (self.base(rows.place)?, self.end_of(rows)?);
+        let down = Expr::atom(self.fragment("row", step));
+        let row = Expr::binary("+", Prec::Sum, &self.scalar(rows.row)?, &down);
+        let column = Expr::binary("+", Prec::Sum, &self.scalar(column)?, &self.across(step));
+        let width = width.split_once(", ").map(|(_, narrower)| narrower.to_owned());
+        let template = [Some(columns.to_string()), count.map(|n| n.to_string()), width];
+        let template = template.into_iter().flatten().collect::<Vec<_>>().join(", ");
+        Ok((template, format!("{}, {}, {}, {}", base.plain(), end.plain(), row.plain(), column.plain())))
+    }
+
+    /// The column of a lane's first element of the step.
+    fn across(&mut self, step: &mut Step) -> Expr {
+        Expr::atom(self.fragment("column", step))
+    }
+
+    fn fragment(&mut self, what: &str, step: &mut Step) -> String {
+        self.used.add(Prim::Fragments);
+        let fragments = step.layout.fragments.map(Fragments::text).unwrap_or_default();
+        let number = if step.layout.steps() > 1 {
+            step.indexes = true;
+            self.f.own.step.clone()
+        } else {
+            "0".into()
+        };
+        format!("{fragments}::{what}({}, {number})", self.lane())
+    }
+
+    /// Elements of a lane, and how many of them an access may move at once if that is fewer.
+    fn width_of(&self, columns: &[ValueId], step: &Step) -> String {
+        let all = step.layout.per_lane;
+        match columns.iter().map(|&v| self.f.p.divisor(v, all)).min() {
+            Some(fewer) if fewer < all => format!("{all}, {fewer}"),
+            _ => all.to_string(),
+        }
+    }
+}

@@ -1,0 +1,174 @@
+//! Matrices: made of rows in memory, multiplied, and stored there.
+
+use super::agent::Agent;
+use super::code::Access;
+use super::convert::cast_tile;
+use super::exec::Flow;
+use super::exec_memory::Fault;
+use super::insns::{Dot, MatrixInsn, RowsReg};
+use super::value::Tile;
+use super::world::World;
+use crate::ir::{Dtype, Place, ReceiptId};
+
+/// A part of a matrix in memory, of which rows and columns may not be there.
+struct Part {
+    place: Place,
+    dtype: Dtype,
+    /// First row and first column.
+    at: (u64, u64),
+    /// The row from which on none is there, at most as many as the matrix has.
+    end: u64,
+    /// Rows and columns.
+    shape: (u32, u32),
+    receipt: Option<ReceiptId>,
+}
+
+impl Part {
+    /// Rows of a matrix from a column on.
+    fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
+        let RowsReg { place, row, end, receipt } = of;
+        let (at, end) = ((agent.get(row), column), end.map_or(u64::MAX, |end| agent.get(end)));
+        let param = place.param().expect("the verifier lets matrices in memory be parameters");
+        let dtype = agent.compiled.kernel().params[param.index()].dtype;
+        Part { place, dtype, at, end, shape, receipt }
+    }
+
+    /// The elements of a row that are there, from the first on, if the row is.
+    fn row(&self, agent: &Agent, row: u32) -> Option<(u64, u64)> {
+        let (rows, columns) = shape_of(agent, self.place);
+        let rows = rows.min(self.end);
+        let (row, first) = (self.at.0 + u64::from(row), self.at.1);
+        let there = columns.saturating_sub(first).min(self.shape.1.into());
+        (row < rows && there > 0).then(|| (row * columns + first, row * columns + first + there))
+    }
+}
+
+impl World<'_> {
+    pub fn matrix(&mut self, agent: &mut Agent, insn: &MatrixInsn) -> Flow {
+        let done = match *insn {
+            MatrixInsn::Dot(ref dot) => self.dot(agent, dot),
+            MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
+                world.load_part(agent, &Part::new(agent, at, agent.get(column), shape), out)
+            }),
+            MatrixInsn::Row { from, shape, out, receipt } => {
+                self.fill_tile(agent, out, |world, agent, out| world.load_row(agent, from, shape, receipt, out))
+            }
+            MatrixInsn::Store { to, column, shape, value } => {
+                self.store_part(agent, &Part::new(agent, to, agent.get(column), shape), value)
+            }
+        };
+        match done {
+            Ok(()) => Flow::Next,
+            Err(fault) => fault.into(),
+        }
+    }
+
+    /// Rows of zeros stand for what is not there.
+    fn load_part(&mut self, agent: &Agent, part: &Part, out: &mut Tile) -> Result<(), Fault> {
+        let size = part.dtype.bytes() as usize;
+        let wide = part.shape.1 as usize * size;
+        let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
+        bytes.fill(0);
+        for (row, to) in (0..).zip(bytes.chunks_exact_mut(wide)) {
+            if let Some((first, end)) = part.row(agent, row) {
+                let there = self.read_elements(agent, part.place, (first, end), size, part.receipt)?;
+                to[..there.len()].copy_from_slice(there);
+            }
+        }
+        Ok(())
+    }
+
+    fn load_row(
+        &mut self,
+        agent: &Agent,
+        from: Access,
+        (rows, columns): (u32, u32),
+        receipt: Option<ReceiptId>,
+        out: &mut Tile,
+    ) -> Result<(), Fault> {
+        let size = from.dtype.bytes() as usize;
+        let (first, len) = (agent.get(from.index), Self::place_len(agent, from.place));
+        let mut row = vec![0; columns as usize * size];
+        let end = first.saturating_add(columns.into()).min(len);
+        if first < end {
+            let there = self.read_elements(agent, from.place, (first, end), size, receipt)?;
+            row[..there.len()].copy_from_slice(there);
+        }
+        out.fresh::<u8>(rows as usize * row.len()).copy_from_slice(&row.repeat(rows as usize));
+        Ok(())
+    }
+
+    fn store_part(&mut self, agent: &Agent, part: &Part, value: u32) -> Result<(), Fault> {
+        let size = part.dtype.bytes() as usize;
+        let tile = agent.tile(value);
+        for (row, from) in (0..).zip(tile.view::<u8>().chunks_exact(part.shape.1 as usize * size)) {
+            if let Some((first, end)) = part.row(agent, row) {
+                self.note_write(agent, part.place, first, end, size as u64);
+                let there = (end - first) as usize * size;
+                self.write(agent, part.place, first * size as u64, &from[..there]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Each sum is of products in the order of columns, added to what was there before.
+    fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
+        let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out } = *dot;
+        self.fill_tile(agent, out, |world, agent, out| {
+            let (first, count) = (agent.get(from), agent.get(count));
+            let [a, b] = [(a, rows), (b, columns)].map(|(of, rows)| {
+                world.columns_exist(agent, of.place, first, count)?;
+                let part = Part::new(agent, of, first, (rows, count as u32));
+                let (mut narrow, mut wide) = (Tile::default(), Tile::default());
+                if count > 0 {
+                    world.load_part(agent, &part, &mut narrow)?;
+                }
+                cast_tile(dtype, Dtype::F32, &narrow, &mut wide);
+                Ok(wide)
+            });
+            let (a, b) = (a?, b?);
+            let sums = match acc {
+                Some(acc) => out.fresh_copy::<f32>(agent.tile(acc)),
+                None => {
+                    let sums = out.fresh::<f32>((rows * columns) as usize);
+                    sums.fill(0.0);
+                    sums
+                }
+            };
+            multiply(a.view(), b.view(), count as usize, columns as usize, sums);
+            Ok(())
+        })
+    }
+
+    /// Columns of a matrix from one on.
+    fn columns_exist(&mut self, agent: &Agent, place: Place, first: u64, count: u64) -> Result<(), Fault> {
+        let (_, columns) = shape_of(agent, place);
+        match first.checked_add(count).is_some_and(|end| end <= columns) {
+            true => Ok(()),
+            false => Err(self.out_of_bounds(agent, place, (first, first.saturating_add(count)), columns)),
+        }
+    }
+}
+
+fn shape_of(agent: &Agent, place: Place) -> (u64, u64) {
+    let param = place.param().expect("the verifier lets matrices in memory be parameters");
+    agent.compiled.kernel().params[param.index()].shape().unwrap_or_default()
+}
+
+/// Adds to `sums`, rows of `columns`, the products of the rows of `a` and of `b`, of `k` elements each. Eight columns of the result at
+/// a time, each in the order of `k`.
+fn multiply(a: &[f32], b: &[f32], k: usize, columns: usize, sums: &mut [f32]) {
+    if k == 0 {
+        return;
+    }
+    // Rows of `b` next to each other, so that the inner loop is over lanes of a vector.
+    let mut turned = vec![0f32; b.len()];
+    for (j, row) in b.chunks_exact(k).enumerate() {
+        row.iter().enumerate().for_each(|(x, &v)| turned[x * columns + j] = v);
+    }
+    for (row, sums) in a.chunks_exact(k).zip(sums.chunks_exact_mut(columns)) {
+        for (&x, others) in row.iter().zip(turned.chunks_exact(columns)) {
+            sums.iter_mut().zip(others).for_each(|(sum, &y)| *sum += x * y);
+        }
+    }
+}

@@ -1,0 +1,50 @@
+//! Operations on matrices to instructions.
+
+use super::code::{Access, Insn};
+use super::flatten::Flattener;
+use super::insns::{self, MatrixInsn, RowsReg};
+use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, Rows, StoreMatrix, ValueId};
+
+impl Flattener<'_> {
+    pub(super) fn matrix(&mut self, op: &MatrixOp) {
+        let insn = match *op {
+            MatrixOp::Dot(ref dot) => self.dot(dot),
+            MatrixOp::LoadMatrix(LoadMatrix { out, ref at, column }) => {
+                let (shape, at, column) = (self.shape(out), self.rows(at), self.reg(column));
+                MatrixInsn::Load { at, column, shape, out: self.tile(out) }
+            }
+            MatrixOp::LoadRow(LoadRow { out, place, index, receipt }) => {
+                let from = Access { place, index: self.reg(index), dtype: self.kernel.ty(out).dtype };
+                MatrixInsn::Row { from, shape: self.shape(out), out: self.tile(out), receipt }
+            }
+            MatrixOp::StoreMatrix(StoreMatrix { ref to, column, value }) => {
+                let (shape, to, column) = (self.shape(value), self.rows(to), self.reg(column));
+                MatrixInsn::Store { to, column, shape, value: self.tile(value) }
+            }
+        };
+        self.emit(Insn::Matrix(insn));
+    }
+
+    fn dot(&mut self, Dot { out, acc, a, b, from, count, .. }: &Dot) -> MatrixInsn {
+        let of = a.place.param().expect("the verifier lets rows be of parameters");
+        MatrixInsn::Dot(insns::Dot {
+            dtype: self.kernel.params[of.index()].dtype,
+            acc: acc.map(|acc| self.tile(acc)),
+            a: self.rows(a),
+            b: self.rows(b),
+            from: self.reg(*from),
+            count: self.reg(*count),
+            shape: self.shape(*out),
+            out: self.tile(*out),
+        })
+    }
+
+    fn rows(&mut self, rows: &Rows) -> RowsReg {
+        let (row, end) = (self.reg(rows.row), rows.end.map(|end| self.reg(end)));
+        RowsReg { place: rows.place, row, end, receipt: rows.receipt }
+    }
+
+    fn shape(&self, matrix: ValueId) -> (u32, u32) {
+        self.kernel.ty(matrix).shape().expect("the verifier tells matrices from vectors")
+    }
+}
