@@ -38,9 +38,9 @@ use std::process::ExitCode;
 use clap::{CommandFactory, FromArgMatches};
 use peerwarp_codegen::family::{Family, FamilyEntry, Registry, Target};
 
-use crate::families::collectives;
 use crate::families::moe::MoeSuite;
 use crate::families::moe::kernels::{Combine, Dispatch, RoundTrip};
+use crate::families::{collectives, matmul};
 use crate::harness::suite;
 use crate::harness::workload::{Given, Suite, Workload};
 use crate::input::InputError;
@@ -82,11 +82,12 @@ impl Entry {
     }
 }
 
-/// The families that come with Peerwarp: MoE dispatch and combine, both in one launch, and the collectives.
+/// The families that come with Peerwarp: MoE dispatch and combine, both in one launch, collectives, and products of matrices.
 pub fn builtin() -> Vec<Entry> {
     let moe = [Dispatch::entry(), Combine::entry(), RoundTrip::entry()];
     let moe = moe.map(|family| Entry::of_suite(family, &MoeSuite));
-    let others = collectives::families().into_iter().map(|(family, suite)| Entry::of_suite(family, suite));
+    let others = collectives::families().into_iter().chain(matmul::families());
+    let others = others.map(|(family, suite)| Entry::of_suite(family, suite));
     moe.into_iter().chain(others).collect()
 }
 

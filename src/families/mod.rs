@@ -18,4 +18,5 @@
 //! ```
 
 pub mod collectives;
+pub mod matmul;
 pub mod moe;

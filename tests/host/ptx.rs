@@ -130,7 +130,29 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         }
         (["cp", "async", "cg", "shared", "global"], [to, from, "16"]) => {
             let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
-            format!("::host::copy_later({to}, {from}, 16);")
+            format!("::host::copy_later({to}, {from}, 16, 16);")
+        }
+        (["cp", "async", "cg", "shared", "global"], [to, from, "16", bytes]) => {
+            let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
+            format!("::host::copy_later({to}, {from}, {bytes}, 16);")
+        }
+        (["cp", "async", "commit_group"], []) => "::host::copies_group();".into(),
+        (["cp", "async", "wait_group"], [most]) => format!("::host::copies_done_but({most});"),
+        (["ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"], [to, from]) => {
+            let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
+            format!("::host::load_blocks({from}, {to});")
+        }
+        (
+            ["mma", "sync", "aligned", "m16n8k16", "row", "col", "f32", ty, other, "f32"],
+            [sums, a, b, before],
+        ) if ty == other && sums == before => {
+            let elements = match *ty {
+                "bf16" => "Bf16s",
+                "f16" => "Fp16s",
+                _ => return Err(refused()),
+            };
+            let [sums, a, b] = [sums, a, b].map(|v| vector(v, operands));
+            format!("::host::multiply_blocks<::host::{elements}>({}, {}, {});", sums?, a?, b?)
         }
         (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
         (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {

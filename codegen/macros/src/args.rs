@@ -279,7 +279,8 @@ fn matrix(
     let shape = chosen(field, "shape", &quote!([u32; 2]), config, errors);
     let (Some((_, shape)), Some((_, dtype))) = (shape, dtype) else {
         let advice = "`#[shape(|c| [c.rows, c.columns])]` and `#[dtype(|c| c.dtype)]`";
-        let message = format!("the configuration chooses the shape and the element type of an `{kind}`: {advice}");
+        let message =
+            format!("the configuration chooses the shape and the element type of an `{kind}`: {advice}");
         errors.at(ty.span(), message);
         return None;
     };

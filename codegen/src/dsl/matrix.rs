@@ -12,8 +12,8 @@ use super::tile::{IntoTile, Tile, check_len};
 use super::trace::{Trace, attempt};
 use super::val::{FromRaw, IntoVal, Val, host};
 use crate::ir::{
-    DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, Rows, SharedId,
-    StoreMatrix, Type, ValueId,
+    DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, Rows, SharedId, StoreMatrix,
+    Type, ValueId,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
@@ -201,8 +201,7 @@ impl AnyPtr {
             let ty = matrix_type(self.buf.dtype, shape, loc)?;
             i.part.all(t, shape[1], "a matrix of equal rows", loc)?;
             let (place, index) = (self.buf.place, self.buf.at(t, i, 0, loc)?);
-            let out =
-                t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt: None }));
+            let out = t.emit(ty, loc, |out| MatrixOp::LoadRow(LoadRow { out, place, index, receipt: None }));
             Ok(t.raw(out))
         });
         Tile::from_raw(cast(raw, Dtype::F32, loc))
@@ -287,8 +286,10 @@ fn agree(t: &Trace, a: &MatrixRows, b: &MatrixRows, loc: Loc) -> Result<(), Trac
         return wrong(message, "both have as many columns: the product is over these");
     }
     if a.buf.dtype != b.buf.dtype {
-        let message =
-            format!("rows of `{left}`, which is of {}, times rows of `{right}`, of {}", a.buf.dtype, b.buf.dtype);
+        let message = format!(
+            "rows of `{left}`, which is of {}, times rows of `{right}`, of {}",
+            a.buf.dtype, b.buf.dtype
+        );
         return wrong(message, "give both the same `#[dtype(..)]`");
     }
     Ok(())
@@ -310,5 +311,5 @@ impl Buf {
 
 /// The shared array by way of which the products of a role go, one after the other: pieces of so many rows in all.
 fn room(t: &mut Trace, dtype: Dtype, rows: u32, loc: Loc) -> SharedId {
-    super::copy::room(t, "dot_room", dtype, rows.saturating_mul(DOT_COLUMNS), loc)
+    super::copy::room(t, &format!("{dtype}_room"), dtype, rows.saturating_mul(DOT_COLUMNS), loc)
 }

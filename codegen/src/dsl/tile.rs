@@ -7,8 +7,8 @@ use super::error::fail_at;
 use super::fold::Pure;
 use super::trace::attempt;
 use super::val::{
-    Element, Extent, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise, length_mismatch,
-    pure, unary,
+    Element, Extent, FromRaw, Int, IntoVal, Num, Operand, Raw, Val, binary, compare, elementwise,
+    length_mismatch, pure, unary,
 };
 use super::var::TileVar;
 use crate::ir::{BinaryOp, CompareOp, Dtype, Loc, ReduceOp, Type, UnaryOp, ValueOp, verify::MAX_TILE};

@@ -4,8 +4,8 @@
 //! over the parts of operations whatever these are comes of that list.
 
 use super::{
-    CommOp, ControlOp, MatrixOp, MemoryOp, OpKind, ParamId, ParcelId, Place, ReceiptId, Region, Rows, SharedId,
-    Target, ValueId, ValueOp, VarId,
+    CommOp, ControlOp, MatrixOp, MemoryOp, OpKind, ParamId, ParcelId, Place, ReceiptId, Region, Rows,
+    SharedId, Target, ValueId, ValueOp, VarId,
 };
 
 /// A part of an operation.

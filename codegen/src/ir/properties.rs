@@ -6,9 +6,9 @@
 use std::fmt;
 
 use super::{
-    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind,
-    ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder, StoreMatrix,
-    TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
+    BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp,
+    OpKind, ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder,
+    StoreMatrix, TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
 };
 
 /// What running an operation reads or changes besides values.

@@ -3,8 +3,8 @@
 use std::fmt;
 
 use super::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MatrixOp, MemoryOp, OpKind, ParamKind, ReduceOp, UnaryOp,
-    ValueOp,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, MatrixOp, MemoryOp, OpKind, ParamKind, ReduceOp,
+    UnaryOp, ValueOp,
 };
 
 impl Const {

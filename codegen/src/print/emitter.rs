@@ -18,6 +18,7 @@ use super::{
     expr::Expr,
     inline::{Form, Forms},
     layout::Layouts,
+    matrix::Fragments,
     names::{Names, OwnNames},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -80,6 +81,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub names: Names,
     pub used: &'f mut Used,
     pub group: Group,
+    /// Names of the types that say how the warps share matrices.
+    pub parts: HashMap<Fragments, String>,
     /// Names of values that have a variable of their own.
     pub values: HashMap<ValueId, String>,
     pub vars: HashMap<VarId, String>,
@@ -109,6 +112,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             names: Names::new(taken),
             used,
             group: Group { name: "block", lanes: f.p.kernel.block_threads() },
+            parts: HashMap::new(),
             values: HashMap::new(),
             vars: HashMap::new(),
             shared: HashMap::new(),

@@ -1,14 +1,15 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
 use crate::ir::{
-    Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Rows, SharedId, StoreMatrix,
-    ValueId,
+    Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Region, Rows, SharedId,
+    StoreMatrix, ValueId,
 };
 
 use super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
+    layout::Layout,
     ops,
     prim::Prim,
     program::Program,
@@ -31,7 +32,8 @@ impl Fragments {
     /// The parts of a matrix that the group of an operation has.
     pub fn of(p: &Program, id: OpId, (rows, columns): (u32, u32)) -> Result<Fragments, PrintError> {
         let warps = p.lanes(id) / p.kernel.warp_size;
-        let fits = |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
+        let fits =
+            |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
         let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
         let every = every.map(|down| Fragments { rows, columns, down, across: warps / down }).filter(fits);
         // Nearly square parts read the fewest rows of both matrices.
@@ -69,6 +71,28 @@ pub(super) fn room_of(kind: &OpKind) -> Option<SharedId> {
 }
 
 impl Emitter<'_, '_> {
+    /// Names how the warps share the matrices of a region.
+    pub fn declare_parts(&mut self, region: &Region) {
+        let kernel = self.f.p.kernel;
+        let mut all = vec![];
+        kernel.walk(region, &mut |_, op| {
+            let matrices = op.kind.outs().into_iter().filter(|v| kernel.ty(*v).shape().is_some());
+            all.extend(matrices.filter_map(|v| self.f.layouts.of(v).fragments));
+        });
+        for fragments in all {
+            if !self.parts.contains_key(&fragments) {
+                self.used.add(Prim::Fragments);
+                let name = self.names.fresh("Part");
+                self.w.line(&format!("using {name} = {};", fragments.text()));
+                self.parts.insert(fragments, name);
+            }
+        }
+    }
+
+    fn part_name(&self, fragments: Option<Fragments>) -> String {
+        fragments.and_then(|f| self.parts.get(&f)).expect("a role's matrices are declared").clone()
+    }
+
     /// An operation on matrices that is no part of a loop over one.
     pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
         match op {
@@ -84,42 +108,63 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
-        let Some(fragments) = layout.fragments else {
-            return Err(PrintError::Misplaced { loc, op: "dot" });
-        };
         let dtype = self.param_dtype(a.place);
         self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
         self.used.add(Prim::Dot);
         self.w.gap();
         let (left, right, place) = (self.matrix_name(a.place), self.matrix_name(b.place), self.place(loc));
         self.w.comment(&format!("Multiply rows of {left} with rows of {right} ({place})"));
-        let name = self.declare(*out);
-        let registers = format!("{}[{}]", self.vector_type(Dtype::F32, layout.per_lane), layout.steps());
-        let (ty, count_text) = registers.split_once('[').expect("written above");
-        match acc {
-            None => self.w.line(&format!("{ty} {name}[{count_text} = {{}};")),
-            Some(acc) => {
-                self.w.line(&format!("{ty} {name}[{count_text};"));
-                self.step_loop(Step::new(layout), false, loc, |me, step| {
-                    let (to, from) = (me.registers(&name, step), me.vector(*acc, step)?);
-                    me.w.line(&format!("{to} = {from};"));
-                    Ok(())
-                })?;
-            }
-        }
-        let Fragments { rows, columns, down, across } = fragments;
+        let name = self.sums(id, *out, *acc, layout)?;
         let room = self.shared[room].clone();
         let (a, b) = (self.rows(a)?, self.rows(b)?);
-        let from = self.scalar(*from)?;
-        let count = self.scalar(*count)?;
-        let end = if from.is_zero() { count } else { Expr::binary("+", Prec::Sum, &from, &count) };
-        self.w.line(&format!(
-            "dot<{rows}, {columns}, {down}, {across}, {stages}>({}, {room}, {a}, {b}, {}, {}, {name});",
-            self.group.name,
-            from.plain(),
-            end.plain()
-        ));
+        let end = self.f.p.int(*from).zip(self.f.p.int(*count)).map(|(from, count)| from + count);
+        let (from, count) = (self.scalar(*from)?, self.scalar(*count)?);
+        let end = match end {
+            Some(end) => Expr::atom(end.to_string()),
+            None => Expr::binary("+", Prec::Sum, &from, &count),
+        };
+        let (group, parts) = (self.group.name, self.part_name(layout.fragments));
+        let (from, end) = (from.plain(), end.plain());
+        self.w.line(&format!("dot<{stages}, {parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
         Ok(())
+    }
+
+    /// The registers of sums: new ones, or those of a product that nobody else needs.
+    fn sums(
+        &mut self,
+        id: OpId,
+        out: ValueId,
+        acc: Option<ValueId>,
+        layout: Layout,
+    ) -> Result<String, PrintError> {
+        let p = &self.f.p;
+        let handed_on = acc.and_then(|acc| {
+            let of = p
+                .def_id(acc)
+                .filter(|of| matches!(p.kernel.op(*of).kind, OpKind::Matrix(MatrixOp::Dot(_))))?;
+            (p.users(acc) == [id] && p.same_region(of, id)).then(|| self.values.get(&acc).cloned()).flatten()
+        });
+        let one = layout.steps() == 1;
+        if let Some(name) = handed_on {
+            self.values.insert(out, name.clone());
+            return Ok(name.strip_suffix("[0]").map_or(name.clone(), str::to_owned));
+        }
+        let (name, ty) = (self.declare(out), self.vector_type(Dtype::F32, layout.per_lane));
+        if one {
+            self.values.insert(out, format!("{name}[0]"));
+        }
+        let zero = if acc.is_none() { " = {}" } else { "" };
+        self.w.line(&format!("{ty} {name}[{}]{zero};", layout.steps()));
+        if let Some(acc) = acc {
+            let loc = self.f.p.kernel.op(id).loc;
+            self.step_loop(Step::new(layout), false, loc, |me, step| {
+                let from = me.vector(acc, step)?;
+                let to = if one { format!("{name}[0]") } else { me.registers(&name, step) };
+                me.w.line(&format!("{to} = {from};"));
+                Ok(())
+            })?;
+        }
+        Ok(name)
     }
 
     /// `rows_of<columns>(matrix, row, rows)`.
@@ -221,8 +266,7 @@ impl Emitter<'_, '_> {
     }
 
     fn fragment(&mut self, what: &str, step: &mut Step) -> String {
-        self.used.add(Prim::Fragments);
-        let fragments = step.layout.fragments.map(Fragments::text).unwrap_or_default();
+        let fragments = self.part_name(step.layout.fragments);
         let number = if step.layout.steps() > 1 {
             step.indexes = true;
             self.f.own.step.clone()

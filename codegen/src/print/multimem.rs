@@ -96,10 +96,8 @@ pub(super) fn sixteen(kernel: &Kernel, id: OpId) -> Option<ValueId> {
         OpKind::Comm(CommOp::Put(Put { parcel, value, .. })) => {
             kernel.parcels[parcel.index()].multicast.then_some(value)
         }
-        OpKind::Memory(_)
-        | OpKind::Matrix(_)
-        | OpKind::Comm(_)
-        | OpKind::Value(_)
-        | OpKind::Control(_) => None,
+        OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Value(_) | OpKind::Control(_) => {
+            None
+        }
     }
 }

@@ -214,6 +214,7 @@ fn role_text(
         parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
     }
     e.w.line(&format!("const Block block({first_block});"));
+    e.declare_parts(&role.body);
     e.declare_shared(&role.body, 1);
     e.declare_opened(&role.body);
     e.region(&role.body)?;

@@ -1,7 +1,7 @@
 //! Matrices: made of rows in memory, multiplied, and stored there.
 
 use super::agent::Agent;
-use super::code::Access;
+use super::code::{Access, Reg};
 use super::convert::cast_tile;
 use super::exec::Flow;
 use super::exec_memory::Fault;
@@ -27,7 +27,7 @@ impl Part {
     /// Rows of a matrix from a column on.
     fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
         let RowsReg { place, row, end, receipt } = of;
-        let (at, end) = ((agent.get(row), column), end.map_or(u64::MAX, |end| agent.get(end)));
+        let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
         Part { place, dtype, at, end, shape, receipt }
@@ -48,13 +48,15 @@ impl World<'_> {
         let done = match *insn {
             MatrixInsn::Dot(ref dot) => self.dot(agent, dot),
             MatrixInsn::Load { at, column, shape, out } => self.fill_tile(agent, out, |world, agent, out| {
-                world.load_part(agent, &Part::new(agent, at, agent.get(column), shape), out)
+                world.load_part(agent, &Part::new(agent, at, narrow(agent, column), shape), out)
             }),
             MatrixInsn::Row { from, shape, out, receipt } => {
-                self.fill_tile(agent, out, |world, agent, out| world.load_row(agent, from, shape, receipt, out))
+                self.fill_tile(agent, out, |world, agent, out| {
+                    world.load_row(agent, from, shape, receipt, out)
+                })
             }
             MatrixInsn::Store { to, column, shape, value } => {
-                self.store_part(agent, &Part::new(agent, to, agent.get(column), shape), value)
+                self.store_part(agent, &Part::new(agent, to, narrow(agent, column), shape), value)
             }
         };
         match done {
@@ -115,15 +117,15 @@ impl World<'_> {
     fn dot(&mut self, agent: &mut Agent, dot: &Dot) -> Result<(), Fault> {
         let Dot { dtype, acc, a, b, from, count, shape: (rows, columns), out } = *dot;
         self.fill_tile(agent, out, |world, agent, out| {
-            let (first, count) = (agent.get(from), agent.get(count));
+            let (first, count) = (narrow(agent, from), narrow(agent, count));
             let [a, b] = [(a, rows), (b, columns)].map(|(of, rows)| {
                 world.columns_exist(agent, of.place, first, count)?;
                 let part = Part::new(agent, of, first, (rows, count as u32));
-                let (mut narrow, mut wide) = (Tile::default(), Tile::default());
+                let (mut rows, mut wide) = (Tile::default(), Tile::default());
                 if count > 0 {
-                    world.load_part(agent, &part, &mut narrow)?;
+                    world.load_part(agent, &part, &mut rows)?;
                 }
-                cast_tile(dtype, Dtype::F32, &narrow, &mut wide);
+                cast_tile(dtype, Dtype::F32, &rows, &mut wide);
                 Ok(wide)
             });
             let (a, b) = (a?, b?);
@@ -148,6 +150,11 @@ impl World<'_> {
             false => Err(self.out_of_bounds(agent, place, (first, first.saturating_add(count)), columns)),
         }
     }
+}
+
+/// A `U32`, as it is after it has wrapped.
+fn narrow(agent: &Agent, r: Reg) -> u64 {
+    u64::from(agent.get(r) as u32)
 }
 
 fn shape_of(agent: &Agent, place: Place) -> (u64, u64) {

@@ -190,7 +190,8 @@ impl World<'_> {
         Ok(&self.at_place(agent, place).bytes()[first as usize * size..end as usize * size])
     }
 
-    fn load_tile(        &mut self,
+    fn load_tile(
+        &mut self,
         agent: &Agent,
         from: Access,
         len: u32,

@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod products;
 mod pull;
 mod signals;
 mod tails;
@@ -36,6 +37,7 @@ pub const ALL: &[Fixture] = &[
     ("tails", tails::tails),
     ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
+    ("products", products::products),
 ];
 
 /// Emits a fixture for a target.

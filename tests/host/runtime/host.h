@@ -29,6 +29,8 @@ u32 lane();  // in its warp
 // ---- Meetings. All lanes of the warp, or the given number of threads, have to come.
 
 u64 shuffle(u64 bits, u32 from);  // the bits that lane `from` brought
+// What all lanes brought, so many words each, one lane after the other: there until the lanes meet again.
+const u64* exchange(const u64* mine, u32 words);
 u64 ballot(bool mine);            // a bit for each lane
 void warp_sync();                 // orders memory among the warp's lanes
 // The barrier of the block with this number: orders memory among those that come, tells whether all said `mine`.
@@ -45,7 +47,9 @@ void fence(Order order, Scope scope);
 
 // ---- Copies that go on while the thread does: of each thread for itself
 
-void copy_later(void* to, const void* from, u32 bytes);  // to shared memory
+void copy_later(void* to, const void* from, u32 bytes, u32 room);  // to shared memory; zeros follow the bytes
+void copies_group();                                     // those since the last time are a group
+void copies_done_but(u32 most);                          // all groups but the newest
 void copies_done();                                      // all of them
 void bulk_copy(void* to, const void* from, u32 bytes);   // from shared memory
 void bulk_commit();                                      // those since the last time are waited for from here on

@@ -347,7 +347,16 @@ void Machine::complete(Warp& warp) {
     }
     u64 votes = 0;
     for (const Thread* t : warp.lanes) votes |= u64(t->brings != 0) << t->lane;
-    const bool orders = job_.checks && meeting != Meeting::Shuffle && meeting != Meeting::Ballot;
+    const bool orders = job_.checks && meeting != Meeting::Shuffle && meeting != Meeting::Exchange &&
+                        meeting != Meeting::Ballot;
+    if (meeting == Meeting::Exchange) {
+        warp.exchanged.clear();
+        for (const Thread* t : warp.lanes) {
+            const u64* const words = reinterpret_cast<const u64*>(t->brings);
+            warp.exchanged.insert(warp.exchanged.end(), words, words + me->asks);
+        }
+        votes = reinterpret_cast<u64>(warp.exchanged.data());
+    }
     if (orders && meeting == Meeting::WaveBarrier) {
         Knowledge all;
         for (const Thread* t : warp.lanes) all.join(t->fenced.knows);
@@ -535,6 +544,9 @@ void* instance(const void* const everyone, const u32 rank) { return machine->ins
 void pause() {}
 
 u64 shuffle(const u64 bits, const u32 from) { return machine->meet(Meeting::Shuffle, bits, from, HERE); }
+const u64* exchange(const u64* const mine, const u32 words) {
+    return reinterpret_cast<const u64*>(machine->meet(Meeting::Exchange, reinterpret_cast<u64>(mine), words, HERE));
+}
 u64 ballot(const bool mine) { return machine->meet(Meeting::Ballot, mine, 0, HERE); }
 void warp_sync() { machine->meet(Meeting::Sync, 0, 0, HERE); }
 void wave_barrier() { machine->meet(Meeting::WaveBarrier, 0, 0, HERE); }
@@ -548,7 +560,11 @@ void fence(const Order order, const Scope scope) { machine->fence(order, scope, 
 void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
     machine->atomic(p, bytes, access, order, scope, HERE);
 }
-void copy_later(void* to, const void* from, const u32 bytes) { me->copies.later(to, from, bytes, HERE); }
+void copy_later(void* to, const void* from, const u32 bytes, const u32 room) {
+    me->copies.later(to, from, bytes, room, HERE);
+}
+void copies_group() { me->copies.group(); }
+void copies_done_but(const u32 most) { me->copies.done_but(*me, most); }
 void copies_done() { me->copies.done(*me); }
 void bulk_copy(void* to, const void* from, const u32 bytes) { me->copies.bulk(to, from, bytes, HERE); }
 void bulk_commit() { me->copies.commit(); }

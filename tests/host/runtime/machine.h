@@ -16,7 +16,7 @@
 namespace host {
 
 // What the lanes of a warp meet for.
-enum class Meeting { None, Shuffle, Ballot, Sync, WaveBarrier, Fence };
+enum class Meeting { None, Shuffle, Exchange, Ballot, Sync, WaveBarrier, Fence };
 
 struct Block;
 
@@ -55,6 +55,7 @@ struct Barrier {
 struct Warp {
     std::vector<Thread*> lanes;
     u32 arrived = 0;
+    std::vector<u64> exchanged;  // what the lanes brought to their last exchange
 };
 
 struct Block {

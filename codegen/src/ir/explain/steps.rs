@@ -100,7 +100,9 @@ impl<'k> Teller<'k> {
         let op = self.kernel.op(id);
         match &op.kind {
             OpKind::Control(control) => self.control(control, groups),
-            kind @ (OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => self.action(kind, op.loc).map(Step::Do),
+            kind @ (OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) => {
+                self.action(kind, op.loc).map(Step::Do)
+            }
             OpKind::Value(_) => None,
         }
     }

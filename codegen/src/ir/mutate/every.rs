@@ -169,7 +169,8 @@ impl Every<'_> {
                 vec![(first, "row", 1), (second, "row", 1), (count, "count", 8)]
             }
             OpKind::Matrix(
-                MatrixOp::LoadMatrix(LoadMatrix { at: rows, .. }) | MatrixOp::StoreMatrix(StoreMatrix { to: rows, .. }),
+                MatrixOp::LoadMatrix(LoadMatrix { at: rows, .. })
+                | MatrixOp::StoreMatrix(StoreMatrix { to: rows, .. }),
             ) => {
                 let end = rows.end.map(|_| (1, "end", 1));
                 let column = (1 + usize::from(end.is_some()), "column", 8);

@@ -159,11 +159,15 @@ pub enum Problem {
          compute it as a multiple of that"
     )]
     MultimemIndex { op: &'static str, buffer: String, value: String, unit: u32 },
-    #[error("`{op}` of `{param}`, which is no matrix of this rank's; give it a shape, `#[shape(|c| [rows, columns])]`")]
+    #[error(
+        "`{op}` of `{param}`, which is no matrix of this rank's; give it a shape, `#[shape(|c| [rows, columns])]`"
+    )]
     NoMatrix { op: &'static str, param: String },
     #[error("`{param}` has rows of {columns} elements, which are no whole 16 bytes; let {unit} divide them")]
     MatrixColumns { param: String, columns: u64, unit: u32 },
-    #[error("`dot` of rows of `{a}`, which have {a_columns} elements, with rows of `{b}`, which have {b_columns}")]
+    #[error(
+        "`dot` of rows of `{a}`, which have {a_columns} elements, with rows of `{b}`, which have {b_columns}"
+    )]
     DotShapes { a: String, a_columns: u64, b: String, b_columns: u64 },
     #[error("`dot` of {dtype}; it multiplies bf16 or fp16")]
     DotDtype { dtype: Dtype },
@@ -173,7 +177,9 @@ pub enum Problem {
     DotStages { stages: u32, limit: u32 },
     #[error("`dot` goes through `{room}`, which has {there} bytes; {needed} are needed")]
     DotRoom { room: String, there: u64, needed: u64 },
-    #[error("`dot`: {what} {value} is not known to be a multiple of 8 columns; compute it as a multiple of that")]
+    #[error(
+        "`dot`: {what} {value} is not known to be a multiple of 8 columns; compute it as a multiple of that"
+    )]
     DotColumns { what: &'static str, value: String },
     #[error("`{op}` of row {row} of `{param}`, which has {rows}")]
     NoSuchRow { op: &'static str, param: String, row: i128, rows: u64 },

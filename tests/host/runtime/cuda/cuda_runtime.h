@@ -152,6 +152,8 @@ PEERWARP_INLINE void multimem_store(void* const everyone, const Words... words) 
 }
 }  // namespace host
 
+#include "matrix.h"
+
 // ---- Arithmetic
 
 PEERWARP_INLINE int __popc(const unsigned x) { return __builtin_popcount(x); }

@@ -98,3 +98,7 @@ struct Half {
 }  // namespace host
 #define _Float16 ::host::Half
 #endif
+
+// Bits of a vector operand: as large as they are there.
+#define __fp16 short
+#include "matrix.h"

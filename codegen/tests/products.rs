@@ -1,0 +1,211 @@
+//! Products of matrices on the simulator: what they are, where edges end, and that each mistake with them is found.
+
+#[path = "printed/products.rs"]
+mod products;
+
+use std::sync::Arc;
+
+use half::{bf16, f16};
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Binder, TraceMeta, trace};
+use peerwarp_codegen::ir::mutate::{Mutant, every, mutate};
+use peerwarp_codegen::ir::{Dtype, Kernel, MatrixOp, OpKind, Param, Planted, VerifyErrors, verify};
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
+use products::{COLUMNS, K, ROWS, THEIRS, products};
+
+/// A matrix of small whole numbers, of its own for each seed: sums of products are exact.
+fn matrix(rows: u32, columns: u32, seed: u32) -> Vec<f32> {
+    (0..rows * columns).map(|i| ((i * 7 + i / columns * 3 + seed * 13) % 17) as f32 - 8.0).collect()
+}
+
+struct Inputs {
+    x: Vec<f32>,
+    w: Vec<f32>,
+    left: Vec<f32>,
+    right: Vec<f32>,
+    bias: Vec<f32>,
+    residual: Vec<f32>,
+}
+
+fn inputs(rank: u32) -> Inputs {
+    Inputs {
+        x: matrix(ROWS, K, rank),
+        w: matrix(COLUMNS, K, 2 + rank),
+        left: matrix(ROWS, 72, 4 + rank),
+        right: matrix(COLUMNS, 72, 6 + rank),
+        bias: matrix(1, COLUMNS, 8 + rank),
+        residual: matrix(ROWS, COLUMNS, 10 + rank),
+    }
+}
+
+fn product(x: &[f32], w: &[f32], k: u32, (row, column): (u32, u32)) -> f32 {
+    let of = |m: &[f32], row: u32, i: u32| m[(row * k + i) as usize];
+    (0..k).map(|i| of(x, row, i) * of(w, column, i)).sum()
+}
+
+fn machine(kernel: Planted, launches: u32) -> Machine {
+    let kernel = Arc::new(Compiled::planted(kernel));
+    let mut machine = Machine::new(2);
+    machine.buffers_of(kernel.kernel()).unwrap();
+    let narrow = |m: &[f32]| m.iter().map(|x| bf16::from_f32(*x)).collect::<Vec<_>>();
+    let half = |m: &[f32]| m.iter().map(|x| f16::from_f32(*x)).collect::<Vec<_>>();
+    for rank in 0..2 {
+        let i = inputs(rank);
+        machine.write(rank, "x", 0, &narrow(&i.x)).unwrap();
+        machine.write(rank, "w", 0, &narrow(&i.w)).unwrap();
+        machine.write(rank, "left", 0, &half(&i.left)).unwrap();
+        machine.write(rank, "right", 0, &half(&i.right)).unwrap();
+        machine.write(rank, "bias", 0, &narrow(&i.bias)).unwrap();
+        machine.write(rank, "residual", 0, &i.residual).unwrap();
+        // What nobody writes stays as it was.
+        machine.write(rank, "theirs", 0, &vec![0.5f32; (ROWS * COLUMNS) as usize]).unwrap();
+    }
+    for _ in 0..launches {
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    }
+    machine
+}
+
+#[test]
+fn products_are_those_of_the_definition() {
+    for warp_size in [32, 64] {
+        let machine = machine(Planted::new(products(warp_size)).unwrap(), 3);
+        for seed in 0..6 {
+            let outcome = machine.run(&Options::default().with_seed(seed)).unwrap_or_else(|e| panic!("{e}"));
+            for rank in 0..2 {
+                let (i, next) = (inputs(rank), inputs(1 - rank));
+                let out = outcome.memory.read::<bf16>(rank, "out").unwrap();
+                let theirs = outcome.memory.read::<f32>(rank, "theirs").unwrap();
+                for (row, column) in (0..ROWS).flat_map(|row| (0..COLUMNS).map(move |column| (row, column))) {
+                    let at = (row * COLUMNS + column) as usize;
+                    let sum = product(&i.x, &i.w, K, (row, column))
+                        + product(&i.left, &i.right, 72, (row, column))
+                        + i.bias[column as usize]
+                        + i.residual[at];
+                    assert_eq!(out[at], bf16::from_f32(sum.max(0.0) * 0.5), "rank {rank}, {row}, {column}");
+                    if row < THEIRS {
+                        let want = product(&next.x, &i.w, K, (row, column));
+                        assert_eq!(theirs[at], want, "rank {rank}, {row}, {column}");
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// The kinds of findings over some seeds.
+fn found(kernel: &Planted) -> Vec<FindingKind> {
+    let machine = machine(kernel.clone(), 3);
+    let run = |seed| machine.run(&Options::default().with_seed(seed)).err();
+    let mut kinds: Vec<FindingKind> =
+        (0..8).filter_map(run).flat_map(|f| f.list.into_iter().map(|f| f.kind)).collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+/// Every row, end, column and count that is off by one, each by itself: the kernel breaks a rule, or its results are others.
+#[test]
+fn every_planted_mistake_shows() {
+    let kernel = products(32);
+    let right = machine(Planted::new(kernel.clone()).unwrap(), 3).run(&Options::default()).unwrap();
+    let of_matrices = |mutant: &Mutant| {
+        ["dot", "load_matrix", "load_row", "store_matrix"].iter().any(|op| mutant.op.starts_with(op))
+    };
+    let mutants: Vec<Mutant> = every(&kernel).into_iter().filter(of_matrices).collect();
+    let mut shown = 0;
+    for mutant in &mutants {
+        let Ok(planted) = mutate(&kernel, &mutant.mutation) else { continue };
+        let outcome = machine(planted.clone(), 3).run(&Options::default());
+        let differs = outcome.is_ok_and(|outcome| {
+            (0..2).any(|rank| {
+                outcome.memory.read::<bf16>(rank, "out").unwrap()
+                    != right.memory.read::<bf16>(rank, "out").unwrap()
+                    || outcome.memory.read::<f32>(rank, "theirs").unwrap()
+                        != right.memory.read::<f32>(rank, "theirs").unwrap()
+            })
+        });
+        assert!(differs || !found(&planted).is_empty(), "nothing shows {mutant:?}");
+        shown += 1;
+    }
+    assert!(shown >= 12, "{shown} of {}", mutants.len());
+}
+
+/// What the verifier says of a kernel of two matrices.
+fn refused(change: impl FnOnce(&mut Kernel)) -> String {
+    let mut kernel = products(32);
+    change(&mut kernel);
+    verify(kernel).map_err(|e: VerifyErrors| e.to_string()).expect_err("it is wrong")
+}
+
+#[test]
+fn what_cannot_be_multiplied_is_refused_by_the_verifier() {
+    fn x(kernel: &mut Kernel) -> &mut Param {
+        kernel.params.iter_mut().find(|p| p.name == "x").unwrap()
+    }
+    let dots = |kernel: &mut Kernel, change: &dyn Fn(&mut peerwarp_codegen::ir::Dot)| {
+        for op in &mut kernel.ops {
+            if let OpKind::Matrix(MatrixOp::Dot(dot)) = &mut op.kind {
+                change(dot);
+            }
+        }
+    };
+    let all = [
+        ("no matrix", refused(|k| x(k).columns = None)),
+        ("other columns", refused(|k| x(k).columns = Some(128))),
+        ("rows of 4 bytes", refused(|k| x(k).columns = Some(2))),
+        ("a type that is not multiplied", refused(|k| x(k).dtype = Dtype::Fp8)),
+        ("two types", refused(|k| x(k).dtype = Dtype::Fp16)),
+        ("one stage", refused(|k| dots(k, &|dot| dot.stages = 1))),
+        ("more stages than room", refused(|k| dots(k, &|dot| dot.stages = 4))),
+        ("no receipt", refused(|k| dots(k, &|dot| dot.a.receipt = None))),
+    ];
+    let text: Vec<String> = all.iter().map(|(what, said)| format!("{what}\n{said}\n")).collect();
+    insta::assert_snapshot!(text.join("\n"));
+}
+
+fn said(body: impl FnOnce(&mut Binder)) -> String {
+    trace(TraceMeta::new("demo", 2, 32, 4), body).expect_err("it is wrong").to_string()
+}
+
+#[test]
+fn mistakes_end_the_trace() {
+    let with = |act: fn(Group, AnyMatrix, AnyMatrix)| {
+        said(move |p| {
+            let (x, w) = (p.matrix("x", [64, 128], Dtype::Bf16), p.matrix("w", [64, 128], Dtype::Bf16));
+            role("main", 1, |b| act(b, x, w));
+        })
+    };
+    let all = [
+        with(|b, x, w| w.rows(0, 64).store_f32(0, b.dot(x.rows(0, 32), w.rows(0, 64), 2))),
+        with(|_, x, _| x.rows(0, 64).store_f32(0, splat(0.0f32, 64 * 64))),
+        with(|b, x, w| {
+            let sums = b.dot(x.rows(0, 32), w.rows(0, 64), 2);
+            x.rows(0, 32).store_f32(0, sums + b.dot(x.rows(0, 64), w.rows(0, 32), 2));
+        }),
+        with(|b, x, w| {
+            let sums = b.dot(x.rows(0, 64), w.rows(0, 32), 2);
+            x.rows(0, 32).store_f32(0, b.dot_add(sums, x.rows(0, 32), w.rows(0, 64), 2));
+        }),
+        with(|b, x, w| {
+            let sums = b.dot(x.rows(0, 32).columns(0, 8), w.rows(0, 64).columns(8, 8), 2);
+            x.rows(0, 32).store_f32(0, sums);
+        }),
+        with(|b, x, w| x.rows(0, 1024).store_f32(0, b.dot(x.rows(0, 1024), w.rows(0, 1024), 2))),
+        said(|p| {
+            let (x, w) = (
+                p.matrix::<AnyMatrix>("x", [64, 128], Dtype::Bf16),
+                p.matrix::<AnyMatrix>("w", [64, 64], Dtype::Bf16),
+            );
+            role("main", 1, |b| x.rows(0, 64).store_f32(0, b.dot(x.rows(0, 64), w.rows(0, 64), 2)));
+        }),
+        said(|p| {
+            let (x, w) = (
+                p.matrix::<AnyMatrix>("x", [64, 64], Dtype::Bf16),
+                p.matrix::<AnyMatrix>("w", [64, 64], Dtype::Fp16),
+            );
+            role("main", 1, |b| x.rows(0, 64).store_f32(0, b.dot(x.rows(0, 64), w.rows(0, 64), 2)));
+        }),
+    ];
+    insta::assert_snapshot!(all.join("\n"));
+}

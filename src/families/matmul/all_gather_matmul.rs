@@ -1,0 +1,176 @@
+//! All-gather and matrix multiplication in one kernel.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::order::{self, Cut};
+
+/// A variant of all-gather and matrix multiplication.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "all_gather_matmul", kernel = all_gather_matmul, args = AllGatherMatmulArgs, warps = warps)]
+pub struct AllGatherMatmul {
+    /// Rows of the gathered matrix; every rank has as many of them.
+    #[key(short = "m", range = 2..=1048576)]
+    pub m: u32,
+    /// Rows of a rank's `w`: columns of its result.
+    #[key(short = "n", range = 8..=1048576)]
+    pub n: u32,
+    /// Columns of both.
+    #[key(short = "k", range = 8..=1048576)]
+    pub k: u32,
+    /// World size.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of all elements; sums are of `f32` and rounded once.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16])]
+    pub dtype: Dtype,
+    /// Warps of a block.
+    #[tune(short = "w", values = [4, 8], default = 8)]
+    pub warps: u32,
+    /// Rows of a tile of the result.
+    #[tune(short = "tr", values = [64, 128, 256], default = |key| order::tile_rows(key.m / key.ranks))]
+    pub tile_rows: u32,
+    /// Columns of a tile of the result.
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
+    pub tile_columns: u32,
+    /// Pieces of 64 columns in shared memory at once.
+    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = 2)]
+    pub stages: u32,
+    /// Rows of tiles that are gone through column by column.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
+    pub group: u32,
+    /// Elements that are sent under one flag.
+    #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192], default = |key| chunk(key))]
+    pub chunk: u32,
+    /// Blocks that send.
+    #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    pub send_blocks: u32,
+    /// Blocks that multiply.
+    #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+/// As many as divide those of a tile's rows.
+fn chunk(key: &AllGatherMatmulKey) -> u32 {
+    let band = order::tile_rows(key.m / key.ranks) * key.k;
+    [8192, 4096, 2048, 1024].into_iter().find(|chunk| band.is_multiple_of(*chunk)).unwrap_or(512)
+}
+
+fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
+    (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two().min(16)
+}
+
+fn blocks(key: &AllGatherMatmulKey) -> u32 {
+    let bands = (key.m / key.ranks).div_ceil(order::tile_rows(key.m / key.ranks)) * key.ranks;
+    let tiles = bands * key.n.div_ceil(order::tile_columns(key.m, key.n));
+    tiles.clamp(1, 132 - send_blocks(key))
+}
+
+impl Legal for AllGatherMatmul {
+    fn legal(&self) -> Result<(), Illegal> {
+        for (field, value) in [("n", self.n), ("k", self.k)] {
+            Illegal::unless(
+                value.is_multiple_of(8),
+                field,
+                value,
+                || "a multiple of 8: rows are whole 16 bytes",
+            )?;
+        }
+        let allowed = || format!("a multiple of {}, the number of ranks", self.ranks);
+        Illegal::unless(self.m.is_multiple_of(self.ranks), "m", self.m, allowed)?;
+        // Elements and flags are counted in 32 bits.
+        let most = u32::MAX / (2 * self.k);
+        Illegal::unless(self.m <= most, "m", self.m, || format!("at most {most} with k = {}", self.k))?;
+        let band = self.tile_rows * self.k;
+        let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
+        Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
+    }
+}
+
+impl AllGatherMatmul {
+    /// Rows of each rank.
+    pub fn rows(&self) -> u32 {
+        self.m / self.ranks
+    }
+
+    /// The tiles of one rank's rows.
+    fn cut(&self) -> Cut {
+        let AllGatherMatmul { n: columns, tile_rows, tile_columns, group, .. } = *self;
+        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group }
+    }
+
+    /// Chunks of a rank's rows, the last of which may be shorter.
+    fn chunks(&self) -> u32 {
+        (self.rows() * self.k).div_ceil(self.chunk)
+    }
+}
+
+/// Parameters of [`all_gather_matmul`].
+#[derive(KernelArgs)]
+#[args(config = AllGatherMatmul)]
+pub struct AllGatherMatmulArgs {
+    /// This rank's rows, `[m / ranks][k]`.
+    #[input]
+    #[shape(|c| [c.rows(), c.k])]
+    #[dtype(|c| c.dtype)]
+    pub x: AnyMatrix,
+    /// A row for each column of the result, `[n][k]`.
+    #[input]
+    #[shape(|c| [c.n, c.k])]
+    #[dtype(|c| c.dtype)]
+    pub w: AnyMatrix,
+    /// Everybody's rows times this rank's, `[m][n]`.
+    #[output]
+    #[shape(|c| [c.m, c.n])]
+    #[dtype(|c| c.dtype)]
+    pub out: AnyMatrix,
+    /// Others' rows, `[parity][rank][row][k]`.
+    #[shape(|c| [2 * c.m, c.k])]
+    #[dtype(|c| c.dtype)]
+    pub inbox: AnySymMatrix,
+    /// A chunk of a rank's rows has arrived, `[parity][rank][chunk]`.
+    #[len(|c| 2 * u64::from(c.ranks) * u64::from(c.chunks()))]
+    pub arrived: Flags,
+    /// Counts launches.
+    pub epoch: EpochWord,
+}
+
+/// Multiplies everybody's rows with this rank's `w`: its own at once, the others' as they arrive.
+///
+/// Every rank waits for all others in each launch: whoever sends in a bank again knows that all are done with it.
+#[kernel]
+pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
+    let (epoch, cut) = (a.epoch.begin(), c.cut());
+    let bank = epoch.parity() * c.m;
+    let flags = epoch.parity() * (c.ranks * c.chunks());
+
+    role("send", c.send_blocks, |b| {
+        for chunk in b.tiles(c.rows() * c.k, c.chunk) {
+            let mut rows = send_to(Peers::others());
+            let to = (bank + rank() * c.rows()) * c.k + chunk.at();
+            rows.put_any(&a.inbox.elements(), to, a.x.elements().load(chunk.at(), chunk.len()));
+            rows.signal(&a.arrived, flags + rank() * c.chunks() + chunk.number(), epoch);
+        }
+    });
+
+    role("multiply", c.blocks, |b| {
+        for i in b.strided(c.ranks * cut.tiles()) {
+            // This rank's own rows first: the others' travel meanwhile.
+            let from = (i / cut.tiles() + rank()) % c.ranks;
+            let (row, column) = cut.tile(i % cut.tiles());
+            let (w, out) = (a.w.rows(column, c.tile_columns), from * c.rows());
+            let sums = if from == rank() {
+                b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
+            } else {
+                let (first, end) = (row * c.k / c.chunk, (row + c.tile_rows) * c.k / c.chunk);
+                let count = end.lt(c.chunks()).select(end, c.chunks()) - first;
+                let got = a.arrived.wait_all(flags + from * c.chunks() + first, count, c.chunks(), epoch);
+                let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows).below(bank + out + c.rows());
+                b.dot(rows, w, c.stages)
+            };
+            a.out.rows(out + row, c.tile_rows).below(out + c.rows()).store_f32(column, sums);
+        }
+    });
+}

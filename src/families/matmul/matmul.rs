@@ -1,0 +1,144 @@
+//! Matrix multiplication: every rank multiplies its own.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
+use peerwarp_codegen::ir::Dtype;
+
+use super::order::{self, Cut};
+
+/// What becomes of a sum of products before it is rounded.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Activation {
+    /// Nothing.
+    None,
+    /// What is below zero becomes zero.
+    Relu,
+    /// `x / (1 + e^-x)`.
+    Silu,
+}
+
+impl Activation {
+    /// Of a matrix of sums.
+    pub(super) fn of(self, sums: Tile<f32>) -> Tile<f32> {
+        match self {
+            Activation::None => sums,
+            Activation::Relu => sums.maximum(0.0),
+            Activation::Silu => sums / ((-sums).exp() + 1.0),
+        }
+    }
+}
+
+/// A variant of a matrix multiplication.
+#[derive(Family, Clone, Debug, PartialEq)]
+#[family(name = "matmul", kernel = matmul, args = MatmulArgs, warps = warps)]
+pub struct Matmul {
+    /// Rows of `x`, and of the result.
+    #[key(short = "m", range = 1..=1048576)]
+    pub m: u32,
+    /// Rows of `w`: columns of the result.
+    #[key(short = "n", range = 8..=1048576)]
+    pub n: u32,
+    /// Columns of both.
+    #[key(short = "k", range = 8..=1048576)]
+    pub k: u32,
+    /// World size; every rank multiplies its own matrices.
+    #[key(short = "r", range = 2..=64, ranks)]
+    pub ranks: u32,
+    /// Type of all elements; sums are of `f32` and rounded once.
+    #[key(values = [Dtype::Bf16, Dtype::Fp16])]
+    pub dtype: Dtype,
+    /// Whether there is a vector that is added to each row of the result.
+    #[key(short = "b", default = false)]
+    pub bias: bool,
+    /// What becomes of the sums.
+    #[key(default = Activation::None)]
+    pub activation: Activation,
+    /// Warps of a block.
+    #[tune(short = "w", values = [4, 8], default = 8)]
+    pub warps: u32,
+    /// Rows of a tile of the result.
+    #[tune(short = "tr", values = [64, 128, 256], default = |key| order::tile_rows(key.m))]
+    pub tile_rows: u32,
+    /// Columns of a tile of the result.
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
+    pub tile_columns: u32,
+    /// Pieces of 64 columns of `x` and `w` in shared memory at once.
+    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = 2)]
+    pub stages: u32,
+    /// Rows of tiles that are gone through column by column.
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
+    pub group: u32,
+    /// Blocks.
+    #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
+    pub blocks: u32,
+}
+
+fn blocks(key: &MatmulKey) -> u32 {
+    let bands = key.m.div_ceil(order::tile_rows(key.m));
+    order::blocks(bands * key.n.div_ceil(order::tile_columns(key.m, key.n)))
+}
+
+impl Legal for Matmul {
+    fn legal(&self) -> Result<(), Illegal> {
+        for (field, value) in [("n", self.n), ("k", self.k)] {
+            Illegal::unless(
+                value.is_multiple_of(8),
+                field,
+                value,
+                || "a multiple of 8: rows are whole 16 bytes",
+            )?;
+        }
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
+    }
+}
+
+impl Matmul {
+    fn cut(&self) -> Cut {
+        let Matmul { m: rows, n: columns, tile_rows, tile_columns, group, .. } = *self;
+        Cut { rows, columns, tile_rows, tile_columns, group }
+    }
+}
+
+/// Parameters of [`matmul`].
+#[derive(KernelArgs)]
+#[args(config = Matmul)]
+pub struct MatmulArgs {
+    /// The left matrix, `[m][k]`.
+    #[input]
+    #[shape(|c| [c.m, c.k])]
+    #[dtype(|c| c.dtype)]
+    pub x: AnyMatrix,
+    /// The right matrix, a row for each column of the result, `[n][k]`.
+    #[input]
+    #[shape(|c| [c.n, c.k])]
+    #[dtype(|c| c.dtype)]
+    pub w: AnyMatrix,
+    /// What is added to each row of the result, `[n]`.
+    #[input]
+    #[len(|c| if c.bias { c.n.into() } else { 0 })]
+    #[dtype(|c| c.dtype)]
+    pub bias: Option<AnyPtr>,
+    /// The product, `[m][n]`.
+    #[output]
+    #[shape(|c| [c.m, c.n])]
+    #[dtype(|c| c.dtype)]
+    pub out: AnyMatrix,
+}
+
+/// Multiplies `x` with `w`, rows with rows.
+#[kernel]
+pub fn matmul(c: &Matmul, a: &MatmulArgs) {
+    let cut = c.cut();
+    role("multiply", c.blocks, |b| {
+        for i in b.strided(cut.tiles()) {
+            let (row, column) = cut.tile(i);
+            let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
+            let sums = b.dot(x, w, c.stages);
+            let sums = match a.bias {
+                Some(bias) => sums + bias.load_rows_f32(column, [c.tile_rows, c.tile_columns]),
+                None => sums,
+            };
+            a.out.rows(row, c.tile_rows).store_f32(column, c.activation.of(sums));
+        }
+    });
+}

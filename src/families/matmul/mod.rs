@@ -1,0 +1,25 @@
+//! Products of matrices, alone and with what goes to or comes from other ranks.
+
+mod all_gather_matmul;
+mod matmul;
+mod order;
+mod reference;
+mod workload;
+
+pub use all_gather_matmul::{
+    AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
+};
+pub use matmul::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
+
+use peerwarp_codegen::family::FamilyEntry;
+
+use crate::harness::suite;
+use crate::harness::workload::{Suite, Workload};
+
+/// The families, each of which is a suite of its own.
+pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
+    fn one<F: Workload>() -> (FamilyEntry, &'static dyn Suite) {
+        (F::entry(), suite::of::<F>())
+    }
+    vec![one::<Matmul>(), one::<AllGatherMatmul>()]
+}

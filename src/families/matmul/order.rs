@@ -1,0 +1,91 @@
+//! Tiles of a result: how large, in which order, and what they take.
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::family::Illegal;
+use peerwarp_codegen::ir::DOT_COLUMNS;
+
+/// How rows of one matrix times rows of another are cut into tiles.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Cut {
+    /// Rows and columns of the result.
+    pub rows: u32,
+    pub columns: u32,
+    /// Those of a tile.
+    pub tile_rows: u32,
+    pub tile_columns: u32,
+    /// Rows of tiles that are gone through column by column, so that what they share stays in the cache.
+    pub group: u32,
+}
+
+impl Cut {
+    /// Rows of tiles.
+    pub fn bands(&self) -> u32 {
+        self.rows.div_ceil(self.tile_rows)
+    }
+
+    /// Columns of tiles.
+    pub fn strips(&self) -> u32 {
+        self.columns.div_ceil(self.tile_columns)
+    }
+
+    pub fn tiles(&self) -> u32 {
+        self.bands() * self.strips()
+    }
+
+    /// The first row and the first column of tile `i`: of a group of rows of tiles column by column.
+    pub fn tile(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
+        let group = self.group.min(self.bands());
+        let first = i / (group * self.strips()) * group;
+        let rest = i % (group * self.strips());
+        // The last group may have fewer rows of tiles.
+        let rows = if self.bands().is_multiple_of(group) {
+            group.val()
+        } else {
+            let left = self.bands().val() - first;
+            left.lt(group).select(left, group)
+        };
+        ((first + rest % rows) * self.tile_rows, rest / rows * self.tile_columns)
+    }
+}
+
+/// Shared memory that a block has where it has least among those that multiply well (`gfx942`: 64 KiB) is less than tiles may ask
+/// for: what is refused here no target has.
+const MOST_SHARED: u32 = 227 * 1024;
+
+/// Whether a tile fits the warps, their registers, and shared memory.
+pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
+    // 16 x 16 elements are what a warp multiplies at once.
+    let parts = rows / 16 * (columns / 16);
+    let shared = (1..=warps).any(|down| {
+        warps.is_multiple_of(down)
+            && (rows / 16).is_multiple_of(down)
+            && (columns / 16).is_multiple_of(warps / down)
+    });
+    let allowed =
+        || format!("a number of warps that {rows} x {columns} can be shared among in parts of 16 x 16");
+    Illegal::unless(shared, "warps", warps, allowed)?;
+    // 128 of a lane's 255 registers hold sums.
+    let allowed =
+        || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
+    Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
+    let stage = (rows + columns) * DOT_COLUMNS * 2;
+    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
+    Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+}
+
+/// Rows of tiles: as many as there are rows, if these are few.
+pub(super) fn tile_rows(rows: u32) -> u32 {
+    if rows > 64 { 128 } else { 64 }
+}
+
+/// Columns of tiles, so that there is one for each of an H200's SMs if that can be had.
+pub(super) fn tile_columns(rows: u32, columns: u32) -> u32 {
+    let bands = rows.div_ceil(tile_rows(rows));
+    let enough = |width: &u32| bands * columns.div_ceil(*width) >= 132;
+    [128, 64].into_iter().find(enough).unwrap_or(64)
+}
+
+/// Blocks: one for each tile, as far as an H200 has SMs.
+pub(super) fn blocks(tiles: u32) -> u32 {
+    tiles.clamp(1, 132)
+}

@@ -1,0 +1,106 @@
+//! What products of matrices are, in plain Rust: nothing of the kernels is in it.
+
+use peerwarp_codegen::ir::Dtype;
+
+use super::Activation;
+use crate::harness::elements::round;
+use crate::harness::workload::Turn;
+
+/// Rows of a matrix of small whole numbers, so many that sums of their products are exact in `f32`, whatever the order.
+#[derive(Clone, Copy, Debug)]
+pub struct Matrix {
+    pub turn: Turn,
+    /// Tells matrices of a rank apart.
+    pub which: u64,
+    pub columns: u32,
+}
+
+impl Matrix {
+    /// One row.
+    pub fn row(&self, row: u32) -> Vec<i32> {
+        (0..self.columns).map(|column| self.element(row, column)).collect()
+    }
+
+    /// The first rows, all of them as floats.
+    pub fn rows(&self, rows: u32) -> Vec<f32> {
+        (0..rows).flat_map(|row| self.row(row)).map(|x| x as f32).collect()
+    }
+
+    /// From -8 to 7.
+    fn element(&self, row: u32, column: u32) -> i32 {
+        let Turn { seed, rank, round } = self.turn;
+        let mut z = seed ^ self.which << 60 ^ u64::from(round) << 48 ^ u64::from(rank) << 32;
+        z ^= u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(column);
+        // The finaliser of splitmix64.
+        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
+            z = (z ^ z >> shift).wrapping_mul(factor);
+        }
+        (z >> 60) as i32 - 8
+    }
+}
+
+/// A row of the product: the row `x` times each of the rows of `w`.
+pub fn product(x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
+    let dot = |row: &Vec<i32>| x.iter().zip(row).map(|(a, b)| a * b).sum::<i32>() as f32;
+    w.iter().map(dot).collect()
+}
+
+/// What becomes of sums, rounded.
+pub fn activated(activation: Activation, sums: &[f32], dtype: Dtype) -> Vec<f32> {
+    let of = |x: f32| match activation {
+        Activation::None => x,
+        Activation::Relu => x.max(0.0),
+        Activation::Silu => (f64::from(x) / (1.0 + (-f64::from(x)).exp())) as f32,
+    };
+    round(dtype, &sums.iter().map(|x| of(*x)).collect::<Vec<f32>>())
+}
+
+/// Rows whose products are looked at: all of them, unless that takes long; then some and the last.
+pub fn looked_at(seed: u64, rows: u32, each: u64) -> Vec<u32> {
+    const MULTIPLICATIONS: u64 = 1 << 31;
+    let most = (MULTIPLICATIONS / each.max(1)).clamp(4, rows.max(4).into()) as u32;
+    if most >= rows {
+        return (0..rows).collect();
+    }
+    let step = rows / most;
+    let shift = (seed % u64::from(step)) as u32;
+    let mut some: Vec<u32> = (0..most).map(|i| i * step + shift).filter(|row| *row < rows).collect();
+    some.push(rows - 1);
+    some.dedup();
+    some
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_product_is_that_of_the_definition() {
+        let w = vec![vec![1, 0, -2], vec![3, 4, 5]];
+        assert_eq!(product(&[2, 7, 1], &w), [0.0, 39.0]);
+    }
+
+    #[test]
+    fn matrices_differ_by_rank_round_name_and_place_and_have_every_number() {
+        let turn = Turn { seed: 3, rank: 0, round: 0 };
+        let of = |turn, which| Matrix { turn, which, columns: 64 }.rows(4);
+        let all = [
+            of(turn, 0),
+            of(turn, 1),
+            of(Turn { rank: 1, ..turn }, 0),
+            of(Turn { round: 1, ..turn }, 0),
+            of(Turn { seed: 4, ..turn }, 0),
+        ];
+        assert!((0..5).all(|i| (0..i).all(|j| all[i] != all[j])));
+        assert!(all[0][..64] != all[0][64..128]);
+        assert!((-8..8).all(|n| all[0].contains(&(n as f32))));
+    }
+
+    #[test]
+    fn large_products_are_looked_at_here_and_there() {
+        assert_eq!(looked_at(5, 7, 1000), (0..7).collect::<Vec<_>>());
+        let some = looked_at(5, 8192, 1 << 25);
+        assert!(some.len() >= 64 && some.len() < 70 && some.last() == Some(&8191), "{some:?}");
+        assert!(some.windows(2).all(|w| w[0] < w[1]));
+    }
+}

@@ -1,0 +1,93 @@
+//! What products are run on, and what must come out.
+
+use peerwarp_codegen::ir::Dtype;
+
+use super::reference::{Matrix, activated, looked_at, product};
+use super::{Activation, AllGatherMatmul, Matmul};
+use crate::harness::elements::encode;
+use crate::harness::verdict::Expected;
+use crate::harness::workload::{Contents, Turn, Work, Workload};
+
+/// The matrix that is multiplied with `w`.
+fn left(turn: Turn, columns: u32) -> Matrix {
+    Matrix { turn, which: 1, columns }
+}
+
+/// A rank's `w`.
+fn right(turn: Turn, columns: u32) -> Matrix {
+    Matrix { turn, which: 2, columns }
+}
+
+fn contents(buffer: &str, dtype: Dtype, values: &[f32]) -> Contents {
+    Contents::new(buffer, encode(dtype, values))
+}
+
+/// Rows of `out`, each where it is.
+fn row(at: u32, dtype: Dtype, values: &[f32], activation: Activation) -> Expected {
+    let bytes = u64::from(dtype.bytes()) * values.len() as u64;
+    let expected = Expected::exactly("out", dtype, encode(dtype, values));
+    let expected = Expected { at: u64::from(at) * bytes, ..expected }.called(&format!("row {at}"));
+    // The exponential is the target's own, and so may be the last bit of the result.
+    let rel = if dtype == Dtype::Bf16 { 1.0 / 128.0 } else { 1.0 / 1024.0 };
+    if activation == Activation::Silu { expected.within(1e-5, rel) } else { expected }
+}
+
+/// Operations of a product.
+fn flops(rows: u32, columns: u32, k: u32) -> u64 {
+    2 * u64::from(rows) * u64::from(columns) * u64::from(k)
+}
+
+impl Matmul {
+    fn bias(&self, turn: Turn) -> Vec<f32> {
+        Matrix { turn, which: 3, columns: self.n }.rows(1)
+    }
+}
+
+impl Workload for Matmul {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
+        let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
+        let bias = self.bias.then(|| contents("bias", self.dtype, &self.bias(turn)));
+        [x, w].into_iter().chain(bias).collect()
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
+        let bias = if self.bias { self.bias(turn) } else { vec![0.0; self.n as usize] };
+        let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
+        let of = |at: u32| {
+            let sums = product(&left(turn, self.k).row(at), &w);
+            let sums: Vec<f32> = sums.iter().zip(&bias).map(|(x, b)| x + b).collect();
+            row(at, self.dtype, &activated(self.activation, &sums, self.dtype), self.activation)
+        };
+        rows.into_iter().map(of).collect()
+    }
+
+    fn work(&self) -> Work {
+        let nothing = Work::all_to_all(self.ranks, 0);
+        Work { hops: 0, flops: flops(self.m, self.n, self.k), ..nothing }
+    }
+}
+
+impl Workload for AllGatherMatmul {
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.rows()));
+        vec![x, contents("w", self.dtype, &right(turn, self.k).rows(self.n))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        let w: Vec<Vec<i32>> = (0..self.n).map(|row| right(turn, self.k).row(row)).collect();
+        let of = |at: u32| {
+            let x = left(Turn { rank: at / self.rows(), ..turn }, self.k);
+            let sums = product(&x.row(at % self.rows()), &w);
+            row(at, self.dtype, &activated(Activation::None, &sums, self.dtype), Activation::None)
+        };
+        let rows = looked_at(turn.seed, self.m, u64::from(self.n) * u64::from(self.k));
+        rows.into_iter().map(of).collect()
+    }
+
+    fn work(&self) -> Work {
+        let rows = u64::from(self.rows()) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        Work { flops: flops(self.m, self.n, self.k), ..Work::all_to_all(self.ranks, rows) }
+    }
+}

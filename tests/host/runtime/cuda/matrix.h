@@ -1,0 +1,56 @@
+// The instructions of matrices, which a warp runs together: PTX's ISA says which lane has which elements.
+#pragma once
+
+namespace host {
+
+// ldmatrix.m8n8.x4: four blocks of 8 rows and 8 elements of 16 bits. Lane i says where row i % 8 of block i / 8 begins, and
+// gets two neighbours of row i / 4 of each.
+PEERWARP_INLINE void load_blocks(const void* const row, u32& a, u32& b, u32& c, u32& d) {
+    const u64 mine = bits_of<u64>(row);
+    const u64* const rows = exchange(&mine, 1);
+    const auto of = [&](const u32 block) {
+        return static_cast<const u32*>(from_bits<const void*>(rows[block * 8 + lane() / 4]))[lane() % 4];
+    };
+    const u32 words[4] = {of(0), of(1), of(2), of(3)};
+    a = words[0];
+    b = words[1];
+    c = words[2];
+    d = words[3];
+}
+
+// mma.m16n8k16 with sums of f32.
+template <typename Elements>
+PEERWARP_INLINE void multiply_blocks(
+    float& upper, float& upper_next, float& lower, float& lower_next, const u32 a0, const u32 a1, const u32 a2,
+    const u32 a3, const u32 b0, const u32 b1) {
+    // Sixteen columns of a row or of the other matrix's: lane `first` has those 0, 1, 8 and 9, the next 2, 3, 10 and 11.
+    struct Sixteen {
+        float of[16];
+    };
+    const u64 mine[3] = {a0 | u64(a2) << 32, a1 | u64(a3) << 32, b0 | u64(b1) << 32};
+    const u64* const brought = exchange(mine, 3);
+    const auto sixteen = [&](const u32 which, const u32 first) {
+        Sixteen all;
+        for (u32 i = 0; i < 4; ++i) {
+            const u64 words = brought[(first + i) * 3 + which];
+            for (u32 half = 0; half < 2; ++half) {
+                const u32 word = u32(words >> (32 * half));
+                all.of[half * 8 + i * 2] = Elements::to(word & 0xffff);
+                all.of[half * 8 + i * 2 + 1] = Elements::to(word >> 16);
+            }
+        }
+        return all;
+    };
+    const u32 row = lane() / 4 * 4;
+    const Sixteen above = sixteen(0, row), below = sixteen(1, row);
+    // The same lanes ask for two rows of the other matrix: those with the numbers of the sums' columns.
+    const Sixteen left = sixteen(2, lane() % 4 * 8), right = sixteen(2, lane() % 4 * 8 + 4);
+    for (u32 k = 0; k < 16; ++k) {
+        upper += above.of[k] * left.of[k];
+        upper_next += above.of[k] * right.of[k];
+        lower += below.of[k] * left.of[k];
+        lower_next += below.of[k] * right.of[k];
+    }
+}
+
+}  // namespace host
