@@ -1,0 +1,113 @@
+//! Products of matrices: on simulated ranks, against plain Rust; defaults and what is refused; what is emitted.
+
+#[path = "collectives/support.rs"]
+mod support;
+
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::prelude::*;
+
+use support::{config, explore};
+
+#[test]
+fn products_are_those_of_plain_rust() {
+    // One element, edges in all directions, several rows of tiles in groups and the last group shorter.
+    for (i, rest) in [
+        "m=1 n=8 k=8",
+        "m=100 n=72 k=136 tile_rows=64 tile_columns=64 warps=4",
+        "m=330 n=136 k=64 tile_rows=64 tile_columns=64 group=4 blocks=3",
+        "m=129 n=264 k=72 tile_rows=128 tile_columns=128 stages=3",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let dtype = ["bf16", "fp16"][i % 2];
+        explore::<Matmul>(&format!("{rest} ranks=2 dtype={dtype}"), 1);
+        explore::<Matmul>(&format!("{rest} ranks=2 dtype={dtype} bias=true activation=relu"), 1);
+        explore::<Matmul>(&format!("{rest} ranks=3 dtype={dtype} activation=silu"), 1);
+    }
+}
+
+#[test]
+fn gathered_rows_are_multiplied_as_they_arrive() {
+    for (i, rest) in [
+        "m=2 n=8 k=8 ranks=2",
+        "m=320 n=72 k=136 ranks=2 tile_rows=64 chunk=512",
+        "m=99 n=40 k=72 ranks=3 tile_rows=64 chunk=512 send_blocks=2",
+        "m=1040 n=8 k=64 ranks=8 tile_rows=64 send_blocks=1 blocks=2",
+    ]
+    .iter()
+    .enumerate()
+    {
+        explore::<AllGatherMatmul>(&format!("{rest} dtype={}", ["bf16", "fp16"][i % 2]), 2);
+    }
+}
+
+#[test]
+fn defaults_are_legal_for_all_shapes() {
+    for (m, n, k) in [(1, 8, 8), (64, 7168, 4096), (512, 14336, 8192), (8192, 1792, 4096), (8192, 8192, 28672)] {
+        for dtype in ["bf16", "fp16"] {
+            let shape = format!("n={n} k={k} dtype={dtype}");
+            let alone = config::<Matmul>(&format!("m={m} {shape} ranks=2"));
+            let gathered = config::<AllGatherMatmul>(&format!("m={} {shape} ranks=8", m.max(2) * 8));
+            for kernel in [alone.trace(32), alone.trace(64), gathered.trace(32), gathered.trace(64)] {
+                drop(kernel.unwrap_or_else(|e| panic!("m={m} {shape}: {e}")));
+            }
+        }
+    }
+}
+
+#[track_caller]
+fn refused<F: Family>(settings: &str, words: &[&str]) {
+    let settings: Vec<(&str, &str)> = settings.split_whitespace().map(|s| s.split_once('=').unwrap()).collect();
+    let said = F::from_settings(&settings).expect_err("it is refused").to_string();
+    assert!(words.iter().all(|w| said.contains(w)), "{said}");
+}
+
+#[test]
+fn what_cannot_be_multiplied_is_refused_by_name() {
+    let key = "ranks=2 dtype=bf16";
+    refused::<Matmul>(&format!("m=64 n=60 k=64 {key}"), &["n", "60", "multiple of 8"]);
+    refused::<Matmul>(&format!("m=64 n=64 k=100 {key}"), &["k", "100", "multiple of 8"]);
+    refused::<Matmul>("m=64 n=64 k=64 ranks=2 dtype=f32", &["dtype", "f32", "bf16"]);
+    refused::<Matmul>(
+        &format!("m=64 n=64 k=64 {key} warps=4 tile_rows=256 tile_columns=256"),
+        &["warps", "4", "at least 16"],
+    );
+    refused::<Matmul>(
+        &format!("m=64 n=64 k=64 {key} tile_rows=128 tile_columns=256 stages=6"),
+        &["stages", "6", "at most 4"],
+    );
+    refused::<AllGatherMatmul>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
+    refused::<AllGatherMatmul>(
+        &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
+        &["chunk", "4096", "divides 4608"],
+    );
+}
+
+/// The roles of a kernel as they are emitted.
+fn roles<F: Family>(settings: &str, target: &str) -> String {
+    let target: peerwarp::codegen::family::Target = target.parse().unwrap();
+    let kernel = config::<F>(settings).trace(target.warp_size()).unwrap_or_else(|e| panic!("{e}"));
+    let kernel = peerwarp::codegen::ir::verify(kernel).unwrap_or_else(|e| panic!("{e}"));
+    let info = peerwarp::codegen::print::EmitInfo { command: "peerwarp show".into() };
+    let source = peerwarp::codegen::print::emit(&kernel, target, &info).unwrap_or_else(|e| panic!("{e}"));
+    let from = source.text.find("_role(const Args& args").expect("there is a role");
+    let from = source.text[..from].rfind("// ").expect("a comment is above it");
+    let to = source.text.find("extern \"C\" __global__").expect("there is an entry");
+    source.text[from..to].to_owned()
+}
+
+#[test]
+fn emitted_roles() {
+    let shape = "m=8192 n=7168 k=4096 ranks=2 dtype=bf16";
+    let tuned = "tile_rows=128 tile_columns=256 stages=3";
+    insta::assert_snapshot!("matmul.cuda", roles::<Matmul>(&format!("{shape} {tuned}"), "cuda:sm_90a"));
+    insta::assert_snapshot!(
+        "matmul.hip",
+        roles::<Matmul>(&format!("{shape} tile_columns=64 bias=true activation=silu"), "hip:gfx942")
+    );
+    insta::assert_snapshot!(
+        "all_gather_matmul.cuda",
+        roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116"), "cuda:sm_90a")
+    );
+}
