@@ -44,7 +44,9 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
 
 #[test]
 fn defaults_are_legal_for_all_shapes() {
-    for (m, n, k) in [(1, 8, 8), (64, 7168, 4096), (512, 14336, 8192), (8192, 1792, 4096), (8192, 8192, 28672)] {
+    for (m, n, k) in
+        [(1, 8, 8), (64, 7168, 4096), (512, 14336, 8192), (8192, 1792, 4096), (8192, 8192, 28672)]
+    {
         for dtype in ["bf16", "fp16"] {
             let shape = format!("n={n} k={k} dtype={dtype}");
             let alone = config::<Matmul>(&format!("m={m} {shape} ranks=2"));
@@ -58,7 +60,8 @@ fn defaults_are_legal_for_all_shapes() {
 
 #[track_caller]
 fn refused<F: Family>(settings: &str, words: &[&str]) {
-    let settings: Vec<(&str, &str)> = settings.split_whitespace().map(|s| s.split_once('=').unwrap()).collect();
+    let settings: Vec<(&str, &str)> =
+        settings.split_whitespace().map(|s| s.split_once('=').unwrap()).collect();
     let said = F::from_settings(&settings).expect_err("it is refused").to_string();
     assert!(words.iter().all(|w| said.contains(w)), "{said}");
 }

@@ -9,6 +9,9 @@ fn products_of_every_shape_of_tile() {
     // Rows, columns and pieces of which the last is not whole, with tiles of several shapes for the warps.
     let key = "m=100 n=72 k=72 ranks=2 activation=none blocks=2";
     run::<Matmul>(&format!("{key} dtype=bf16 warps=4 tile_rows=64 tile_columns=64 stages=3"));
+    // What warpgroups multiply, where there are: one and two of them, one product after the other and two at once.
+    run::<Matmul>(&format!("{key} dtype=fp16 warps=4 tile_rows=64 tile_columns=64 stages=2"));
+    run::<Matmul>(&format!("{key} dtype=bf16 warps=4 tile_rows=128 tile_columns=64 stages=2"));
     run::<Matmul>(&format!("{key} dtype=fp16 warps=8 tile_rows=128 tile_columns=64 stages=2"));
     run::<Matmul>(
         "m=20 n=136 k=136 ranks=2 dtype=bf16 bias=true activation=relu warps=4 tile_rows=64 tile_columns=128 stages=2 blocks=1",

@@ -138,6 +138,20 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         }
         (["cp", "async", "commit_group"], []) => "::host::copies_group();".into(),
         (["cp", "async", "wait_group"], [most]) => format!("::host::copies_done_but({most});"),
+        (["wgmma", "fence", "sync", "aligned"], []) => String::new(),
+        (["wgmma", "commit_group", "sync", "aligned"], []) => "::host::products_group();".into(),
+        (["wgmma", "wait_group", "sync", "aligned"], [most]) => format!("::host::products_done_but({most});"),
+        (
+            ["wgmma", "mma_async", "sync", "aligned", shape, "f32", ty, other],
+            [sums, a, b, _, "1", "1", "0", "0"],
+        ) if ty == other && shape.starts_with("m64n") && shape.ends_with("k16") => {
+            let to = match *ty {
+                "bf16" => "bf16_to",
+                "f16" => "fp16_to",
+                _ => return Err(refused()),
+            };
+            format!("::host::multiply_later(::host::{to}, {a}, {b}, {});", vector(sums, operands)?)
+        }
         (["ldmatrix", "sync", "aligned", "m8n8", "x4", "shared", "b16"], [to, from]) => {
             let (from, to) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
             format!("::host::load_blocks({from}, {to});")

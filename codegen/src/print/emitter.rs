@@ -18,7 +18,7 @@ use super::{
     expr::Expr,
     inline::{Form, Forms},
     layout::Layouts,
-    matrix::Fragments,
+    matrix::{Fragments, shared_len},
     names::{Names, OwnNames},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -47,7 +47,7 @@ impl<'k> Facts<'k> {
     /// Runs the analyses.
     pub fn new(kernel: &'k Kernel, target: Target, timeline: Option<u32>) -> Result<Facts<'k>, PrintError> {
         let p = Program::new(kernel);
-        let layouts = Layouts::new(&p)?;
+        let layouts = Layouts::new(&p, target)?;
         let forms = Forms::new(&p, &layouts);
         let barriers = Barriers::new(&p, &layouts, &forms);
         let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
@@ -444,14 +444,15 @@ impl<'f, 'k> Emitter<'f, 'k> {
             ops::use_dtype(self.used, s.dtype);
             let name = self.names.fresh(&s.name);
             let ty = type_name(s.dtype);
-            let stride = (s.len * s.dtype.bytes()).next_multiple_of(16);
+            let len = shared_len(k, id, target);
+            let stride = (len * s.dtype.bytes()).next_multiple_of(16);
             let at = match s.copies {
                 1 => format!("{}", self.offsets[&id]),
                 _ => format!("{} + group.number * {stride}", self.offsets[&id]),
             };
             self.w.line_with(
                 &format!("{ty}* const {name} = shared_array<{ty}>({at});"),
-                &format!("{ty}[{}]", s.len),
+                &format!("{ty}[{len}]"),
             );
             self.shared.insert(id, name);
         }

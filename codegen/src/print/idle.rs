@@ -49,7 +49,7 @@ pub fn warnings(kernel: &Verified, target: Target) -> Result<Vec<Warning>, Print
     super::source::check(kernel, target)?;
     let kernel = &splats::apart(kernel);
     let p = Program::new(kernel);
-    let layouts = Layouts::new(&p)?;
+    let layouts = Layouts::new(&p, target)?;
     // By where the loop or body stands: the lanes that its best tile keeps busy, and where that is moved.
     let mut best: BTreeMap<Body, Moved> = BTreeMap::new();
     for (at, &id) in p.ops().iter().enumerate() {

@@ -5,6 +5,7 @@
 //! need the same `E`; a union-find over those operations finds the classes, and the memory accesses of a class choose
 //! its `E`. What no access can use as a vector falls back to narrower ones by itself ([`Layouts::access`]).
 
+use crate::family::Target;
 use crate::ir::{
     CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
     TakePackets, Type, ValueId, VarId,
@@ -65,7 +66,7 @@ pub(super) struct Layouts {
 
 impl Layouts {
     /// Chooses layouts, or says where a tile is used by a group that does not hold it.
-    pub fn new(p: &Program) -> Result<Layouts, PrintError> {
+    pub fn new(p: &Program, target: Target) -> Result<Layouts, PrintError> {
         let k = p.kernel;
         let nodes = k.values.len() + k.vars.len();
         let mut l = Layouts {
@@ -78,7 +79,7 @@ impl Layouts {
         }
         let mut wanted = vec![1u32; nodes];
         for &id in p.ops() {
-            l.place(p, id, &mut wanted)?;
+            l.place(p, id, target, &mut wanted)?;
         }
         let mut pinned = vec![None; nodes];
         for &id in p.ops() {
@@ -228,7 +229,7 @@ impl Layouts {
     }
 
     /// Gives the tiles of an operation their length and lanes, and notes what width its memory accesses like.
-    fn place(&mut self, p: &Program, id: OpId, wanted: &mut [u32]) -> Result<(), PrintError> {
+    fn place(&mut self, p: &Program, id: OpId, target: Target, wanted: &mut [u32]) -> Result<(), PrintError> {
         let kind = &p.kernel.op(id).kind;
         let mut tiles: Vec<(u32, Type)> = vec![];
         for v in kind.outs().into_iter().chain(kind.operands()) {
@@ -240,7 +241,7 @@ impl Layouts {
         for (node, ty) in tiles {
             let Some(len) = ty.len else { continue };
             let class = self.find(node) as usize;
-            let fragments = ty.shape().map(|shape| Fragments::of(p, id, shape)).transpose()?;
+            let fragments = ty.shape().map(|shape| Fragments::of(p, id, target, shape)).transpose()?;
             let here = Layout { len, lanes: p.lanes(id), per_lane: 1, fragments };
             match self.of_class[class] {
                 None => self.of_class[class] = Some(here),

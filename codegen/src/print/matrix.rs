@@ -1,8 +1,11 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
+use serde::Serialize;
+
+use crate::family::{CudaArch, Target};
 use crate::ir::{
-    Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Region, Rows, SharedId,
-    StoreMatrix, ValueId,
+    DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Region, Rows,
+    SharedId, StoreMatrix, ValueId,
 };
 
 use super::{
@@ -19,6 +22,95 @@ use super::{
 /// Rows and columns of what a warp multiplies at once.
 const PART: u32 = 16;
 
+/// Columns of a result that a warpgroup's instructions have, as far as they are used.
+const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
+
+/// Whether a target has matrix instructions that read shared memory by themselves.
+fn has_wgmma(target: Target) -> bool {
+    target == Target::Cuda(CudaArch::Sm90a)
+}
+
+/// Bytes that the shared memory of a block is aligned to.
+pub(super) fn shared_align(kernel: &Kernel, target: Target) -> u32 {
+    // Matrix instructions let 16 bytes of eight rows change places, of 1024 bytes.
+    if has_wgmma(target) && kernel.ops.iter().any(|op| room_of(&op.kind).is_some()) { 1024 } else { 16 }
+}
+
+/// Elements that a shared array takes on a target: of those that products go through, AMD's need room for one piece.
+pub(super) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
+    let pieces = kernel.ops.iter().filter(|op| room_of(&op.kind) == Some(id)).filter_map(|op| {
+        let (rows, columns) = op.kind.outs().first().and_then(|out| kernel.ty(*out).shape())?;
+        Some((rows + columns) * DOT_COLUMNS)
+    });
+    match (target, pieces.max()) {
+        (Target::Hip(_), Some(one)) => one,
+        (Target::Hip(_) | Target::Cuda(_), _) => kernel.shared[id.index()].len,
+    }
+}
+
+/// What the template of a warpgroup's products is rendered with.
+#[derive(Debug, Serialize)]
+pub(super) struct ProductsText {
+    products: Vec<ProductText>,
+}
+
+/// A product of 64 rows and so many columns.
+#[derive(Debug, PartialEq, Serialize)]
+struct ProductText {
+    columns: u32,
+    dtype: &'static str,
+    ptx: &'static str,
+    /// Pairs of sums of a lane.
+    steps: u32,
+    /// The operands of the sums, a line each eight.
+    registers: Vec<String>,
+    outputs: Vec<String>,
+    /// Numbers of the other operands.
+    a: u32,
+    b: u32,
+}
+
+impl ProductsText {
+    /// Those of a kernel, each once.
+    pub fn of(kernel: &Kernel) -> ProductsText {
+        let mut products = vec![];
+        for op in &kernel.ops {
+            let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, .. })) = &op.kind else { continue };
+            let (Some((_, columns)), Some(param)) = (kernel.ty(*out).shape(), a.place.param()) else {
+                continue;
+            };
+            let product = ProductText::new(columns, kernel.params[param.index()].dtype);
+            if WGMMA_COLUMNS.contains(&columns) && !products.contains(&product) {
+                products.push(product);
+            }
+        }
+        ProductsText { products }
+    }
+}
+
+impl ProductText {
+    fn new(columns: u32, dtype: Dtype) -> ProductText {
+        let sums = columns / 2;
+        let lines = |each: &dyn Fn(u32) -> String, per_line: u32| -> Vec<String> {
+            let line =
+                |first: u32| (first..sums.min(first + per_line)).map(each).collect::<Vec<_>>().join(", ");
+            let end = |first: u32| if first + per_line < sums { ", " } else { "" };
+            (0..sums).step_by(per_line as usize).map(|first| line(first) + end(first)).collect()
+        };
+        let output = |n: u32| format!("\"+f\"(sums[{}][{}])", n / 2, n % 2);
+        ProductText {
+            columns,
+            dtype: ops::type_name(dtype),
+            ptx: if dtype == Dtype::Fp16 { "f16" } else { "bf16" },
+            steps: sums / 2,
+            registers: lines(&|n| format!("%{n}"), 16),
+            outputs: lines(&output, 4).into_iter().map(|line| line.trim_end().to_owned()).collect(),
+            a: sums,
+            b: sums + 1,
+        }
+    }
+}
+
 /// How the warps of a group share a matrix: each has one of `down` times `across` equal parts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct Fragments {
@@ -30,8 +122,17 @@ pub(super) struct Fragments {
 
 impl Fragments {
     /// The parts of a matrix that the group of an operation has.
-    pub fn of(p: &Program, id: OpId, (rows, columns): (u32, u32)) -> Result<Fragments, PrintError> {
+    pub fn of(
+        p: &Program,
+        id: OpId,
+        target: Target,
+        (rows, columns): (u32, u32),
+    ) -> Result<Fragments, PrintError> {
         let warps = p.lanes(id) / p.kernel.warp_size;
+        let by_rows = Fragments { rows, columns, down: warps, across: 1 };
+        if by_rows.by_warpgroups(target) {
+            return Ok(by_rows);
+        }
         let fits =
             |f: &Fragments| rows.is_multiple_of(PART * f.down) && columns.is_multiple_of(PART * f.across);
         let every = (1..=warps).filter(|down| warps.is_multiple_of(*down));
@@ -41,6 +142,12 @@ impl Fragments {
             let loc = p.kernel.op(id).loc;
             PrintError::MatrixShape { loc, rows, columns, warps }
         })
+    }
+
+    /// Whether warpgroups multiply them, four warps 64 rows each.
+    fn by_warpgroups(self, target: Target) -> bool {
+        let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
+        has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
     }
 
     /// The type that says which elements a lane has.
@@ -109,8 +216,14 @@ impl Emitter<'_, '_> {
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
-        self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
-        self.used.add(Prim::Dot);
+        ops::use_dtype(self.used, dtype);
+        let multiply = if layout.fragments.is_some_and(|f| f.by_warpgroups(self.f.target)) {
+            self.used.add(Prim::DotWgmma);
+            "dot_by_warpgroups"
+        } else {
+            self.use_warps(dtype);
+            "dot"
+        };
         self.w.gap();
         let (left, right, place) = (self.matrix_name(a.place), self.matrix_name(b.place), self.place(loc));
         self.w.comment(&format!("Multiply rows of {left} with rows of {right} ({place})"));
@@ -125,8 +238,23 @@ impl Emitter<'_, '_> {
         };
         let (group, parts) = (self.group.name, self.part_name(layout.fragments));
         let (from, end) = (from.plain(), end.plain());
-        self.w.line(&format!("dot<{stages}, {parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
+        // AMD's GPUs wait for what they load in registers: shared memory holds one piece.
+        let stages = match self.f.target {
+            Target::Cuda(_) => format!("{stages}, "),
+            Target::Hip(_) => String::new(),
+        };
+        self.w
+            .line(&format!("{multiply}<{stages}{parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
         Ok(())
+    }
+
+    /// Products by warps.
+    fn use_warps(&mut self, dtype: Dtype) {
+        self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
+        if matches!(self.f.target, Target::Cuda(_)) {
+            self.used.add(Prim::BringRows);
+        }
+        self.used.add(Prim::Dot);
     }
 
     /// The registers of sums: new ones, or those of a product that nobody else needs.

@@ -18,6 +18,8 @@ pub(super) enum Context {
     Block,
     /// What the target can do.
     Target,
+    /// The products of matrices.
+    Products,
 }
 
 /// The templates of a primitive.
@@ -125,7 +127,7 @@ prims! {
     /// Vector store to shared memory of what lies below an end.
     StoreSharedBelow = common "store_shared_below", Nothing, [Vec, StoreShared];
     /// Shared-memory arrays.
-    Shared = own "shared", Nothing, [];
+    Shared = own "shared", Block, [];
     /// Signed arithmetic that wraps.
     Wrapping = common "wrapping", Nothing, [];
     /// Minimum and maximum of two.
@@ -218,8 +220,14 @@ prims! {
     MultiplyBf16 = own "multiply_bf16", Nothing, [Bits, Bf16, Vec];
     /// The same of fp16.
     MultiplyFp16 = own "multiply_fp16", Nothing, [Bits, Fp16, Vec];
+    /// Bring rows of a matrix to shared memory.
+    BringRows = cuda "bring_rows", Nothing, [Rows];
     /// A product of matrices, by a group.
     Dot = own "dot", Nothing, [Vec, Rows, Fragments];
+    /// A product of small matrices, by a warpgroup.
+    Wgmma = cuda "wgmma", Products, [Vec];
+    /// A product of matrices, by a group's warpgroups.
+    DotWgmma = cuda "dot_wgmma", Nothing, [Vec, BringRows, Fragments, Wgmma];
     /// The wall clock.
     Clock = own "clock", Nothing, [];
     /// What records the timeline.
@@ -332,6 +340,7 @@ pub(super) const DEFINED: &[&str] = &[
     "exp_of",
     "bring_rows",
     "dot",
+    "dot_by_warpgroups",
     "fetch_and",
     "fetch_and_shared",
     "fetch_max",
@@ -360,11 +369,13 @@ pub(super) const DEFINED: &[&str] = &[
     "load_packet",
     "load_relaxed_system",
     "load_ll",
+    "matrix_in_shared",
     "max_of",
     "min_of",
     "most",
     "mul_rn",
     "multiply_add",
+    "multiply_later",
     "multimem_fence",
     "multimem_max_bf16",
     "multimem_max_fp16",

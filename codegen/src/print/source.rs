@@ -150,14 +150,18 @@ fn exclusive_sm_bytes(target: Target) -> Option<u32> {
 fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
     let mut offsets = HashMap::new();
     let mut most = 0u64;
+    let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrix::room_of(&op.kind)).collect();
     for role in &kernel.roles {
         let mut end = 0u64;
         for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.
-            let start = offsets.get(&id).map_or(end, |&o| u64::from(o));
+            let align =
+                u64::from(if rooms.contains(&id) { matrix::shared_align(kernel, target) } else { 16 });
+            let start = offsets.get(&id).map_or(end.next_multiple_of(align), |&o| u64::from(o));
             offsets.insert(id, start as u32);
-            let one = (u64::from(s.len) * u64::from(s.dtype.bytes())).next_multiple_of(16);
+            let len = u64::from(matrix::shared_len(kernel, id, target));
+            let one = (len * u64::from(s.dtype.bytes())).next_multiple_of(16);
             end = end.max(start + one * u64::from(s.copies));
         }
         most = most.max(end);

@@ -10,6 +10,7 @@ use crate::{family::Target, ir::Kernel};
 use super::{
     PrintError,
     args::{BufferText, DocumentedText, FieldText, PointerText},
+    matrix,
     prim::{Context, Prim},
     timeline::{Timeline, TimelineSite},
 };
@@ -158,6 +159,7 @@ struct BlockText {
     warps: u32,
     block_warps: u32,
     threads: u32,
+    shared_align: u32,
 }
 
 /// What the templates of primitives that depend on the target are rendered with.
@@ -231,6 +233,7 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<S
                 warps: kernel.block_warps,
                 block_warps: kernel.block_warps,
                 threads: kernel.block_threads(),
+                shared_align: matrix::shared_align(kernel, target),
             };
             render(name, &block)
         }
@@ -241,6 +244,7 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<S
             };
             render(name, &TargetText { fence_acquire })
         }
+        Context::Products => render(name, &matrix::ProductsText::of(kernel)),
     };
     text.map(|t| t.trim_end().to_string())
 }

@@ -35,7 +35,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
     pub tile_columns: u32,
     /// Pieces of 64 columns in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = 2)]
+    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
@@ -59,6 +59,10 @@ fn chunk(key: &AllGatherMatmulKey) -> u32 {
 
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two().min(16)
+}
+
+fn stages(key: &AllGatherMatmulKey) -> u32 {
+    order::stages(order::tile_rows(key.m / key.ranks), order::tile_columns(key.m, key.n))
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {
@@ -159,7 +163,9 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
         for i in b.strided(c.ranks * cut.tiles()) {
             // This rank's own rows first: the others' travel meanwhile.
             let from = (i / cut.tiles() + rank()) % c.ranks;
-            let (row, column) = cut.tile(i % cut.tiles());
+            let at = cut.tile(i % cut.tiles());
+            let row = at.row();
+            let column = at.column();
             let (w, out) = (a.w.rows(column, c.tile_columns), from * c.rows());
             let sums = if from == rank() {
                 b.dot(a.x.rows(row, c.tile_rows), w, c.stages)

@@ -63,7 +63,7 @@ pub struct Matmul {
     #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = 2)]
+    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
@@ -71,6 +71,10 @@ pub struct Matmul {
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
+}
+
+fn stages(key: &MatmulKey) -> u32 {
+    order::stages(order::tile_rows(key.m), order::tile_columns(key.m, key.n))
 }
 
 fn blocks(key: &MatmulKey) -> u32 {
@@ -131,7 +135,9 @@ pub fn matmul(c: &Matmul, a: &MatmulArgs) {
     let cut = c.cut();
     role("multiply", c.blocks, |b| {
         for i in b.strided(cut.tiles()) {
-            let (row, column) = cut.tile(i);
+            let at = cut.tile(i);
+            let row = at.row();
+            let column = at.column();
             let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
             let sums = b.dot(x, w, c.stages);
             let sums = match a.bias {

@@ -32,8 +32,8 @@ impl Cut {
         self.bands() * self.strips()
     }
 
-    /// The first row and the first column of tile `i`: of a group of rows of tiles column by column.
-    pub fn tile(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
+    /// Tile `i`, of a group of rows of tiles column by column.
+    pub fn tile(&self, i: Val<u32>) -> Place {
         let group = self.group.min(self.bands());
         let first = i / (group * self.strips()) * group;
         let rest = i % (group * self.strips());
@@ -44,12 +44,32 @@ impl Cut {
             let left = self.bands().val() - first;
             left.lt(group).select(left, group)
         };
-        ((first + rest % rows) * self.tile_rows, rest / rows * self.tile_columns)
+        Place { cut: *self, band: first + rest % rows, strip: rest / rows }
     }
 }
 
-/// Shared memory that a block has where it has least among those that multiply well (`gfx942`: 64 KiB) is less than tiles may ask
-/// for: what is refused here no target has.
+/// Where a tile is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    cut: Cut,
+    band: Val<u32>,
+    strip: Val<u32>,
+}
+
+impl Place {
+    /// Its first row.
+    pub fn row(&self) -> Val<u32> {
+        self.band * self.cut.tile_rows
+    }
+
+    /// Its first column.
+    pub fn column(&self) -> Val<u32> {
+        self.strip * self.cut.tile_columns
+    }
+}
+
+/// Shared memory of a block on an H100 or H200; nobody's is larger. Where it is smaller the printer says so. AMD's GPUs take one stage,
+/// whatever is asked for.
 const MOST_SHARED: u32 = 227 * 1024;
 
 /// Whether a tile fits the warps, their registers, and shared memory.
@@ -82,7 +102,12 @@ pub(super) fn tile_rows(rows: u32) -> u32 {
 pub(super) fn tile_columns(rows: u32, columns: u32) -> u32 {
     let bands = rows.div_ceil(tile_rows(rows));
     let enough = |width: &u32| bands * columns.div_ceil(*width) >= 132;
-    [128, 64].into_iter().find(enough).unwrap_or(64)
+    [256, 128, 64].into_iter().find(enough).unwrap_or(64)
+}
+
+/// As many as fit an SM's shared memory, and no more than were of use.
+pub(super) fn stages(rows: u32, columns: u32) -> u32 {
+    (MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2)).min(6)
 }
 
 /// Blocks: one for each tile, as far as an H200 has SMs.

@@ -56,6 +56,12 @@ void bulk_commit();                                      // those since the last
 void bulk_read();                                        // what they copy has been read
 void bulk_done();                                        // and is there
 
+// ---- Products of matrices that go on while the thread does
+
+void products_later(float (*to)(std::uint16_t), u64 a, u64 b, float* const* sums, u32 count);
+void products_group();               // those since the last time are a group
+void products_done_but(u32 most);    // all groups but the newest
+
 // ---- All ranks' memory at once: a pointer to it is one into rank 0's instance
 
 u32 world_ranks();

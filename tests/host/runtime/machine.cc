@@ -72,7 +72,7 @@ void Machine::place_memory() {
             ranks_[r].blocks.push_back(std::make_unique<Block>());
             Block& block = *ranks_[r].blocks.back();
             block.index = i;
-            block.dynamic_shared = memory.place("dynamic shared memory" + of_block, shared);
+            block.dynamic_shared = memory.place("dynamic shared memory" + of_block, shared, 1024);
             block.static_shared = memory.place("shared variables" + of_block, static_shared_bytes);
         }
     }
@@ -253,7 +253,7 @@ Thread* Machine::pick() {
 
 void Machine::end_thread() {
     const u32 rank = me->rank;
-    if (!me->copies.waited_for()) {
+    if (!me->copies.waited_for() || !me->products.waited_for()) {
         findings.add("copies", "thread " + std::to_string(me->in_block) + " of block " +
                                    std::to_string(me->home->index) + " of rank " + std::to_string(rank) +
                                    " ends before what it has had copied is there");
@@ -562,6 +562,14 @@ void atomic(const void* p, u32 bytes, Access access, Order order, Scope scope) {
 }
 void copy_later(void* to, const void* from, const u32 bytes, const u32 room) {
     me->copies.later(to, from, bytes, room, HERE);
+}
+void products_later(float (*const to)(std::uint16_t), const u64 a, const u64 b, float* const* const sums,
+                    const u32 count) {
+    me->products.later(to, a, b, {sums, sums + count}, HERE);
+}
+void products_group() { me->products.group(); }
+void products_done_but(const u32 most) {
+    me->products.done_but(*me, me->in_block, me->home->dynamic_shared, most);
 }
 void copies_group() { me->copies.group(); }
 void copies_done_but(const u32 most) { me->copies.done_but(*me, most); }

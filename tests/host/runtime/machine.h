@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "copies.h"
+#include "products.h"
 #include "fiber.h"
 #include "host.h"
 #include "memory.h"
@@ -40,6 +41,7 @@ struct Thread : Actor {
 
     // What it has had copied and has not waited for.
     Copies copies;
+    Products products;
 
     // The last atomic load: the same again is a poll.
     const void* polled = nullptr;

@@ -53,8 +53,8 @@ void Memory::reserve(const u64 bytes) {
     cells_ = static_cast<Cell*>(map(bytes / 4 * sizeof(Cell)));
 }
 
-char* Memory::place(const std::string& name, const u64 bytes) {
-    const u64 at = next_;
+char* Memory::place(const std::string& name, const u64 bytes, const u64 align) {
+    const u64 at = (next_ + align - 1) / align * align;
     next_ = (at + bytes + gap + 15) / 16 * 16;
     if (next_ > begin_ + size_) {
         std::fprintf(stderr, "no room for %s\n", name.c_str());

@@ -80,7 +80,7 @@ class Memory {
   public:
     // Reserves room; `place` gives parts of it away, with a gap after each.
     void reserve(u64 bytes);
-    char* place(const std::string& name, u64 bytes);
+    char* place(const std::string& name, u64 bytes, u64 align = 16);
     // Forgets everything about a part, and fills it.
     void renew(char* from, u64 bytes, unsigned char fill);
     // Forgets everything.

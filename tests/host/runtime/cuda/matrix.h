@@ -53,4 +53,11 @@ PEERWARP_INLINE void multiply_blocks(
     }
 }
 
+// wgmma.m64nNk16 with sums of f32: what it reads and changes, and when, is told by products.h.
+template <typename... Sums>
+PEERWARP_INLINE void multiply_later(float (*const to)(std::uint16_t), const u64 a, const u64 b, Sums&... sums) {
+    float* const all[] = {&sums...};
+    products_later(to, a, b, all, sizeof...(sums));
+}
+
 }  // namespace host
