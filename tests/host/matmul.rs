@@ -2,7 +2,10 @@
 
 use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
 
-use crate::workload::run;
+use rayon::prelude::*;
+
+use crate::build::Language::{self, Cuda, Hip};
+use crate::workload::{outcomes, run};
 
 #[test]
 fn products_of_every_shape_of_tile() {
@@ -31,4 +34,96 @@ fn rows_that_are_gathered() {
         "n=40 k=72 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 stages=2 blocks=2 chunk=512 send_blocks=1";
     run::<AllGatherMatmul>(&format!("{key} m=136 ranks=2"));
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
+}
+
+/// How a block multiplies.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum By {
+    Warps,
+    Warpgroups,
+}
+
+/// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
+#[test]
+fn every_bug_of_a_product_shows() {
+    use By::{Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 13] = [
+        (
+            Cuda,
+            Warps,
+            "copies are not waited for",
+            r#"asm volatile("cp.async.wait_group %0;" ::"n"(Stages - 2) : "memory");"#,
+            "",
+        ),
+        (
+            Cuda,
+            Warps,
+            "a piece is multiplied before all have brought theirs",
+            "group.sync();  // this piece is there, and all are done with the one before",
+            "",
+        ),
+        (
+            Cuda,
+            Warps,
+            "the room is taken from who still multiplies",
+            "group.sync();  // the room is free",
+            "",
+        ),
+        (
+            Cuda,
+            Warps,
+            "rows are brought that are not there",
+            "inside && row < rows.count ? 16 : 0",
+            "inside ? 16 : 0",
+        ),
+        (
+            Cuda,
+            Warps,
+            "columns are brought that are not there",
+            "inside && row < rows.count ? 16 : 0",
+            "row < rows.count ? 16 : 0",
+        ),
+        (
+            Cuda,
+            Warps,
+            "fragments are read as if nothing had changed places",
+            "return rows + row * 64 + ((chunk ^ row) % 8) * 8;",
+            "return rows + row * 64 + chunk * 8;",
+        ),
+        (Cuda, Warps, "the upper columns come first", "k * 2 + lane / 8 % 2", "k * 2 + 1 - lane / 8 % 2"),
+        (Cuda, Warps, "rows are stored that are not there", "if (row < end) store_below", "store_below"),
+        (
+            Cuda,
+            Warpgroups,
+            "products are not waited for",
+            r#"asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");"#,
+            "",
+        ),
+        (Cuda, Warpgroups, "both warpgroups multiply the same rows", "group.lane / 128 * 64 * 64", "0"),
+        (Cuda, Warpgroups, "a product of other columns", "right + k * 2", "right + k"),
+        (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
+        (
+            Hip,
+            Warps,
+            "a piece is overwritten before all are done with it",
+            "group.sync();  // and all are done with it",
+            "",
+        ),
+    ];
+    let settings = |by| {
+        let tile = if by == Warpgroups { "warps=8 tile_rows=128" } else { "warps=4 tile_rows=128" };
+        format!("m=140 n=40 k=136 ranks=2 dtype=bf16 {tile} tile_columns=64 stages=2 blocks=1")
+    };
+    let missed: Vec<String> = bugs
+        .par_iter()
+        .filter_map(|&(language, by, name, from, to)| {
+            let runs = outcomes::<Matmul>(language, &settings(by), 0..2, |text| text.edited(from, to, 1));
+            runs.iter().any(|run| run.wrong.is_empty()).then(|| format!("{language:?}, {by:?}: {name}"))
+        })
+        .collect();
+    assert!(missed.is_empty(), "{}", missed.join("\n"));
+    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Hip, Warps)] {
+        let runs = outcomes::<Matmul>(language, &settings(by), 0..2, |text| text);
+        assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);
+    }
 }

@@ -1,11 +1,13 @@
 //! Families with a workload as emitted text: three rounds back to back on the CPU, in both languages, against plain Rust.
 
+use std::ops::Range;
+
 use peerwarp::harness::verdict::Verdict;
 use peerwarp::harness::workload::{Turn, Workload};
 use peerwarp_codegen::ir::ParamKind;
 
 use crate::build::{Language, Mode, Program, Text};
-use crate::job::Job;
+use crate::job::{Job, Run};
 use crate::moe::{WAIT_BUDGET_NS, traced};
 
 const ROUNDS: u32 = 3;
@@ -17,40 +19,65 @@ pub fn run<F: Workload>(settings: &str) {
 
 #[track_caller]
 pub fn run_as<F: Workload>(languages: &[Language], settings: &str) {
-    let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
-    let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
     for &language in languages {
-        let emitted = traced(&config, language, None);
-        let mut job = Job::new(language, config.ranks());
-        job.buffers_of(&emitted.kernel, str::to_owned);
-        let no_scalars = |name: &str| panic!("no value for the scalar `{name}`");
-        let launch = job.launch(&emitted, str::to_owned, no_scalars, WAIT_BUDGET_NS);
-        let turns = |rank| (0..ROUNDS).map(move |round| Turn { seed: 7, rank, round });
-        for rank in 0..config.ranks() {
-            if emitted.kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord) {
-                job.write(rank, "epoch", 0, &[u32::MAX - 1, 0]);
-            }
-            for turn in turns(rank) {
-                config.inputs(turn).iter().for_each(|c| job.write(rank, &c.buffer, c.at, &c.bytes));
-                job.run_on(rank, launch);
-                for e in config.expected(turn) {
-                    job.read(rank, &e.buffer, e.at..e.at + e.bytes.len() as u64);
-                }
-            }
-        }
-        let program = Program::new(&[Text::of(&emitted.source, language)], Mode::Checked);
-        for run in job.run(&program, 0..2) {
-            let mut verdict = Verdict::default();
-            for (rank, mut read) in (0..).zip(run.read.iter().map(Vec::as_slice)) {
-                for expected in turns(rank).flat_map(|turn| config.expected(turn)) {
-                    let (found, rest) = read.split_at(expected.bytes.len().min(read.len()));
-                    expected.compare(found, &format!("rank {rank}"), &mut verdict);
-                    read = rest;
-                }
-            }
-            let name = &emitted.source.entry;
-            assert!(run.findings.is_empty(), "{name}, seed {}:\n{}", run.seed, run.findings.join("\n"));
-            assert!(verdict.ok() && verdict.compared > 0, "{name}, seed {}: {verdict:?}", run.seed);
+        for outcome in outcomes::<F>(language, settings, 0..2, |text| text) {
+            assert!(outcome.wrong.is_empty(), "{language:?}, {settings}:\n{}", outcome.wrong);
+            assert!(outcome.compared > 0, "{language:?}, {settings}: nothing was compared");
         }
     }
+}
+
+/// What came of a run.
+pub struct Outcome {
+    /// Findings and results that differ, in words; nothing if all is well.
+    pub wrong: String,
+    /// Elements that were looked at.
+    pub compared: u64,
+}
+
+/// Runs the emitted text of a configuration, after `edit`.
+#[track_caller]
+pub fn outcomes<F: Workload>(
+    language: Language,
+    settings: &str,
+    seeds: Range<u64>,
+    edit: impl FnOnce(Text) -> Text,
+) -> Vec<Outcome> {
+    let settings: Vec<(&str, &str)> = settings.split(' ').map(|s| s.split_once('=').unwrap()).collect();
+    let config = F::from_settings(&settings).unwrap_or_else(|e| panic!("{settings:?}: {e}"));
+    let emitted = traced(&config, language, None);
+    let mut job = Job::new(language, config.ranks());
+    job.buffers_of(&emitted.kernel, str::to_owned);
+    let no_scalars = |name: &str| panic!("no value for the scalar `{name}`");
+    let launch = job.launch(&emitted, str::to_owned, no_scalars, WAIT_BUDGET_NS);
+    let turns = |rank| (0..ROUNDS).map(move |round| Turn { seed: 7, rank, round });
+    for rank in 0..config.ranks() {
+        if emitted.kernel.params.iter().any(|p| p.kind == ParamKind::EpochWord) {
+            job.write(rank, "epoch", 0, &[u32::MAX - 1, 0]);
+        }
+        for turn in turns(rank) {
+            config.inputs(turn).iter().for_each(|c| job.write(rank, &c.buffer, c.at, &c.bytes));
+            job.run_on(rank, launch);
+            for e in config.expected(turn) {
+                job.read(rank, &e.buffer, e.at..e.at + e.bytes.len() as u64);
+            }
+        }
+    }
+    let program = Program::new(&[edit(Text::of(&emitted.source, language))], Mode::Checked);
+    let outcome = |run: Run| {
+        let mut verdict = Verdict::default();
+        for (rank, mut read) in (0..).zip(run.read.iter().map(Vec::as_slice)) {
+            for expected in turns(rank).flat_map(|turn| config.expected(turn)) {
+                let (found, rest) = read.split_at(expected.bytes.len().min(read.len()));
+                expected.compare(found, &format!("rank {rank}"), &mut verdict);
+                read = rest;
+            }
+        }
+        let differs = (!verdict.ok()).then(|| format!("seed {}: {verdict:?}", run.seed));
+        Outcome {
+            wrong: run.findings.into_iter().chain(differs).collect::<Vec<_>>().join("\n"),
+            compared: verdict.compared,
+        }
+    };
+    job.run(&program, seeds).into_iter().map(outcome).collect()
 }
