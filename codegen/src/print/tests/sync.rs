@@ -1,6 +1,7 @@
 //! Where barriers go: every hazard between lanes gets one, and nothing else does.
 
 use crate::dsl::prelude::*;
+use crate::family::{CudaArch, Target};
 use crate::ir::{Access, ControlOp, Kernel, MemoryOp, OpKind, Place};
 use crate::print::{inline::Forms, layout::Layouts, program::Program, sync::Barriers};
 
@@ -9,7 +10,7 @@ use super::kernel;
 /// What has a barrier before it, in program order: `write s`, `read x`.
 fn barriers(k: &Kernel) -> Vec<String> {
     let p = Program::new(k);
-    let layouts = Layouts::new(&p).unwrap();
+    let layouts = Layouts::new(&p, Target::Cuda(CudaArch::Sm90a)).unwrap();
     let b = Barriers::new(&p, &layouts, &Forms::new(&p, &layouts));
     let name = |place| match place {
         Place::Param(id) | Place::Peer(id, _) | Place::All(id, _) => k.params[id.index()].name.clone(),
