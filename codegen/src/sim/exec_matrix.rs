@@ -89,7 +89,7 @@ impl World<'_> {
         out: &mut Tile,
     ) -> Result<(), Fault> {
         let size = from.dtype.bytes() as usize;
-        let (first, len) = (agent.get(from.index), Self::place_len(agent, from.place));
+        let (first, len) = (agent.get(from.index), self.place_len(agent, from.place));
         let mut row = vec![0; columns as usize * size];
         let end = first.saturating_add(columns.into()).min(len);
         if first < end {
