@@ -58,13 +58,19 @@ fn ascending(tunings: &[MoeTuning]) -> Result<(), RuntimeError> {
         return Err(RuntimeError::invalid("capacities", "none", "one or more"));
     }
     for pair in tunings.windows(2) {
-        let [before, next] = [&pair[0], &pair[1]].map(|tuning| (tuning.dispatch.shape(), tuning.dispatch.layout));
+        let [before, next] =
+            [&pair[0], &pair[1]].map(|tuning| (tuning.dispatch.shape(), tuning.dispatch.layout));
         let (few, many) = (before.0.tokens, next.0.tokens);
         if many <= few {
-            return Err(RuntimeError::invalid("capacities", many, format!("more than {few}, the one before")));
+            return Err(RuntimeError::invalid(
+                "capacities",
+                many,
+                format!("more than {few}, the one before"),
+            ));
         }
         if (MoeShape { tokens: few, ..next.0 }, next.1) != before {
-            let allowed = format!("of the shape and layout of the one before, {:?} of {}", before.1, before.0);
+            let allowed =
+                format!("of the shape and layout of the one before, {:?} of {}", before.1, before.0);
             return Err(RuntimeError::invalid("capacities", format!("{:?} of {}", next.1, next.0), allowed));
         }
     }
@@ -128,6 +134,9 @@ mod tests {
         assert_eq!(said(&[64, 8].map(tuning)), "capacities = 8: more than 64, the one before");
         assert_eq!(said(&[8, 8].map(tuning)), "capacities = 8: more than 8, the one before");
         let other = said(&[tuning(8), tuning(64).with_layout(Layout::ExpertMajor)]);
-        assert!(other.starts_with("capacities = ExpertMajor of ") && other.contains("RankMajor of "), "{other}");
+        assert!(
+            other.starts_with("capacities = ExpertMajor of ") && other.contains("RankMajor of "),
+            "{other}"
+        );
     }
 }

@@ -5,6 +5,7 @@ pub mod baselines;
 pub mod cost;
 pub mod gpumode;
 pub mod kernels;
+mod ladder;
 pub mod npy;
 mod op;
 mod problem;
