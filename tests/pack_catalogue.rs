@@ -16,7 +16,11 @@ const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
 const THIRD: [&str; 2] = ["cuda:sm_100a", "hip:gfx950"];
 /// An A100 and an MI210 have fewer SMs than the grids that are the defaults have blocks.
 const SMALL: [&str; 2] = ["cuda:sm_80", "hip:gfx90a"];
-const FOR_SMALL: [(&str, &str); 2] = [("moe_dispatch.recv_blocks", "64"), ("moe_combine.recv_blocks", "32")];
+const FOR_SMALL: [(&str, &str); 3] = [
+    ("moe_dispatch.send_blocks", "32"),
+    ("moe_dispatch.recv_blocks", "32"),
+    ("moe_combine.recv_blocks", "32"),
+];
 
 /// Every `step`-th variant of the catalogue, with some tuning, for some targets.
 fn jobs(targets: &[&str], step: usize, tuning: &[(&str, &str)]) -> Vec<Job> {

@@ -116,7 +116,11 @@ public:
         load<Dispatch>(ranks);
         load<Combine>(ranks);
         allocate_buffers<Dispatch>(dispatch_);
-        for (std::size_t rank = 0; rank < ranks; ++rank) share(dispatch_[rank], combine_[rank]);
+        for (std::size_t rank = 0; rank < ranks; ++rank) {
+            dispatch_[rank].rows_there = tokens;  // as many as were allocated; `n` says how many of them are tokens
+            dispatch_[rank].nobody = -1;
+            share(dispatch_[rank], combine_[rank]);
+        }
         allocate_buffers<Combine>(combine_);
         for (std::size_t rank = 0; rank < ranks; ++rank) {
             GPU(cudaSetDevice(int(rank)));
@@ -292,6 +296,8 @@ private:
     // What combine has of dispatch.
     static void share(const typename Dispatch::Args& d, typename Combine::Args& c) {
         c.n = d.n;
+        c.rows_there = d.rows_there;
+        c.nobody = d.nobody;
         c.ids = d.ids;
         c.weights = d.weights;
         c.n_from = d.n_from;

@@ -43,11 +43,19 @@ impl From<RowDtype> for CombineDtype {
     }
 }
 
+/// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
+/// pieces' registers at once, so that 32 warps of it spill for `sm_90a`, and 16 with four vectors for `gfx950`.
+fn one_vector_left_over(key: &CombineKey) -> bool {
+    let lanes = 32 * group_warps(key.hidden, 2, key.tokens);
+    let vectors = key.hidden.div_ceil(8);
+    vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
+}
+
 /// By token nothing is summed where rows are sent: so a lane has room for more of them, or few rows of many ranks, which are
 /// summed at home, are better spread over more warps.
 fn vectors_of_combine(key: &CombineKey) -> u32 {
     match (key.layout, protocol(key.hidden, key.tokens)) {
-        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) => 4,
+        (Layout::RankMajor, Protocol::Flags | Protocol::Bulk) if !one_vector_left_over(key) => 4,
         (Layout::RankMajor, Protocol::Packets) if key.ranks > 4 && key.tokens <= 32 => 1,
         _ => 2,
     }
@@ -56,7 +64,7 @@ fn vectors_of_combine(key: &CombineKey) -> u32 {
 /// Sixteen warps leave a thread 128 registers, which rows of more than eight experts at once overflow on some targets. Where
 /// owners sum nothing, more warps have more loads and stores under way.
 fn warps_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) {
+    if many_by_token(key) && !one_vector_left_over(key) {
         return 32;
     }
     let few = key.layout.by_expert() || key.tokens * key.ranks <= 256;
