@@ -1,15 +1,15 @@
 //! Products of matrices, alone and with what goes to or comes from other ranks.
 
 mod all_gather_matmul;
-mod matmul;
 mod order;
+mod product;
 mod reference;
 mod workload;
 
 pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
-pub use matmul::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
+pub use product::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 
 use peerwarp_codegen::family::FamilyEntry;
 
