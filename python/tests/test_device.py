@@ -23,6 +23,7 @@ class Tensor:
         self.shape, self.dtype, self.device, self.contiguous = shape, dtype, device, True
         self.address = Tensor.next_address if at is None else at
         Tensor.next_address += 0x10000
+        self.values: list[int] = []
 
     def dim(self) -> int:
         return len(self.shape)
@@ -48,6 +49,21 @@ class Tensor:
 
     def __getitem__(self, part: slice) -> Tensor:
         return Tensor(len(range(*part.indices(self.shape[0]))), *self.shape[1:], dtype=self.dtype, at=self.address)
+
+    def computed(self, values: list[int]) -> Tensor:
+        new = Tensor(*self.shape, dtype=self.dtype)
+        new.values = values
+        return new
+
+    def __sub__(self, number: int) -> Tensor:
+        return self.computed([value - number for value in self.values])
+
+    def __lt__(self, number: int) -> Tensor:
+        return self.computed([value < number for value in self.values])
+
+    def masked_fill(self, mask: Tensor, number: int) -> Tensor:
+        pairs = zip(self.values, mask.values, strict=True)
+        return self.computed([number if masked else value for value, masked in pairs])
 
     def copy_(self, other: Tensor) -> None:
         copies.append((self.address, self.shape, other.address))
@@ -198,6 +214,8 @@ def test_dispatch_passes_full_tensors_as_they_are_and_others_by_a_copy(world: pe
     d = op.dispatch(x, ids, weights)
     assert calls[-1] == ("dispatch", x.address, 0, 3, ids.address, weights.address, 71)
     assert (d.rows.shape, d.rows.dtype, d.first_expert) == ((6, 8), "torch.bfloat16", 2)
+    op.buffers["ids"].values = [2, -1, 3, 2]
+    assert d.local_ids.values == [0, -1, 1, 0]
     assert [d.local_ids.shape, d.gather.shape, d.expert_start.shape, d.expert_rows.shape] == [(6, 2), (12,), (3,), (2,)]
     with pytest.raises(AttributeError, match="rank_major and type bf16 has no scales"):
         _ = d.scales

@@ -285,7 +285,7 @@ operation_structs! {
         /// `out[i][j]` is `acc[i][j]`, or zero without `acc`, plus the sum of `a[i][x] * b[j][x]` over the `count` (`U32`) columns `x`
         /// from column `from` (`U32`) on. The elements of both are of one 16-bit float type, `out` is `F32`; products are added in `F32`, in an
         /// order of the target's own. Both have as many columns, in whole 16 bytes, and so are `from` and `count`. Pieces of
-        /// [`DOT_COLUMNS`] columns go through `room`, a shared array of the group with space for `stages` of them.
+        /// [`DOT_COLUMNS`](crate::ir::DOT_COLUMNS) columns go through `room`, a shared array of the group with space for `stages` of them.
         Dot {
             out: Out,
             acc: OptIn,
