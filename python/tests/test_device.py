@@ -214,7 +214,7 @@ def test_dispatch_passes_full_tensors_as_they_are_and_others_by_a_copy(world: pe
     d = op.dispatch(x, ids, weights)
     assert calls[-1] == ("dispatch", x.address, 0, 3, ids.address, weights.address, 71)
     assert (d.rows.shape, d.rows.dtype, d.first_expert) == ((6, 8), "torch.bfloat16", 2)
-    op.buffers["ids"].values = [2, -1, 3, 2]
+    d._op.buffers["ids"].values = [2, -1, 3, 2]
     assert d.local_ids.values == [0, -1, 1, 0]
     assert [d.local_ids.shape, d.gather.shape, d.expert_start.shape, d.expert_rows.shape] == [(6, 2), (12,), (3,), (2,)]
     with pytest.raises(AttributeError, match="rank_major and type bf16 has no scales"):
