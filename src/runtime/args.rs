@@ -1,9 +1,9 @@
 //! The argument struct of a kernel, filled by the names of its members.
 
-use peerwarp_codegen::print::{ArgField, ArgsLayout};
+use peerwarp_codegen::print::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TensorMap};
 
 use super::RuntimeError;
-use super::gpu::DevicePtr;
+use super::gpu::{DevicePtr, Gpu};
 
 /// A member's place in the struct, found once and written any number of times.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,12 +17,20 @@ pub(crate) struct Place {
     field: usize,
 }
 
+/// A map of a matrix, and where it was when the map was made.
+#[derive(Clone, Debug)]
+struct Mapped {
+    map: TensorMap,
+    of: Option<DevicePtr>,
+}
+
 /// The argument struct of one kernel on one rank.
 #[derive(Clone, Debug)]
 pub struct KernelArgs {
     kernel: String,
     fields: Vec<ArgField>,
     set: Vec<bool>,
+    maps: Vec<Mapped>,
     words: Vec<u64>,
 }
 
@@ -31,7 +39,8 @@ impl KernelArgs {
     pub fn new(kernel: &str, layout: &ArgsLayout) -> KernelArgs {
         let fields = layout.fields.clone();
         let (set, words) = (vec![false; fields.len()], vec![0; (layout.bytes as usize).div_ceil(8)]);
-        KernelArgs { kernel: kernel.to_owned(), fields, set, words }
+        let maps = layout.maps.iter().map(|map| Mapped { map: map.clone(), of: None }).collect();
+        KernelArgs { kernel: kernel.to_owned(), fields, set, maps, words }
     }
 
     /// Sets a pointer or another number of 8 bytes.
@@ -96,11 +105,43 @@ impl KernelArgs {
         }
     }
 
+    /// Lets a GPU make the maps of matrices that have been passed at another place than the last time.
+    pub(crate) fn map_matrices(&mut self, gpu: &dyn Gpu) -> Result<(), RuntimeError> {
+        for at in 0..self.maps.len() {
+            let matrix = self.matrix(&self.maps[at].map)?;
+            let Mapped { map, of } = &mut self.maps[at];
+            if *of == Some(matrix) {
+                continue;
+            }
+            let words = gpu.tensor_map(matrix, map)?;
+            let first = map.offset as usize / 8;
+            self.words[first..first + TENSOR_MAP_BYTES as usize / 8].copy_from_slice(&words);
+            *of = Some(matrix);
+        }
+        Ok(())
+    }
+
+    /// Where the matrix of a map is, of this rank.
+    fn matrix(&self, map: &TensorMap) -> Result<DevicePtr, RuntimeError> {
+        let first = self.fields[self.find(&map.of)?].offset as usize / 8;
+        let rank = match map.symmetric {
+            true => {
+                let at = self.fields[self.find("rank")?].offset as usize;
+                let bytes: &[u8] = bytemuck::cast_slice(&self.words);
+                u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+            }
+            false => 0,
+        };
+        Ok(self.words[first + rank as usize])
+    }
+
     /// The struct, if everything has been set.
     pub fn ready(&self) -> Result<&[u64], RuntimeError> {
-        match self.set.iter().position(|set| !set) {
+        let fields = self.fields.iter().zip(&self.set).map(|(field, set)| (&field.name, *set));
+        let maps = self.maps.iter().map(|mapped| (&mapped.map.name, mapped.of.is_some()));
+        match fields.chain(maps).find(|(_, set)| !set) {
             None => Ok(&self.words),
-            Some(at) => Err(self.wrong(&self.fields[at].name, "has not been set".into())),
+            Some((name, _)) => Err(self.wrong(name, "has not been set".into())),
         }
     }
 
@@ -131,12 +172,17 @@ impl KernelArgs {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::Ordering;
+
+    use peerwarp_codegen::ir::Dtype;
+
     use super::*;
+    use crate::runtime::mock::{Machine, MockGpu};
 
     fn args() -> KernelArgs {
         let field = |name: &str, offset, bytes| ArgField { name: name.into(), offset, bytes };
         let fields = vec![field("x", 0, 8), field("inbox", 8, 16), field("rank", 24, 4)];
-        KernelArgs::new("k", &ArgsLayout { fields, bytes: 32 })
+        KernelArgs::new("k", &ArgsLayout { fields, maps: vec![], bytes: 32 })
     }
 
     #[test]
@@ -151,6 +197,38 @@ mod tests {
         let u64_at = |at: usize| u64::from_ne_bytes(bytes[at..at + 8].try_into().unwrap());
         assert_eq!([u64_at(0), u64_at(8), u64_at(16)], [0x1000, 0xa, 0xb]);
         assert_eq!((u32::from_ne_bytes(bytes[24..28].try_into().unwrap()), bytes.len()), (3, 32));
+    }
+
+    #[test]
+    fn matrices_are_mapped_when_they_have_moved() {
+        let machine = Machine::default();
+        let gpu = MockGpu::all(&machine, 1).remove(0);
+        let field = |name: &str, offset, bytes| ArgField { name: name.into(), offset, bytes };
+        let fields = vec![field("x", 0, 8), field("inbox", 8, 16), field("rank", 24, 4)];
+        let map = |of: &str, offset| TensorMap {
+            name: format!("{of}_boxes"),
+            offset,
+            of: of.into(),
+            symmetric: of == "inbox",
+            dtype: Dtype::Bf16,
+            rows: 8,
+            columns: 64,
+            box_rows: 128,
+        };
+        let layout = ArgsLayout { fields, maps: vec![map("x", 128), map("inbox", 256)], bytes: 384 };
+        let mut args = KernelArgs::new("k", &layout);
+        let x = args.slot("x").unwrap();
+        args.set_pointers("inbox", &[0xa000, 0xb000]).unwrap();
+        args.set_u32("rank", 1).unwrap();
+        let said = args.ready().unwrap_err().to_string();
+        assert_eq!(said, "argument `x_boxes` of k: has not been set");
+        for (at, made) in [(0x1000, 2), (0x1000, 2), (0x2000, 3)] {
+            args.write(x, at);
+            args.map_matrices(&*gpu).unwrap();
+            assert_eq!(machine.maps.load(Ordering::Relaxed), made, "only what has moved is mapped again");
+            let words = args.ready().unwrap();
+            assert_eq!((words[16], words[32]), (at, 0xb000), "the mock's maps begin with the matrix");
+        }
     }
 
     #[test]

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 use std::time::Duration;
 
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::LaunchShape;
+use peerwarp_codegen::print::{LaunchShape, TENSOR_MAP_BYTES, TensorMap};
 
 use super::RuntimeError;
 
@@ -258,6 +258,15 @@ pub unsafe trait Gpu: Send + Sync + fmt::Debug {
     fn function(&self, module: RawModule, entry: &str, shared_bytes: u32) -> Result<RawFunction>;
     /// How many blocks of a kernel an SM can hold at once.
     fn blocks_per_sm(&self, function: RawFunction, config: &LaunchConfig) -> Result<u32>;
+    /// How a matrix in its memory is cut in boxes, as kernels take it.
+    fn tensor_map(
+        &self,
+        _matrix: DevicePtr,
+        map: &TensorMap,
+    ) -> Result<[u64; TENSOR_MAP_BYTES as usize / 8]> {
+        let allowed = "none: its kernels do not bring boxes of matrices";
+        Err(RuntimeError::invalid(format!("map of {}", map.of), &self.info().name, allowed))
+    }
     /// Launches a kernel with one argument, passed by value.
     ///
     /// # Safety

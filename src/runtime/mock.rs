@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use peerwarp_codegen::family::{CudaArch, DynConfig, HipArch, Target};
-use peerwarp_codegen::print::{self, EmitInfo};
+use peerwarp_codegen::print::{self, EmitInfo, TensorMap};
 use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use rustix::mm::{MapFlags, ProtFlags, mmap, munmap};
 
@@ -99,6 +99,8 @@ pub(crate) struct State {
     /// Calls by name, of those that can fail.
     calls: Mutex<BTreeMap<&'static str, u32>>,
     pub launches: Mutex<Vec<Launched>>,
+    /// How many maps of matrices were made.
+    pub maps: AtomicU64,
     /// Blocks of whatever is loaded that an SM holds; 1 if it is 0.
     pub per_sm: AtomicU32,
     /// Time between two events, in nanoseconds; 1 us if it is 0.
@@ -416,6 +418,14 @@ unsafe impl Gpu for MockGpu {
 
     fn blocks_per_sm(&self, _: RawFunction, _: &LaunchConfig) -> Result<u32> {
         Ok(self.machine.per_sm.load(Ordering::Relaxed).max(1))
+    }
+
+    fn tensor_map(&self, matrix: DevicePtr, _map: &TensorMap) -> Result<[u64; 16]> {
+        self.machine.attempt("tensor_map")?;
+        self.machine.maps.fetch_add(1, Ordering::Relaxed);
+        let mut words = [0; 16];
+        words[0] = matrix;
+        Ok(words)
     }
 
     unsafe fn launch(

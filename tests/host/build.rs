@@ -101,7 +101,7 @@ impl Program {
     }
 }
 
-const RUNTIME: [&str; 7] = ["order", "fiber", "memory", "copies", "products", "machine", "main"];
+const RUNTIME: [&str; 8] = ["order", "fiber", "memory", "copies", "boxes", "products", "machine", "main"];
 
 /// Folder of the runtime's sources.
 fn runtime_dir() -> PathBuf {

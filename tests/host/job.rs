@@ -44,6 +44,8 @@ enum Field {
     Everyone(usize),
     Value(Vec<u8>),
     Rank,
+    /// A matrix of which boxes are brought: the buffer, its rows and columns, and the rows of a box.
+    Map(usize, [u64; 3]),
 }
 
 #[derive(Clone, Debug)]
@@ -180,6 +182,12 @@ impl Job {
         }
         assert_eq!(rest.len(), common.len(), "the argument struct ends in status, budget, rank and timeline");
         fields.extend(rest.iter().map(|f| f.offset).zip(common));
+        for map in &source.args.maps {
+            let of = kernel.params.iter().zip(params).find(|(_, field)| field.name == map.of);
+            let (param, _) = of.expect("maps are of parameters");
+            let shape = [map.rows, map.columns, map.box_rows.into()];
+            fields.push((map.offset, Field::Map(self.find(&renamed(&param.name)), shape)));
+        }
         self.launches.push(Launch {
             entry: source.entry.clone(),
             shape: source.launch,
@@ -265,6 +273,7 @@ impl Job {
                     Field::Value(value) => (2, 0, &value[..]),
                     Field::Rank => (3, 0, &[][..]),
                     Field::Everyone(buffer) => (4, *buffer, &[][..]),
+                    Field::Map(buffer, shape) => (5, *buffer, bytemuck::cast_slice(shape)),
                 };
                 out.number(kind);
                 out.number((*offset).into());

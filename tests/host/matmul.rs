@@ -5,7 +5,8 @@ use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
 use rayon::prelude::*;
 
 use crate::build::Language::{self, Cuda, Hip};
-use crate::workload::{outcomes, run};
+use crate::build::Text;
+use crate::workload::{Outcome, outcomes, run};
 
 #[test]
 fn products_of_every_shape_of_tile() {
@@ -33,6 +34,8 @@ fn rows_that_are_gathered() {
     let key =
         "n=40 k=72 dtype=bf16 tile_rows=64 tile_columns=64 warps=4 stages=2 blocks=2 chunk=512 send_blocks=1";
     run::<AllGatherMatmul>(&format!("{key} m=136 ranks=2"));
+    // Whole tiles, whose rows a loader waits for and brings.
+    run::<AllGatherMatmul>(&format!("{key} m=256 ranks=2"));
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
 }
 
@@ -40,14 +43,33 @@ fn rows_that_are_gathered() {
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
     Warps,
+    /// Warpgroups, which bring operands themselves.
     Warpgroups,
+    /// Warpgroups, for which a loader brings them.
+    Loader,
+}
+
+impl By {
+    /// Runs a kernel that multiplies so: two tiles a block, and more pieces than stages.
+    fn outcomes(self, language: Language, edit: impl FnOnce(Text) -> Text) -> Vec<Outcome> {
+        let key = "n=40 k=136 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=1";
+        match self {
+            By::Warps => outcomes::<Matmul>(language, &format!("m=140 warps=4 {key}"), 0..2, edit),
+            // Rows that end within a tile, and what comes behind has not arrived: no boxes of it are loaded.
+            By::Warpgroups => {
+                let settings = format!("m=280 warps=8 {key} chunk=512 send_blocks=1");
+                outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
+            }
+            By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
+        }
+    }
 }
 
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 13] = [
+    use By::{Loader, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 27] = [
         (
             Cuda,
             Warps,
@@ -101,6 +123,50 @@ fn every_bug_of_a_product_shows() {
         ),
         (Cuda, Warpgroups, "both warpgroups multiply the same rows", "group.lane / 128 * 64 * 64", "0"),
         (Cuda, Warpgroups, "a product of other columns", "right + k * 2", "right + k"),
+        (
+            Cuda,
+            Loader,
+            "a piece is multiplied before it has been brought",
+            "phase_done(ring.full + ring.piece, ring.parity);",
+            "",
+        ),
+        (
+            Cuda,
+            Loader,
+            "a piece is brought before the one there has been multiplied",
+            "phase_done(ring.empty + ring.piece, ring.parity ^ 1);",
+            "",
+        ),
+        (Cuda, Loader, "the loader waits for the phase after", "ring.parity ^ 1);", "ring.parity);"),
+        (Cuda, Loader, "parities stay as they are", "parity ^= piece == 0;", ""),
+        (Cuda, Loader, "fewer bytes are expected than come", r#""n"(rows_bytes)"#, r#""n"(rows_bytes / 2)"#),
+        (Cuda, Loader, "nobody expects what is brought", "expect_arrivals(full + i, 1);", ""),
+        (
+            Cuda,
+            Loader,
+            "a piece is free while a warp still multiplies it",
+            "expect_arrivals(empty + i, Block::warps);",
+            "expect_arrivals(empty + i, Block::warps - 1);",
+        ),
+        (Cuda, Loader, "barriers are used before they have begun", "__syncthreads();", ""),
+        (
+            Cuda,
+            Loader,
+            "a piece is given back before its products are there",
+            "wgmma.wait_group.sync.aligned 1;",
+            "wgmma.wait_group.sync.aligned 2;",
+        ),
+        (
+            Cuda,
+            Loader,
+            "sums are used before the last products are there",
+            r#"asm volatile("wgmma.wait_group.sync.aligned 0;" ::: "memory");"#,
+            "",
+        ),
+        (Cuda, Loader, "the last piece is not given back", "    ring.release(before);\n}", "}"),
+        (Cuda, Loader, "both warpgroups multiply the same rows", "block.lane / 128 * 64 * 64", "0"),
+        (Cuda, Loader, "every piece has the same columns", "column + i * 64", "column"),
+        (Cuda, Loader, "both boxes have the same rows", "b, column, b_row", "b, column, a_row"),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -110,20 +176,16 @@ fn every_bug_of_a_product_shows() {
             "",
         ),
     ];
-    let settings = |by| {
-        let tile = if by == Warpgroups { "warps=8 tile_rows=128" } else { "warps=4 tile_rows=128" };
-        format!("m=140 n=40 k=136 ranks=2 dtype=bf16 {tile} tile_columns=64 stages=2 blocks=1")
-    };
     let missed: Vec<String> = bugs
         .par_iter()
         .filter_map(|&(language, by, name, from, to)| {
-            let runs = outcomes::<Matmul>(language, &settings(by), 0..2, |text| text.edited(from, to, 1));
+            let runs = by.outcomes(language, |text| text.edited(from, to, 1));
             runs.iter().any(|run| run.wrong.is_empty()).then(|| format!("{language:?}, {by:?}: {name}"))
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Hip, Warps)] {
-        let runs = outcomes::<Matmul>(language, &settings(by), 0..2, |text| text);
+    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Hip, Warps)] {
+        let runs = by.outcomes(language, |text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);
     }
 }

@@ -168,6 +168,36 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let [sums, a, b] = [sums, a, b].map(|v| vector(v, operands));
             format!("::host::multiply_blocks<::host::{elements}>({}, {}, {});", sums?, a?, b?)
         }
+        (["mbarrier", "init", "shared::cta", "b64"], [barrier, arrivals]) => {
+            format!("::host::barrier_begin({}, {arrivals});", address(barrier).ok_or_else(refused)?)
+        }
+        (["mbarrier", "arrive", "shared::cta", "b64"], ["_", barrier]) => {
+            format!("::host::barrier_arrive({}, 0);", address(barrier).ok_or_else(refused)?)
+        }
+        (["mbarrier", "arrive", "expect_tx", "shared::cta", "b64"], ["_", barrier, bytes]) => {
+            format!("::host::barrier_arrive({}, {bytes});", address(barrier).ok_or_else(refused)?)
+        }
+        (["mbarrier", "try_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
+            format!("{done} = ::host::barrier_wait({}, {parity});", address(barrier).ok_or_else(refused)?)
+        }
+        (
+            [
+                "cp",
+                "async",
+                "bulk",
+                "tensor",
+                "2d",
+                "shared::cluster",
+                "global",
+                "tile",
+                "mbarrier::complete_tx::bytes",
+            ],
+            [to, from, barrier],
+        ) => {
+            let [to, from, barrier] = [to, from, barrier].map(|text| address(text).ok_or_else(refused));
+            let (map, at) = from?.split_once(',').ok_or_else(refused)?;
+            format!("::host::bring_box({}, {map}, {}, {});", to?, vector(at.trim(), operands)?, barrier?)
+        }
         (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
         (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {
             let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);
@@ -177,7 +207,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["cp", "async", "bulk", "wait_group", "read"], ["0"]) => "::host::bulk_read();".into(),
         (["cp", "async", "bulk", "wait_group"], ["0"]) => "::host::bulk_done();".into(),
         // Which proxy an access goes through is not modelled here.
-        (["fence", "proxy", "async", "shared::cta"] | ["fence", "proxy", "alias"], []) => String::new(),
+        (["fence", "proxy", "async", "shared::cta" | "global"] | ["fence", "proxy", "alias"], []) => {
+            String::new()
+        }
         // Launches run one after the other here.
         (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),
@@ -232,12 +264,16 @@ fn halves(
     }
 }
 
-/// The arguments of an instruction: commas in braces are a vector's.
+/// The arguments of an instruction: commas in braces are a vector's, and commas in brackets an address's.
 fn arguments(text: &str) -> Vec<&str> {
-    let mut inside = false;
+    let mut inside = 0;
     let separates = |c: char| {
-        inside = (inside || c == '{') && c != '}';
-        c == ',' && !inside
+        match c {
+            '{' | '[' => inside += 1,
+            '}' | ']' => inside -= 1,
+            _ => {}
+        }
+        c == ',' && inside == 0
     };
     text.split(separates).map(str::trim).collect()
 }
@@ -329,6 +365,21 @@ mod tests {
                 &["o", "mine"]
             ),
             "{ bool ptx_mine, ptx_every; ptx_mine = unsigned((mine)) != unsigned(0); (o) = ptx_mine ? 1 : 0; }"
+        );
+    }
+
+    #[test]
+    fn boxes_have_an_address_of_several_parts() {
+        assert_eq!(
+            said(
+                "cp.async.bulk.tensor.2d.shared::cluster.global.tile.mbarrier::complete_tx::bytes [%0], [%1, {%2, %3}], [%4];",
+                &["to", "&map", "c", "r", "b"]
+            ),
+            "{ ::host::bring_box((to), (&map), (c), (r), (b)); }"
+        );
+        assert_eq!(
+            said("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;", &["b", "n"]),
+            "{ ::host::barrier_arrive((b), (n)); }"
         );
     }
 

@@ -291,7 +291,9 @@ impl MemoryOp {
 impl MatrixOp {
     const fn effect(&self) -> Effect {
         match self {
-            MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => Effect::ReadsMemory,
+            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => Effect::ReadsMemory,
+            // What it brings takes the place of what was in shared memory.
+            MatrixOp::Dot(_) => Effect::Acts,
             MatrixOp::StoreMatrix(_) => Effect::Acts,
         }
     }

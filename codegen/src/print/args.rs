@@ -4,13 +4,16 @@ use std::collections::HashSet;
 
 use serde::{Deserialize, Serialize};
 
-use crate::ir::{Dtype, Kernel, Param, ParamId, ParamKind, Part};
+use crate::ir::{DOT_COLUMNS, Dtype, Kernel, Param, ParamId, ParamKind, Part};
 
 use super::{
     names::Names,
     timeline::{EVENT_BYTES, Timeline},
     writer::wrap_words,
 };
+
+/// Members that every kernel has.
+const COMMON: [&str; 3] = ["rank", "status", "wait_budget_ns"];
 
 /// Member names of the parameters, clear of C++ words and of the members that every kernel has.
 #[derive(Debug)]
@@ -21,7 +24,7 @@ pub(super) struct ArgNames {
 impl ArgNames {
     /// Names the parameters of a kernel.
     pub fn new(kernel: &Kernel, timeline: bool) -> ArgNames {
-        let taken = ["rank", "status", "wait_budget_ns"].into_iter().chain(timeline.then_some("timeline"));
+        let taken = COMMON.into_iter().chain(timeline.then_some("timeline"));
         let mut names = Names::new(taken.map(str::to_owned));
         ArgNames { names: kernel.params.iter().map(|p| names.fresh(&p.name)).collect() }
     }
@@ -29,6 +32,12 @@ impl ArgNames {
     /// The member of a parameter.
     pub fn of(&self, param: ParamId) -> &str {
         &self.names[param.index()]
+    }
+
+    /// The member that something else gets, clear of the parameters' and of others.
+    pub fn another(&self, want: &str, taken: impl IntoIterator<Item = String>) -> String {
+        let taken = COMMON.into_iter().map(str::to_owned).chain(self.names.iter().cloned()).chain(taken);
+        Names::new(taken).fresh(want)
     }
 }
 
@@ -43,18 +52,54 @@ pub struct ArgField {
     pub bytes: u32,
 }
 
+/// A member that says how a matrix in memory is cut in boxes: a `CUtensorMap`, which each launch makes of the pointer that it
+/// passes. Boxes are of [`TENSOR_MAP_COLUMNS`] columns, whose 16 bytes change places by 128; what is not there is zero.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct TensorMap {
+    /// Its name.
+    pub name: String,
+    /// Byte offset in the struct.
+    pub offset: u32,
+    /// The member with the pointer.
+    pub of: String,
+    /// Whether that has a pointer for each rank: the matrix is this rank's own.
+    pub symmetric: bool,
+    /// Type of the elements.
+    pub dtype: Dtype,
+    /// Rows of the matrix.
+    pub rows: u64,
+    /// Columns of the matrix, which follow each other without a gap.
+    pub columns: u64,
+    /// Rows of a box.
+    pub box_rows: u32,
+}
+
+/// Size of a [`TensorMap`] in the argument struct, and what its offset is a multiple of.
+pub const TENSOR_MAP_BYTES: u32 = 128;
+
+/// Columns of a box.
+pub const TENSOR_MAP_COLUMNS: u32 = DOT_COLUMNS;
+
 /// Where a launcher finds the members of the argument struct.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ArgsLayout {
     /// The parameters in order, then `status`, `wait_budget_ns` and `rank`, and `timeline` if there is one.
     pub fields: Vec<ArgField>,
+    /// What comes after these, which launches make by themselves.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub maps: Vec<TensorMap>,
     /// Size of the struct.
     pub bytes: u32,
 }
 
 impl ArgsLayout {
     /// Lays out the arguments of a kernel as C does.
-    pub(super) fn new(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> ArgsLayout {
+    pub(super) fn new(
+        kernel: &Kernel,
+        names: &ArgNames,
+        timeline: Option<&Timeline>,
+        mut maps: Vec<TensorMap>,
+    ) -> ArgsLayout {
         let mut fields = vec![];
         let mut end = 0u32;
         let mut add = |name: &str, unit: u32, count: u32| {
@@ -85,7 +130,11 @@ impl ArgsLayout {
         if timeline.is_some() {
             add("timeline", 8, 1);
         }
-        ArgsLayout { fields, bytes: end.next_multiple_of(8) }
+        for map in &mut maps {
+            map.offset = end.next_multiple_of(TENSOR_MAP_BYTES);
+            end = map.offset + TENSOR_MAP_BYTES;
+        }
+        ArgsLayout { fields, maps, bytes: end.next_multiple_of(8) }
     }
 }
 
@@ -112,6 +161,41 @@ pub(super) struct BufferText {
     pub bytes: u64,
 }
 
+/// A member that the launcher makes of a pointer.
+#[derive(Debug, Serialize)]
+pub(super) struct MapText {
+    pub name: String,
+    /// The expression of the pointer in the host's argument struct.
+    pub of: String,
+    /// The driver's name for the type of an element.
+    pub dtype: &'static str,
+    pub rows: u64,
+    pub columns: u64,
+    /// Bytes of a row.
+    pub pitch: u64,
+    pub box_rows: u32,
+    pub box_columns: u32,
+}
+
+impl MapText {
+    pub fn of(map: &TensorMap) -> MapText {
+        let TensorMap { name, of, symmetric, dtype, rows, columns, box_rows, .. } = map;
+        MapText {
+            name: name.clone(),
+            of: format!("{of}{}", if *symmetric { "[args->rank]" } else { "" }),
+            dtype: match dtype {
+                Dtype::Fp16 => "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
+                _ => "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
+            },
+            rows: *rows,
+            columns: *columns,
+            pitch: columns * u64::from(dtype.bytes()),
+            box_rows: *box_rows,
+            box_columns: TENSOR_MAP_COLUMNS,
+        }
+    }
+}
+
 /// A member that holds pointers which the kernel follows.
 #[derive(Debug, Serialize)]
 pub(super) struct PointerText {
@@ -129,7 +213,12 @@ enum Language {
 }
 
 /// The members of the argument struct in emitted source.
-pub(super) fn fields(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeline>) -> Vec<FieldText> {
+pub(super) fn fields(
+    kernel: &Kernel,
+    names: &ArgNames,
+    timeline: Option<&Timeline>,
+    maps: &[TensorMap],
+) -> Vec<FieldText> {
     let params = declarations(kernel, names, Language::Device).into_iter();
     let comments = comments(kernel).into_iter().map(|text| shorten(&text));
     let mut rows: Vec<_> = params.zip(comments).collect();
@@ -140,6 +229,10 @@ pub(super) fn fields(kernel: &Kernel, names: &ArgNames, timeline: Option<&Timeli
     let records =
         |t: &Timeline| ("TimelineEvent* timeline;".into(), format!("{} records", t.bytes / EVENT_BYTES));
     rows.extend(timeline.map(records));
+    let boxes = |m: &TensorMap| {
+        (format!("TensorMap {};", m.name), format!("{} rows of {} at a time", m.box_rows, m.of))
+    };
+    rows.extend(maps.iter().map(boxes));
     let width = rows.iter().map(|r| r.0.len()).filter(|&n| n < 40).max().unwrap_or(0);
     rows.into_iter()
         .map(|(declaration, comment)| match comment.is_empty() {
@@ -154,6 +247,7 @@ pub(super) fn documented(
     kernel: &Kernel,
     names: &ArgNames,
     timeline: Option<&Timeline>,
+    maps: &[TensorMap],
     width: usize,
 ) -> Vec<DocumentedText> {
     let used = used(kernel);
@@ -171,12 +265,25 @@ pub(super) fn documented(
     let records =
         |_| ("PeerwarpTimelineEvent* timeline;".into(), "Where this rank records its timeline.".into());
     rows.extend(timeline.map(records));
+    rows.extend(maps.iter().map(|m| (format!("PeerwarpTensorMap {};", m.name), about_map(m))));
     rows.into_iter()
         .map(|(declaration, about)| {
             let about = if about.is_empty() { vec![] } else { wrap_words(&about, width) };
             DocumentedText { about, declaration }
         })
         .collect()
+}
+
+/// What the header says about boxes, for launchers of their own.
+fn about_map(map: &TensorMap) -> String {
+    let TensorMap { of, dtype, rows, columns, box_rows, .. } = map;
+    let own = if map.symmetric { "this rank's own " } else { "" };
+    format!(
+        "_launch makes it: let it be zeros. Who launches the entry by itself makes it by cuTensorMapEncodeTiled: {own}{of}, {dtype}, \
+         sizes {columns} and {rows}, a stride of {} bytes, boxes of {TENSOR_MAP_COLUMNS} and {box_rows}, element strides 1, no \
+         interleaving, CU_TENSOR_MAP_SWIZZLE_128B, zeros for what is not there.",
+        columns * u64::from(dtype.bytes())
+    )
 }
 
 /// The parameters as members.
@@ -319,7 +426,7 @@ fn used(kernel: &Kernel) -> HashSet<ParamId> {
 }
 
 /// The local buffers that the kernel writes.
-fn written(kernel: &Kernel) -> HashSet<ParamId> {
+pub(super) fn written(kernel: &Kernel) -> HashSet<ParamId> {
     let mut found = HashSet::new();
     for role in &kernel.roles {
         kernel.walk(&role.body, &mut |_, op| {

@@ -18,6 +18,7 @@ use super::{
     expr::Expr,
     inline::{Form, Forms},
     layout::Layouts,
+    loader::{Loaders, Side},
     matrix::{Fragments, shared_len},
     names::{Names, OwnNames},
     ops::{self, type_name},
@@ -41,6 +42,8 @@ pub(super) struct Facts<'k> {
     pub own: OwnNames,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
+    /// Which part of a kernel with loaders this is, if it is one.
+    pub side: Option<(Side, &'k Loaders)>,
 }
 
 impl<'k> Facts<'k> {
@@ -59,8 +62,23 @@ impl<'k> Facts<'k> {
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
             timeline,
+            side: None,
             p,
         })
+    }
+
+    /// A part of a kernel with loaders.
+    pub fn part(side: Side, loaders: &'k Loaders, target: Target) -> Result<Facts<'k>, PrintError> {
+        let kernel = match side {
+            Side::Loads => &loaders.loads,
+            Side::Multiplies => &loaders.multiplies,
+        };
+        Ok(Facts { side: Some((side, loaders)), ..Facts::new(kernel, target, None)? })
+    }
+
+    /// Whether what is written is run by loaders.
+    pub fn loads(&self) -> bool {
+        matches!(self.side, Some((Side::Loads, _)))
     }
 }
 
@@ -87,6 +105,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub values: HashMap<ValueId, String>,
     pub vars: HashMap<VarId, String>,
     pub shared: HashMap<SharedId, String>,
+    /// Name of the ring by which a loader and the others meet.
+    pub ring: String,
     /// With a timeline: the variables that say when parcels were opened.
     pub opened: HashMap<ParcelId, String>,
     /// First byte of each shared array.
@@ -111,11 +131,15 @@ impl<'f, 'k> Emitter<'f, 'k> {
             w: Writer::new(1),
             names: Names::new(taken),
             used,
-            group: Group { name: "block", lanes: f.p.kernel.block_threads() },
+            group: match f.loads() {
+                true => Group { name: "loader", lanes: f.p.kernel.warp_size },
+                false => Group { name: "block", lanes: f.p.kernel.block_threads() },
+            },
             parts: HashMap::new(),
             values: HashMap::new(),
             vars: HashMap::new(),
             shared: HashMap::new(),
+            ring: String::new(),
             opened: HashMap::new(),
             offsets,
             pending: vec![],
@@ -232,6 +256,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let role = self.f.p.position(id).role;
         let blocks = role.map_or(1, |r| self.f.p.kernel.roles[r].blocks);
         match self.f.p.split(id) {
+            None if self.f.loads() => Expr::atom("loader.index"),
             None => Expr::atom("block.index"),
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
@@ -427,6 +452,18 @@ impl<'f, 'k> Emitter<'f, 'k> {
     pub fn place(&self, loc: Loc) -> String {
         let file = loc.short_file();
         format!("{}:{}", file.rsplit(['/', '\\']).next().unwrap_or(file), loc.line)
+    }
+
+    /// Declares the ring of a role with a loader.
+    pub fn declare_ring(&mut self, role: usize) {
+        let Some(ring) = self.f.side.and_then(|(_, loaders)| loaders.ring(role)) else { return };
+        self.used.add(Prim::Ring);
+        self.ring = self.names.fresh("ring");
+        let room = &self.shared[&ring.room];
+        self.w.line_with(
+            &format!("{} {}({room});", ring.text(), self.ring),
+            "and its barriers behind the room",
+        );
     }
 
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.

@@ -7,7 +7,7 @@ use crate::{
 
 use super::{
     EmitInfo, LaunchShape, PrintError,
-    args::{self, ArgNames, ArgsLayout},
+    args::{self, ArgNames, ArgsLayout, MapText},
     source::{args_name, kernel_id, namespace},
     template::{self, AbiText, LaunchText, TimelineText},
     timeline::Timeline,
@@ -68,7 +68,8 @@ pub(super) fn header(host: &Host, info: &EmitInfo) -> Result<String, PrintError>
         command: info.command.clone(),
         guard: format!("{prefix}_H"),
         args: args_name(kernel),
-        fields: args::documented(kernel, names, timeline, WIDTH),
+        fields: args::documented(kernel, names, timeline, &layout.maps, WIDTH),
+        tensor_maps: !layout.maps.is_empty(),
         buffers: args::buffers(kernel, names, timeline),
         block_flags: kernel.params.iter().any(|p| p.kind == ParamKind::BlockFlags),
         timeline: timeline.map(TimelineText::of),
@@ -111,6 +112,7 @@ pub(super) fn launcher(host: &Host) -> Result<String, PrintError> {
             large_shared: launch.shared_bytes > Runtime::of(target).shared_bytes,
             overlaps_previous: launch.overlaps_previous,
             pointers: args::pointers(kernel, names, timeline),
+            maps: layout.maps.iter().map(MapText::of).collect(),
         },
     )
 }

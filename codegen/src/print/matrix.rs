@@ -13,6 +13,7 @@ use super::{
     emitter::Emitter,
     expr::{Expr, Prec},
     layout::Layout,
+    loader::{Loaders, Side},
     ops,
     prim::Prim,
     program::Program,
@@ -145,7 +146,7 @@ impl Fragments {
     }
 
     /// Whether warpgroups multiply them, four warps 64 rows each.
-    fn by_warpgroups(self, target: Target) -> bool {
+    pub(super) fn by_warpgroups(self, target: Target) -> bool {
         let whole = self.across == 1 && self.rows == PART * self.down && self.down.is_multiple_of(4);
         has_wgmma(target) && whole && WGMMA_COLUMNS.contains(&self.columns)
     }
@@ -213,6 +214,11 @@ impl Emitter<'_, '_> {
 
     fn dot(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
         self.flush()?;
+        match self.f.side {
+            Some((Side::Loads, loaders)) => return self.bring(id, dot, loaders),
+            Some((Side::Multiplies, _)) => return self.dot_of_pieces(id, dot),
+            None => {}
+        }
         let Dot { out, acc, a, b, from, count, stages, room } = dot;
         let (layout, loc) = (self.f.layouts.of(*out), self.f.p.kernel.op(id).loc);
         let dtype = self.param_dtype(a.place);
@@ -246,6 +252,54 @@ impl Emitter<'_, '_> {
         self.w
             .line(&format!("{multiply}<{stages}{parts}>({group}, {room}, {a}, {b}, {from}, {end}, {name});"));
         Ok(())
+    }
+
+    /// The loader's part of a product.
+    fn bring(&mut self, id: OpId, dot: &Dot, loaders: &Loaders) -> Result<(), PrintError> {
+        let Dot { out, a, b, from, count, .. } = dot;
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        self.w.gap();
+        self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
+        let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
+        let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
+            let param = of.place.param().expect("operands of a loader are parameters");
+            format!("args.{}", loaders.boxes(param, rows))
+        });
+        let (a, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
+        let ring = &self.ring;
+        let pieces = self.pieces(*count);
+        self.w.line(&format!(
+            "bring_pieces(loader, {ring}, {}, {}, {}, {}, {}, {pieces});",
+            boxes[0],
+            a.plain(),
+            boxes[1],
+            b.plain(),
+            from.plain()
+        ));
+        Ok(())
+    }
+
+    /// The others' part of a product.
+    fn dot_of_pieces(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
+        let Dot { out, acc, a, b, count, .. } = dot;
+        let layout = self.f.layouts.of(*out);
+        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        self.w.gap();
+        self.w.comment(&format!(
+            "Multiply rows of {left} with rows of {right}, which the loader brings ({place})"
+        ));
+        let name = self.sums(id, *out, *acc, layout)?;
+        let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(*count));
+        self.w.line(&format!("dot_of_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
+        Ok(())
+    }
+
+    /// How many pieces a loader brings of so many columns.
+    fn pieces(&self, columns: ValueId) -> i128 {
+        let columns = self.f.p.int(columns).expect("a loader knows how many columns there are");
+        (columns + i128::from(DOT_COLUMNS) - 1) / i128::from(DOT_COLUMNS)
     }
 
     /// Products by warps.

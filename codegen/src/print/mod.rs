@@ -10,7 +10,7 @@
 //! A source has one `extern "C"` entry, named after the variant, which takes one struct by value ([`ArgsLayout`], and
 //! as C in [`Source::abi`]): a pointer for each local buffer, `ranks` pointers for each symmetric one (this rank's own
 //! mapping included), scalars, the status records of all ranks, the budget of a wait in nanoseconds, and the rank.
-//! Buffers are aligned to 16 bytes and do not overlap. An epoch word, `u32[1]` in the IR, is two words: the epoch, and
+//! Buffers are aligned to 16 bytes and do not overlap. Kernels that bring boxes of matrices have a [`TensorMap`] for each, too. An epoch word, `u32[1]` in the IR, is two words: the epoch, and
 //! the number of blocks that have begun, by which the last one to begin knows that it has to advance the epoch. Both words, all
 //! flags and the status records are zero before the first launch.
 //!
@@ -36,6 +36,7 @@ mod inline;
 mod launch;
 mod layout;
 mod ll;
+mod loader;
 mod matrix;
 mod memory;
 mod multimem;
@@ -59,7 +60,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::{family::Target, ir::Verified};
 
-pub use args::{ArgField, ArgsLayout};
+pub use args::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 pub use error::PrintError;
 pub use idle::{Warning, warnings};
 pub use timeline::{SiteKind, SitePeers, Timeline, TimelineSite};

@@ -98,6 +98,8 @@ prims! {
     Types = common "types", Nothing, [];
     /// A record of the timeline.
     TimelineEvent = common "timeline_event", Nothing, [Types];
+    /// Boxes of a matrix in memory.
+    TensorMap = cuda "tensor_map", Nothing, [Types];
     /// Thread and block index.
     Index = own "index", Nothing, [];
     /// Same bits, other type.
@@ -228,6 +230,8 @@ prims! {
     Wgmma = cuda "wgmma", Products, [Vec];
     /// A product of matrices, by a group's warpgroups.
     DotWgmma = cuda "dot_wgmma", Nothing, [Vec, BringRows, Fragments, Wgmma];
+    /// A ring of pieces of matrices, which a warp brings and the others multiply.
+    Ring = cuda "ring", Block, [Vec, TensorMap, Block, Fragments, Wgmma];
     /// The wall clock.
     Clock = own "clock", Nothing, [];
     /// What records the timeline.
@@ -265,7 +269,8 @@ prims! {
 impl Prim {
     /// Whether it defines an element type, which the argument struct may need.
     pub fn is_type(self) -> bool {
-        matches!(self, Prim::Types | Prim::TimelineEvent | Prim::Bits | Prim::Fp16 | Prim::Bf16 | Prim::Fp8)
+        use Prim::{Bf16, Bits, Fp8, Fp16, TensorMap, TimelineEvent, Types};
+        matches!(self, Types | TimelineEvent | TensorMap | Bits | Fp16 | Bf16 | Fp8)
     }
 
     /// The conversions and the type that an element type needs, if any.
@@ -339,8 +344,10 @@ pub(super) const DEFINED: &[&str] = &[
     "emptied",
     "exp_of",
     "bring_rows",
+    "bring_pieces",
     "dot",
     "dot_by_warpgroups",
+    "dot_of_pieces",
     "fetch_and",
     "fetch_and_shared",
     "fetch_max",
@@ -358,6 +365,7 @@ pub(super) const DEFINED: &[&str] = &[
     "group_scan",
     "group_tally",
     "has_arrived",
+    "in_loader",
     "iota",
     "kernel_id",
     "lane_in_warp",

@@ -249,7 +249,12 @@ impl Emitter<'_, '_> {
     }
 
     /// Writes a call that says whether what it waits for has come: if not, the group leaves.
+    ///
+    /// A loader stays: the others wait for what it brings, whatever that is then.
     pub fn leave_unless(&mut self, call: &str) {
+        if self.f.loads() {
+            return self.w.line(&format!("{call};"));
+        }
         let leave = if self.votes { "return false" } else { "return" };
         self.w.line(&format!("if (!{call}) {leave};"));
     }

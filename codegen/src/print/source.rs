@@ -17,7 +17,9 @@ use super::{
     copy::room_of,
     emitter::{Emitter, Facts},
     inline::Form,
-    launch, matrix, multimem,
+    launch,
+    loader::{Loaders, Side},
+    matrix, multimem,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
@@ -36,28 +38,27 @@ pub(super) fn emit(
     check(kernel, target)?;
     let kernel = &splats::apart(kernel);
     let facts = Facts::new(kernel, target, timeline)?;
+    let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
     let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
+    let shared_bytes = shared_bytes.max(loaders.as_ref().map_or(0, Loaders::shared_bytes));
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
-        block_threads: kernel.block_threads(),
+        block_threads: kernel.block_threads() + if loaders.is_some() { kernel.warp_size } else { 0 },
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
     };
-    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref());
+    let maps = loaders.as_ref().map_or(vec![], Loaders::maps);
+    let layout = ArgsLayout::new(kernel, &facts.args, timeline.as_ref(), maps);
     check_args(kernel, target, &layout)?;
     let mut used = Used::default();
     used.add(Prim::Types);
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
-    let body = entry_body(&facts, &mut used, &offsets)?;
-    let mut roles = vec![];
-    let mut first = 0;
-    for (i, role) in kernel.roles.iter().enumerate() {
-        roles.push(role_text(&facts, &mut used, &offsets, i, first)?);
-        first += role.blocks;
-    }
+    let parts = Parts::new(&facts, loaders.as_ref())?;
+    let body = entry_body(&parts, &mut used, &offsets)?;
+    let roles = role_texts(&parts, &mut used, &offsets)?;
     for p in &kernel.params {
         ops::use_dtype(&mut used, p.dtype);
     }
@@ -65,14 +66,14 @@ pub(super) fn emit(
         banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
-        types: texts(&used, target, kernel, true)?,
+        types: texts(&used, target, kernel, loaders.is_some(), true)?,
         args: args_name(kernel),
-        fields: args::fields(kernel, &facts.args, timeline.as_ref()),
+        fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
         constants: constants(kernel, facts.timeline.as_ref()),
-        primitives: texts(&used, target, kernel, false)?,
+        primitives: texts(&used, target, kernel, loaders.is_some(), false)?,
         roles,
-        threads: kernel.block_threads(),
+        threads: launch.block_threads,
         entry: kernel.variant.clone(),
         overlaps_previous: launch.overlaps_previous,
         body,
@@ -199,6 +200,45 @@ fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {
         .collect()
 }
 
+/// A kernel, and with loaders its parts: what they run and what all others do.
+struct Parts<'a> {
+    whole: &'a Facts<'a>,
+    loaders: Option<(&'a Loaders, [Facts<'a>; 2])>,
+}
+
+impl<'a> Parts<'a> {
+    fn new(whole: &'a Facts<'a>, loaders: Option<&'a Loaders>) -> Result<Parts<'a>, PrintError> {
+        let part = |loaders, side| Facts::part(side, loaders, whole.target);
+        let both = |loaders| Ok((loaders, [part(loaders, Side::Loads)?, part(loaders, Side::Multiplies)?]));
+        Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
+    }
+
+    /// What a role's functions are written from, one each.
+    fn of(&self, role: usize) -> &[Facts<'a>] {
+        match &self.loaders {
+            Some((loaders, both)) if loaders.ring(role).is_some() => both,
+            _ => std::slice::from_ref(self.whole),
+        }
+    }
+}
+
+/// The roles' functions: two for a role with a loader.
+fn role_texts(
+    parts: &Parts,
+    used: &mut Used,
+    offsets: &HashMap<SharedId, u32>,
+) -> Result<Vec<String>, PrintError> {
+    let mut texts = vec![];
+    let mut first = 0;
+    for (i, role) in parts.whole.p.kernel.roles.iter().enumerate() {
+        for part in parts.of(i) {
+            texts.push(role_text(part, used, offsets, i, first)?);
+        }
+        first += role.blocks;
+    }
+    Ok(texts)
+}
+
 /// One role's function.
 fn role_text(
     facts: &Facts,
@@ -217,30 +257,44 @@ fn role_text(
         let name = e.declare(v);
         parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
     }
-    e.w.line(&format!("const Block block({first_block});"));
-    e.declare_parts(&role.body);
+    let loads = facts.loads();
+    let group = if loads { "Loader loader" } else { "Block block" };
+    e.w.line(&format!("const {group}({first_block});"));
+    if !loads {
+        e.declare_parts(&role.body);
+    }
     e.declare_shared(&role.body, 1);
+    e.declare_ring(index);
     e.declare_opened(&role.body);
     e.region(&role.body)?;
     let body = e.w.finish();
     let mut w = super::writer::Writer::new(0);
-    w.comment(&format!("{}: blocks {first_block}..{} ({})", role.name, first_block + role.blocks, role.loc));
-    w.line(&format!("__device__ __forceinline__ void {}({}) {{", function(role), parameters.join(", ")));
+    let who = match facts.side {
+        Some((Side::Loads, _)) => "the last warp of blocks",
+        Some((Side::Multiplies, _)) => "the other warps of blocks",
+        None => "blocks",
+    };
+    let blocks = format!("{first_block}..{}", first_block + role.blocks);
+    w.comment(&format!("{}: {who} {blocks} ({})", role.name, role.loc));
+    let (function, parameters) = (function(facts, role), parameters.join(", "));
+    w.line(&format!("__device__ __forceinline__ void {function}({parameters}) {{"));
     w.append(&body);
     w.line("}");
     Ok(w.finish().trim_end().to_string())
 }
 
-fn function(role: &Role) -> String {
-    format!("{}_role", role.name)
+/// The name of what a part of a role is.
+fn function(facts: &Facts, role: &Role) -> String {
+    format!("{}_{}", role.name, if facts.loads() { "loader" } else { "role" })
 }
 
 /// The entry: prologue, and roles by block index.
 fn entry_body(
-    facts: &Facts,
+    parts: &Parts,
     used: &mut Used,
     offsets: &HashMap<SharedId, u32>,
 ) -> Result<String, PrintError> {
+    let facts = parts.whole;
     let kernel = facts.p.kernel;
     let mut e = Emitter::new(facts, used, offsets);
     e.begin_timeline();
@@ -271,16 +325,11 @@ fn entry_body(
     let alone = kernel.roles.len() == 1;
     let mut first = 0;
     for (i, role) in kernel.roles.iter().enumerate() {
-        let arguments: Vec<String> =
-            role_parameters(facts, i).iter().map(|v| format!(", {}", e.values[v])).collect();
-        let timeline = e.timeline_parameter();
-        let call = format!("{}(args{timeline}{});", function(role), arguments.concat());
         first += role.blocks;
         let last = i + 1 == kernel.roles.len();
         match i {
             _ if alone => {
-                e.w.line(&call);
-                e.end_role(i);
+                call_role(&mut e, parts, i);
                 continue;
             }
             0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
@@ -288,8 +337,7 @@ fn entry_body(
             _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
         }
         e.w.deeper();
-        e.w.line(&call);
-        e.end_role(i);
+        call_role(&mut e, parts, i);
         e.w.shallower();
         if last {
             e.w.line("}");
@@ -302,6 +350,33 @@ fn entry_body(
     Ok(e.w.finish().trim_end().to_owned())
 }
 
+/// The calls of a role's functions, by the warps that run them.
+fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
+    let role = &parts.whole.p.kernel.roles[index];
+    let timeline = e.timeline_parameter();
+    let call = |facts: &Facts| {
+        let values: String =
+            role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
+        format!("{}(args{timeline}{values});", function(facts, role))
+    };
+    let calls: Vec<String> = parts.of(index).iter().map(call).collect();
+    let lines = match (calls.as_slice(), &parts.loaders) {
+        ([loads, multiplies], _) => {
+            vec![
+                "if (in_loader()) {".into(),
+                format!("    {loads}"),
+                "} else {".into(),
+                format!("    {multiplies}"),
+                "}".into(),
+            ]
+        }
+        ([all], Some(_)) => vec![format!("if (!in_loader()) {all}")],
+        _ => calls,
+    };
+    lines.iter().for_each(|line| e.w.line(line));
+    e.end_role(index);
+}
+
 /// The epoch that an operation begins.
 pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     if let OpKind::Value(ValueOp::Epoch { out, advance: true, .. }) = kernel.op(id).kind {
@@ -310,17 +385,28 @@ pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     None
 }
 
+/// Whether a kernel begins an epoch.
+pub(super) fn begins(kernel: &Kernel) -> bool {
+    kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some())
+}
+
 /// Whether ranks say anything to each other.
-fn talks(kernel: &Kernel) -> bool {
+pub(super) fn talks(kernel: &Kernel) -> bool {
     let mut kinds = kernel.params.iter().map(|p| p.kind);
     kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll))
 }
 
 /// Texts of the primitives: those of the element types, which the argument struct needs, or all others.
-fn texts(used: &Used, target: Target, kernel: &Kernel, types: bool) -> Result<Vec<String>, PrintError> {
+fn texts(
+    used: &Used,
+    target: Target,
+    kernel: &Kernel,
+    loader: bool,
+    types: bool,
+) -> Result<Vec<String>, PrintError> {
     let mut out = vec![];
     for prim in used.iter().filter(|p| p.is_type() == types) {
-        out.push(template::primitive(prim, target, kernel)?);
+        out.push(template::primitive(prim, target, kernel, loader)?);
     }
     Ok(out)
 }

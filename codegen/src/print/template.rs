@@ -9,7 +9,7 @@ use crate::{family::Target, ir::Kernel};
 
 use super::{
     PrintError,
-    args::{BufferText, DocumentedText, FieldText, PointerText},
+    args::{BufferText, DocumentedText, FieldText, MapText, PointerText},
     matrix,
     prim::{Context, Prim},
     timeline::{Timeline, TimelineSite},
@@ -91,6 +91,7 @@ pub(super) struct AbiText {
     pub fields: Vec<DocumentedText>,
     pub buffers: Vec<BufferText>,
     pub block_flags: bool,
+    pub tensor_maps: bool,
     pub timeline: Option<TimelineText>,
     pub ranks: u32,
     pub grid: u32,
@@ -150,6 +151,7 @@ pub(super) struct LaunchText {
     pub large_shared: bool,
     pub overlaps_previous: bool,
     pub pointers: Vec<PointerText>,
+    pub maps: Vec<MapText>,
 }
 
 /// What the templates of primitives that depend on the block's shape are rendered with.
@@ -159,6 +161,8 @@ struct BlockText {
     warps: u32,
     block_warps: u32,
     threads: u32,
+    /// Whether blocks have a warp more, which is in no group.
+    loader: bool,
     shared_align: u32,
 }
 
@@ -223,7 +227,12 @@ pub(super) fn hip_prelude() -> Result<String, PrintError> {
 }
 
 /// A primitive's text for a kernel.
-pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<String, PrintError> {
+pub(super) fn primitive(
+    prim: Prim,
+    target: Target,
+    kernel: &Kernel,
+    loader: bool,
+) -> Result<String, PrintError> {
     let name = prim.templates().of(target).name;
     let text = match prim.context() {
         Context::Nothing => render(name, &NothingText {}),
@@ -233,6 +242,7 @@ pub(super) fn primitive(prim: Prim, target: Target, kernel: &Kernel) -> Result<S
                 warps: kernel.block_warps,
                 block_warps: kernel.block_warps,
                 threads: kernel.block_threads(),
+                loader,
                 shared_align: matrix::shared_align(kernel, target),
             };
             render(name, &block)

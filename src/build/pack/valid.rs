@@ -5,7 +5,8 @@ use std::fmt::Display;
 
 use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::Target;
-use peerwarp_codegen::print::ArgField;
+use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::print::{ArgField, TENSOR_MAP_BYTES, TensorMap};
 use serde_json::Value;
 
 use super::manifest::{Entry, Manifest, Stored};
@@ -139,7 +140,48 @@ fn args(kernel: &Entry) -> Result<(), String> {
         ensure(last.is_some(), format!("offset of args.{name}"), offset, allowed)?;
         end = last.unwrap_or(end);
     }
-    Ok(())
+    layout.maps.iter().try_for_each(|map| map_of(kernel, map, &mut end, &mut names))
+}
+
+/// A map stands behind the members as they do behind each other, and is one of a pointer, which it has for each rank or once.
+fn map_of<'a>(
+    kernel: &'a Entry,
+    map: &'a TensorMap,
+    end: &mut u32,
+    names: &mut BTreeSet<&'a str>,
+) -> Result<(), String> {
+    let TensorMap { name, offset, of, symmetric, dtype, rows, columns, box_rows } = map;
+    let cuda = matches!(kernel.target, Target::Cuda(_));
+    ensure(cuda, "target", kernel.target, "one of NVIDIA's GPUs: others have no maps")?;
+    let new = !name.is_empty() && !name.contains(char::is_control) && names.insert(name);
+    ensure(new, "args.maps.name", format!("{name:?}"), "a name that no other member has")?;
+    let last = offset.checked_add(TENSOR_MAP_BYTES).filter(|last| *last <= kernel.args.bytes);
+    let aligned = *offset >= *end && offset.is_multiple_of(TENSOR_MAP_BYTES) && last.is_some();
+    let allowed =
+        format!("a multiple of {TENSOR_MAP_BYTES} from {end} on, {TENSOR_MAP_BYTES} bytes before the end");
+    ensure(aligned, format!("offset of args.{name}"), offset, allowed)?;
+    *end = last.unwrap_or(*end);
+    let pointers = if *symmetric { kernel.ranks } else { 1 };
+    let member = kernel.args.fields.iter().find(|field| field.name == *of);
+    let there = member.is_some_and(|field| field.bytes >= 8 * pointers && field.bytes.is_multiple_of(8));
+    ensure(
+        there,
+        format!("of of args.{name}"),
+        format!("{of:?}"),
+        format!("a member of {pointers} pointers"),
+    )?;
+    ensure(
+        matches!(dtype, Dtype::Bf16 | Dtype::Fp16),
+        format!("dtype of args.{name}"),
+        dtype,
+        "bf16 or fp16",
+    )?;
+    for (what, value, most) in [("rows", rows, 1 << 32), ("columns", columns, 1 << 32)] {
+        ensure((1..=most).contains(value), format!("{what} of args.{name}"), value, format!("1 to {most}"))?;
+    }
+    let whole = columns.is_multiple_of(8);
+    ensure(whole, format!("columns of args.{name}"), columns, "a multiple of 8: rows are whole 16 bytes")?;
+    ensure((1..=256).contains(box_rows), format!("box_rows of args.{name}"), box_rows, "1 to 256")
 }
 
 fn timeline(kernel: &Entry) -> Result<(), String> {

@@ -149,6 +149,7 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut) = (a.epoch.begin(), c.cut());
     let bank = epoch.parity() * c.m;
     let flags = epoch.parity() * (c.ranks * c.chunks());
+    let ragged = !c.rows().is_multiple_of(c.tile_rows);
 
     role("send", c.send_blocks, |b| {
         for chunk in b.tiles(c.rows() * c.k, c.chunk) {
@@ -173,7 +174,9 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
                 let (first, end) = (row * c.k / c.chunk, (row + c.tile_rows) * c.k / c.chunk);
                 let count = end.lt(c.chunks()).select(end, c.chunks()) - first;
                 let got = a.arrived.wait_all(flags + from * c.chunks() + first, count, c.chunks(), epoch);
-                let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows).below(bank + out + c.rows());
+                let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
+                // What has not arrived is not read.
+                let rows = if ragged { rows.below(bank + out + c.rows()) } else { rows };
                 b.dot(rows, w, c.stages)
             };
             a.out.rows(out + row, c.tile_rows).below(out + c.rows()).store_f32(column, sums);

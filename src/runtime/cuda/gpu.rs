@@ -7,6 +7,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use cudarc::driver::sys::{self, CUdevice_attribute, CUfunction_attribute, CUresult};
+use peerwarp_codegen::ir::Dtype;
+use peerwarp_codegen::print::{TENSOR_MAP_BYTES, TENSOR_MAP_COLUMNS, TensorMap};
 
 use super::{check, cuda_version, memory, target, text};
 use crate::runtime::gpu::{
@@ -293,6 +295,38 @@ unsafe impl Gpu for CudaGpu {
         let (threads, shared) = (config.block_threads as i32, config.shared_bytes as usize);
         cu!(self, cuOccupancyMaxActiveBlocksPerMultiprocessor(&mut blocks, function(of), threads, shared))?;
         Ok(blocks as u32)
+    }
+
+    fn tensor_map(&self, matrix: DevicePtr, map: &TensorMap) -> Result<[u64; TENSOR_MAP_BYTES as usize / 8]> {
+        let mut made = sys::CUtensorMap { opaque: [0; TENSOR_MAP_BYTES as usize / 8] };
+        let dtype = match map.dtype {
+            Dtype::Fp16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_FLOAT16,
+            Dtype::Bf16 => sys::CUtensorMapDataType::CU_TENSOR_MAP_DATA_TYPE_BFLOAT16,
+            other => {
+                return Err(RuntimeError::invalid(format!("type of {}", map.of), other, "bf16 or fp16"));
+            }
+        };
+        let sizes = [map.columns, map.rows];
+        let strides = [map.columns * u64::from(map.dtype.bytes())];
+        let (boxes, steps) = ([TENSOR_MAP_COLUMNS, map.box_rows], [1, 1]);
+        cu!(
+            self,
+            cuTensorMapEncodeTiled(
+                &mut made,
+                dtype,
+                2,
+                matrix as *mut c_void,
+                sizes.as_ptr(),
+                strides.as_ptr(),
+                boxes.as_ptr(),
+                steps.as_ptr(),
+                sys::CUtensorMapInterleave::CU_TENSOR_MAP_INTERLEAVE_NONE,
+                sys::CUtensorMapSwizzle::CU_TENSOR_MAP_SWIZZLE_128B,
+                sys::CUtensorMapL2promotion::CU_TENSOR_MAP_L2_PROMOTION_L2_256B,
+                sys::CUtensorMapFloatOOBfill::CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE,
+            )
+        )?;
+        Ok(made.opaque)
     }
 
     unsafe fn launch(

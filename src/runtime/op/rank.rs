@@ -466,6 +466,7 @@ impl RankOp {
             };
             launch.args.write_all(slot, memory.bases(self.index).iter().map(|base| base + from));
         }
+        launch.args.map_matrices(&*self.gpu)?;
         let args = launch.args.ready()?;
         self.launched.store(true, Ordering::Relaxed);
         self.begun += 1;

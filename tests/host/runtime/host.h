@@ -56,6 +56,13 @@ void bulk_commit();                                      // those since the last
 void bulk_read();                                        // what they copy has been read
 void bulk_done();                                        // and is there
 
+// ---- Boxes of matrices that come by themselves, and the mbarriers that count them
+
+void barrier_begin(const void* barrier, u32 arrivals);
+void barrier_arrive(const void* barrier, u32 bytes);  // and so many bytes are to come
+bool barrier_wait(const void* barrier, u32 parity);   // until a phase of this parity has ended
+void bring_box(void* to, const void* map, u32 column, u32 row, const void* barrier);
+
 // ---- Products of matrices that go on while the thread does
 
 void products_later(float (*to)(std::uint16_t), u64 a, u64 b, float* const* sums, u32 count);

@@ -85,6 +85,7 @@ void Machine::begin(const u64 seed) {
     runnable_.clear();
     ready_.clear();
     parked_.clear();
+    boxes_.clear();
     read_.assign(job_.ranks, {});
     now_ = turns_ = last_turn_ = 0;
     stalls_ = 0;
@@ -149,8 +150,10 @@ static void run_thread() {
 void Machine::start(const u32 r, const Launch& launch) {
     Rank& rank = ranks_[r];
     rank.launch = &launch;
-    rank.args.assign(launch.kernel->args_bytes, '\0');
-    const auto put = [&](u32 offset, const void* from, std::size_t bytes) { std::memcpy(&rank.args[offset], from, bytes); };
+    rank.args.assign((launch.kernel->args_bytes + sizeof(ArgsLine) - 1) / sizeof(ArgsLine), {});
+    const auto put = [&](u32 offset, const void* from, std::size_t bytes) {
+        std::memcpy(rank.args.data()->bytes + offset, from, bytes);
+    };
     for (const Field& f : launch.fields) {
         switch (f.kind) {
             case Field::Local: put(f.offset, &job_.buffers[f.buffer].of_rank[r], 8); break;
@@ -159,6 +162,10 @@ void Machine::start(const u32 r, const Launch& launch) {
             case Field::Rank: put(f.offset, &r, 4); break;
             // The first instance stands for all: see instance().
             case Field::Everyone: put(f.offset, &job_.buffers[f.buffer].of_rank[0], 8); break;
+            case Field::Map:
+                put(f.offset, &job_.buffers[f.buffer].of_rank[r], 8);
+                put(f.offset + 8, f.value.data(), f.value.size());
+                break;
         }
     }
     const Knowledge before = Knowledge::all(rank.host.told().reads);
@@ -205,6 +212,7 @@ void Machine::finish(const u32 r) {
         rank.host.knows.join(Knowledge::all(Knower::gather(all).reads));
         for (u32 i = 0; i < count; ++i) rank.threads[i]->tick();
     }
+    if (boxes_.on_their_way_to(r)) findings.add("copies", "rank " + std::to_string(r) + " ends before its boxes are there");
     ready_.push_back(r);
 }
 
@@ -219,6 +227,10 @@ void Machine::run(const u64 seed) {
             ready_[i] = ready_.back();
             ready_.pop_back();
             host_step(rank);
+            continue;
+        }
+        if (boxes_.on_their_way() && (runnable_.empty() || random_() % 32 == 0)) {
+            boxes_.land(random_());
             continue;
         }
         if (runnable_.empty()) {
@@ -568,8 +580,21 @@ void products_later(float (*const to)(std::uint16_t), const u64 a, const u64 b, 
     me->products.later(to, a, b, {sums, sums + count}, HERE);
 }
 void products_group() { me->products.group(); }
+// All lanes of a warp do this together (`.sync.aligned`): none goes on before the last has read what it multiplies.
 void products_done_but(const u32 most) {
     me->products.done_but(*me, me->in_block, me->home->dynamic_shared, most);
+    machine->meet(Meeting::Sync, 0, 0, HERE);
+}
+void barrier_begin(const void* const barrier, const u32 arrivals) {
+    machine->boxes().begin_barrier(barrier, arrivals, HERE);
+}
+void barrier_arrive(const void* const barrier, const u32 bytes) { machine->boxes().arrive(barrier, bytes, HERE); }
+bool barrier_wait(const void* const barrier, const u32 parity) {
+    machine->boxes().wait(barrier, parity, HERE);
+    return true;
+}
+void bring_box(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
+    machine->boxes().bring(to, *static_cast<const BoxMap*>(map), column, row, barrier, HERE);
 }
 void copies_group() { me->copies.group(); }
 void copies_done_but(const u32 most) { me->copies.done_but(*me, most); }

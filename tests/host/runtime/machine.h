@@ -8,6 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "boxes.h"
 #include "copies.h"
 #include "products.h"
 #include "fiber.h"
@@ -80,7 +81,7 @@ struct Buffer {
 };
 
 struct Field {
-    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone } kind;
+    enum Kind : u32 { Local, Symmetric, Value, Rank, Everyone, Map } kind;  // Map: `value` is rows, columns and a box's rows
     u32 offset;
     u32 buffer;
     std::string value;
@@ -110,11 +111,16 @@ struct Job {
 
 // ---- Running it
 
+// Memory of an argument struct, aligned as its members may ask for.
+struct alignas(128) ArgsLine {
+    char bytes[128];
+};
+
 struct Rank {
     Actor host;
     std::vector<std::unique_ptr<Thread>> threads;
     std::vector<std::unique_ptr<Block>> blocks;
-    std::string args;
+    std::vector<ArgsLine> args;
     const Launch* launch = nullptr;
     u32 running = 0;
     std::size_t step = 0;
@@ -141,6 +147,11 @@ class Machine {
     bool checks() const { return job_.checks; }
     [[noreturn]] void end_thread();
     void end_run();
+    Boxes& boxes() { return boxes_; }
+    // Sleeps until somebody wakes it.
+    void block(const char* waits, Site site);
+    void wake(Thread* thread);
+    void wrong(const char* kind, const std::string& text, Site site);
 
   private:
     Job& job_;
@@ -150,6 +161,7 @@ class Machine {
     std::vector<u32> ready_;  // ranks whose program can go on
     std::unordered_map<const void*, std::vector<Thread*>> parked_;
     std::vector<std::string> read_;
+    Boxes boxes_;
     Fiber scheduler_;
     u64 now_ = 0, turns_ = 0;
     u32 stalls_ = 0;
@@ -165,13 +177,10 @@ class Machine {
     bool stall();
     void deadlock();
     void give_turn();
-    void block(const char* waits, Site site);
-    void wake(Thread* thread);
     void poll(const void* p, u32 bytes, Site site);
     void complete(Warp& warp);
     void released_by(Thread& thread, Order order, Scope scope);
     void take_seen(Thread& thread, Scope scope);
-    void wrong(const char* kind, const std::string& text, Site site);
 };
 
 extern Machine* machine;

@@ -1,0 +1,311 @@
+//! Loaders: a warp of its own in each block brings the operands of products, while all others multiply.
+//!
+//! A GPU whose copies bring whole boxes of a matrix needs one lane for that, and the lanes that multiply then neither compute
+//! addresses nor wait for what they have brought themselves. A role that only multiplies becomes two functions: the loader's has
+//! the role's waits and its loads, the other one all the rest. They meet by a ring of pieces in shared memory. What takes part is
+//! decided here, and the kernel is cut in two; the emitter then writes either part as it writes any other kernel.
+
+use std::collections::HashSet;
+
+use crate::{
+    device::Device,
+    family::{CudaArch, Target},
+    ir::{
+        CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
+        OpKind, ParamId, ParamKind, Place, Region, Rows, SharedId, StoreMatrix, Type, ValueId, ValueOp,
+    },
+};
+
+use super::{
+    args::{self, TensorMap},
+    emitter::Facts,
+    ops::type_name,
+    source,
+};
+
+/// Bytes of the two mbarriers of a piece.
+const BARRIERS: u32 = 16;
+
+/// The pieces of operands that the products of a role go through.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Ring {
+    pub room: SharedId,
+    dtype: Dtype,
+    /// Rows of the left and of the right matrix.
+    rows: [u32; 2],
+    stages: u32,
+}
+
+impl Ring {
+    /// The type in emitted source.
+    pub fn text(&self) -> String {
+        let Ring { dtype, rows: [left, right], stages, .. } = *self;
+        format!("Ring<{stages}, {left}, {right}, {}>", type_name(dtype))
+    }
+
+    /// Bytes of shared memory, barriers included.
+    pub fn bytes(&self) -> u32 {
+        let piece = (self.rows[0] + self.rows[1]) * DOT_COLUMNS * self.dtype.bytes();
+        self.stages * (piece + BARRIERS)
+    }
+}
+
+/// What a function is for that some warps of a block run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Side {
+    /// The loader's: it waits for other ranks, and brings operands.
+    Loads,
+    /// All other warps': they multiply, and store.
+    Multiplies,
+}
+
+/// The loaders of a kernel.
+#[derive(Debug)]
+pub(super) struct Loaders {
+    /// By role.
+    rings: Vec<Option<Ring>>,
+    /// The matrices that operands are boxes of.
+    maps: Vec<(ParamId, TensorMap)>,
+    /// The kernel as the loaders run it, and as all others do.
+    pub loads: Kernel,
+    pub multiplies: Kernel,
+}
+
+impl Loaders {
+    /// Those of a kernel, if any of its roles has one.
+    pub fn of(f: &Facts) -> Option<Loaders> {
+        let kernel = f.p.kernel;
+        let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
+        // A role that leaves before it has met the loader would have to tell it so.
+        let leaves = source::talks(kernel) && !source::begins(kernel);
+        let threads = kernel.block_threads() + kernel.warp_size;
+        if !boxes || leaves || f.timeline.is_some() || threads > 1024 {
+            return None;
+        }
+        let rings: Vec<Option<Ring>> = kernel.roles.iter().map(|role| Fit { f }.ring(&role.body)).collect();
+        if rings.iter().all(Option::is_none) {
+            return None;
+        }
+        let with_ring = |role: &usize| rings[*role].is_some();
+        let roles: Vec<usize> = (0..rings.len()).filter(with_ring).collect();
+        let mut maps = vec![];
+        for &role in &roles {
+            kernel.walk(&kernel.roles[role].body, &mut |_, op| add_maps(f, &op.kind, &mut maps));
+        }
+        let cut = |side| {
+            let mut part = kernel.clone();
+            let zero = part.add_value(Type::scalar(Dtype::U32), None);
+            let none = part.add_op(ValueOp::Const { out: zero, value: Const::U32(0) }, kernel.loc);
+            part.prologue.ops.insert(0, none);
+            for &role in &roles {
+                let body = std::mem::take(&mut part.roles[role].body);
+                part.roles[role].body = Cut { side, zero }.region(&mut part, body);
+            }
+            part
+        };
+        Some(Loaders { maps, loads: cut(Side::Loads), multiplies: cut(Side::Multiplies), rings })
+    }
+
+    /// The ring of a role that has a loader.
+    pub fn ring(&self, role: usize) -> Option<&Ring> {
+        self.rings[role].as_ref()
+    }
+
+    /// Bytes of shared memory that rings take.
+    pub fn shared_bytes(&self) -> u32 {
+        self.rings.iter().flatten().map(Ring::bytes).max().unwrap_or(0)
+    }
+
+    /// What launchers fill, in order.
+    pub fn maps(&self) -> Vec<TensorMap> {
+        self.maps.iter().map(|(_, map)| map.clone()).collect()
+    }
+
+    /// The member with the boxes of an operand.
+    pub fn boxes(&self, param: ParamId, rows: u32) -> &str {
+        let found = self.maps.iter().find(|(of, map)| *of == param && map.box_rows == rows);
+        &found.expect("every operand has boxes").1.name
+    }
+}
+
+/// The maps of a product's operands, each once.
+fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
+    let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, b, .. })) = op else { return };
+    let Some((left, right)) = f.p.kernel.ty(*out).shape() else { return };
+    for (rows, box_rows) in [(a, left), (b, right)] {
+        let Some(id) = rows.place.param() else { continue };
+        let param = &f.p.kernel.params[id.index()];
+        let Some((all, columns)) = param.shape() else { continue };
+        if maps.iter().any(|(of, map)| *of == id && map.box_rows == box_rows) {
+            continue;
+        }
+        let taken: Vec<String> = maps.iter().map(|(_, map)| map.name.clone()).collect();
+        let map = TensorMap {
+            name: f.args.another(&format!("{}_boxes", param.name), taken),
+            offset: 0,
+            of: f.args.of(id).into(),
+            symmetric: param.kind == ParamKind::Symmetric,
+            dtype: param.dtype,
+            rows: all,
+            columns,
+            box_rows,
+        };
+        maps.push((id, map));
+    }
+}
+
+/// Finds out whether a role only multiplies.
+struct Fit<'f, 'k> {
+    f: &'f Facts<'k>,
+}
+
+impl Fit<'_, '_> {
+    /// The ring that all products of a region go through, if nothing in it needs all warps.
+    fn ring(&self, body: &Region) -> Option<Ring> {
+        let kernel = self.f.p.kernel;
+        let written = args::written(kernel);
+        let (mut rings, mut shapes, mut fits) = (vec![], vec![], true);
+        kernel.walk(body, &mut |id, op| {
+            match &op.kind {
+                OpKind::Matrix(MatrixOp::Dot(dot)) => match self.ring_of(id, dot, &written) {
+                    Some(ring) => rings.push(ring),
+                    None => fits = false,
+                },
+                other => fits &= self.allows(other, &written),
+            }
+            shapes.extend(op.kind.outs().into_iter().filter_map(|v| kernel.ty(v).shape()));
+        });
+        let ring = *rings.first()?;
+        let limit = Device::of(self.f.target).block_array_bytes();
+        // Tiles of one shape are spread over lanes in one way: who stores an element again is the lane that stored it before.
+        let alike = rings.iter().all(|r| *r == ring) && shapes.iter().all(|&(m, n)| [m, n] == ring.rows);
+        (fits && alike && ring.bytes() <= limit).then_some(ring)
+    }
+
+    fn ring_of(&self, id: OpId, dot: &Dot, written: &HashSet<ParamId>) -> Option<Ring> {
+        let Dot { out, a, b, from, count, stages, room, .. } = dot;
+        let f = self.f;
+        let (left, right) = f.p.kernel.ty(*out).shape()?;
+        let split = f.p.split(id).is_some();
+        let by_warpgroups = f.layouts.of(*out).fragments?.by_warpgroups(f.target);
+        let (from, count) = (f.p.int(*from)?, f.p.int(*count)?);
+        let whole = |rows: &Rows| {
+            let Some((_, columns)) = self.param(rows).and_then(|p| p.shape()) else { return false };
+            // Boxes have zeros only where the matrix ends.
+            from + count == i128::from(columns) || count % i128::from(DOT_COLUMNS) == 0
+        };
+        let fits = [a, b].into_iter().all(|rows| self.is_loaded(rows, written) && whole(rows));
+        let dtype = self.param(a)?.dtype;
+        (fits && by_warpgroups && !split).then_some(Ring {
+            room: *room,
+            dtype,
+            rows: [left, right],
+            stages: *stages,
+        })
+    }
+
+    /// Whether boxes can be loaded of a matrix: of what nobody writes meanwhile, or what a receipt is for. All rows that a box
+    /// has are then there.
+    fn is_loaded(&self, rows: &Rows, written: &HashSet<ParamId>) -> bool {
+        let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else { return false };
+        let held = match param.kind {
+            ParamKind::Local => rows.receipt.is_none() && !written.contains(&id),
+            ParamKind::Symmetric => rows.receipt.is_some(),
+            _ => false,
+        };
+        held && rows.end.is_none()
+    }
+
+    fn param(&self, rows: &Rows) -> Option<&crate::ir::Param> {
+        rows.place.param().map(|id| &self.f.p.kernel.params[id.index()])
+    }
+
+    /// Whether an operation is of one side only, or the same on both: neither talks to other ranks but for waits, which the
+    /// loader does, and what the others read needs none.
+    fn allows(&self, op: &OpKind, written: &HashSet<ParamId>) -> bool {
+        let kernel = self.f.p.kernel;
+        let own =
+            |place: Place| place.param().filter(|id| kernel.params[id.index()].kind == ParamKind::Local);
+        match op {
+            OpKind::Value(op) => !matches!(op, ValueOp::Reduce { .. } | ValueOp::Scan { .. }),
+            OpKind::Control(op) => matches!(op, ControlOp::If { .. } | ControlOp::For { .. }),
+            OpKind::Comm(op) => matches!(op, CommOp::Wait(_) | CommOp::WaitAll(_)),
+            OpKind::Memory(_) => false,
+            OpKind::Matrix(op) => match op {
+                MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => own(to.place).is_some(),
+                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. })
+                | MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => {
+                    receipt.is_none() && own(*place).is_some_and(|id| !written.contains(&id))
+                }
+                MatrixOp::Dot(_) => false,
+            },
+        }
+    }
+}
+
+/// Leaves one side's operations of a kernel.
+struct Cut {
+    side: Side,
+    /// A value that is 0.
+    zero: ValueId,
+}
+
+impl Cut {
+    fn region(&self, kernel: &mut Kernel, region: Region) -> Region {
+        Region { ops: region.ops.into_iter().filter(|&id| self.op(kernel, id)).collect() }
+    }
+
+    /// Cuts an operation; false when nothing of it is left.
+    fn op(&self, kernel: &mut Kernel, id: OpId) -> bool {
+        let mut kind = kernel.op(id).kind.clone();
+        let stays = match &mut kind {
+            OpKind::Value(_) => {
+                let tile = kind.outs().iter().any(|v| kernel.ty(*v).is_tile());
+                self.side == Side::Multiplies || !tile
+            }
+            OpKind::Comm(_) => self.side == Side::Loads,
+            OpKind::Matrix(MatrixOp::Dot(dot)) => {
+                self.product(dot);
+                true
+            }
+            OpKind::Matrix(_) | OpKind::Memory(_) => self.side == Side::Multiplies,
+            OpKind::Control(ControlOp::If { then, otherwise, results, .. }) => {
+                *then = self.region(kernel, std::mem::take(then));
+                *otherwise = self.region(kernel, std::mem::take(otherwise));
+                if self.side == Side::Loads {
+                    results.retain(|r| !kernel.ty(r.0).is_tile());
+                }
+                !results.is_empty() || acts(kernel, then) || acts(kernel, otherwise)
+            }
+            OpKind::Control(ControlOp::For { body, .. }) => {
+                *body = self.region(kernel, std::mem::take(body));
+                acts(kernel, body)
+            }
+            OpKind::Control(_) => true,
+        };
+        kernel.ops[id.index()].kind = kind;
+        stays
+    }
+
+    /// The loader knows nothing of sums, and those who multiply nothing of where operands are.
+    fn product(&self, dot: &mut Dot) {
+        match self.side {
+            Side::Loads => dot.acc = None,
+            Side::Multiplies => {
+                dot.from = self.zero;
+                for rows in [&mut dot.a, &mut dot.b] {
+                    (rows.row, rows.receipt) = (self.zero, None);
+                }
+            }
+        }
+    }
+}
+
+/// Whether a region does anything but compute.
+fn acts(kernel: &Kernel, region: &Region) -> bool {
+    let mut found = false;
+    kernel.walk(region, &mut |_, op| {
+        found |= !matches!(op.kind, OpKind::Value(_) | OpKind::Control(_));
+    });
+    found
+}

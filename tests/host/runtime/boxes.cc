@@ -1,0 +1,103 @@
+#include "boxes.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "machine.h"
+
+namespace host {
+
+// Boxes are of rows of 128 bytes, of which eight 16 bytes change places by the row's address.
+static constexpr u32 row_bytes = 128, chunk_bytes = 16, element_bytes = 2;
+
+void Boxes::begin_barrier(const void* const barrier, const u32 arrivals, const Site site) {
+    if (machine->checks()) memory.write(*me, barrier, 8, site);
+    Barrier& b = barriers_[barrier];
+    b = {};
+    b.expected = b.missing = arrivals;
+}
+
+Boxes::Barrier& Boxes::at(const void* const barrier, const Site site) {
+    if (machine->checks()) memory.read(*me, barrier, 8, site);
+    const auto found = barriers_.find(barrier);
+    if (found == barriers_.end()) machine->wrong("mbarrier", "nobody has begun the one at " + name_of_site(site), site);
+    return found->second;
+}
+
+// A phase ends when all have arrived and all bytes have come.
+void Boxes::counted(Barrier& barrier) {
+    if (barrier.missing != 0 || barrier.bytes != 0) return;
+    ++barrier.phase;
+    barrier.missing = barrier.expected;
+    barrier.ended = barrier.arriving;
+    barrier.arriving = {};
+    for (Thread* thread : barrier.waiting) machine->wake(thread);
+    barrier.waiting.clear();
+}
+
+void Boxes::arrive(const void* const barrier, const u32 bytes, const Site site) {
+    Barrier& b = at(barrier, site);
+    if (machine->checks()) {
+        b.arriving.join(me->told());
+        me->tick();
+    }
+    b.bytes += bytes;
+    --b.missing;
+    counted(b);
+}
+
+void Boxes::wait(const void* const barrier, const u32 parity, const Site site) {
+    Barrier& b = at(barrier, site);
+    while (b.phase % 2 == parity) {
+        b.waiting.push_back(me);
+        machine->block("a phase of an mbarrier", site);
+    }
+    if (machine->checks()) me->knows.join(b.ended);
+}
+
+void Boxes::bring(void* const to, const BoxMap& map, const u32 column, const u32 row, const void* const barrier,
+                  const Site site) {
+    at(barrier, site);
+    coming_.push_back({me, static_cast<char*>(to), map, column, row, barrier, site});
+}
+
+bool Boxes::on_their_way_to(const u32 rank) const {
+    return std::any_of(coming_.begin(), coming_.end(), [&](const Box& box) { return box.by->rank == rank; });
+}
+
+void Boxes::land(const u64 random) {
+    std::swap(coming_[random % coming_.size()], coming_.back());
+    const Box box = coming_.back();
+    coming_.pop_back();
+    const u64 columns = box.column < box.map.columns ? box.map.columns - box.column : 0;
+    const u64 bytes = std::min<u64>(columns * element_bytes, row_bytes);
+    for (u32 r = 0; r < box.map.box_rows; ++r) {
+        char row[row_bytes] = {};  // zeros for what the matrix has not
+        const u64 number = u64(box.row) + r;
+        if (number < box.map.rows && bytes > 0) {
+            const char* const from = box.map.matrix + (number * box.map.columns + box.column) * element_bytes;
+            if (machine->checks()) memory.read(*box.by, from, bytes, box.site);
+            std::memcpy(row, from, bytes);
+        }
+        char* const to = box.to + r * row_bytes;
+        if (machine->checks()) memory.write(*box.by, to, row_bytes, box.site);
+        for (u32 chunk = 0; chunk < row_bytes / chunk_bytes; ++chunk) {
+            const u32 place = chunk ^ u32(u64(to) / row_bytes % 8);
+            std::memcpy(to + place * chunk_bytes, row + chunk * chunk_bytes, chunk_bytes);
+        }
+    }
+    Barrier& barrier = barriers_[box.barrier];
+    if (machine->checks()) {
+        barrier.arriving.join(box.by->told());
+        box.by->tick();
+    }
+    barrier.bytes -= box.map.box_rows * row_bytes;
+    counted(barrier);
+}
+
+void Boxes::clear() {
+    barriers_.clear();
+    coming_.clear();
+}
+
+}  // namespace host

@@ -1,0 +1,59 @@
+// Boxes of matrices that are brought to shared memory while nobody's lane does it, and the mbarriers that count what has come. A
+// box lands at a random time after it was asked for, so that whoever does not wait for it finds what was there before.
+#pragma once
+
+#include <unordered_map>
+#include <vector>
+
+#include "memory.h"
+
+namespace host {
+
+struct Thread;
+
+// What the argument struct has of a matrix: where a CUtensorMap would be.
+struct BoxMap {
+    const char* matrix;
+    u64 rows, columns, box_rows;
+};
+
+class Boxes {
+  public:
+    void begin_barrier(const void* barrier, u32 arrivals, Site site);
+    // This thread arrives, and so many bytes more have to come before the phase ends.
+    void arrive(const void* barrier, u32 bytes, Site site);
+    // Until a phase of this parity has ended.
+    void wait(const void* barrier, u32 parity, Site site);
+    void bring(void* to, const BoxMap& map, u32 column, u32 row, const void* barrier, Site site);
+
+    bool on_their_way() const { return !coming_.empty(); }
+    bool on_their_way_to(u32 rank) const;
+    // One of them is there.
+    void land(u64 random);
+    // Forgets everything.
+    void clear();
+
+  private:
+    struct Barrier {
+        u32 expected = 0, missing = 0;  // arrivals
+        long long bytes = 0;            // that have not come
+        u32 phase = 0;
+        Knowledge arriving, ended;
+        std::vector<Thread*> waiting;
+    };
+    struct Box {
+        Thread* by;
+        char* to;
+        BoxMap map;
+        u32 column, row;
+        const void* barrier;
+        Site site;
+    };
+    std::unordered_map<const void*, Barrier> barriers_;
+    std::vector<Box> coming_;
+
+    Barrier& at(const void* barrier, Site site);
+    void counted(Barrier& barrier);
+};
+
+}  // namespace host
