@@ -29,6 +29,8 @@ SCALARS = {
     "rows_there": ctypes.c_uint32,
     "nobody": ctypes.c_int32,
 }
+# Bytes of a map of a matrix.
+MAP_BYTES = 128
 # What begins a buffer within one allocation of several: more than the 16 bytes that kernels demand.
 ALIGNMENT = 256
 ABI = "PEERWARP_ABI_1"
@@ -87,6 +89,7 @@ class Kernel:
             self.name, self.family, self.target = entry["entry"], entry["family"], entry["target"]
             self.source, self.header = folder / entry["file"], folder / entry["header"]
             fields, size = entry["args"]["fields"], entry["args"]["bytes"]
+            maps = entry["args"].get("maps", [])
         except KeyError as missing:
             raise EmittedError(f"{folder / 'manifest.json'}: an entry has no {missing}") from None
         for path in (self.source, self.header):
@@ -98,7 +101,7 @@ class Kernel:
         self.ranks = self.constant(header, "RANKS")
         self.id = self.constant(header, "KERNEL_ID")
         self.buffers = self.listed(header)
-        self.Args = self.arguments(fields, size, self.constant(header, "ARGS_BYTES"))
+        self.Args = self.arguments(fields, maps, size, self.constant(header, "ARGS_BYTES"))
 
     def constant(self, header, name):
         found = re.search(rf"^#define {self.name.upper()}_{name} (?:UINT64_C\()?(0x[0-9a-f]+|\d+)\b", header, re.M)
@@ -118,8 +121,8 @@ class Kernel:
                 raise EmittedError(f"{self.header}: {buffer.name} is {buffer.kind}, not one of {', '.join(sorted(KINDS))}")
         return buffers
 
-    def arguments(self, fields, size, header_size):
-        """The struct of its arguments."""
+    def arguments(self, fields, maps, size, header_size):
+        """The struct of its arguments. Maps of matrices stay zero: launches make them."""
 
         def member(name):
             if name in SCALARS:
@@ -129,6 +132,11 @@ class Kernel:
             return ctypes.c_void_p * self.ranks if self.buffers[name].symmetric else ctypes.c_void_p
 
         members = [(field["name"], member(field["name"])) for field in fields]
+        end = max((field["offset"] + field["bytes"] for field in fields), default=0)
+        for one in maps:
+            members += [(f"before_{one['name']}", ctypes.c_uint8 * (one["offset"] - end))]
+            members += [(one["name"], ctypes.c_uint64 * (MAP_BYTES // 8))]
+            end = one["offset"] + MAP_BYTES
         struct = type("Args", (ctypes.Structure,), {"_fields_": members})
         for field in fields:
             here = getattr(struct, field["name"])

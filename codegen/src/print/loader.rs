@@ -19,6 +19,7 @@ use crate::{
 use super::{
     args::{self, TensorMap},
     emitter::Facts,
+    matrix,
     ops::type_name,
     source,
 };
@@ -164,8 +165,11 @@ impl Fit<'_, '_> {
     fn ring(&self, body: &Region) -> Option<Ring> {
         let kernel = self.f.p.kernel;
         let written = args::written(kernel);
-        let (mut rings, mut shapes, mut fits) = (vec![], vec![], true);
+        let (mut rings, mut shapes, mut stores, mut fits) = (vec![], vec![], vec![], true);
         kernel.walk(body, &mut |id, op| {
+            if let OpKind::Matrix(MatrixOp::StoreMatrix(store)) = &op.kind {
+                stores.push(matrix::exchanges(self.f, store));
+            }
             match &op.kind {
                 OpKind::Matrix(MatrixOp::Dot(dot)) => match self.ring_of(id, dot, &written) {
                     Some(ring) => rings.push(ring),
@@ -177,8 +181,11 @@ impl Fit<'_, '_> {
         });
         let ring = *rings.first()?;
         let limit = Device::of(self.f.target).block_array_bytes();
-        // Tiles of one shape are spread over lanes in one way: who stores an element again is the lane that stored it before.
-        let alike = rings.iter().all(|r| *r == ring) && shapes.iter().all(|&(m, n)| [m, n] == ring.rows);
+        // Tiles of one shape are spread over lanes in one way, and stored in one way: who stores an element again is the lane
+        // that stored it before, and nobody has to meet in between.
+        let alike = rings.iter().all(|r| *r == ring)
+            && shapes.iter().all(|&(m, n)| [m, n] == ring.rows)
+            && stores.iter().all(|exchanges| *exchanges == stores[0]);
         (fits && alike && ring.bytes() <= limit).then_some(ring)
     }
 

@@ -10,7 +10,7 @@ use crate::ir::{
 
 use super::{
     PrintError,
-    emitter::Emitter,
+    emitter::{Emitter, Facts},
     expr::{Expr, Prec},
     layout::Layout,
     loader::{Loaders, Side},
@@ -163,19 +163,24 @@ pub(super) fn per_lane(kernel: &Kernel) -> u32 {
     if kernel.warp_size == 32 { 2 } else { 4 }
 }
 
-/// The matrix over whose elements an operation loops, if it does.
-pub(super) fn tile(op: &MatrixOp) -> Option<ValueId> {
-    match op {
-        MatrixOp::LoadMatrix(LoadMatrix { out, .. }) | MatrixOp::LoadRow(LoadRow { out, .. }) => Some(*out),
-        MatrixOp::StoreMatrix(StoreMatrix { value, .. }) => Some(*value),
-        MatrixOp::Dot(_) => None,
-    }
-}
+/// Columns of which four neighbouring lanes have all, once they have exchanged what they hold of them.
+const EXCHANGED: u32 = 32;
 
 /// The shared array by way of which an operation multiplies.
 pub(super) fn room_of(kind: &OpKind) -> Option<SharedId> {
     let OpKind::Matrix(MatrixOp::Dot(Dot { room, .. })) = *kind else { return None };
     Some(room)
+}
+
+/// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements
+/// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
+pub(super) fn exchanges(f: &Facts, StoreMatrix { to, column, value }: &StoreMatrix) -> bool {
+    let Some(Fragments { columns, across, .. }) = f.layouts.of(*value).fragments else { return false };
+    let dtype = to.place.param().map(|p| f.p.kernel.params[p.index()].dtype);
+    matches!(f.target, Target::Cuda(_))
+        && dtype.is_some_and(|dtype| dtype.bytes() == 2)
+        && (columns / across).is_multiple_of(EXCHANGED)
+        && f.p.divisor(*column, 8) == 8
 }
 
 impl Emitter<'_, '_> {
@@ -197,6 +202,17 @@ impl Emitter<'_, '_> {
         }
     }
 
+    /// The matrix over whose elements an operation loops, if it does.
+    pub fn matrix_tile(&self, op: &MatrixOp) -> Option<ValueId> {
+        match op {
+            MatrixOp::LoadMatrix(LoadMatrix { out, .. }) | MatrixOp::LoadRow(LoadRow { out, .. }) => {
+                Some(*out)
+            }
+            MatrixOp::StoreMatrix(store) => (!exchanges(self.f, store)).then_some(store.value),
+            MatrixOp::Dot(_) => None,
+        }
+    }
+
     fn part_name(&self, fragments: Option<Fragments>) -> String {
         fragments.and_then(|f| self.parts.get(&f)).expect("a role's matrices are declared").clone()
     }
@@ -205,7 +221,8 @@ impl Emitter<'_, '_> {
     pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
         match op {
             MatrixOp::Dot(dot) => self.dot(id, dot),
-            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_) => {
+            MatrixOp::StoreMatrix(store) => self.store_rows(id, store),
+            MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
                 let loc = self.f.p.kernel.op(id).loc;
                 Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
             }
@@ -309,6 +326,32 @@ impl Emitter<'_, '_> {
             self.used.add(Prim::BringRows);
         }
         self.used.add(Prim::Dot);
+    }
+
+    /// Stores a matrix after lanes have exchanged what they hold of it.
+    fn store_rows(&mut self, id: OpId, store: &StoreMatrix) -> Result<(), PrintError> {
+        self.flush()?;
+        let StoreMatrix { to, column, value } = store;
+        let (layout, loc) = (self.f.layouts.of(*value), self.f.p.kernel.op(id).loc);
+        let Some(name) = self.values.get(value).cloned() else {
+            // Equal elements have no registers.
+            return self.step_loop(Step::new(layout), false, loc, |me, step| {
+                me.matrix_step(loc, &MatrixOp::StoreMatrix(store.clone()), step)
+            });
+        };
+        self.used.add(Prim::StoreRows);
+        let columns = self.shape(to.place).1;
+        let (base, end) = (self.base(to.place)?, self.end_of(to)?);
+        let (row, column) = (self.scalar(to.row)?, self.scalar(*column)?);
+        let (part, lane) = (self.part_name(layout.fragments), self.lane());
+        self.w.line(&format!(
+            "store_rows<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
+            base.plain(),
+            end.plain(),
+            row.plain(),
+            column.plain()
+        ));
+        Ok(())
     }
 
     /// The registers of sums: new ones, or those of a product that nobody else needs.

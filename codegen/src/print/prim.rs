@@ -218,6 +218,8 @@ prims! {
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
     StoreInside = common "store_inside", Nothing, [Vec, StoreBelow];
+    /// Write a matrix, 16 bytes a lane at a time.
+    StoreRows = cuda "store_rows", Nothing, [Bits, Vec, Shuffle, StoreInside];
     /// A product of small matrices of bf16, by a warp.
     MultiplyBf16 = own "multiply_bf16", Nothing, [Bits, Bf16, Vec];
     /// The same of fp16.
@@ -396,6 +398,7 @@ pub(super) const DEFINED: &[&str] = &[
     "next_epoch",
     "now_ns",
     "once",
+    "phase_done",
     "poll",
     "popcount",
     "ranks",
@@ -420,6 +423,7 @@ pub(super) const DEFINED: &[&str] = &[
     "store_inside",
     "store_packet",
     "store_release_system",
+    "store_rows",
     "store_shared",
     "store_shared_below",
     "store_words",

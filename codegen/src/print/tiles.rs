@@ -16,7 +16,6 @@ use super::{
     emitter::Emitter,
     inline::Form,
     layout::{Layout, wide},
-    matrix,
     ops::{self, type_name},
     prim::Prim,
 };
@@ -103,7 +102,7 @@ impl Emitter<'_, '_> {
         let layout_of = match &f.p.kernel.op(id).kind {
             OpKind::Value(op) => value_tile(op),
             OpKind::Memory(op) => memory_tile(op),
-            OpKind::Matrix(op) => matrix::tile(op),
+            OpKind::Matrix(op) => self.matrix_tile(op),
             OpKind::Comm(op) => match op {
                 CommOp::Put(Put { parcel, value, .. }) => match f.p.kernel.parcels[parcel.index()].target {
                     Target::Rank(_) => Some(*value),
