@@ -236,7 +236,9 @@ class Nvcc:
         """A library of these kernels, as a path in the folder `cache`: compiled, unless it is there already."""
         # The runtime is the one that the program has loaded: two of them would not agree on the current device.
         flags = ["-std=c++17", "-O3", "-shared", "-cudart", "none", "-Xcompiler", "-fPIC"]
-        flags += [f"-arch={arch}" for arch in sorted({k.target.removeprefix("cuda:") for k in kernels})]
+        # Spelled out: `-arch=sm_90a` alone leaves out what only that architecture has.
+        for arch in sorted({k.target.removeprefix("cuda:sm_") for k in kernels}):
+            flags += ["-gencode", f"arch=compute_{arch},code=sm_{arch}"]
         key = hashlib.sha256("\0".join([self.version, *flags]).encode())
         for kernel in kernels:
             key.update(kernel.source.read_bytes() + kernel.header.read_bytes())

@@ -1,9 +1,9 @@
 """Emitted products of matrices beside cuBLAS, on one GPU: whether they are right, and how long they take.
 
     peerwarp generate --family matmul --target cuda:sm_90a --out FOLDER m=4096 n=7168 k=4096 ranks=2 dtype=bf16
-    python3 bench/baselines/matmul.py FOLDER RESULT.json
+    python3 bench/baselines/matmul.py RESULT.json FOLDER..
 
-Every kernel of the folder is run on small whole numbers, whose products are exact, and compared with products in f64. Then all
+Every kernel of the folders is run on small whole numbers, whose products are exact, and compared with products in f64. Then all
 kernels of a shape take turns with cuBLAS: a CUDA graph holds one product of each of several sets of matrices, more than the
 cache holds, and a figure is the median of its replays.
 """
@@ -13,6 +13,7 @@ import json
 import re
 import statistics
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -127,13 +128,13 @@ def times(products):
     return {name: statistics.median(us) for name, us in found.items()}
 
 
-def main(folder, result):
-    everything = emitted.Emitted(folder)
-    kernels = [emitted.Kernel(everything.folder, e) for e in everything.entries if e["family"] == "matmul"]
-    nvcc, cache = emitted.Nvcc(), Path(folder) / "compiled"
-    with ThreadPoolExecutor() as pool:
-        built = list(pool.map(lambda kernel: nvcc.library([kernel], cache), kernels))
-    products = [Product(kernel, ctypes.CDLL(str(path))) for kernel, path in zip(kernels, built)]
+def main(result, *folders):
+    everything = [(emitted.Emitted(folder), entry) for folder in folders for entry in emitted.Emitted(folder).entries]
+    kernels = [emitted.Kernel(of.folder, entry) for of, entry in everything if entry["family"] == "matmul"]
+    nvcc = emitted.Nvcc()
+    with tempfile.TemporaryDirectory() as cache, ThreadPoolExecutor() as pool:
+        built = pool.map(lambda kernel: nvcc.library([kernel], cache), kernels)
+        products = [Product(kernel, ctypes.CDLL(str(path))) for kernel, path in zip(kernels, built)]
     report = {"device": torch.cuda.get_device_name(), "torch": torch.__version__, "nvcc": nvcc.release, "shapes": []}
     shapes = {}
     for product in products:

@@ -210,6 +210,8 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["fence", "proxy", "async", "shared::cta" | "global"] | ["fence", "proxy", "alias"], []) => {
             String::new()
         }
+        // How many registers there are is the compiler's business.
+        (["setmaxnreg", "inc" | "dec", "sync", "aligned", "u32"], [_]) => String::new(),
         // Launches run one after the other here.
         (["griddepcontrol", "wait" | "launch_dependents"], []) => String::new(),
         (["s_waitcnt"], ["vmcnt(0)"]) => "::host::stores_done();".into(),

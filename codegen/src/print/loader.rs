@@ -7,6 +7,8 @@
 
 use std::collections::HashSet;
 
+use serde::Serialize;
+
 use crate::{
     device::Device,
     family::{CudaArch, Target},
@@ -23,6 +25,13 @@ use super::{
     ops::type_name,
     source,
 };
+
+/// Registers of an SM, and what the number of a lane's is a multiple of.
+const REGISTERS: u32 = 65536;
+const REGISTERS_STEP: u32 = 8;
+
+/// Registers that a loader's lane keeps, where others want them.
+const KEPT: u32 = 56;
 
 /// Bytes of the two mbarriers of a piece.
 const BARRIERS: u32 = 16;
@@ -51,6 +60,31 @@ impl Ring {
     }
 }
 
+/// The warps of a loader, and how many registers lanes have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub(super) struct Crew {
+    /// Warps that a block has for its loader. One works.
+    pub warps: u32,
+    /// What a lane of the loader keeps and a lane of the others gets then. Only whole warpgroups can give registers away, so
+    /// that three warps are idle.
+    pub registers: Option<[u32; 2]>,
+}
+
+impl Crew {
+    /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
+    /// one more changes nothing.
+    fn of(kernel: &Kernel) -> Crew {
+        if kernel.block_warps <= 4 {
+            return Crew { warps: 1, registers: None };
+        }
+        let (warps, others) = (4, kernel.block_threads());
+        let loader = warps * kernel.warp_size;
+        let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
+        let all = round(REGISTERS / (others + loader)) * (others + loader);
+        Crew { warps, registers: Some([KEPT, round((all - loader * KEPT) / others)]) }
+    }
+}
+
 /// What a function is for that some warps of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
@@ -65,6 +99,7 @@ pub(super) enum Side {
 pub(super) struct Loaders {
     /// By role.
     rings: Vec<Option<Ring>>,
+    pub crew: Crew,
     /// The matrices that operands are boxes of.
     maps: Vec<(ParamId, TensorMap)>,
     /// The kernel as the loaders run it, and as all others do.
@@ -79,7 +114,8 @@ impl Loaders {
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
         // A role that leaves before it has met the loader would have to tell it so.
         let leaves = source::talks(kernel) && !source::begins(kernel);
-        let threads = kernel.block_threads() + kernel.warp_size;
+        let crew = Crew::of(kernel);
+        let threads = kernel.block_threads() + crew.warps * kernel.warp_size;
         if !boxes || leaves || f.timeline.is_some() || threads > 1024 {
             return None;
         }
@@ -104,12 +140,17 @@ impl Loaders {
             }
             part
         };
-        Some(Loaders { maps, loads: cut(Side::Loads), multiplies: cut(Side::Multiplies), rings })
+        Some(Loaders { crew, maps, loads: cut(Side::Loads), multiplies: cut(Side::Multiplies), rings })
     }
 
     /// The ring of a role that has a loader.
     pub fn ring(&self, role: usize) -> Option<&Ring> {
         self.rings[role].as_ref()
+    }
+
+    /// Threads that a block has more.
+    pub fn threads(&self) -> u32 {
+        self.crew.warps * self.loads.warp_size
     }
 
     /// Bytes of shared memory that rings take.

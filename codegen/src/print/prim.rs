@@ -232,6 +232,8 @@ prims! {
     Wgmma = cuda "wgmma", Products, [Vec];
     /// A product of matrices, by a group's warpgroups.
     DotWgmma = cuda "dot_wgmma", Nothing, [Vec, BringRows, Fragments, Wgmma];
+    /// Registers that a loader has no need of.
+    Registers = cuda "registers", Block, [];
     /// A ring of pieces of matrices, which a warp brings and the others multiply.
     Ring = cuda "ring", Block, [Vec, TensorMap, Block, Fragments, Wgmma];
     /// The wall clock.
@@ -362,6 +364,7 @@ pub(super) const DEFINED: &[&str] = &[
     "fetch_sum_shared",
     "fill",
     "fma_of",
+    "give_registers",
     "give_up",
     "group_reduce",
     "group_scan",
@@ -429,6 +432,7 @@ pub(super) const DEFINED: &[&str] = &[
     "store_words",
     "stores_done",
     "take_packets",
+    "take_registers",
     "thread_in_block",
     "to_bf16",
     "to_f32",

@@ -18,7 +18,7 @@ use super::{
     emitter::{Emitter, Facts},
     inline::Form,
     launch,
-    loader::{Loaders, Side},
+    loader::{Crew, Loaders, Side},
     matrix, multimem,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
@@ -44,7 +44,7 @@ pub(super) fn emit(
     let shared_bytes = shared_bytes.max(loaders.as_ref().map_or(0, Loaders::shared_bytes));
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
-        block_threads: kernel.block_threads() + if loaders.is_some() { kernel.warp_size } else { 0 },
+        block_threads: kernel.block_threads() + loaders.as_ref().map_or(0, Loaders::threads),
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
@@ -62,16 +62,17 @@ pub(super) fn emit(
     for p in &kernel.params {
         ops::use_dtype(&mut used, p.dtype);
     }
+    let crew = loaders.as_ref().map(|loaders| loaders.crew);
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
-        types: texts(&used, target, kernel, loaders.is_some(), true)?,
+        types: texts(&used, target, kernel, crew, true)?,
         args: args_name(kernel),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
         constants: constants(kernel, facts.timeline.as_ref()),
-        primitives: texts(&used, target, kernel, loaders.is_some(), false)?,
+        primitives: texts(&used, target, kernel, crew, false)?,
         roles,
         threads: launch.block_threads,
         entry: kernel.variant.clone(),
@@ -265,12 +266,13 @@ fn role_text(
     }
     e.declare_shared(&role.body, 1);
     e.declare_ring(index);
+    e.share_registers();
     e.declare_opened(&role.body);
     e.region(&role.body)?;
     let body = e.w.finish();
     let mut w = super::writer::Writer::new(0);
     let who = match facts.side {
-        Some((Side::Loads, _)) => "the last warp of blocks",
+        Some((Side::Loads, _)) => "the loader of blocks",
         Some((Side::Multiplies, _)) => "the other warps of blocks",
         None => "blocks",
     };
@@ -401,7 +403,7 @@ fn texts(
     used: &Used,
     target: Target,
     kernel: &Kernel,
-    loader: bool,
+    loader: Option<Crew>,
     types: bool,
 ) -> Result<Vec<String>, PrintError> {
     let mut out = vec![];

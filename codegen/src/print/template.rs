@@ -10,6 +10,7 @@ use crate::{family::Target, ir::Kernel};
 use super::{
     PrintError,
     args::{BufferText, DocumentedText, FieldText, MapText, PointerText},
+    loader::Crew,
     matrix,
     prim::{Context, Prim},
     timeline::{Timeline, TimelineSite},
@@ -161,8 +162,8 @@ struct BlockText {
     warps: u32,
     block_warps: u32,
     threads: u32,
-    /// Whether blocks have a warp more, which is in no group.
-    loader: bool,
+    /// Warps that are in no group, if blocks have some.
+    loader: Option<Crew>,
     shared_align: u32,
 }
 
@@ -231,7 +232,7 @@ pub(super) fn primitive(
     prim: Prim,
     target: Target,
     kernel: &Kernel,
-    loader: bool,
+    loader: Option<Crew>,
 ) -> Result<String, PrintError> {
     let name = prim.templates().of(target).name;
     let text = match prim.context() {
