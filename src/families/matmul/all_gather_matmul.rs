@@ -26,13 +26,13 @@ pub struct AllGatherMatmul {
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]
     pub dtype: Dtype,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = 8)]
+    #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
     /// Rows of a tile of the result.
-    #[tune(short = "tr", values = [64, 128, 256], default = |key| order::tile_rows(key.m / key.ranks))]
+    #[tune(short = "tr", values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns in shared memory at once.
     #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
@@ -51,9 +51,23 @@ pub struct AllGatherMatmul {
     pub blocks: u32,
 }
 
+/// Of tiles of one rank's rows.
+fn tile_rows(key: &AllGatherMatmulKey) -> u32 {
+    order::tile_rows(key.m / key.ranks)
+}
+
+/// Rows of tiles of all ranks.
+fn bands(key: &AllGatherMatmulKey) -> u32 {
+    (key.m / key.ranks).div_ceil(tile_rows(key)) * key.ranks
+}
+
+fn tile_columns(key: &AllGatherMatmulKey) -> u32 {
+    order::tile_columns(bands(key), key.n, order::SMS - send_blocks(key))
+}
+
 /// As many as divide those of a tile's rows.
 fn chunk(key: &AllGatherMatmulKey) -> u32 {
-    let band = order::tile_rows(key.m / key.ranks) * key.k;
+    let band = tile_rows(key) * key.k;
     [8192, 4096, 2048, 1024].into_iter().find(|chunk| band.is_multiple_of(*chunk)).unwrap_or(512)
 }
 
@@ -62,13 +76,12 @@ fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
-    order::stages(order::tile_rows(key.m / key.ranks), order::tile_columns(key.m, key.n))
+    order::stages(tile_rows(key), tile_columns(key))
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {
-    let bands = (key.m / key.ranks).div_ceil(order::tile_rows(key.m / key.ranks)) * key.ranks;
-    let tiles = bands * key.n.div_ceil(order::tile_columns(key.m, key.n));
-    tiles.clamp(1, 132 - send_blocks(key))
+    let tiles = bands(key) * key.n.div_ceil(tile_columns(key));
+    tiles.clamp(1, order::SMS - send_blocks(key))
 }
 
 impl Legal for AllGatherMatmul {

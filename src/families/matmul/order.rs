@@ -98,11 +98,22 @@ pub(super) fn tile_rows(rows: u32) -> u32 {
     if rows > 64 { 128 } else { 64 }
 }
 
-/// Columns of tiles, so that there is one for each of an H200's SMs if that can be had.
-pub(super) fn tile_columns(rows: u32, columns: u32) -> u32 {
-    let bands = rows.div_ceil(tile_rows(rows));
-    let enough = |width: &u32| bands * columns.div_ceil(*width) >= 132;
-    [256, 128, 64].into_iter().find(enough).unwrap_or(64)
+/// Warps that multiply such tiles: warpgroups have 64 rows of a product.
+pub(super) fn warps(tile_rows: u32) -> u32 {
+    tile_rows / 16
+}
+
+/// Columns that a tile's own time is worth, whatever its columns are: 128 x 64 take 24.0 us of 4096 columns on an H200, and
+/// 128 x 128 take 27.7 (`bench/results/2026-11-24-matmul-on-one-h200.md`).
+const TILE_COLUMNS: u32 = 350;
+
+/// Columns of tiles: those with which so many blocks have been through all of them the soonest.
+pub(super) fn tile_columns(bands: u32, columns: u32, blocks: u32) -> u32 {
+    let cost = |width: &u32| {
+        let turns = (bands * columns.div_ceil(*width)).div_ceil(blocks);
+        u64::from(turns) * u64::from(width + TILE_COLUMNS)
+    };
+    [64, 128, 256].into_iter().min_by_key(cost).unwrap_or(64)
 }
 
 /// As many as fit an SM's shared memory, and no more than were of use.
@@ -110,7 +121,5 @@ pub(super) fn stages(rows: u32, columns: u32) -> u32 {
     (MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2)).min(6)
 }
 
-/// Blocks: one for each tile, as far as an H200 has SMs.
-pub(super) fn blocks(tiles: u32) -> u32 {
-    tiles.clamp(1, 132)
-}
+/// SMs of an H200, each of which has one block.
+pub(super) const SMS: u32 = 132;

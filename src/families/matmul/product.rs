@@ -54,13 +54,13 @@ pub struct Matmul {
     #[key(default = Activation::None)]
     pub activation: Activation,
     /// Warps of a block.
-    #[tune(short = "w", values = [4, 8], default = 8)]
+    #[tune(short = "w", values = [4, 8], default = |key| order::warps(order::tile_rows(key.m)))]
     pub warps: u32,
     /// Rows of a tile of the result.
     #[tune(short = "tr", values = [64, 128, 256], default = |key| order::tile_rows(key.m))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| order::tile_columns(key.m, key.n))]
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
     #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
@@ -73,13 +73,20 @@ pub struct Matmul {
     pub blocks: u32,
 }
 
+fn bands(key: &MatmulKey) -> u32 {
+    key.m.div_ceil(order::tile_rows(key.m))
+}
+
+fn tile_columns(key: &MatmulKey) -> u32 {
+    order::tile_columns(bands(key), key.n, order::SMS)
+}
+
 fn stages(key: &MatmulKey) -> u32 {
-    order::stages(order::tile_rows(key.m), order::tile_columns(key.m, key.n))
+    order::stages(order::tile_rows(key.m), tile_columns(key))
 }
 
 fn blocks(key: &MatmulKey) -> u32 {
-    let bands = key.m.div_ceil(order::tile_rows(key.m));
-    order::blocks(bands * key.n.div_ceil(order::tile_columns(key.m, key.n)))
+    (bands(key) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
 }
 
 impl Legal for Matmul {
