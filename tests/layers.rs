@@ -82,13 +82,13 @@ fn named(line: &str) -> Vec<&str> {
 /// What a file uses that stands above it.
 fn upward(file: &str, text: &str) -> Vec<String> {
     let own = module(file);
-    let of = |all: &[(&str, &'static [&'static str])]| all.iter().find(|(name, _)| *name == own).map(|(_, may)| *may);
-    let Some(allowed) = of(MAY_USE) else { return vec![] };
-    let (in_tests, tests) = (of(TESTS_MAY_USE).unwrap_or_default(), before_tests(file, text));
-    let above = |name: &str, number: usize| {
-        let known = MAY_USE.iter().any(|(module, _)| *module == name);
-        let may = allowed.contains(&name) || number >= tests && in_tests.contains(&name);
-        known && name != own && !may && !["input", "models"].contains(&name)
+    let Some((_, allowed)) = MAY_USE.iter().find(|(name, _)| *name == own) else { return vec![] };
+    let in_tests = TESTS_MAY_USE.iter().find(|(name, _)| *name == own).map_or(&[][..], |(_, more)| more);
+    let tests = before_tests(file, text);
+    let above = |name: &&str, number: usize| {
+        let known = MAY_USE.iter().any(|(module, _)| module == name);
+        let may = allowed.contains(name) || number >= tests && in_tests.contains(name);
+        known && *name != own && !may && !["input", "models"].contains(name)
     };
     let of_line = |(number, line): (usize, &str)| {
         let names = named(line).into_iter().filter(|name| above(name, number));
@@ -123,7 +123,7 @@ fn nobody_says_what_only_a_family_knows() {
         if !generic || file == "src/cli/mod.rs" {
             continue;
         }
-        found.extend(said(text).into_iter().map(|(line, word)| format!("{file}:{line}: {word}")));
+        found.extend(said(&text).into_iter().map(|(line, word)| format!("{file}:{line}: {word}")));
     }
     assert_eq!(found, [""; 0]);
 }
