@@ -190,6 +190,10 @@ impl std::error::Error for InputError {}
 
 /// Up to three of `known` that look like `value`, best first: those that contain it or are spelt nearly like it.
 pub fn nearest(value: &str, known: &[&str]) -> Vec<String> {
+    // A slip of the hand is about as long as a name; to compare megabytes takes seconds.
+    if value.len() > 1024 {
+        return vec![];
+    }
     let value = value.to_lowercase();
     let mut scored: Vec<(f64, &str)> = known
         .iter()
@@ -242,6 +246,7 @@ mod tests {
         assert_eq!(nearest("GLM4.5", &known), ["glm-4.5"]);
         assert_eq!(nearest("zzz", &known), [""; 0]);
         assert_eq!(nearest("", &known), [""; 0]);
+        assert_eq!(nearest(&"glm".repeat(1 << 24), &known), [""; 0]);
     }
 
     #[test]

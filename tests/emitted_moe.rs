@@ -7,6 +7,7 @@ use std::process::Command;
 use peerwarp::codegen::family::{Family, Target};
 use peerwarp::codegen::print::{EmitInfo, PrintError, Source, emit, hip_prelude};
 use peerwarp::families::moe::kernels::{Combine, Dispatch};
+use rayon::prelude::*;
 
 /// Shapes that differ in what they ask of the printer: rows that do and don't divide, one and several pieces a row, each
 /// dtype, both modes, a split operation, a hook.
@@ -108,23 +109,21 @@ fn every_target_prints() {
 }
 
 /// What a compiler says about every source for a target, but for what it always says.
-fn complaints(target: &str, compile: impl Fn(&Path, &Path) -> Command) -> String {
+fn complaints(target: &str, compile: impl Fn(&Path, &Path) -> Command + Sync) -> String {
     let dir = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("emitted_moe");
     std::fs::create_dir_all(dir.join("hip")).expect("the target folder is writable");
     std::fs::write(dir.join("hip/hip_runtime.h"), hip_prelude().unwrap())
         .expect("the target folder is writable");
-    let mut all = String::new();
-    for source in sources(target.parse().unwrap()) {
+    let complaint = |source: Source| {
         let path = dir.join(format!("{}_{}", target.replace(':', "_"), source.file_name));
         std::fs::write(&path, &source.text).expect("the target folder is writable");
         let out = compile(&path, &dir).output().expect("the compiler starts");
         let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
         let spills = said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
-        if !out.status.success() || said.contains("warning") || spills {
-            all += &format!("{}:\n{said}\n", path.display());
-        }
-    }
-    all
+        let bad = !out.status.success() || said.contains("warning") || spills;
+        bad.then(|| format!("{}:\n{said}\n", path.display()))
+    };
+    sources(target.parse().unwrap()).into_par_iter().filter_map(complaint).collect()
 }
 
 #[test]

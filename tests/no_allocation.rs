@@ -96,6 +96,10 @@ fn of_launches() {
         rank.combine_raw(routed, 5 << 20, 6 << 20, RawStream::DEFAULT).unwrap();
     };
     assert_eq!(count(round), 0);
+
+    let tunings = [8, 64].map(|tokens| MoeTuning::defaults(&shape(tokens)).unwrap());
+    let mut ladder = MoeAllToAll::with_capacities(&world, &tunings, &Sources).unwrap();
+    assert_eq!(count(|| assert_eq!(ladder.ranks_for(9).unwrap()[0].shape().tokens, 64)), 0);
 }
 
 /// Kernels that are emitted and not compiled.

@@ -6,7 +6,8 @@ mod printed;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use peerwarp_codegen::print::hip_prelude;
+use peerwarp_codegen::print::{PrintError, Source, hip_prelude};
+use rayon::prelude::*;
 
 /// The compiler that a variable names, or a note on standard output that its part is skipped.
 fn compiler(variable: &str) -> Option<String> {
@@ -24,12 +25,11 @@ fn folder(name: &str) -> PathBuf {
 }
 
 /// Compiles every fixture for a target, and collects what failed and what spilled.
-fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command) -> Vec<String> {
-    let mut complaints = vec![];
+fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
     let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
     let timed = printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams"].contains(name));
     let timed = timed.map(|(name, make)| (name, "timeline_", printed::emitted_with_timeline(*make, target)));
-    for (name, prefix, source) in plain.chain(timed) {
+    let complaint = |(name, prefix, source): (&&str, &str, Result<Source, PrintError>)| {
         let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));
         let path = dir.join(format!("{}_{prefix}{}", target.replace(':', "_"), source.file_name));
         std::fs::write(&path, &source.text).expect("the target folder is writable");
@@ -38,11 +38,10 @@ fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Comma
         let said = String::from_utf8_lossy(&out.stderr).into_owned() + &String::from_utf8_lossy(&out.stdout);
         let spilled =
             said.lines().any(|l| l.contains("spill stores") && !l.contains(" 0 bytes spill stores"));
-        if !out.status.success() || spilled || said.contains("warning") {
-            complaints.push(format!("{}:\n{said}", path.display()));
-        }
-    }
-    complaints
+        let bad = !out.status.success() || spilled || said.contains("warning");
+        bad.then(|| format!("{}:\n{said}", path.display()))
+    };
+    plain.chain(timed).collect::<Vec<_>>().into_par_iter().filter_map(complaint).collect()
 }
 
 #[test]

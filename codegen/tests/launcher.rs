@@ -12,6 +12,7 @@ use peerwarp_codegen::dsl::{TraceMeta, trace};
 use peerwarp_codegen::family::Target;
 use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::print::{EmitInfo, Source, emit};
+use rayon::prelude::*;
 
 /// A kernel called `sample` with every kind of parameter, and `words` of shared memory.
 fn sample(target: &str, words: u32) -> Source {
@@ -172,7 +173,7 @@ fn cuda_launchers_check_and_launch() {
 #[test]
 fn every_hip_source_compiles_with_the_headers_of_rocm() {
     let (Some(clang), Some(rocm)) = (named("PEERWARP_CLANG"), named("PEERWARP_ROCM")) else { return };
-    for (name, make) in printed::ALL {
+    printed::ALL.par_iter().for_each(|(name, make)| {
         let source = printed::emitted(*make, "hip:gfx942").unwrap_or_else(|e| panic!("{name}: {e}"));
         let dir = folder("rocm", &source);
         run(hip(&clang, &rocm).arg(dir.join(&source.file_name)));
@@ -181,7 +182,7 @@ fn every_hip_source_compiles_with_the_headers_of_rocm() {
             let dir = folder("rocm_timeline", &timed);
             run(hip(&clang, &rocm).arg(dir.join(&timed.file_name)));
         }
-    }
+    });
 }
 
 /// clang with a ROCm, for both sides of a compilation.

@@ -202,8 +202,6 @@ class DeviceMoe:
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
         self.buffers = self._views()
         self.places = self.buffers["rows"].shape[0]
-        #: Rows, ids, weights and scales of fewer tokens than the most: kernels load more than there are.
-        self._padded: list[Tensor] | None = None
 
     def _views(self) -> dict[str, Tensor]:
         """Tensors of what dispatch leaves, by their names in Python."""
@@ -247,8 +245,6 @@ class DeviceMoe:
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         if scales is not None:
             given.append(device.checked("scales", scales, torch.float32, (n, self._scales)))
-        if n < self.tokens:
-            given = self._pad(given, n)
         pointers = [one.data_ptr() for one in given]
         scale = pointers[3] if self._scales else 0
         stream = device.stream(device.number)
@@ -271,15 +267,3 @@ class DeviceMoe:
         target = out.data_ptr() or rows.data_ptr()
         self._core.combine(d._number, rows.data_ptr(), target, device.stream(device.number))
         return out
-
-    def _pad(self, given: list[Tensor], n: int) -> list[Tensor]:
-        """Copies into memory for the most tokens."""
-        torch = self.device.torch
-        if self._padded is None:
-            self.device.settled("memory for fewer rows than max_tokens")
-            empty = [torch.zeros((self.tokens, one.shape[1]), dtype=one.dtype, device=one.device) for one in given]
-            self._padded = empty
-        for into, one in zip(self._padded, given, strict=True):
-            if n:
-                into[:n].copy_(one)
-        return self._padded

@@ -8,7 +8,6 @@ use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeAllToAll, MoeShape, Routed, Tokens};
 use peerwarp::runtime::World;
 use peerwarp::runtime::gpu::RawStream;
-use peerwarp::runtime::handles::Buffer;
 use peerwarp::runtime::op::{LaunchSpec, Operation};
 use pyo3::prelude::*;
 
@@ -89,8 +88,6 @@ pub struct DeviceMoe {
 
 struct State {
     op: MoeAllToAll,
-    /// `0, 1, .. tokens`: kernels read on the GPU how many tokens there are.
-    counts: Buffer,
     /// The last dispatch, by its number, until it is combined.
     routed: Option<(u64, Routed)>,
     dispatches: u64,
@@ -113,10 +110,7 @@ fn moe(
     if let Some(blocks) = world.blocks_per_rank() {
         tuning = tuning.within(blocks);
     }
-    let op = MoeAllToAll::new(world, &tuning, images)?;
-    let counts = Buffer::new(op.ranks()[0].gpu(), 4 * (u64::from(shape.tokens) + 1))?;
-    counts.write(0, &(0..=shape.tokens).collect::<Vec<u32>>())?;
-    Ok(State { op, counts, routed: None, dispatches: 0 })
+    Ok(State { op: MoeAllToAll::new(world, &tuning, images)?, routed: None, dispatches: 0 })
 }
 
 #[pymethods]
@@ -172,12 +166,13 @@ impl DeviceMoe {
         if n > self.shape.tokens {
             return Err(Failure::invalid("rows of x", n, format!("at most {}", self.shape.tokens)));
         }
-        let x_scale = if self.shape.scales() > 0 { aligned("scales", scales)? } else { 0 };
-        let (x, ids, weights) = (aligned("x", x)?, aligned("ids", ids)?, aligned("weights", weights)?);
+        // Kernels touch no more rows than there are: where there are none, tensors may have no memory.
+        let given = |field, address| if n == 0 { Ok(0) } else { aligned(field, address) };
+        let x_scale = if self.shape.scales() > 0 { given("scales", scales)? } else { 0 };
+        let (x, ids, weights) = (given("x", x)?, given("ids", ids)?, given("weights", weights)?);
         detached(py, || {
-            let State { op, counts, routed, dispatches } = &mut *lock(&self.state);
-            let n_there = counts.ptr() + 4 * u64::from(n);
-            let tokens = Tokens { x, x_scale, rows_there: n, n: n_there, ids, weights };
+            let State { op, routed, dispatches } = &mut *lock(&self.state);
+            let tokens = Tokens { x, x_scale, rows_there: n, n: 0, ids, weights };
             // SAFETY: the Python part has looked at the tensors, keeps them until combine is on the stream, and calls in the order
             // of one stream.
             let sent = unsafe { op.ranks_mut()[0].dispatch_raw(&tokens, stream_of(stream)) }?;

@@ -65,11 +65,7 @@ class Tensor:
         pairs = zip(self.values, mask.values, strict=True)
         return self.computed([number if masked else value for value, masked in pairs])
 
-    def copy_(self, other: Tensor) -> None:
-        copies.append((self.address, self.shape, other.address))
 
-
-copies: list[tuple[int, tuple[int, ...], int]] = []
 calls: list[tuple[Any, ...]] = []
 
 
@@ -114,7 +110,6 @@ class Core:
 
 @pytest.fixture
 def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
-    copies.clear()
     calls.clear()
     new = lambda shape, dtype, device: Tensor(*shape, dtype=dtype, device=device)  # noqa: E731
     capturing: list[bool] = [False]
@@ -132,7 +127,6 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         cuda=types.SimpleNamespace(is_current_stream_capturing=lambda: capturing[0]),
         as_tensor=as_tensor,
         empty=new,
-        zeros=new,
         from_dlpack=lambda value: value.tensor,
         **{name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "float8_e4m3fn")},
     )
@@ -207,7 +201,7 @@ def sent(n: int) -> list[Tensor]:
     return [Tensor(n, 8), Tensor(n, 2, dtype="torch.int32"), Tensor(n, 2, dtype="torch.float32")]
 
 
-def test_dispatch_passes_full_tensors_as_they_are_and_others_by_a_copy(world: peerwarp.World) -> None:
+def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
     assert calls == [("made", (8, 4, 2, 3), "bf16", "rank_major")]
     x, ids, weights = sent(3)
@@ -223,12 +217,11 @@ def test_dispatch_passes_full_tensors_as_they_are_and_others_by_a_copy(world: pe
     y = Tensor(6, 8)
     out = op.combine(d, y)
     assert (out.shape, calls[-1]) == ((3, 8), ("combine", 1, y.address, out.address, 71))
-    assert copies == []
+    # A graph may have it as well: nothing is made or copied.
+    world.capturing[0] = True  # type: ignore[attr-defined]
     x, ids, weights = sent(2)
-    d = op.dispatch(x, ids, weights)
-    _, to_x, _, n, to_ids, to_weights, _ = calls[-1]
-    assert copies == [(to_x, (2, 8), x.address), (to_ids, (2, 2), ids.address), (to_weights, (2, 2), weights.address)]
-    assert n == 2
+    op.dispatch(x, ids, weights)
+    assert calls[-1] == ("dispatch", x.address, 0, 2, ids.address, weights.address, 71)
     nothing = op.combine(op.dispatch(*sent(0)), y, out=Tensor(0, 8, at=0))
     assert (nothing.shape, calls[-1][2:4]) == ((0, 8), (y.address, y.address))
 
@@ -248,7 +241,5 @@ def test_what_dispatch_and_combine_cannot_take_is_refused(world: peerwarp.World)
     y = Tensor(6, 8)
     refused("out", lambda: op.combine(d, y, out=Tensor(3, 8, at=y.address)))
     world.capturing[0] = True  # type: ignore[attr-defined]
-    with pytest.raises(peerwarp.PeerwarpError, match="cannot be captured"):
-        op.dispatch(*sent(1))
     with pytest.raises(peerwarp.PeerwarpError, match="cannot be captured"):
         moe(world)

@@ -45,6 +45,14 @@ pub fn round(dtype: Dtype, values: &[f32]) -> Vec<f32> {
     decode(dtype, &encode(dtype, values))
 }
 
+/// A number of which every bit depends on all bits of `z`: most of splitmix64's finaliser, without its last shift.
+pub fn mixed(mut z: u64) -> u64 {
+    for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb)] {
+        z = (z ^ z >> shift).wrapping_mul(factor);
+    }
+    z
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -188,8 +188,6 @@ unsafe impl Images for Jit {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::families::moe::run::MoeTuning;
-    use crate::families::moe::{MoeShape, RowDtype};
     use crate::harness::trace::sync::ClockSync;
     use peerwarp_codegen::family::{CudaArch, Family, HipArch};
 
@@ -201,19 +199,18 @@ mod tests {
             Err(why) if std::env::var_os("CI").is_none() => return eprintln!("skipped: {why}"),
             Err(why) => panic!("{why}"),
         };
-        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
-        let tuning = MoeTuning::defaults(&shape).unwrap();
         let target = Target::Cuda(CudaArch::Sm90a);
-        for variant in [tuning.dispatch.clone().into_variant(), tuning.combine.into_variant()] {
-            let (image, cached) = jit.compile(&*variant, target).unwrap();
+        let [few, many] = [4, 8].map(|rounds| ClockSync { ranks: 2, rounds }.into_variant());
+        for variant in [&few, &many] {
+            let (image, cached) = jit.compile(&**variant, target).unwrap();
             assert_eq!((&image.variant, cached), (&variant.variant_name(), Cached::Miss));
             assert_eq!(&image.module[..4], b"\x7fELF");
             assert_eq!(image.args.fields.len(), variant.params().len() + 3);
-            let (again, cached) = jit.compile(&*variant, target).unwrap();
+            let (again, cached) = jit.compile(&**variant, target).unwrap();
             assert_eq!((again.module == image.module, cached), (true, Cached::Hit));
-            assert!(image.roles.contains(&"recv".to_owned()), "{:?}", image.roles);
+            assert_eq!(image.roles, ["clock"]);
         }
-        let hip = jit.compile(&*tuning.dispatch.into_variant(), Target::Hip(HipArch::Gfx942));
+        let hip = jit.compile(&*few, Target::Hip(HipArch::Gfx942));
         assert!(hip.unwrap_err().to_string().contains("NVRTC compiles for NVIDIA GPUs"));
     }
 

@@ -1,10 +1,10 @@
 use super::*;
-use crate::families::moe::kernels::RoundTrip;
-use crate::families::moe::{MoeShape, RowDtype};
+use crate::harness::tune::example::{Layout, Put, PutKey};
+use peerwarp_codegen::ir::Dtype;
 
-fn config(hidden: u32, tokens: u32) -> RoundTrip {
-    let shape = MoeShape { hidden, experts: 8, topk: 2, tokens, ranks: 2, dtype: RowDtype::Bf16 };
-    RoundTrip::defaults(&shape).unwrap()
+fn config(hidden: u32, tokens: u32) -> Put {
+    let key = PutKey { hidden, tokens, ranks: 2, dtype: Dtype::Bf16, layout: Layout::Rows };
+    Put::with_defaults(&key).unwrap()
 }
 
 #[test]
@@ -29,10 +29,10 @@ fn exact_then_the_least_that_covers_then_jit_or_the_nearest() {
 
 #[test]
 fn what_is_not_compiled_is_as_tuning_chose_it() {
-    let small = config(64, 8).small();
+    let small = Put { warps: 2, blocks: 2, ..config(64, 8) };
     let chosen = small.clone();
-    let find = move |key: &<RoundTrip as Family>::Key| (chosen.key() == *key).then(|| chosen.clone());
-    let plain = Registry::<RoundTrip>::new([], true);
+    let find = move |key: &PutKey| (chosen.key() == *key).then(|| chosen.clone());
+    let plain = Registry::<Put>::new([], true);
     let tuned = plain.clone().with_tuned(Lookup::new("a table", find));
     assert_eq!(tuned.config(&small.key()).unwrap(), small);
     assert_eq!(plain.config(&small.key()).unwrap(), config(64, 8));

@@ -1,15 +1,14 @@
 use peerwarp_codegen::family::{CudaArch, Target};
 
 use super::*;
-use crate::families::moe::run::MoeTuning;
-use crate::families::moe::{MoeShape, RowDtype};
+use crate::harness::trace::sync::ClockSync;
 use peerwarp_codegen::family::Family;
 
 fn names() -> Vec<KernelNames> {
     let strings = |all: &[&str]| all.iter().map(|s| s.to_string()).collect();
     vec![KernelNames {
-        id: kernel_id("moe_dispatch"),
-        variant: "moe_dispatch".into(),
+        id: kernel_id("exchange"),
+        variant: "exchange".into(),
         roles: strings(&["route", "send", "recv"]),
         parameters: strings(&["x", "row_flag"]),
     }]
@@ -19,7 +18,7 @@ fn expired() -> Status {
     Status {
         aborted: 1,
         filled: 1,
-        kernel: kernel_id("moe_dispatch"),
+        kernel: kernel_id("exchange"),
         index: 9,
         rank: 0,
         role: 2,
@@ -42,7 +41,7 @@ fn a_record_is_told_by_names() {
     let told = Status { aborted: 1, ..Status::default() };
     let aborted = Aborted::of(&[(1, told), (0, expired())], &names()).unwrap();
     assert_eq!(aborted.rank, 0);
-    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (moe_dispatch, role recv, block 40, line 240); reset the world before it is used again");
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for rank 3: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, line 240); reset the world before it is used again");
 }
 
 #[test]
@@ -50,7 +49,7 @@ fn a_block_of_the_rank_itself_is_told_by_its_role() {
     let status = Status { peer: 1 << 31 | 1 << 16 | 12, ..expired() };
     let aborted = Aborted::of(&[(0, status)], &names()).unwrap();
     assert_eq!(aborted.wait.as_ref().unwrap().peer, 0);
-    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (moe_dispatch, role recv, block 40, line 240); reset the world before it is used again");
+    insta::assert_snapshot!(aborted, @"rank 0 waited in vain for block 12 of its own role send: row_flag[9] was to reach epoch 8 and is 7 (exchange, role recv, block 40, line 240); reset the world before it is used again");
     let status = Status { peer: u32::MAX, ..expired() };
     let told = Aborted::of(&[(0, status)], &names()).unwrap().to_string();
     assert!(told.contains("block 65535 of its own roles"), "{told}");
@@ -81,8 +80,7 @@ fn strangers_are_told_by_number() {
 
 #[test]
 fn emitted_sources_call_themselves_and_lay_the_record_out_so() {
-    let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
-    let config = MoeTuning::defaults(&shape).unwrap().dispatch;
+    let config = ClockSync { ranks: 2, rounds: 4 };
     let kernel = config.trace(32).unwrap();
     let info = peerwarp_codegen::print::EmitInfo { command: String::new() };
     let source = peerwarp_codegen::print::emit(

@@ -299,12 +299,12 @@ fn ranks_with_other_kernels_are_named_on_all_ranks() {
     let machine = Machine::default();
     let digest = |rank| {
         let digest = if rank == 1 { "b" } else { "a" };
-        let facts = BTreeMap::from([("digest of moe_dispatch".to_owned(), digest.to_owned())]);
+        let facts = BTreeMap::from([("digest of exchange".to_owned(), digest.to_owned())]);
         WorldOptions { facts, ..options() }
     };
     for world in threads(2, &machine, digest) {
         let said = world.unwrap_err().to_string();
-        assert!(said.starts_with("digest of moe_dispatch of rank 1 is b, and a on rank 0"), "{said}");
+        assert!(said.starts_with("digest of exchange of rank 1 is b, and a on rank 0"), "{said}");
     }
     assert_eq!(machine.alive(), 0);
 }

@@ -1,5 +1,7 @@
 //! `peerwarp tune`, and what takes its tables, as far as it goes without GPUs.
 
+use serde_json::Value;
+
 use super::support::Place;
 
 /// What a table of the smallest shape looks like whose kernels are not those of today.
@@ -36,11 +38,14 @@ const DIGEST: &str = "0123012301230123012301230123012301230123012301230123012301
 
 const SHAPE: &str = "--hidden 64 --experts 8 --topk 2 --tokens 4 --ranks 2";
 
-/// Names of the variants that a command lists first.
-fn listed(place: &Place, tuned: &str) -> Vec<String> {
-    let json = place.say(&format!("list variants {SHAPE} {tuned} --json")).json();
-    let families = json.as_array().expect("families");
-    families.iter().map(|f| f["selected"].as_str().expect("a name").to_owned()).collect()
+/// Names of the variants that are chosen, as `show` says them: `list` says them as well, and all others that there could be.
+fn chosen(place: &Place, options: &str) -> Vec<String> {
+    of_all(&place.say(&format!("show {SHAPE} {options} --json")).json(), "variant")
+}
+
+/// A member of all objects of a list.
+fn of_all(json: &Value, member: &str) -> Vec<String> {
+    json.as_array().expect("a list").iter().map(|f| f[member].as_str().expect("a name").to_owned()).collect()
 }
 
 #[test]
@@ -65,7 +70,7 @@ fn without_gpus_the_error_says_what_is_missing() {
 #[test]
 fn tables_that_cannot_be_used_are_refused_before_anything_is_done() {
     let place = Place::new();
-    let names = listed(&place, "");
+    let names = chosen(&place, "");
     let drifted = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
     place.write("schema.toml", drifted.replace("schema = 3", "schema = 2"));
     place.write("drifted.toml", &drifted);
@@ -113,19 +118,19 @@ fn mended(place: &Place, table: &str) -> String {
 #[test]
 fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
     let place = Place::new();
-    let (token, expert) = (listed(&place, ""), listed(&place, "--layout expert-major"));
+    let (token, expert) = (chosen(&place, ""), chosen(&place, "--layout expert-major"));
     let values = "--set warps=4 --set group_warps=1";
     let of = |layout: &str, names: &[String]| {
         let table = DRIFTED.replace("DISPATCH", &names[0]).replace("COMBINE", &names[1]);
         mended(&place, &table.replace("layout = \"rank-major\"", &format!("layout = \"{layout}\"")))
     };
-    let tuned = listed(&place, &format!("--layout expert-major {values}"));
+    let tuned = chosen(&place, &format!("--layout expert-major {values}"));
     assert_ne!(tuned, expert);
     place.write("expert.toml", of("expert-major", &tuned));
-    assert_eq!(listed(&place, "--layout expert-major --tuned expert.toml"), tuned);
-    assert_eq!(listed(&place, "--tuned expert.toml"), token);
-    place.write("token.toml", of("rank-major", &listed(&place, values)));
-    assert_eq!(listed(&place, "--layout expert-major --tuned token.toml"), expert);
+    assert_eq!(chosen(&place, "--layout expert-major --tuned expert.toml"), tuned);
+    assert_eq!(chosen(&place, "--tuned expert.toml"), token);
+    place.write("token.toml", of("rank-major", &chosen(&place, values)));
+    assert_eq!(chosen(&place, "--layout expert-major --tuned token.toml"), expert);
     // The table that comes with the program has not drifted.
     assert_eq!(place.say(&format!("show {SHAPE} --tuned h200")).code, 0);
 }
@@ -133,22 +138,24 @@ fn a_table_gives_its_values_to_the_layout_that_they_were_tuned_for() {
 #[test]
 fn a_table_gives_its_values_and_set_wins() {
     let place = Place::new();
-    let default = listed(&place, "");
-    assert_eq!(listed(&place, "--tuned none"), default);
+    let default = chosen(&place, "");
+    assert_eq!(chosen(&place, "--tuned none"), default);
     // A record of other values than the defaults.
-    let tuned = listed(&place, "--set warps=4 --set group_warps=1");
+    let tuned = chosen(&place, "--set warps=4 --set group_warps=1");
     assert_ne!(tuned, default);
     let table = DRIFTED.replace("DISPATCH", &tuned[0]).replace("COMBINE", &tuned[1]);
     place.write("t.toml", mended(&place, &table));
 
-    assert_eq!(listed(&place, "--tuned t.toml"), tuned);
-    let set = listed(&place, "--set warps=8 --tuned t.toml");
-    assert_eq!(set, listed(&place, "--set warps=8 --set group_warps=1"));
+    assert_eq!(chosen(&place, "--tuned t.toml"), tuned);
+    let listed = place.say(&format!("list variants {SHAPE} --tuned t.toml --json")).json();
+    assert_eq!(of_all(&listed, "selected"), tuned);
+    let set = chosen(&place, "--set warps=8 --tuned t.toml");
+    assert_eq!(set, chosen(&place, "--set warps=8 --set group_warps=1"));
     // What does not go with the tuned values goes with the defaults.
     let with = "--set moe_dispatch.chunk=1";
     assert_eq!(
-        listed(&place, &format!("{with} --tuned t.toml")),
-        listed(&place, &format!("{with} --set warps=4 --set group_warps=1"))
+        chosen(&place, &format!("{with} --tuned t.toml")),
+        chosen(&place, &format!("{with} --set warps=4 --set group_warps=1"))
     );
     let emitted = |target: &str, out: &str, tuned: &str| {
         place.say(&format!("generate {SHAPE} --target {target} --out {out} {tuned}"));

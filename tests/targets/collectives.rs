@@ -5,6 +5,7 @@ use peerwarp::codegen::print::Source;
 use peerwarp::families::collectives::{
     AllGather, AllReduce, AllToAll, Broadcast, RaggedAllToAll, ReduceScatter,
 };
+use rayon::prelude::*;
 
 use super::{amd, nvidia, source, tool};
 
@@ -58,9 +59,8 @@ fn by_the_switch() -> Vec<Source> {
 #[test]
 fn for_sm_90a() {
     let Some(nvcc) = tool(Tool::Nvcc) else { return };
-    for source in sources("cuda:sm_90a").iter().chain(&by_the_switch()) {
-        nvidia::compiled(&nvcc, source);
-    }
+    let sources = [sources("cuda:sm_90a"), by_the_switch()].concat();
+    sources.par_iter().for_each(|source| drop(nvidia::compiled(&nvcc, source)));
 }
 
 #[test]

@@ -197,12 +197,13 @@ pub(super) fn compiled(nvcc: &Path, source: &Source) -> (PathBuf, PathBuf) {
     let path = folder("nvidia").join(&source.file_name);
     std::fs::write(&path, &source.text).expect("the target folder is writable");
     let (cubin, ptx) = (path.with_extension("cubin"), path.with_extension("ptx"));
-    for (how, to) in [("-cubin", &cubin), ("-ptx", &ptx)] {
+    // As nvcc does it for a cubin, but keeping what is between.
+    for (from, how, to) in [(&path, "-ptx", &ptx), (&ptx, "-cubin", &cubin)] {
         let said = output(
             Command::new(nvcc)
                 .args(["-std=c++17", "-O3", "-arch=sm_90a", "-Xptxas", "-v", how, "-o"])
                 .arg(to)
-                .arg(&path),
+                .arg(from),
         );
         let spills = said.lines().filter(|l| l.contains("stack frame") && !l.contains(" 0 bytes stack"));
         assert_eq!(spills.filter(|l| !l.trim().starts_with("0 bytes")).count(), 0, "{said}");

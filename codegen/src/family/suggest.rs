@@ -3,9 +3,12 @@
 /// The candidate closest to what was given, if it is close enough to be a likely slip.
 pub(crate) fn nearest<'a>(given: &str, candidates: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
     let given = given.to_lowercase();
-    let limit = (given.chars().count() / 3).max(1);
+    let length = given.chars().count();
+    let limit = (length / 3).max(1);
     candidates
         .into_iter()
+        // No fewer edits than the lengths differ by: what is far longer than all names is not compared with any.
+        .filter(|c| length.abs_diff(c.chars().count()) <= limit)
         .map(|c| (strsim::damerau_levenshtein(&given, c), c))
         .filter(|&(distance, _)| distance <= limit)
         .min_by_key(|&(distance, _)| distance)
@@ -28,5 +31,6 @@ mod tests {
         assert_eq!(nearest("TOPK", names), Some("topk"));
         assert_eq!(nearest("banana", names), None);
         assert_eq!(nearest("", names), None);
+        assert_eq!(nearest(&"h".repeat(1 << 24), names), None);
     }
 }

@@ -1,7 +1,7 @@
 //! What the kernel is run on, and what must come out of it: plain Rust, nothing of the kernel in it.
 
 use peerwarp::harness::bench::TIMING;
-use peerwarp::harness::elements::{encode, round};
+use peerwarp::harness::elements::{encode, mixed, round};
 use peerwarp::harness::verdict::Expected;
 use peerwarp::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 
@@ -32,11 +32,8 @@ impl AddAllGather {
     /// The two vectors of a rank, representable in the element type.
     pub fn vectors(&self, Turn { seed, rank, round: turn }: Turn) -> [Vec<f32>; 2] {
         let number = |which: u64, i: u32| {
-            let mut z = seed ^ which << 60 ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
-            // The finaliser of splitmix64.
-            for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
-                z = (z ^ z >> shift).wrapping_mul(factor);
-            }
+            let z = seed ^ which << 60 ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
+            let z = mixed(z);
             ((z ^ z >> 31) >> 40) as f32 / (1 << 22) as f32 - 2.0
         };
         [1, 2].map(|which| {

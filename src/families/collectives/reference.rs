@@ -5,17 +5,13 @@ use std::ops::Range;
 use peerwarp_codegen::ir::Dtype;
 
 use super::Reduction;
-use crate::harness::elements::round;
+use crate::harness::elements::{mixed, round};
 use crate::harness::workload::Turn;
 
 /// The vector of a rank in a round: representable in the element type, of both signs and of several sizes.
 pub fn vector(Turn { seed, rank, round: turn }: Turn, elements: u32, dtype: Dtype) -> Vec<f32> {
     let number = |i: u32| {
-        let mut z = seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i);
-        // The finaliser of splitmix64.
-        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
-            z = (z ^ z >> shift).wrapping_mul(factor);
-        }
+        let z = mixed(seed ^ u64::from(turn) << 48 ^ u64::from(rank) << 32 ^ u64::from(i));
         // From 1/128 to 2.
         let exponent = 120 + (z & 7) as u32;
         let mantissa = (z >> 41) as u32 & 0x7f_ffff;

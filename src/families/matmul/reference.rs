@@ -3,7 +3,7 @@
 use peerwarp_codegen::ir::Dtype;
 
 use super::Activation;
-use crate::harness::elements::round;
+use crate::harness::elements::{mixed, round};
 use crate::harness::workload::Turn;
 
 /// Rows of a matrix of small whole numbers, so many that sums of their products are exact in `f32`, whatever the order.
@@ -29,13 +29,9 @@ impl Matrix {
     /// From -8 to 7.
     fn element(&self, row: u32, column: u32) -> i32 {
         let Turn { seed, rank, round } = self.turn;
-        let mut z = seed ^ self.which << 60 ^ u64::from(round) << 48 ^ u64::from(rank) << 32;
-        z ^= u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(column);
-        // The finaliser of splitmix64.
-        for (shift, factor) in [(30, 0xbf58_476d_1ce4_e5b9), (27, 0x94d0_49bb_1331_11eb_u64)] {
-            z = (z ^ z >> shift).wrapping_mul(factor);
-        }
-        (z >> 60) as i32 - 8
+        let matrix = seed ^ self.which << 60 ^ u64::from(round) << 48 ^ u64::from(rank) << 32;
+        let element = u64::from(row).wrapping_mul(0x9e37_79b9_7f4a_7c15) ^ u64::from(column);
+        (mixed(matrix ^ element) >> 60) as i32 - 8
     }
 }
 

@@ -26,8 +26,7 @@ impl MoeAllToAll {
 
     /// The capacities: the most tokens of a rank that each step takes, the smallest first.
     pub fn capacities(&self) -> Vec<u32> {
-        let tokens = |step: &Vec<MoeRank>| step.first().map(|rank| rank.shape().tokens);
-        self.steps.iter().filter_map(tokens).collect()
+        self.steps.iter().filter_map(|step| most_tokens(step)).collect()
     }
 
     /// Bytes that each capacity has on each GPU, the smallest first. Callers' tensors are beside.
@@ -42,14 +41,21 @@ impl MoeAllToAll {
     /// # Errors
     /// No capacity takes so many.
     pub fn ranks_for(&mut self, tokens: u32) -> Result<&mut [MoeRank], RuntimeError> {
-        let capacities = self.capacities();
-        let step = capacities.iter().position(|most| *most >= tokens).ok_or_else(|| {
-            let known: Vec<String> = capacities.iter().map(u32::to_string).collect();
-            let allowed = format!("at most the largest capacity of {}", known.join(", "));
-            RuntimeError::invalid("tokens", tokens, allowed)
-        })?;
-        Ok(&mut self.steps[step])
+        let has_room = |step: &Vec<MoeRank>| most_tokens(step).is_some_and(|most| most >= tokens);
+        match self.steps.iter().position(has_room) {
+            Some(step) => Ok(&mut self.steps[step]),
+            None => {
+                let known: Vec<String> = self.capacities().iter().map(u32::to_string).collect();
+                let allowed = format!("at most the largest capacity of {}", known.join(", "));
+                Err(RuntimeError::invalid("tokens", tokens, allowed))
+            }
+        }
     }
+}
+
+/// The most tokens of a rank that a capacity takes; none where no rank is of this process.
+fn most_tokens(step: &[MoeRank]) -> Option<u32> {
+    step.first().map(|rank| rank.shape().tokens)
 }
 
 /// Whether variants differ in their tokens, in ascending order, and in nothing else that callers see.

@@ -185,6 +185,13 @@ impl Plan {
         }
     }
 
+    /// Numbers of the operands that have rows, and of the scalar that says how many, if launches take it.
+    pub fn by_rows(&self) -> Vec<(usize, Option<usize>)> {
+        let operands = self.operands.iter().enumerate();
+        let with_rows = operands.filter_map(|(at, o)| o.param.rows.as_ref().map(|rows| (at, rows)));
+        with_rows.map(|(at, rows)| (at, self.scalars.iter().position(|s| s.name == rows.scalar))).collect()
+    }
+
     /// First byte and size of every own buffer by name, of a rank whose memory starts here.
     pub fn placed(&self, symmetric: DevicePtr, local: DevicePtr) -> BTreeMap<String, (DevicePtr, u64)> {
         let placed = [(symmetric, &self.symmetric), (local, &self.local)];

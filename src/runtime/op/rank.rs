@@ -70,6 +70,7 @@ impl Making<'_> {
             operands: self.plan.operands.clone(),
             bytes: self.plan.symmetric_bytes + self.plan.local_bytes,
             rows: self.plan.scalars.iter().map(|scalar| scalar.most_rows.unwrap_or(0)).collect(),
+            by_rows: self.plan.by_rows(),
             scalars: self.plan.scalars.clone(),
             stream: None,
             launched: AtomicBool::new(false),
@@ -204,6 +205,8 @@ pub struct RankOp {
     bytes: u64,
     /// What each of them says, if it says how many rows there are.
     rows: Vec<u32>,
+    /// Numbers of the operands that have rows, and of the scalar that says how many, if launches take it.
+    by_rows: Vec<(usize, Option<usize>)>,
     /// The stream of checked launches.
     stream: Option<Kept>,
     /// Whether anything may be running.
@@ -402,9 +405,7 @@ impl RankOp {
                 return Err(RuntimeError::invalid(&self.operands[at].name, "nothing", "a tensor"));
             }
         }
-        for at in 0..self.operands.len() {
-            self.rows_fit(at)?;
-        }
+        self.rows_fit()?;
         apart(&self.operands, &self.passed)?;
         for launch in launches {
             // SAFETY: tensors are checked and held, and the stream is of this GPU and in order with what it ran before.
@@ -413,21 +414,22 @@ impl RankOp {
         Ok(())
     }
 
-    /// Whether an operand that was passed has as many rows as its number says, and how many bytes they are.
-    fn rows_fit(&mut self, at: usize) -> Result<(), RuntimeError> {
-        let (BufferSpec { name, param, .. }, passed) = (&self.operands[at], &mut self.passed[at]);
-        let Some(rows) = param.rows.as_ref().filter(|_| passed.there) else { return Ok(()) };
-        let number = self.scalars.iter().position(|s| s.name == rows.scalar);
-        let there = number.map_or(rows.most, |number| u64::from(self.rows[number]));
-        let needed = param.bytes_of_rows(there);
-        if passed.bytes < needed {
-            let (each, number) = (param.len / rows.most, &rows.scalar);
-            let dtype = param.dtype;
-            let allowed =
-                format!("{needed} or more: {number} = {there} rows of {each} elements of {dtype:?}");
-            return Err(RuntimeError::invalid(format!("bytes of {name}"), passed.bytes, allowed));
+    /// Whether operands that were passed have as many rows as their numbers say, and how many bytes they are.
+    fn rows_fit(&mut self) -> Result<(), RuntimeError> {
+        for &(at, number) in &self.by_rows {
+            let (BufferSpec { name, param, .. }, passed) = (&self.operands[at], &mut self.passed[at]);
+            let Some(rows) = param.rows.as_ref().filter(|_| passed.there) else { continue };
+            let there = number.map_or(rows.most, |number| u64::from(self.rows[number]));
+            let needed = param.bytes_of_rows(there);
+            if passed.bytes < needed {
+                let (each, number) = (param.len / rows.most, &rows.scalar);
+                let dtype = param.dtype;
+                let allowed =
+                    format!("{needed} or more: {number} = {there} rows of {each} elements of {dtype:?}");
+                return Err(RuntimeError::invalid(format!("bytes of {name}"), passed.bytes, allowed));
+            }
+            passed.bytes = needed;
         }
-        passed.bytes = needed;
         Ok(())
     }
 
