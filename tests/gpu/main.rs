@@ -3,9 +3,11 @@
 //!
 //! Each test prints one line of JSON with what it found.
 
+mod cases;
 mod collectives;
 mod endurance;
 mod processes;
+mod products;
 
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};

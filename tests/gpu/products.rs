@@ -1,0 +1,52 @@
+//! Products of matrices: by warps and by warpgroups, with a loader and without, and rows that are gathered.
+
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::harness::workload::Workload;
+
+use super::cases::{Cases, cases};
+
+fn run<F: Workload>(cases: &mut Cases<'_>, settings: &str) {
+    let settings: Vec<(&str, &str)> =
+        settings.split_whitespace().map(|s| s.split_once('=').expect("field=value")).collect();
+    cases.run::<F>(&settings);
+}
+
+#[test]
+fn products_are_right_to_the_bit() {
+    cases("matmul", 18, |cases| {
+        for dtype in ["bf16", "fp16"] {
+            for rest in [
+                "m=1 n=8 k=8",
+                "m=100 n=72 k=136 bias=true activation=relu",
+                "m=333 n=1000 k=520",
+                "m=512 n=768 k=1024 blocks=8",
+                // Fewer pieces than stages, tiles of each width, and shapes that warps multiply.
+                "m=300 n=520 k=72 tile_columns=64 stages=6 blocks=4",
+                "m=300 n=520 k=200 tile_columns=128 stages=2 blocks=4",
+                "m=300 n=520 k=1000 tile_columns=256 stages=3 blocks=4",
+                "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
+                "m=200 n=264 k=136 warps=8 tile_rows=64 tile_columns=128",
+            ] {
+                run::<Matmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn gathered_rows_are_right_to_the_bit() {
+    cases("all_gather_matmul", 10, |cases| {
+        for dtype in ["bf16", "fp16"] {
+            for rest in [
+                "m=2 n=8 k=8",
+                "m=320 n=264 k=136",
+                // Whole tiles, for which a loader waits.
+                "m=256 n=520 k=1024 send_blocks=2",
+                "m=1024 n=768 k=512 send_blocks=4 blocks=16",
+                "m=1024 n=768 k=520 tile_columns=64 send_blocks=4 blocks=16 chunk=512",
+            ] {
+                run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+            }
+        }
+    });
+}
