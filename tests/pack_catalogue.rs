@@ -13,15 +13,18 @@ use peerwarp::families::moe::select;
 use peerwarp::harness::request;
 
 const WHOLE: [&str; 2] = ["cuda:sm_90a", "hip:gfx942"];
+/// A tuning field and its value.
+type Setting = (&'static str, &'static str);
+
 /// An A100 and an MI210 have fewer SMs than the grids that are the defaults have blocks.
-const FEWER_BLOCKS: [(&str, &str); 3] = [
+const FEWER_BLOCKS: [Setting; 3] = [
     ("moe_dispatch.send_blocks", "32"),
     ("moe_dispatch.recv_blocks", "32"),
     ("moe_combine.recv_blocks", "32"),
 ];
-/// The other architectures, and in what their tuning differs from the defaults, with which some of the combines of thousands of
-/// tokens spill there (docs/packs.md).
-const OTHERS: [(&str, &[(&str, &str)], bool); 4] = [
+/// The other architectures, in what their tuning differs from the defaults, with which some of the combines of thousands of tokens
+/// spill there (docs/packs.md), and whether they have fewer SMs.
+const OTHERS: [(&str, &[Setting], bool); 4] = [
     ("cuda:sm_100a", &[], false),
     ("hip:gfx950", &[("moe_combine.vectors", "2")], false),
     ("cuda:sm_80", &[("moe_combine.warps", "16")], true),
@@ -29,7 +32,7 @@ const OTHERS: [(&str, &[(&str, &str)], bool); 4] = [
 ];
 
 /// The variants of the catalogue for a target, with some tuning.
-fn jobs(target: &str, tuning: &[(&str, &str)]) -> Vec<Job> {
+fn jobs(target: &str, tuning: &[Setting]) -> Vec<Job> {
     let registry = Registry::new(cli::builtin().iter().map(|e| e.family()));
     let target: Target = target.parse().unwrap();
     let mut problems = select::builtin().problems;
@@ -82,7 +85,7 @@ fn all_of_it_for_one_architecture_of_each_kind() {
 
 #[test]
 fn a_seventh_of_it_for_each_of_the_others() {
-    let of = |(target, tuning, is_small): (_, &[_], bool)| {
+    let of = |(target, tuning, is_small): (_, &[Setting], bool)| {
         jobs(target, &[tuning, if is_small { &FEWER_BLOCKS } else { &[] }].concat())
     };
     let seventh = |(at, other)| of(other).into_iter().skip(at).step_by(7);

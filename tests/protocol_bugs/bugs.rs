@@ -1,198 +1,9 @@
-//! Protocol bugs, planted one at a time in the shipped kernels: the checker must find each and name its kind, the role
-//! and the line. The kernels as they are must be clean and right under every schedule that is tried.
+//! The bugs, by what they are planted in.
 
-use std::sync::Arc;
+use peerwarp::codegen::ir::mutate::{Access, Site, Slot};
+use peerwarp::families::moe::kernels::{Layout, Protocol};
 
-use peerwarp::codegen::ir::mutate::{Access, Condition, Mutation, Operand, Site, Slot, mutate};
-use peerwarp::codegen::ir::{CompareOp, Kernel, Planted};
-use peerwarp::codegen::sim::{Findings, Options, Party, Strategy};
-use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
-use peerwarp::families::moe::run::{MoeRounds, MoeTuning};
-use peerwarp::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
-use peerwarp::harness::session::SimSession;
-use rayon::prelude::*;
-
-const DISPATCH: &str = include_str!("../src/families/moe/kernels/dispatch.rs");
-const RECORDS: &str = include_str!("../src/families/moe/kernels/records.rs");
-const INBOX: &str = include_str!("../src/families/moe/kernels/inbox.rs");
-const INDEX: &str = include_str!("../src/families/moe/kernels/index.rs");
-const COMBINE: &str = include_str!("../src/families/moe/kernels/combine.rs");
-const SEND_BACK: &str = include_str!("../src/families/moe/kernels/send_back.rs");
-const ROUND_TRIP: &str = include_str!("../src/families/moe/kernels/round_trip.rs");
-
-/// Three ranks with up to three tokens; rank 1 has none in the first round and some in the others; there are masked,
-/// repeated and own experts.
-fn problem() -> MoeProblem {
-    let shape = MoeShape { hidden: 16, experts: 6, topk: 2, tokens: 3, ranks: 3, dtype: RowDtype::Bf16 };
-    let first = vec![vec![0, 2, 4, 5, 3, 3], vec![], vec![1, 2, 0, 5]];
-    let second = vec![vec![0, 1, -1, 2], vec![3, 0, 1, 2, 2, 9], vec![4, 5]];
-    let rounds = [first, second].map(|ids| Routing::with_weights(&shape, ids, 1));
-    MoeProblem::with_rounds(shape, rounds.into(), 1).unwrap()
-}
-
-/// A record for each token, and two blocks of two groups for each role.
-fn tuning(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
-    let mut tuning =
-        MoeTuning::defaults_with(&problem.shape, Hook::None, Layout::ExpertMajor).unwrap().small();
-    tuning.dispatch.chunk = 1;
-    tuning.with_protocol(protocol)
-}
-
-/// The same with rows by token, and so many groups that each sends parts of rows to one rank, where they are packets.
-fn by_token(problem: &MoeProblem, protocol: Protocol) -> MoeTuning {
-    let mut tuning = tuning(problem, protocol).with_layout(Layout::RankMajor);
-    tuning.dispatch.send_blocks = 4;
-    tuning
-}
-
-fn in_bulk(mut tuning: MoeTuning) -> MoeTuning {
-    tuning.combine.batch = 2;
-    tuning.with_protocol(Protocol::Bulk)
-}
-
-fn fused(problem: &MoeProblem) -> RoundTrip {
-    RoundTrip::defaults(&problem.shape).unwrap().small()
-}
-
-/// What stands on one line of a source.
-#[derive(Clone, Copy)]
-struct Line {
-    file: &'static str,
-    source: &'static str,
-    text: &'static str,
-}
-
-const fn dispatch(text: &'static str) -> Line {
-    Line { file: "dispatch", source: DISPATCH, text }
-}
-
-const fn inbox(text: &'static str) -> Line {
-    Line { file: "inbox", source: INBOX, text }
-}
-
-const fn records(text: &'static str) -> Line {
-    Line { file: "records", source: RECORDS, text }
-}
-
-const fn index(text: &'static str) -> Line {
-    Line { file: "index", source: INDEX, text }
-}
-
-const fn combine(text: &'static str) -> Line {
-    Line { file: "combine", source: COMBINE, text }
-}
-
-const fn send_back(text: &'static str) -> Line {
-    Line { file: "send_back", source: SEND_BACK, text }
-}
-
-const fn round_trip(text: &'static str) -> Line {
-    Line { file: "round_trip", source: ROUND_TRIP, text }
-}
-
-/// A bug, and how it must be named.
-struct Bug {
-    name: &'static str,
-    /// The kernel it is planted in.
-    kernel: &'static str,
-    protocol: Protocol,
-    layout: Layout,
-    plant: Plant,
-    /// Kind of a finding.
-    kind: &'static str,
-    /// Role of one of its parties,
-    role: &'static str,
-    /// and that party's line.
-    line: Line,
-}
-
-enum Plant {
-    Mutation(Mutation),
-    /// The role that waits comes first, and fills the device.
-    Starve,
-}
-
-impl Bug {
-    fn plant(&self, kernel: &mut Planted) {
-        if kernel.name != self.kernel {
-            return;
-        }
-        match &self.plant {
-            Plant::Mutation(m) => {
-                *kernel = mutate(kernel, m).unwrap_or_else(|e| panic!("{}: {e}", self.name))
-            }
-            Plant::Starve => {
-                let mut starved = Kernel::clone(kernel);
-                starved.roles.reverse();
-                *kernel = Planted::new(starved).unwrap();
-            }
-        }
-    }
-
-    fn options(&self) -> Options {
-        let resident_blocks = matches!(self.plant, Plant::Starve).then_some(2);
-        Options { resident_blocks, ..Options::default() }
-    }
-
-    /// Number of the only line of the source that has the text.
-    fn line(&self) -> u32 {
-        let Line { source, text, .. } = self.line;
-        let mut lines = source.lines().zip(1..).filter(|(line, _)| line.contains(text));
-        let found = lines.next().unwrap_or_else(|| panic!("no line has `{text}`"));
-        assert!(lines.next().is_none(), "two lines have `{text}`");
-        found.1
-    }
-
-    fn is_named_by(&self, findings: &Findings) -> bool {
-        let line = self.line();
-        let file = format!("src/families/moe/kernels/{}.rs", self.line.file);
-        let here = |p: &Party| {
-            p.role.as_deref() == Some(self.role)
-                && p.loc.is_some_and(|l| l.line == line && l.short_file() == file)
-        };
-        let named = |f: &&_| -> bool {
-            let f: &peerwarp::codegen::sim::Finding = f;
-            f.kind.name() == self.kind && (here(&f.at) || f.other.as_ref().is_some_and(here))
-        };
-        findings.list.iter().any(|f| named(&f))
-    }
-}
-
-fn relax(role: &str, flag: &str) -> Plant {
-    Plant::Mutation(Mutation::Relax(Site::signal(role, flag)))
-}
-
-fn signal_first(role: &str, flag: &str) -> Plant {
-    Plant::Mutation(Mutation::SignalFirst(Site::signal(role, flag)))
-}
-
-fn leave_out(site: Site) -> Plant {
-    Plant::Mutation(Mutation::Drop(site))
-}
-
-fn offset(site: Site, slot: Slot, by: i64) -> Plant {
-    Plant::Mutation(Mutation::Offset { site, slot, by })
-}
-
-fn replace(site: Site, slot: Slot, number: i64) -> Plant {
-    Plant::Mutation(Mutation::Replace { site, slot, with: Operand::Number(number) })
-}
-
-/// A record is sent only if something is above zero.
-fn record_only_if(name: &str) -> Plant {
-    let when = Condition::new(name, CompareOp::Gt, 0);
-    Plant::Mutation(Mutation::Guard { site: Site::signal("route", "rec_flag"), when, whole_parcel: true })
-}
-
-fn keep_epoch() -> Plant {
-    Plant::Mutation(Mutation::KeepEpoch("epoch".into()))
-}
-
-/// Records are not double-buffered.
-fn one_bank() -> Plant {
-    let with = Operand::Number(0);
-    Plant::Mutation(Mutation::ReplaceValue { name: "bank".into(), nth: None, with })
-}
+use super::plant::*;
 
 const ROW_PUT: Line = inbox("row.field(rows.row).put(start");
 const ROW_SIGNAL: Line = dispatch("row.done();");
@@ -223,7 +34,7 @@ const ENTRIES_READ: Line = round_trip("a.entries.load(");
 const ANSWER: Line = round_trip("back.put_f32(start");
 const ROW_SEND_BACK: Line = send_back("to.put(start");
 
-fn bugs_with_flags() -> Vec<Bug> {
+pub fn bugs_with_flags() -> Vec<Bug> {
     let protocol = Protocol::Flags;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::ExpertMajor;
@@ -334,7 +145,7 @@ fn bugs_with_flags() -> Vec<Bug> {
     ]
 }
 
-fn bugs_with_packets() -> Vec<Bug> {
+pub fn bugs_with_packets() -> Vec<Bug> {
     let protocol = Protocol::Packets;
     let bug = |kernel, name, plant, kind, role, line| {
         let layout = Layout::ExpertMajor;
@@ -400,7 +211,7 @@ fn bugs_with_packets() -> Vec<Bug> {
     ]
 }
 
-fn bugs_in_one_launch() -> Vec<Bug> {
+pub fn bugs_in_one_launch() -> Vec<Bug> {
     let (kernel, protocol) = ("round_trip", Protocol::Packets);
     let layout = Layout::ExpertMajor;
     let bug = |name, plant, kind, role, line| Bug { name, kernel, protocol, layout, plant, kind, role, line };
@@ -439,26 +250,8 @@ fn bugs_in_one_launch() -> Vec<Bug> {
     ]
 }
 
-/// A problem with a bug in it.
-fn planted(bug: &Bug, problem: &MoeProblem) -> SimSession {
-    let rounds = match bug.kernel {
-        "round_trip" => MoeRounds::in_one_launch(problem, &fused(problem), 3),
-        _ => {
-            let mut tuning = match bug.layout.by_expert() {
-                true => tuning(problem, bug.protocol),
-                false => by_token(problem, bug.protocol),
-            };
-            if bug.protocol == Protocol::Bulk {
-                tuning = in_bulk(tuning);
-            }
-            MoeRounds::new(problem, &tuning, 3)
-        }
-    };
-    SimSession::planted(Arc::new(rounds.unwrap()), &mut |kernel: &mut Planted| bug.plant(kernel)).unwrap()
-}
-
 /// Those of what is different with rows by token.
-fn bugs_by_token() -> Vec<Bug> {
+pub fn bugs_by_token() -> Vec<Bug> {
     let bug = |(protocol, kernel, name), plant, kind, role, line| {
         let layout = Layout::RankMajor;
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
@@ -571,7 +364,7 @@ fn bugs_by_token() -> Vec<Bug> {
 }
 
 /// Those of rows in bulk, with one flag for two tokens on their way back.
-fn bugs_in_bulk() -> Vec<Bug> {
+pub fn bugs_in_bulk() -> Vec<Bug> {
     let bug = |kernel, name, plant, kind, role, line| {
         let (protocol, layout) = (Protocol::Bulk, Layout::RankMajor);
         Bug { name, kernel, protocol, layout, plant, kind, role, line }
@@ -600,53 +393,4 @@ fn bugs_in_bulk() -> Vec<Bug> {
             RETURN_COPY,
         ),
     ]
-}
-
-#[test]
-fn every_planted_bug_is_found_and_named() {
-    let problem = problem();
-    let mut missed = vec![];
-    let all = [bugs_with_flags(), bugs_with_packets(), bugs_by_token(), bugs_in_bulk(), bugs_in_one_launch()];
-    for bug in all.into_iter().flatten() {
-        let sim = planted(&bug, &problem);
-        for strategy in [Strategy::Random, Strategy::Adversarial] {
-            let options = bug.options().with_strategy(strategy);
-            let runs = (0..16).map(|seed| sim.run(&options.with_seed(seed)).err());
-            let found: Vec<_> = runs.flatten().collect();
-            if !found.iter().any(|findings| bug.is_named_by(findings)) {
-                let said = found.first().map_or("nothing".into(), ToString::to_string);
-                missed.push(format!(
-                    "{}, {strategy:?}, not {} at line {}: {said}",
-                    bug.name,
-                    bug.kind,
-                    bug.line()
-                ));
-            }
-        }
-    }
-    assert!(missed.is_empty(), "{}", missed.join("\n\n"));
-}
-
-#[test]
-fn the_kernels_as_they_are_are_clean_over_thousands_of_schedules() {
-    let problem = problem();
-    let plain = tuning(&problem, Protocol::Flags).with_dedup(false).with_split(true);
-    let [flags, packets] = [Protocol::Flags, Protocol::Packets].map(|p| tuning(&problem, p));
-    let [flags_by_token, packets_by_token] =
-        [Protocol::Flags, Protocol::Packets].map(|protocol| by_token(&problem, protocol));
-    let mut batches = flags.clone();
-    batches.combine.batch = 2;
-    let bulk = in_bulk(flags_by_token.clone());
-    let apart = [flags, packets, plain, flags_by_token, packets_by_token, batches, bulk];
-    let apart = apart.map(|tuning| MoeRounds::new(&problem, &tuning, 3).unwrap());
-    let in_one = MoeRounds::in_one_launch(&problem, &fused(&problem), 3).unwrap();
-    for rounds in apart.into_iter().chain([in_one]) {
-        let sim = SimSession::new(Arc::new(rounds)).unwrap();
-        (0..1000u64).into_par_iter().for_each(|seed| {
-            let strategy = if seed % 2 == 0 { Strategy::Random } else { Strategy::Adversarial };
-            let ran = sim.run(&Options::default().with_seed(seed).with_strategy(strategy));
-            let ran = ran.unwrap_or_else(|findings| panic!("seed {seed}, {strategy:?}: {findings}"));
-            assert!(ran.verdict.ok(), "seed {seed}, {strategy:?}: {:?}", ran.verdict);
-        });
-    }
 }
