@@ -18,12 +18,12 @@ fn products_are_right_to_the_bit() {
             for rest in [
                 "m=1 n=8 k=8",
                 "m=100 n=72 k=136 bias=true activation=relu",
-                "m=333 n=1000 k=520",
-                "m=512 n=768 k=1024 blocks=8",
+                "m=333 n=200 k=520",
+                "m=256 n=264 k=512 blocks=2",
                 // Fewer pieces than stages, tiles of each width, and shapes that warps multiply.
                 "m=300 n=520 k=72 tile_columns=64 stages=6 blocks=4",
                 "m=300 n=520 k=200 tile_columns=128 stages=2 blocks=4",
-                "m=300 n=520 k=1000 tile_columns=256 stages=3 blocks=4",
+                "m=300 n=520 k=264 tile_columns=256 stages=3 blocks=4",
                 "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
                 "m=200 n=264 k=136 warps=8 tile_rows=64 tile_columns=128",
             ] {
@@ -41,9 +41,9 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=2 n=8 k=8",
                 "m=320 n=264 k=136",
                 // Whole tiles, for which a loader waits.
-                "m=256 n=520 k=1024 send_blocks=2",
-                "m=1024 n=768 k=512 send_blocks=4 blocks=16",
-                "m=1024 n=768 k=520 tile_columns=64 send_blocks=4 blocks=16 chunk=512",
+                "m=256 n=264 k=512 send_blocks=2",
+                "m=512 n=264 k=512 send_blocks=4 blocks=4",
+                "m=512 n=136 k=520 tile_columns=64 send_blocks=4 blocks=3 chunk=512",
             ] {
                 run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }

@@ -206,25 +206,25 @@ impl Fit<'_, '_> {
     fn ring(&self, body: &Region) -> Option<Ring> {
         let kernel = self.f.p.kernel;
         let written = args::written(kernel);
-        let (mut rings, mut shapes, mut stores, mut fits) = (vec![], vec![], vec![], true);
+        let (mut rings, mut products) = (vec![], 0);
+        let (mut shapes, mut stores, mut fits) = (vec![], vec![], true);
         kernel.walk(body, &mut |id, op| {
             if let OpKind::Matrix(MatrixOp::StoreMatrix(store)) = &op.kind {
                 stores.push(matrix::exchanges(self.f, store));
             }
-            match &op.kind {
-                OpKind::Matrix(MatrixOp::Dot(dot)) => match self.ring_of(id, dot, &written) {
-                    Some(ring) => rings.push(ring),
-                    None => fits = false,
-                },
-                other => fits &= self.allows(other, &written),
+            if let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind {
+                rings.extend(self.ring_of(id, dot, &written));
+                products += 1;
             }
+            fits &= self.allows(&op.kind, &written);
             shapes.extend(op.kind.outs().into_iter().filter_map(|v| kernel.ty(v).shape()));
         });
         let ring = *rings.first()?;
         let limit = Device::of(self.f.target).block_array_bytes();
         // Tiles of one shape are spread over lanes in one way, and stored in one way: who stores an element again is the lane
         // that stored it before, and nobody has to meet in between.
-        let alike = rings.iter().all(|r| *r == ring)
+        let alike = rings.len() == products
+            && rings.iter().all(|r| *r == ring)
             && shapes.iter().all(|&(m, n)| [m, n] == ring.rows)
             && stores.iter().all(|exchanges| *exchanges == stores[0]);
         (fits && alike && ring.bytes() <= limit).then_some(ring)
@@ -256,12 +256,9 @@ impl Fit<'_, '_> {
     /// has are then there.
     fn is_loaded(&self, rows: &Rows, written: &HashSet<ParamId>) -> bool {
         let (Place::Param(id), Some(param)) = (rows.place, self.param(rows)) else { return false };
-        let held = match param.kind {
-            ParamKind::Local => rows.receipt.is_none() && !written.contains(&id),
-            ParamKind::Symmetric => rows.receipt.is_some(),
-            _ => false,
-        };
-        held && rows.end.is_none()
+        let input = param.kind == ParamKind::Local && rows.receipt.is_none() && !written.contains(&id);
+        let sent = param.kind == ParamKind::Symmetric && rows.receipt.is_some();
+        (input || sent) && rows.end.is_none()
     }
 
     fn param(&self, rows: &Rows) -> Option<&crate::ir::Param> {
@@ -274,18 +271,55 @@ impl Fit<'_, '_> {
         let kernel = self.f.p.kernel;
         let own =
             |place: Place| place.param().filter(|id| kernel.params[id.index()].kind == ParamKind::Local);
+        let input = |place, receipt: Option<_>| {
+            receipt.is_none() && own(place).is_some_and(|id| !written.contains(&id))
+        };
         match op {
-            OpKind::Value(op) => !matches!(op, ValueOp::Reduce { .. } | ValueOp::Scan { .. }),
-            OpKind::Control(op) => matches!(op, ControlOp::If { .. } | ControlOp::For { .. }),
-            OpKind::Comm(op) => matches!(op, CommOp::Wait(_) | CommOp::WaitAll(_)),
+            OpKind::Value(op) => match op {
+                ValueOp::Const { .. }
+                | ValueOp::Rank { .. }
+                | ValueOp::ScalarParam { .. }
+                | ValueOp::Epoch { .. }
+                | ValueOp::GroupIndex { .. }
+                | ValueOp::Binary { .. }
+                | ValueOp::Unary { .. }
+                | ValueOp::Compare { .. }
+                | ValueOp::Select { .. }
+                | ValueOp::Cast { .. }
+                | ValueOp::Fma { .. }
+                | ValueOp::Bitcast { .. }
+                | ValueOp::Splat { .. }
+                | ValueOp::Arange { .. } => true,
+                ValueOp::Reduce { .. } | ValueOp::Scan { .. } => false,
+            },
+            OpKind::Control(op) => match op {
+                ControlOp::If { .. } | ControlOp::For { .. } => true,
+                ControlOp::While { .. }
+                | ControlOp::Break { .. }
+                | ControlOp::Continue { .. }
+                | ControlOp::VarDecl { .. }
+                | ControlOp::VarGet { .. }
+                | ControlOp::VarSet { .. }
+                | ControlOp::Split { .. } => false,
+            },
+            OpKind::Comm(op) => match op {
+                CommOp::Wait(_) | CommOp::WaitAll(_) => true,
+                CommOp::Put(_)
+                | CommOp::BulkCopy(_)
+                | CommOp::Signal(_)
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_)
+                | CommOp::SendPackets(_)
+                | CommOp::TakePackets(_)
+                | CommOp::SendLl(_)
+                | CommOp::ReadLl(_) => false,
+            },
             OpKind::Memory(_) => false,
             OpKind::Matrix(op) => match op {
+                MatrixOp::Dot(_) => true,
                 MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => own(to.place).is_some(),
                 MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. })
-                | MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => {
-                    receipt.is_none() && own(*place).is_some_and(|id| !written.contains(&id))
-                }
-                MatrixOp::Dot(_) => false,
+                | MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => input(*place, *receipt),
             },
         }
     }
