@@ -66,7 +66,7 @@ pub struct Matmul {
     #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
