@@ -77,7 +77,7 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         &["warps", "4", "at least 16"],
     );
     refused::<Matmul>(
-        &format!("m=64 n=64 k=64 {key} tile_rows=128 tile_columns=256 stages=6"),
+        &format!("m=64 n=64 k=64 {key} warps=8 tile_rows=128 tile_columns=256 stages=6"),
         &["stages", "6", "at most 4"],
     );
     refused::<AllGatherMatmul>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
@@ -94,8 +94,8 @@ fn roles<F: Family>(settings: &str, target: &str) -> String {
     let kernel = peerwarp::codegen::ir::verify(kernel).unwrap_or_else(|e| panic!("{e}"));
     let info = peerwarp::codegen::print::EmitInfo { command: "peerwarp show".into() };
     let source = peerwarp::codegen::print::emit(&kernel, target, &info).unwrap_or_else(|e| panic!("{e}"));
-    let from = source.text.find("_role(const Args& args").expect("there is a role");
-    let from = source.text[..from].rfind("// ").expect("a comment is above it");
+    let heading = source.text.find("// ---- Roles").expect("there is a heading");
+    let from = heading + source.text[heading..].find("\n\n").expect("roles are below it") + 2;
     let to = source.text.find("extern \"C\" __global__").expect("there is an entry");
     source.text[from..to].to_owned()
 }

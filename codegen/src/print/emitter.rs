@@ -454,34 +454,6 @@ impl<'f, 'k> Emitter<'f, 'k> {
         format!("{}:{}", file.rsplit(['/', '\\']).next().unwrap_or(file), loc.line)
     }
 
-    /// Declares the ring of a role with a loader.
-    pub fn declare_ring(&mut self, role: usize) {
-        let Some(ring) = self.f.side.and_then(|(_, loaders)| loaders.ring(role)) else { return };
-        self.used.add(Prim::Ring);
-        self.ring = self.names.fresh("ring");
-        let room = &self.shared[&ring.room];
-        self.w.line_with(
-            &format!("{} {}({room});", ring.text(), self.ring),
-            "and its barriers behind the room",
-        );
-    }
-
-    /// Lets a loader give registers to the others.
-    pub fn share_registers(&mut self) {
-        let Some((side, loaders)) = self.f.side else { return };
-        if loaders.crew.registers.is_none() {
-            return;
-        }
-        self.used.add(Prim::Registers);
-        match side {
-            Side::Loads => {
-                self.w.line_with("give_registers();", "as a whole warpgroup, of which one warp goes on");
-                self.w.line("if (loader.warp != 0) return;");
-            }
-            Side::Multiplies => self.w.line_with("take_registers();", "the loader's"),
-        }
-    }
-
     /// Declares the shared arrays that a region uses and that `copies` groups of a block have one each of.
     pub fn declare_shared(&mut self, region: &Region, copies: u32) {
         let (k, target) = (self.f.p.kernel, self.f.target);

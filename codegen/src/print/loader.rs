@@ -10,7 +10,6 @@ use std::collections::HashSet;
 use serde::Serialize;
 
 use crate::{
-    device::Device,
     family::{CudaArch, Target},
     ir::{
         CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
@@ -53,7 +52,8 @@ impl Ring {
         format!("Ring<{stages}, {left}, {right}, {}>", type_name(dtype))
     }
 
-    /// Bytes of shared memory, barriers included.
+    /// Bytes of shared memory, barriers included. Where the pieces fit these do, too: pieces end at a multiple of 8 KiB, which is 1
+    /// KiB and more before the end of what a block can have.
     pub fn bytes(&self) -> u32 {
         let piece = (self.rows[0] + self.rows[1]) * DOT_COLUMNS * self.dtype.bytes();
         self.stages * (piece + BARRIERS)
@@ -220,14 +220,13 @@ impl Fit<'_, '_> {
             shapes.extend(op.kind.outs().into_iter().filter_map(|v| kernel.ty(v).shape()));
         });
         let ring = *rings.first()?;
-        let limit = Device::of(self.f.target).block_array_bytes();
         // Tiles of one shape are spread over lanes in one way, and stored in one way: who stores an element again is the lane
         // that stored it before, and nobody has to meet in between.
         let alike = rings.len() == products
             && rings.iter().all(|r| *r == ring)
             && shapes.iter().all(|&(m, n)| [m, n] == ring.rows)
             && stores.iter().all(|exchanges| *exchanges == stores[0]);
-        (fits && alike && ring.bytes() <= limit).then_some(ring)
+        (fits && alike).then_some(ring)
     }
 
     fn ring_of(&self, id: OpId, dot: &Dot, written: &HashSet<ParamId>) -> Option<Ring> {

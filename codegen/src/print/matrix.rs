@@ -13,7 +13,7 @@ use super::{
     emitter::{Emitter, Facts},
     expr::{Expr, Prec},
     layout::Layout,
-    loader::{Loaders, Side},
+    loader::Side,
     ops,
     prim::Prim,
     program::Program,
@@ -213,7 +213,7 @@ impl Emitter<'_, '_> {
         }
     }
 
-    fn part_name(&self, fragments: Option<Fragments>) -> String {
+    pub fn part_name(&self, fragments: Option<Fragments>) -> String {
         fragments.and_then(|f| self.parts.get(&f)).expect("a role's matrices are declared").clone()
     }
 
@@ -271,54 +271,6 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// The loader's part of a product.
-    fn bring(&mut self, id: OpId, dot: &Dot, loaders: &Loaders) -> Result<(), PrintError> {
-        let Dot { out, a, b, from, count, .. } = dot;
-        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
-        let place = self.place(self.f.p.kernel.op(id).loc);
-        self.w.gap();
-        self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
-        let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
-        let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
-            let param = of.place.param().expect("operands of a loader are parameters");
-            format!("args.{}", loaders.boxes(param, rows))
-        });
-        let (a, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
-        let ring = &self.ring;
-        let pieces = self.pieces(*count);
-        self.w.line(&format!(
-            "bring_pieces(loader, {ring}, {}, {}, {}, {}, {}, {pieces});",
-            boxes[0],
-            a.plain(),
-            boxes[1],
-            b.plain(),
-            from.plain()
-        ));
-        Ok(())
-    }
-
-    /// The others' part of a product.
-    fn dot_of_pieces(&mut self, id: OpId, dot: &Dot) -> Result<(), PrintError> {
-        let Dot { out, acc, a, b, count, .. } = dot;
-        let layout = self.f.layouts.of(*out);
-        let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
-        let place = self.place(self.f.p.kernel.op(id).loc);
-        self.w.gap();
-        self.w.comment(&format!(
-            "Multiply rows of {left} with rows of {right}, which the loader brings ({place})"
-        ));
-        let name = self.sums(id, *out, *acc, layout)?;
-        let (ring, parts, pieces) = (&self.ring, self.part_name(layout.fragments), self.pieces(*count));
-        self.w.line(&format!("dot_of_pieces<{parts}>(block, {ring}, {pieces}, {name});"));
-        Ok(())
-    }
-
-    /// How many pieces a loader brings of so many columns.
-    fn pieces(&self, columns: ValueId) -> i128 {
-        let columns = self.f.p.int(columns).expect("a loader knows how many columns there are");
-        (columns + i128::from(DOT_COLUMNS) - 1) / i128::from(DOT_COLUMNS)
-    }
-
     /// Products by warps.
     fn use_warps(&mut self, dtype: Dtype) {
         self.used.add(if dtype == Dtype::Fp16 { Prim::MultiplyFp16 } else { Prim::MultiplyBf16 });
@@ -355,7 +307,7 @@ impl Emitter<'_, '_> {
     }
 
     /// The registers of sums: new ones, or those of a product that nobody else needs.
-    fn sums(
+    pub fn sums(
         &mut self,
         id: OpId,
         out: ValueId,
@@ -421,7 +373,7 @@ impl Emitter<'_, '_> {
         place.param().map_or(Dtype::F32, |p| self.f.p.kernel.params[p.index()].dtype)
     }
 
-    fn matrix_name(&self, place: Place) -> String {
+    pub fn matrix_name(&self, place: Place) -> String {
         place.param().map_or(String::new(), |p| self.f.p.kernel.params[p.index()].name.clone())
     }
 

@@ -43,6 +43,7 @@ mod multimem;
 mod names;
 mod ops;
 mod packets;
+mod pieces;
 mod prim;
 mod program;
 mod protocol;

@@ -148,6 +148,67 @@ fn manifests_that_cannot_be_true_are_told_by_kernel_and_field() {
 }
 
 #[test]
+fn maps_that_cannot_be_true_are_told_by_field() {
+    let (dir, _) = written();
+    let path = dir.path().join(PACK_MANIFEST);
+    let mut good: serde_json::Value = serde_json::from_str(&fs::read_to_string(&path).unwrap()).unwrap();
+    let pointers = serde_json::json!({"name": "inbox", "offset": 8, "bytes": 16});
+    good["kernels"][0]["args"]["fields"].as_array_mut().unwrap().push(pointers);
+    good["kernels"][0]["args"]["bytes"] = 384.into();
+    good["kernels"][0]["args"]["maps"] = serde_json::json!([
+        {"name": "x_boxes", "offset": 128, "of": "x", "symmetric": false, "dtype": "bf16", "rows": 8, "columns": 64, "box_rows": 128},
+        {"name": "inbox_boxes", "offset": 256, "of": "inbox", "symmetric": true, "dtype": "fp16", "rows": 8, "columns": 64, "box_rows": 64},
+    ]);
+    let write = |manifest: &serde_json::Value| fs::write(&path, manifest.to_string()).unwrap();
+    write(&good);
+    assert_eq!(Pack::open(dir.path()).unwrap().kernels().count(), 1);
+    for (map, field, value, expected) in [
+        (0, "offset", serde_json::json!(64), "offset of args.x_boxes = 64: must be a multiple of 128"),
+        (
+            0,
+            "offset",
+            serde_json::json!(0),
+            "offset of args.x_boxes = 0: must be a multiple of 128 from 24 on",
+        ),
+        (
+            1,
+            "offset",
+            serde_json::json!(128),
+            "offset of args.inbox_boxes = 128: must be a multiple of 128 from 256 on",
+        ),
+        (1, "offset", serde_json::json!(384), "offset of args.inbox_boxes = 384"),
+        (
+            0,
+            "name",
+            serde_json::json!("x"),
+            "args.maps.name = \"x\": must be a name that no other member has",
+        ),
+        (0, "of", serde_json::json!("z"), "of of args.x_boxes = \"z\": must be a member of 1 pointers"),
+        (
+            0,
+            "symmetric",
+            serde_json::json!(true),
+            "of of args.x_boxes = \"x\": must be a member of 2 pointers",
+        ),
+        (0, "dtype", serde_json::json!("f32"), "dtype of args.x_boxes = f32: must be bf16 or fp16"),
+        (0, "rows", serde_json::json!(0), "rows of args.x_boxes = 0: must be 1 to 4294967296"),
+        (0, "columns", serde_json::json!(60), "columns of args.x_boxes = 60: must be a multiple of 8"),
+        (0, "box_rows", serde_json::json!(257), "box_rows of args.x_boxes = 257: must be 1 to 256"),
+    ] {
+        let mut wrong = good.clone();
+        wrong["kernels"][0]["args"]["maps"][map][field] = value;
+        write(&wrong);
+        let said = Pack::open(dir.path()).unwrap_err().to_string();
+        assert!(said.contains(expected), "{field}: {said}");
+    }
+    let mut other = good.clone();
+    other["kernels"][0]["target"] = "hip:gfx942".into();
+    write(&other);
+    let said = Pack::open(dir.path()).unwrap_err().to_string();
+    assert!(said.contains("target = hip:gfx942: must be one of NVIDIA's GPUs"), "{said}");
+}
+
+#[test]
 fn headers_are_compared_and_links_not_followed() {
     let (dir, object) = written();
     let header = dir.path().join("sm_90a/k.h");

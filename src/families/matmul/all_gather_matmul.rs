@@ -162,7 +162,10 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut) = (a.epoch.begin(), c.cut());
     let bank = epoch.parity() * c.m;
     let flags = epoch.parity() * (c.ranks * c.chunks());
+    // Where a rank's rows end within a tile, what comes behind is not read nor written: it has not arrived.
     let ragged = !c.rows().is_multiple_of(c.tile_rows);
+    let of_rank =
+        |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + c.rows()) } else { rows };
 
     role("send", c.send_blocks, |b| {
         for chunk in b.tiles(c.rows() * c.k, c.chunk) {
@@ -188,11 +191,9 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
                 let count = end.lt(c.chunks()).select(end, c.chunks()) - first;
                 let got = a.arrived.wait_all(flags + from * c.chunks() + first, count, c.chunks(), epoch);
                 let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
-                // What has not arrived is not read.
-                let rows = if ragged { rows.below(bank + out + c.rows()) } else { rows };
-                b.dot(rows, w, c.stages)
+                b.dot(of_rank(rows, bank + out), w, c.stages)
             };
-            a.out.rows(out + row, c.tile_rows).below(out + c.rows()).store_f32(column, sums);
+            of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
         }
     });
 }

@@ -1,12 +1,25 @@
 //! What products are run on, and what must come out.
 
+use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
 use super::reference::{Matrix, activated, looked_at, product};
 use super::{Activation, AllGatherMatmul, Matmul};
+use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
-use crate::harness::workload::{Contents, Turn, Work, Workload};
+use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
+
+/// cuBLAS, with NCCL where there is something to gather, and PyTorch's asynchronous tensor parallelism.
+const BASELINES: Baseline =
+    Baseline { scripts: &[("products.py", include_str!("../../../bench/baselines/products.py")), TIMING] };
+
+/// What the scripts take: all fields, and which product it is.
+fn case<F: Family>(config: &F) -> serde_json::Value {
+    let named = [("product".to_owned(), F::NAME.to_owned())];
+    let all = named.into_iter().chain(config.describe());
+    all.map(|(name, value)| (name, serde_json::Value::from(value))).collect()
+}
 
 /// The matrix that is multiplied with `w`.
 fn left(turn: Turn, columns: u32) -> Matrix {
@@ -44,6 +57,14 @@ impl Matmul {
 }
 
 impl Workload for Matmul {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
         let w = contents("w", self.dtype, &right(turn, self.k).rows(self.n));
@@ -70,6 +91,14 @@ impl Workload for Matmul {
 }
 
 impl Workload for AllGatherMatmul {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
     fn inputs(&self, turn: Turn) -> Vec<Contents> {
         let x = contents("x", self.dtype, &left(turn, self.k).rows(self.rows()));
         vec![x, contents("w", self.dtype, &right(turn, self.k).rows(self.n))]

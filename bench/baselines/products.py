@@ -1,0 +1,83 @@
+"""Times products of matrices of PyTorch: cuBLAS, behind NCCL where rows are gathered, and both side by side."""
+
+import json
+import sys
+
+import torch
+import torch.distributed as dist
+import torch.distributed._symmetric_memory as symmetric_memory
+
+from timing import main
+
+DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Unsupported(Exception):
+    """What a baseline cannot do."""
+
+
+class Cublas:
+    NAME = "cuBLAS, CUDA graph"
+    ABOUT = "torch.mm, behind NCCL's all_gather where rows are gathered"
+    GRAPH = True
+
+    @staticmethod
+    def version():
+        nccl = ".".join(map(str, torch.cuda.nccl.version()))
+        return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}"
+
+    def __init__(self, case):
+        asked = case.asked
+        if asked.get("activation", "none") != "none":
+            raise Unsupported("an activation of the product")
+        m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
+        gathered = asked["product"] == "all_gather_matmul"
+        self.x = self.matrix(case, (m // case.ranks if gathered else m, k), dtype)
+        self.w = case.random((n, k), dtype)
+        self.bias = case.random((n,), dtype) if asked.get("bias") == "true" else None
+        self.all = torch.empty((m, k), dtype=dtype, device="cuda") if gathered else self.x
+        self.out = torch.empty((m, n), dtype=dtype, device="cuda")
+
+    def matrix(self, case, shape, dtype):
+        return case.random(shape, dtype)
+
+    def matmul(self):
+        if self.bias is None:
+            torch.mm(self.all, self.w.T, out=self.out)
+        else:
+            torch.addmm(self.bias, self.all, self.w.T, out=self.out)
+
+    def all_gather_matmul(self):
+        dist.all_gather_into_tensor(self.all, self.x)
+        self.matmul()
+
+
+class CublasEager(Cublas):
+    NAME = "cuBLAS, launched one by one"
+    GRAPH = False
+
+
+class AsyncTp(Cublas):
+    NAME = "torch symmetric memory, fused_all_gather_matmul, launched one by one"
+    ABOUT = "rows are gathered by copy engines while cuBLAS multiplies those that are there"
+    GRAPH = False
+
+    def matrix(self, case, shape, dtype):
+        if case.asked["product"] != "all_gather_matmul":
+            raise Unsupported("a product of which nothing is gathered")
+        self.group = dist.group.WORLD.group_name
+        x = symmetric_memory.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
+        symmetric_memory.rendezvous(x, dist.group.WORLD)
+        x.copy_(case.random(shape, dtype))
+        return x
+
+    def all_gather_matmul(self):
+        torch.ops.symm_mem.fused_all_gather_matmul(self.x, [self.w.T], 0, self.group)
+
+
+if __name__ == "__main__":
+    # All cases are of one product, whose name is its metric's and that of the method.
+    with open(sys.argv[1], encoding="utf-8") as request:
+        product = json.load(request)["cases"][0]["product"]
+    baselines = [Cublas, CublasEager, AsyncTp]
+    main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

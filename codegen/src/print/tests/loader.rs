@@ -1,0 +1,201 @@
+//! Which roles get a loader: those whose products it can bring operands for, and nothing else that needs all warps.
+
+use crate::{
+    dsl::{Binder, TraceMeta, prelude::*, trace},
+    ir::{Dtype, Kernel},
+    print::{EmitInfo, Source, source},
+};
+
+use super::printed;
+
+/// What a role is given.
+#[derive(Clone, Copy)]
+struct Given {
+    x: AnyMatrix,
+    w: AnyMatrix,
+    out: AnyMatrix,
+    y: Ptr<u32>,
+}
+
+impl Given {
+    /// A product of 128 rows of `x` and 64 of `w`.
+    fn product(self, b: Group) -> Tile<f32> {
+        b.dot(self.x.rows(0, 128), self.w.rows(64, 64), 3)
+    }
+
+    fn store(self, sums: impl IntoTile<f32>) {
+        self.out.rows(0, 128).store_f32(0, sums);
+    }
+}
+
+/// A kernel of 2 ranks whose blocks have so many warps, with a role that does this.
+#[track_caller]
+fn role_of(warps: u32, body: impl FnOnce(Group, Given)) -> Kernel {
+    let traced = trace(TraceMeta::new("sample", 2, 32, warps), |p| {
+        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
+        let given = Given {
+            x: matrix(p, "x"),
+            w: matrix(p, "w"),
+            out: matrix(p, "out"),
+            y: p.arg::<Ptr<u32>>("y", 4096),
+        };
+        role("multiply", 2, |b| body(b, given));
+    });
+    traced.unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[track_caller]
+fn emitted(kernel: &Kernel, target: &str) -> Source {
+    printed(kernel, target).unwrap_or_else(|e| panic!("{e}"))
+}
+
+fn has_loader(source: &Source) -> bool {
+    let found = source.text.contains("multiply_loader(");
+    assert_eq!(found, !source.args.maps.is_empty(), "maps come with a loader");
+    found
+}
+
+/// Whether a role of 8 warps gets one.
+#[track_caller]
+fn gets_one(body: impl FnOnce(Group, Given)) -> bool {
+    has_loader(&emitted(&role_of(8, body), "cuda:sm_90a"))
+}
+
+#[test]
+fn a_role_that_multiplies_gets_one() {
+    assert!(gets_one(|b, g| g.store(g.product(b))));
+    assert!(gets_one(|b, g| {
+        let row = b.index() * 128;
+        let sums = b.dot(g.x.rows(row, 128), g.w.rows(0, 64), 2);
+        g.out.rows(row, 128).store_f32(0, (sums + 1.0).maximum(0.0));
+    }));
+}
+
+#[test]
+fn only_that_target_has_them() {
+    let kernel = role_of(8, |b, g| g.store(g.product(b)));
+    for target in ["cuda:sm_80", "cuda:sm_90", "cuda:sm_100a"] {
+        assert!(!has_loader(&emitted(&kernel, target)), "{target}");
+    }
+}
+
+#[test]
+fn whole_boxes_are_there() {
+    let columns = |from: u32, count: u32| {
+        gets_one(|b, g| {
+            let x = g.x.rows(0, 128).columns(from, count);
+            g.store(b.dot(x, g.w.rows(64, 64), 3));
+        })
+    };
+    assert!(columns(0, 200) && columns(64, 136) && columns(8, 128), "to the end, or whole pieces");
+    assert!(!columns(0, 136), "zeros would have to follow within the matrix");
+    assert!(!gets_one(|b, g| {
+        let x = g.x.rows(0, 128).below(g.y.get(0));
+        g.store(b.dot(x, g.w.rows(64, 64), 3));
+    }));
+    assert!(!gets_one(|b, g| {
+        let w = g.w.rows(64, 64).below(100);
+        g.store(b.dot(g.x.rows(0, 128), w, 3));
+    }));
+}
+
+#[test]
+fn operands_are_nobodys_results() {
+    assert!(!gets_one(|b, g| g.store(b.dot(g.out.rows(128, 128), g.w.rows(64, 64), 3))));
+}
+
+#[test]
+fn products_are_of_one_shape_and_by_warpgroups() {
+    assert!(!gets_one(|b, g| {
+        g.store(g.product(b));
+        g.out.rows(0, 128).store_f32(0, b.dot(g.x.rows(0, 128), g.w.rows(0, 128), 3));
+    }));
+    assert!(!gets_one(|b, g| {
+        g.store(g.product(b));
+        g.out.rows(256, 64).store_f32(0, g.w.rows(0, 64).load_f32(0, 64));
+    }));
+    let aligned = |by: u32| {
+        gets_one(|b, g| {
+            g.store(g.product(b));
+            g.out.rows(0, 128).store_f32(b.index() * by, g.product(b));
+        })
+    };
+    assert!(aligned(8) && !aligned(4), "all are stored by the same lanes");
+    assert!(
+        !gets_one(|b, g| {
+            g.store(g.product(b));
+            g.store(b.dot(g.x.rows(128, 128), g.w.rows(64, 64), 2));
+        }),
+        "of as many stages"
+    );
+    assert!(!gets_one(|b, g| g.out.rows(0, 64).store_f32(0, b.dot(g.x.rows(0, 64), g.w.rows(0, 64), 3))));
+}
+
+#[test]
+fn nothing_else_needs_all_warps() {
+    assert!(!gets_one(|b, g| {
+        let sums = g.product(b);
+        g.y.set(0, (sums.sum() * 0.0).to_u32());
+        g.store(sums);
+    }));
+    assert!(!gets_one(|b, g| {
+        g.y.store(0, g.y.load(256, 256));
+        g.store(g.product(b));
+    }));
+    assert!(!gets_one(|b, g| {
+        let mut n = var(1u32);
+        n.set(b.index() + 1);
+        g.out.rows(n.get() * 128, 128).store_f32(0, g.product(b));
+    }));
+}
+
+#[test]
+fn who_leaves_at_once_has_none() {
+    let with = |epoch: bool| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+            let x: AnyMatrix = p.matrix("x", [128, 64], Dtype::Bf16);
+            let out: AnyMatrix = p.matrix("out", [128, 64], Dtype::Bf16);
+            let flags = p.arg::<Flags>("flags", 2);
+            let word = p.arg::<EpochWord>("epoch", 1);
+            let now = if epoch { word.begin() } else { word.peek() };
+            role("send", 1, |_| flags.signal(Peers::all(), rank(), now));
+            role("multiply", 2, |b| {
+                out.rows(0, 128).store_f32(0, b.dot(x.rows(0, 128), x.rows(0, 64), 2));
+            });
+        });
+        has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a"))
+    };
+    assert!(with(true));
+    assert!(!with(false));
+}
+
+#[test]
+fn timelines_have_none() {
+    let kernel = role_of(8, |b, g| g.store(g.product(b)));
+    let info = EmitInfo { command: "peerwarp generate sample".into() };
+    let target = "cuda:sm_90a".parse().expect("a target");
+    let emitted = source::emit(&kernel, target, &info, Some(16)).unwrap_or_else(|e| panic!("{e}"));
+    assert!(!has_loader(&emitted));
+}
+
+#[test]
+fn rings_and_maps_stand_where_there_is_room() {
+    let of = |warps, rows: u32, stages| {
+        let kernel = role_of(warps, |b, g| {
+            g.out.rows(0, rows).store_f32(0, b.dot(g.x.rows(0, rows), g.w.rows(0, 64), stages));
+        });
+        emitted(&kernel, "cuda:sm_90a")
+    };
+    // A loader's warp beside four, a whole warpgroup beside eight.
+    let (four, eight) = (of(4, 64, 3), of(8, 128, 3));
+    assert_eq!((four.launch.block_threads, eight.launch.block_threads), (128 + 32, 256 + 128));
+    assert!(!four.text.contains("setmaxnreg") && eight.text.contains("setmaxnreg.inc"));
+    // Pieces of 64 columns of bf16, and two barriers of 8 bytes each.
+    assert_eq!(eight.launch.shared_bytes, 3 * ((128 + 64) * 64 * 2 + 16));
+    let maps: Vec<_> =
+        eight.args.maps.iter().map(|m| (m.name.as_str(), m.offset % 128, m.box_rows)).collect();
+    assert_eq!(maps, [("x_boxes", 0, 128), ("w_boxes", 0, 64)]);
+    let last = eight.args.maps.last().expect("two");
+    assert_eq!(eight.args.bytes, last.offset + 128);
+    assert!(last.offset >= 128 && eight.args.maps[0].offset + 128 == last.offset);
+}
