@@ -26,6 +26,7 @@ mod banner;
 mod blocks;
 mod control;
 mod copy;
+mod defined;
 mod describe;
 mod effects;
 mod emitter;
@@ -55,6 +56,7 @@ mod sync;
 mod template;
 mod tiles;
 mod timeline;
+mod vectors;
 mod writer;
 
 use serde::{Deserialize, Serialize};

@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-use super::prim::DEFINED;
+use super::defined::DEFINED;
 use crate::ir::Kernel;
 
 /// Words that no emitted variable may be called: the language's, the compilers', and those the printer uses itself.

@@ -5,11 +5,9 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::combine::CombineArgs;
-use super::config::{
-    MOST_PACKETS, fewer, group_warps, groups_of, layout_of, numbers_of, protocol, resident, topk_of,
-    warps_of, with_barriers, worth_dynamic_scheduling,
-};
+use super::config::{MOST_PACKETS, group_warps, protocol, worth_dynamic_scheduling};
 use super::layout::Layout;
+use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, RowDtype};

@@ -3,20 +3,15 @@
 use peerwarp_codegen::dsl::{ChannelShape, Slots};
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::{Dtype, PACKET_BYTES};
-use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 
 use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::{Begins, Layout};
+use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
-use peerwarp_codegen::device::Device;
-
-/// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
-/// the machines that the defaults are for.
-const MAX_BLOCKS: u32 = Device::measured().sms;
 
 /// Shared memory that every supported device gives a block without being asked, less what reductions take.
 const MAX_SHARED_BYTES: u64 = 46 << 10;
@@ -26,20 +21,6 @@ pub(super) const MOST_PACKETS: u32 = 256;
 
 /// Elements of a tile that a lane should hold at most, so that a few of them fit its registers.
 const MAX_A_LANE: u32 = 16;
-
-/// Whether rows can stand so, of which there are places for so many.
-pub(super) fn layout_of(layout: Layout, dedup: bool, places: u64) -> Result<(), Illegal> {
-    Illegal::unless(
-        (layout.by_expert() && layout != Layout::ExpertStrided) || dedup,
-        "layout",
-        layout.name(),
-        || "expert-major, where `dedup` is off: a row that goes once for every entry has no place by token, and needs one by expert",
-    )?;
-    // A row's number is a positive i32.
-    Illegal::unless(places < 1 << 31, "layout", layout.name(), || {
-        format!("one with fewer places than {places}: a rank numbers 2^31 rows")
-    })
-}
 
 /// Configuration of [`dispatch`](super::dispatch()).
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -469,62 +450,4 @@ impl Dispatch {
         })?;
         resident("recv_blocks", self.recv_blocks, self.blocks())
     }
-}
-
-pub(super) fn topk_of(topk: u32, experts: u32) -> Result<(), Illegal> {
-    Illegal::unless(topk <= experts, "topk", topk, || format!("at most the number of experts, {experts}"))
-}
-
-/// Groups number the parts of all ranks' rows in 32 bits; with one bit to spare, no number wraps.
-pub(super) fn numbers_of(tokens: u32, slots: u32, ranks: u32, parts: u32) -> Result<(), Illegal> {
-    let each = u64::from(slots) * u64::from(ranks) * u64::from(parts);
-    let most = (1u64 << 31) / each;
-    Illegal::unless(u64::from(tokens) <= most, "tokens", tokens, || {
-        format!(
-            "at most {most}: each is {slots} rows of {parts} parts on each of {ranks} ranks, and a launch numbers 2^31"
-        )
-    })
-}
-
-pub(super) fn groups_of(group_warps: u32, warps: u32) -> Result<(), Illegal> {
-    Illegal::unless(group_warps <= warps, "group_warps", group_warps, || {
-        format!("at most `warps`, {warps}")
-    })?;
-    Illegal::unless(group_warps == with_barriers(group_warps, warps), "group_warps", group_warps, || {
-        format!(
-            "1 or at least {}: a block has named barriers for {MOST_NAMED_BARRIERS} groups of several warps",
-            with_barriers(group_warps, warps)
-        )
-    })
-}
-
-/// The fewest warps a group, but no fewer than so many, of which a block of `warps` has barriers for all groups.
-pub(super) fn with_barriers(group_warps: u32, warps: u32) -> u32 {
-    let meets = |group: &u32| *group == 1 || warps / group <= MOST_NAMED_BARRIERS;
-    (0..).map(|doubled| group_warps << doubled).find(meets).expect("one group needs one barrier")
-}
-
-/// Of 32 warps a thread has 64 registers: enough where rows are passed on as they are, without polling for them.
-pub(super) fn warps_of(warps: u32, passes_on: bool) -> Result<(), Illegal> {
-    let why =
-        "at most 16, unless rows by token go with flags and without a hook: a thread would have 64 registers";
-    Illegal::unless(warps <= 16 || passes_on, "warps", warps, || why.to_owned())
-}
-
-/// Makes the largest of these the power of two before it; false if there is none.
-pub(super) fn fewer<const N: usize>(counts: [&mut u32; N]) -> bool {
-    match counts.into_iter().max_by_key(|count| **count) {
-        Some(largest) if *largest > 1 => {
-            *largest = 1 << (*largest - 1).ilog2();
-            true
-        }
-        _ => false,
-    }
-}
-
-pub(super) fn resident(field: &str, value: u32, blocks: u32) -> Result<(), Illegal> {
-    Illegal::unless(blocks <= MAX_BLOCKS, field, value, || {
-        let most = (value + MAX_BLOCKS).saturating_sub(blocks);
-        format!("at most {most}: blocks that wait for each other are resident together, {MAX_BLOCKS} of them")
-    })
 }

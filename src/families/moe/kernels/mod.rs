@@ -85,6 +85,7 @@ mod hook;
 mod inbox;
 mod index;
 mod layout;
+mod limits;
 mod pieces;
 mod protocol;
 mod records;

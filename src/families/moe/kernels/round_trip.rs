@@ -6,12 +6,13 @@ use peerwarp_codegen::ir::PACKET_BYTES;
 
 use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
-use super::config::{Dispatch, fewer, groups_of, resident, topk_of};
+use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
 use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, rows_there, scales_at_hand, send, tokens};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
+use super::limits::{fewer, groups_of, resident, topk_of};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::RowDtype;

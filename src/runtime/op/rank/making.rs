@@ -1,0 +1,155 @@
+//! How one rank's part of an operation is made: memory, kernels and their arguments.
+
+use std::any::Any;
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::sync::atomic::AtomicBool;
+
+use peerwarp_codegen::dsl::ParamSpec;
+
+use super::{Launch, RankOp};
+use crate::runtime::gpu::DevicePtr;
+use crate::runtime::handles::Buffer;
+use crate::runtime::image::{Images, KernelImage};
+use crate::runtime::op::call::Passed;
+use crate::runtime::op::plan::{LaunchSpec, Plan, most_rows};
+use crate::runtime::{Recorder, RuntimeError, Symmetric, World};
+
+/// What the parts of a rank are made of.
+pub(in crate::runtime::op) struct Making<'a> {
+    pub world: &'a Arc<World>,
+    /// Which member of the world.
+    pub index: usize,
+    pub plan: &'a Plan,
+    pub shared: &'a Arc<Symmetric>,
+    pub launches: &'a [LaunchSpec],
+    pub images: &'a dyn Images,
+}
+
+/// The memory of one rank's part.
+#[derive(Debug)]
+pub(super) struct Memory {
+    pub(super) local: Buffer,
+    _shared: Arc<Symmetric>,
+}
+
+impl Making<'_> {
+    pub fn rank(&self) -> Result<RankOp, RuntimeError> {
+        let member = &self.world.members()[self.index];
+        let gpu = &member.gpu;
+        let local = Buffer::new(gpu, self.plan.local_bytes)?;
+        local.clear(0)?;
+        let memory = Arc::new(Memory { local, _shared: Arc::clone(self.shared) });
+        let own = self.shared.bases(self.index)[member.rank as usize];
+        let buffers = self.plan.placed(own, memory.local.ptr());
+        let owner: Arc<dyn Any + Send + Sync> = Arc::clone(&memory) as _;
+        let mut cleared = self.plan.cleared.iter();
+        let cleared =
+            cleared.try_for_each(|(name, value)| self.world.clear(self.index, buffers[name], *value, &owner));
+        if let Err(e) = gpu.synchronize() {
+            // Nobody knows whether it has been cleared: it must not become somebody else's memory.
+            std::mem::forget(memory);
+            return Err(e);
+        }
+        cleared?;
+        let launches = self.launches.iter().zip(&self.plan.params);
+        let launches = launches.map(|(launch, params)| self.launch(launch, params, &memory, &buffers));
+        let launches = launches.collect::<Result<_, RuntimeError>>()?;
+        let written = buffers.iter().filter(|(name, _)| !self.plan.lasts(name));
+        let payload = written.map(|(_, place)| *place).collect();
+        Ok(RankOp {
+            launches,
+            rank: member.rank,
+            index: self.index,
+            gpu: Arc::clone(gpu),
+            world: Arc::clone(self.world),
+            passed: vec![Passed::default(); self.plan.operands.len()],
+            operands: self.plan.operands.clone(),
+            bytes: self.plan.symmetric_bytes + self.plan.local_bytes,
+            rows: self.plan.scalars.iter().map(|scalar| scalar.most_rows.unwrap_or(0)).collect(),
+            by_rows: self.plan.by_rows(),
+            scalars: self.plan.scalars.clone(),
+            stream: None,
+            launched: AtomicBool::new(false),
+            begun: 0,
+            buffers,
+            payload,
+            memory,
+        })
+    }
+
+    fn launch(
+        &self,
+        spec: &LaunchSpec,
+        params: &[ParamSpec],
+        memory: &Memory,
+        buffers: &BTreeMap<String, (DevicePtr, u64)>,
+    ) -> Result<Launch, RuntimeError> {
+        let member = &self.world.members()[self.index];
+        let image = self.images.image(&*spec.variant, member.gpu.info().target)?;
+        same_params(&image, params)?;
+        multicast(&image, params, self.world.ranks())?;
+        let mut args = self.world.kernel_args(self.index, &image)?;
+        let (mut slots, mut windows, mut scalars) = (vec![], vec![], vec![]);
+        let mut epoch = None;
+        // Members stand in the order of the parameters, and may be named otherwise where C++ has the word.
+        for (p, field) in params.iter().zip(&image.args.fields) {
+            let name = spec.buffer(&p.name);
+            let everywhere = p.kind.is_symmetric();
+            if let (true, Some(&(at, _))) = (everywhere, self.plan.symmetric.get(name)) {
+                args.set_pointers(&field.name, &self.shared.pointers(self.index, at))?;
+            } else if let Some(&(ptr, _)) = buffers.get(name) {
+                args.set_u64(&field.name, ptr)?;
+            } else if let Some(at) = self.plan.operands.iter().position(|o| o.name == name) {
+                match everywhere {
+                    true => windows.push((at, args.slots(&field.name)?)),
+                    false => slots.push((at, args.slot(&field.name)?)),
+                }
+            } else if let Some(at) = self.plan.scalars.iter().position(|s| s.name == name) {
+                scalars.push((at, args.place(&field.name)?));
+                if let Some(most) = most_rows(params, &p.name) {
+                    args.set_u32(&field.name, most)?;
+                }
+            }
+            if p.kind == peerwarp_codegen::ir::ParamKind::EpochWord {
+                epoch = buffers.get(name).map(|place| place.0);
+            }
+        }
+        let recorder = Recorder::new(&member.gpu, &image, &spec.label, member.rank, &mut args)?;
+        args.ready_but_for(&scalars.iter().map(|(_, place)| *place).collect::<Vec<_>>())?;
+        debug_assert!(memory.local.bytes() >= self.plan.local_bytes);
+        let kernel = self.world.load(&member.gpu, &image)?;
+        Ok(Launch { kernel, args, slots, windows, scalars, epoch, recorder })
+    }
+}
+
+/// Refuses a kernel that takes a pointer to all ranks' memory at once beside those of the ranks: no world has any.
+fn multicast(image: &KernelImage, params: &[ParamSpec], ranks: u32) -> Result<(), RuntimeError> {
+    let symmetric = params.iter().zip(&image.args.fields).filter(|(p, _)| p.kind.is_symmetric());
+    match { symmetric }.find(|(_, field)| field.bytes > 8 * ranks) {
+        None => Ok(()),
+        Some((p, _)) => {
+            let (kernel, buffer) = (image.variant.clone(), p.name.clone());
+            Err(RuntimeError::NoMulticast { kernel, buffer })
+        }
+    }
+}
+
+/// Whether a kernel was compiled for just these parameters: its name says nothing of their lengths, which its author may have
+/// changed since.
+fn same_params(image: &KernelImage, params: &[ParamSpec]) -> Result<(), RuntimeError> {
+    let mut compiled = image.params.iter();
+    for param in params {
+        let (here, there) = (param.signature(), compiled.next().map_or("not there", String::as_str));
+        if here != there {
+            return Err(differs(image, &param.name, there, &here));
+        }
+    }
+    compiled.next().map_or(Ok(()), |more| Err(differs(image, more, more, "not there")))
+}
+
+fn differs(image: &KernelImage, field: &str, kernel: &str, variant: &str) -> RuntimeError {
+    let problem =
+        format!("is {kernel} in the kernel, and {variant} in the variant: compile or pack it again");
+    RuntimeError::Argument { kernel: image.variant.clone(), field: field.to_owned(), problem }
+}
