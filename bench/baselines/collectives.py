@@ -7,14 +7,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
-from timing import main
+from timing import DTYPES, Unsupported, main, version
 
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-
-
-class Unsupported(Exception):
-    """What a baseline cannot do."""
 
 
 class Nccl:
@@ -22,10 +17,7 @@ class Nccl:
     ABOUT = "torch.distributed: the host's work is part of the time where the GPU has to wait for it"
     GRAPH = False
 
-    @staticmethod
-    def version():
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))
-        return f"PyTorch {torch.__version__}, NCCL {nccl}"
+    version = staticmethod(version)
 
     def __init__(self, case):
         asked, ranks = case.asked, case.ranks

@@ -7,13 +7,7 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
-from timing import main
-
-DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
-
-
-class Unsupported(Exception):
-    """What a baseline cannot do."""
+from timing import DTYPES, Unsupported, main, version
 
 
 class Cublas:
@@ -21,10 +15,7 @@ class Cublas:
     ABOUT = "torch.mm, behind NCCL's all_gather where rows are gathered"
     GRAPH = True
 
-    @staticmethod
-    def version():
-        nccl = ".".join(map(str, torch.cuda.nccl.version()))
-        return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}"
+    version = staticmethod(version)
 
     def __init__(self, case):
         asked = case.asked

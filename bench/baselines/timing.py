@@ -47,6 +47,18 @@ BARRIER_MS = 20_000
 TIMEOUT = timedelta(seconds=120)
 # More than any cache holds.
 FLUSHED_BYTES = 256 << 20
+# Types by the names that cases have for them.
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+
+
+class Unsupported(Exception):
+    """What a baseline cannot do."""
+
+
+def version():
+    """Of PyTorch and what it brings."""
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return f"PyTorch {torch.__version__}, CUDA {torch.version.cuda}, NCCL {nccl}"
 
 
 class Timer:

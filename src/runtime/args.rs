@@ -1,6 +1,6 @@
 //! The argument struct of a kernel, filled by the names of its members.
 
-use peerwarp_codegen::print::{ArgField, ArgsLayout, TENSOR_MAP_BYTES, TensorMap};
+use peerwarp_codegen::print::{ArgField, ArgsLayout, TensorMap};
 
 use super::RuntimeError;
 use super::gpu::{DevicePtr, Gpu};
@@ -17,11 +17,11 @@ pub(crate) struct Place {
     field: usize,
 }
 
-/// A map of a matrix, and where it was when the map was made.
+/// A map of a matrix. Once it has been made: which word is the pointer that it was made of, and what that was.
 #[derive(Clone, Debug)]
 struct Mapped {
     map: TensorMap,
-    of: Option<DevicePtr>,
+    made: Option<(usize, DevicePtr)>,
 }
 
 /// The argument struct of one kernel on one rank.
@@ -39,7 +39,7 @@ impl KernelArgs {
     pub fn new(kernel: &str, layout: &ArgsLayout) -> KernelArgs {
         let fields = layout.fields.clone();
         let (set, words) = (vec![false; fields.len()], vec![0; (layout.bytes as usize).div_ceil(8)]);
-        let maps = layout.maps.iter().map(|map| Mapped { map: map.clone(), of: None }).collect();
+        let maps = layout.maps.iter().map(|map| Mapped { map: map.clone(), made: None }).collect();
         KernelArgs { kernel: kernel.to_owned(), fields, set, maps, words }
     }
 
@@ -108,37 +108,34 @@ impl KernelArgs {
     /// Lets a GPU make the maps of matrices that have been passed at another place than the last time.
     pub(crate) fn map_matrices(&mut self, gpu: &dyn Gpu) -> Result<(), RuntimeError> {
         for at in 0..self.maps.len() {
-            let matrix = self.matrix(&self.maps[at].map)?;
-            let Mapped { map, of } = &mut self.maps[at];
-            if *of == Some(matrix) {
-                continue;
+            let Mapped { map, made } = &self.maps[at];
+            let word = match made {
+                Some((word, _)) => *word,
+                None => self.pointer_of(map)?,
+            };
+            let now = Some((word, self.words[word]));
+            if *made != now {
+                let (words, first) = (gpu.tensor_map(self.words[word], map)?, map.offset as usize / 8);
+                self.words[first..][..words.len()].copy_from_slice(&words);
+                self.maps[at].made = now;
             }
-            let words = gpu.tensor_map(matrix, map)?;
-            let first = map.offset as usize / 8;
-            self.words[first..first + TENSOR_MAP_BYTES as usize / 8].copy_from_slice(&words);
-            *of = Some(matrix);
         }
         Ok(())
     }
 
-    /// Where the matrix of a map is, of this rank.
-    fn matrix(&self, map: &TensorMap) -> Result<DevicePtr, RuntimeError> {
-        let first = self.fields[self.find(&map.of)?].offset as usize / 8;
-        let rank = match map.symmetric {
-            true => {
-                let at = self.fields[self.find("rank")?].offset as usize;
-                let bytes: &[u8] = bytemuck::cast_slice(&self.words);
-                u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-            }
-            false => 0,
-        };
-        Ok(self.words[first + rank as usize])
+    /// The word with the pointer to a map's matrix: of several, this rank's.
+    fn pointer_of(&self, map: &TensorMap) -> Result<usize, RuntimeError> {
+        let first = self.fields[self.find(&map.of)?].offset as usize;
+        let rank = self.fields[self.find("rank")?].offset as usize;
+        let bytes: &[u8] = bytemuck::cast_slice(&self.words);
+        let rank: u32 = bytemuck::pod_read_unaligned(&bytes[rank..][..4]);
+        Ok(first / 8 + if map.symmetric { rank as usize } else { 0 })
     }
 
     /// The struct, if everything has been set.
     pub fn ready(&self) -> Result<&[u64], RuntimeError> {
         let fields = self.fields.iter().zip(&self.set).map(|(field, set)| (&field.name, *set));
-        let maps = self.maps.iter().map(|mapped| (&mapped.map.name, mapped.of.is_some()));
+        let maps = self.maps.iter().map(|mapped| (&mapped.map.name, mapped.made.is_some()));
         match fields.chain(maps).find(|(_, set)| !set) {
             None => Ok(&self.words),
             Some((name, _)) => Err(self.wrong(name, "has not been set".into())),

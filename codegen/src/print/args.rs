@@ -183,14 +183,10 @@ impl MapText {
         MapText {
             name: name.clone(),
             of: format!("{of}{}", if *symmetric { "[args->rank]" } else { "" }),
-            dtype: match dtype {
-                Dtype::Fp16 => "CU_TENSOR_MAP_DATA_TYPE_FLOAT16",
-                Dtype::Bf16 => "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16",
-                Dtype::F32 => "CU_TENSOR_MAP_DATA_TYPE_FLOAT32",
-                Dtype::I32 => "CU_TENSOR_MAP_DATA_TYPE_INT32",
-                Dtype::U32 => "CU_TENSOR_MAP_DATA_TYPE_UINT32",
-                Dtype::U64 => "CU_TENSOR_MAP_DATA_TYPE_UINT64",
-                Dtype::Bool | Dtype::Fp8 => "CU_TENSOR_MAP_DATA_TYPE_UINT8",
+            dtype: if *dtype == Dtype::Fp16 {
+                "CU_TENSOR_MAP_DATA_TYPE_FLOAT16"
+            } else {
+                "CU_TENSOR_MAP_DATA_TYPE_BFLOAT16"
             },
             rows: *rows,
             columns: *columns,

@@ -13,7 +13,8 @@ use crate::{
     family::{CudaArch, Target},
     ir::{
         CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
-        OpKind, ParamId, ParamKind, Place, Region, Rows, SharedId, StoreMatrix, Type, ValueId, ValueOp,
+        OpKind, Param, ParamId, ParamKind, Place, Region, Rows, SharedId, StoreMatrix, ValueId, ValueOp,
+        mutate::constant,
     },
 };
 
@@ -112,8 +113,8 @@ impl Loaders {
     pub fn of(f: &Facts) -> Option<Loaders> {
         let kernel = f.p.kernel;
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
-        // A role that leaves before it has met the loader would have to tell it so.
-        let leaves = source::talks(kernel) && !source::begins(kernel);
+        // Those who would leave together are all warps but the loader.
+        let leaves = source::asks_status(kernel);
         let crew = Crew::of(kernel);
         let threads = kernel.block_threads() + crew.warps * kernel.warp_size;
         if !boxes || leaves || f.timeline.is_some() || threads > 1024 {
@@ -131,9 +132,7 @@ impl Loaders {
         }
         let cut = |side| {
             let mut part = kernel.clone();
-            let zero = part.add_value(Type::scalar(Dtype::U32), None);
-            let none = part.add_op(ValueOp::Const { out: zero, value: Const::U32(0) }, kernel.loc);
-            part.prologue.ops.insert(0, none);
+            let zero = constant(&mut part, Const::U32(0));
             for &role in &roles {
                 let body = std::mem::take(&mut part.roles[role].body);
                 part.roles[role].body = Cut { side, zero }.region(&mut part, body);
@@ -260,7 +259,7 @@ impl Fit<'_, '_> {
         (input || sent) && rows.end.is_none()
     }
 
-    fn param(&self, rows: &Rows) -> Option<&crate::ir::Param> {
+    fn param(&self, rows: &Rows) -> Option<&Param> {
         rows.place.param().map(|id| &self.f.p.kernel.params[id.index()])
     }
 

@@ -301,7 +301,7 @@ fn entry_body(
     let mut e = Emitter::new(facts, used, offsets);
     e.begin_timeline();
     let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
-    let aborted = (epoch.is_none() && talks(kernel)).then(|| e.names.fresh("aborted"));
+    let aborted = asks_status(kernel).then(|| e.names.fresh("aborted"));
     if let Some(aborted) = &aborted {
         e.used.add(Prim::System);
         e.w.line(&format!(
@@ -387,13 +387,13 @@ pub(super) fn begun(kernel: &Kernel, id: OpId) -> Option<ValueId> {
     None
 }
 
-/// Whether a kernel begins an epoch.
-pub(super) fn begins(kernel: &Kernel) -> bool {
-    kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some())
+/// Whether blocks ask by themselves if the world is aborted: ranks say something to each other, and no epoch tells.
+pub(super) fn asks_status(kernel: &Kernel) -> bool {
+    talks(kernel) && !kernel.prologue.ops.iter().any(|&id| begun(kernel, id).is_some())
 }
 
 /// Whether ranks say anything to each other.
-pub(super) fn talks(kernel: &Kernel) -> bool {
+fn talks(kernel: &Kernel) -> bool {
     let mut kinds = kernel.params.iter().map(|p| p.kind);
     kinds.any(|kind| matches!(kind, ParamKind::Flags | ParamKind::Packets | ParamKind::Ll))
 }

@@ -40,7 +40,7 @@ pub(super) fn define_before<K: Into<OpKind>>(
 }
 
 /// Adds a constant at the start of the prologue, where everything sees it.
-pub(super) fn constant(kernel: &mut Kernel, value: Const) -> ValueId {
+pub(crate) fn constant(kernel: &mut Kernel, value: Const) -> ValueId {
     let out = kernel.add_value(Type::scalar(value.dtype()), None);
     let id = kernel.add_op(ValueOp::Const { out, value }, kernel.loc);
     kernel.prologue.ops.insert(0, id);
