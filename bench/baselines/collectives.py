@@ -7,8 +7,9 @@ import torch
 import torch.distributed as dist
 import torch.distributed._symmetric_memory as symmetric_memory
 
-from timing import DTYPES, Unsupported, main, version
+from timing import Unsupported, main, version
 
+DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 OPS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
 

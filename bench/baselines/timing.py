@@ -47,8 +47,6 @@ BARRIER_MS = 20_000
 TIMEOUT = timedelta(seconds=120)
 # More than any cache holds.
 FLUSHED_BYTES = 256 << 20
-# Types by the names that cases have for them.
-DTYPES = {"f32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
 
 class Unsupported(Exception):
