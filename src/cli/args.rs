@@ -83,7 +83,7 @@ pub(crate) struct Selection {
     /// [default: none; on GPUs that of the GPUs, if there is one]
     #[arg(long, value_name = "DEVICE|FILE")]
     pub tuned: Option<String>,
-    /// Names of variants, or FIELD=VALUE pairs for --family
+    /// Names of variants, or FIELD=VALUE pairs for --family; `bench` and `tune` take lists, FIELD=V1,V2
     #[arg(value_name = "VARIANT|FIELD=VALUE")]
     pub items: Vec<String>,
 }

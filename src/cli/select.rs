@@ -59,6 +59,23 @@ impl Selection {
         }
     }
 
+    /// The selections with one value for each field that lists of values stand for, `elements=1024,4096`.
+    fn each(&self) -> Vec<Selection> {
+        let mut items: Vec<Vec<String>> = vec![vec![]];
+        for item in &self.items {
+            let values: Vec<String> = match item.split_once('=') {
+                Some((field, list)) => input::list(list).map(|value| format!("{field}={value}")).collect(),
+                None => vec![item.clone()],
+            };
+            let with = |items: &Vec<String>| {
+                let with = |value: &String| [&items[..], std::slice::from_ref(value)].concat();
+                values.iter().map(with).collect::<Vec<_>>()
+            };
+            items = items.iter().flat_map(with).collect();
+        }
+        items.into_iter().map(|items| Selection { items, ..self.clone() }).collect()
+    }
+
     /// What was set of tuning fields.
     fn tuning(&self) -> Result<Vec<(String, String)>, InputError> {
         self.settings.iter().map(|s| pair(s, "--set")).collect()
@@ -92,12 +109,13 @@ impl App {
         for suite in self.suites() {
             sets = sets.iter().map(|set| suite.expand(set)).collect::<Result<Vec<_>, _>>()?.concat();
         }
-        let asked =
-            sets.iter().map(|set| self.asked(selection, set, small)).collect::<Result<Vec<_>, _>>()?;
+        let selections = selection.each();
+        let each = || selections.iter().flat_map(|one| sets.iter().map(move |set| (one, set)));
+        let asked = each().map(|(one, set)| self.asked(one, set, small)).collect::<Result<Vec<_>, _>>()?;
         // What is set has to be of use to one of them.
         let all: Vec<Request> = asked.iter().flat_map(|a| a.requests.iter().cloned()).collect();
         request::check_tuning(&all, self.registry())?;
-        asked.iter().zip(&sets).map(|(asked, set)| self.chosen(asked, set, tuned)).collect()
+        asked.iter().zip(each()).map(|(asked, (_, set))| self.chosen(asked, set, tuned)).collect()
     }
 
     /// The sets of options with one value each that lists stand for.

@@ -201,7 +201,7 @@ pub trait Problem: Any + fmt::Debug + Send + Sync {
     fn rounds(&self) -> u32;
     /// The launches of a round, in order.
     fn launches(&self) -> &[LaunchSpec];
-    /// What is written before the first launch of a round.
+    /// What is written before the first launch of a round: the same buffers in all rounds, of which some may get nothing.
     fn inputs(&self, rank: u32, round: u32) -> Vec<Contents>;
     /// The numbers that a rank passes by value in a round, by name. One that says how many rows there are
     /// ([`Rows`](peerwarp_codegen::dsl::Rows)) says that there are as many as can be, unless it is told here.

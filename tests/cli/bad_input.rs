@@ -11,6 +11,11 @@ const USAGE: &[(&str, &str, &[&str])] = &[
     ),
     ("nothing selected", "show", &["selection is missing", "--model NAME"]),
     ("bench of a bad list", "bench --model glm-4.5 --tokens 1,,8", &["tokens = ", "1 to 65536"]),
+    (
+        "bench of a bad list of a family",
+        "bench --family all_reduce elements=8,zz ranks=2 dtype=bf16",
+        &["elements = zz", "1 to 268435456"],
+    ),
     ("tuning of a bad list", "tune --model glm-4.5 --tokens 1,,8", &["tokens = ", "1 to 65536"]),
     (
         "a report to nowhere",

@@ -125,6 +125,16 @@ fn runs_and_counts() {
     }
 }
 
+#[test]
+fn all_rounds_have_the_same_inputs() {
+    let inputs = Inputs { rounds: 3, given: given("0,0,0"), ..Inputs::default() };
+    let problem = MoeSuite.problem(&resolve(&[]), &inputs).unwrap();
+    for (rank, round) in (0..3).flat_map(|rank| (0..3).map(move |round| (rank, round))) {
+        let names: Vec<String> = problem.inputs(rank, round).into_iter().map(|c| c.buffer).collect();
+        assert_eq!(names, ["n", "x", "ids", "weights", "x_scale"], "rank {rank}, round {round}");
+    }
+}
+
 /// A problem's data, passed and taken as somebody does who has data and no problem.
 struct ByHand(Box<dyn Problem>);
 

@@ -110,7 +110,8 @@ impl MoeRounds {
             Contents::of("ids", &sent.ids),
             Contents::of("weights", &sent.weights),
         ];
-        if !sent.x_scale.is_empty() {
+        // Also where there are none, for want of rows: all rounds have the same buffers.
+        if self.shape().scales() > 0 {
             all.push(Contents::of("x_scale", &sent.x_scale));
         }
         all
