@@ -18,7 +18,7 @@ pub fn vector(Turn { seed, rank, round: turn }: Turn, elements: u32, dtype: Dtyp
         let sign = (z >> 3 & 1) as u32;
         f32::from_bits(sign << 31 | exponent << 23 | mantissa)
     };
-    round(dtype, &(0..elements).map(number).collect::<Vec<f32>>())
+    round(dtype, (0..elements).map(number).collect())
 }
 
 /// The vectors of all ranks.
@@ -39,12 +39,12 @@ pub fn reduction(op: Reduction, vectors: &[Vec<f32>], dtype: Dtype) -> Vec<f32> 
             };
         }
     }
-    round(dtype, &sum)
+    round(dtype, sum)
 }
 
 /// What the residual becomes: the reduction is rounded before it is added, and the sum after.
 pub fn added(reduction: &[f32], residual: &[f32], dtype: Dtype) -> Vec<f32> {
-    round(dtype, &reduction.iter().zip(residual).map(|(x, r)| x + r).collect::<Vec<f32>>())
+    round(dtype, reduction.iter().zip(residual).map(|(x, r)| x + r).collect())
 }
 
 /// Rows of as many elements as `weight` has, normalised by their root mean square.
@@ -57,7 +57,7 @@ pub fn rms_norm(rows: &[f32], weight: &[f32], eps: f32, dtype: Dtype) -> Vec<f32
             .map(|(x, w)| (f64::from(*x) * scale * f64::from(*w)) as f32)
             .collect::<Vec<f32>>()
     };
-    round(dtype, &rows.chunks(weight.len()).flat_map(row).collect::<Vec<f32>>())
+    round(dtype, rows.chunks(weight.len()).flat_map(row).collect())
 }
 
 /// How many elements a rank says that it sends to each: nothing, a row, something between, and now and then more than a row has.

@@ -48,7 +48,7 @@ pub fn activated(activation: Activation, sums: &[f32], dtype: Dtype) -> Vec<f32>
         Activation::Relu => x.max(0.0),
         Activation::Silu => (f64::from(x) / (1.0 + (-f64::from(x)).exp())) as f32,
     };
-    round(dtype, &sums.iter().map(|x| of(*x)).collect::<Vec<f32>>())
+    round(dtype, sums.iter().map(|x| of(*x)).collect())
 }
 
 /// Rows whose products are looked at: all of them, unless that takes long; then some and the last.

@@ -6,8 +6,7 @@ use crate::harness::elements::{encode, round};
 
 /// The benchmark's stand-in expert, `x * (1 + rank)`, in the type that rows are combined in.
 pub fn stand_in_expert(shape: &MoeShape, rank: u32, row: &[f32]) -> Vec<f32> {
-    let y: Vec<f32> = row.iter().map(|x| x * (1.0 + rank as f32)).collect();
-    round(shape.dtype.combined(), &y)
+    round(shape.dtype.combined(), row.iter().map(|x| x * (1.0 + rank as f32)).collect())
 }
 
 // Without an instruction of its own for it, `mul_add` is a call for each element.
@@ -18,64 +17,51 @@ fn add(sum: &mut [f32], weight: f32, row: &[f32]) {
     }
 }
 
-/// The combined rows of one rank, as bytes: for each token the sum over k, in order, in f32, rounded at the end.
+/// The combined row of a token, by its rank and number, as bytes: the sum over k, in order, in f32, rounded at the end.
 /// `output` is what the expert of an entry makes of its row, on the rank that owns it.
-pub fn in_order(
+pub fn in_order<'o>(
     shape: &MoeShape,
     routing: &Routing,
-    rank: u32,
-    output: impl Fn(u32, Entry) -> Vec<f32>,
+    (source, token): (u32, u32),
+    output: impl Fn(u32, Entry) -> &'o [f32],
 ) -> Vec<u8> {
-    let mut out = vec![];
-    for token in tokens_of(shape, routing, rank) {
-        let mut sum = vec![0f32; shape.hidden as usize];
-        for (owner, weight, entry) in entries_of(shape, routing, rank, token) {
-            add(&mut sum, weight, &output(owner, entry));
-        }
-        out.extend(encode(shape.dtype.combined(), &sum));
+    let mut sum = vec![0f32; shape.hidden as usize];
+    for (owner, weight, entry) in entries_of(shape, routing, source, token) {
+        add(&mut sum, weight, output(owner, entry));
     }
-    out
+    encode(shape.dtype.combined(), &sum)
 }
 
 /// What the experts of one rank make of one token: the sum over those of its entries that are there, in the order of k, with
 /// the weights, in f32.
-pub fn of_owner(
+pub fn of_owner<'o>(
     shape: &MoeShape,
     routing: &Routing,
     owner: u32,
     (source, token): (u32, u32),
-    output: impl Fn(u32, Entry) -> Vec<f32>,
+    output: impl Fn(u32, Entry) -> &'o [f32],
 ) -> Vec<f32> {
     let mut piece = vec![0f32; shape.hidden as usize];
     for (_, weight, entry) in entries_of(shape, routing, source, token).iter().filter(|e| e.0 == owner) {
-        add(&mut piece, *weight, &output(owner, *entry));
+        add(&mut piece, *weight, output(owner, *entry));
     }
     piece
 }
 
 /// As [`in_order`], but summed as the deduplicating kernels do it: each owner sums its own entries and rounds once,
 /// then the owners' pieces are added in the order of ranks.
-pub fn by_owner(
+pub fn by_owner<'o>(
     shape: &MoeShape,
     routing: &Routing,
-    rank: u32,
-    output: impl Fn(u32, Entry) -> Vec<f32>,
+    at: (u32, u32),
+    output: impl Fn(u32, Entry) -> &'o [f32],
 ) -> Vec<u8> {
     let dtype = shape.dtype.combined();
-    let mut out = vec![];
-    for token in tokens_of(shape, routing, rank) {
-        let mut sum = vec![0f32; shape.hidden as usize];
-        for owner in 0..shape.ranks {
-            let piece = of_owner(shape, routing, owner, (rank, token), &output);
-            add(&mut sum, 1.0, &round(dtype, &piece));
-        }
-        out.extend(encode(dtype, &sum));
+    let mut sum = vec![0f32; shape.hidden as usize];
+    for owner in 0..shape.ranks {
+        add(&mut sum, 1.0, &round(dtype, of_owner(shape, routing, owner, at, &output)));
     }
-    out
-}
-
-fn tokens_of(shape: &MoeShape, routing: &Routing, rank: u32) -> std::ops::Range<u32> {
-    0..routing.ids[rank as usize].len() as u32 / shape.topk
+    encode(dtype, &sum)
 }
 
 /// Owner, weight and place of each of a token's entries, without masked ones.
@@ -106,20 +92,21 @@ mod tests {
         Routing { ids, weights: vec![[weights, [5.0; 3]].concat(), vec![]] }
     }
 
-    fn both(routing: &Routing, rank: u32, y: [f32; 3]) -> [Vec<f32>; 2] {
+    /// The sums of a token of rank 0, in both ways.
+    fn both(routing: &Routing, token: u32, y: [f32; 3]) -> [Vec<f32>; 2] {
+        let rows = y.map(|y| [y; 8]);
         let output = |owner: u32, entry: Entry| {
             assert_eq!(owner, u32::from(entry.k == 1));
-            vec![y[entry.k as usize]; 8]
+            &rows[entry.k as usize][..]
         };
-        [in_order(&SHAPE, routing, rank, output), by_owner(&SHAPE, routing, rank, output)]
+        [in_order(&SHAPE, routing, (0, token), output), by_owner(&SHAPE, routing, (0, token), output)]
             .map(|bytes| decode(Dtype::Bf16, &bytes))
     }
 
     #[test]
     fn weighted_sums_and_zeros_for_masked_tokens() {
-        let want = [[6.0; 8], [0.0; 8]].concat();
-        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 0, [4.0, 8.0, 1.0]), [want.clone(), want]);
-        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 1, [4.0, 8.0, 1.0]).concat().len(), 0);
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 0, [4.0, 8.0, 1.0]), [[6.0; 8], [6.0; 8]]);
+        assert_eq!(both(&tiny([0.5, 0.25, 2.0]), 1, [4.0, 8.0, 1.0]), [[0.0; 8], [0.0; 8]]);
     }
 
     #[test]
@@ -132,7 +119,8 @@ mod tests {
     #[test]
     fn an_owner_sums_its_own_entries_of_one_token() {
         let routing = tiny([0.5, 0.25, 2.0]);
-        let output = |_, entry: Entry| vec![[4.0, 8.0, 1.0][entry.k as usize]; 8];
+        let rows = [4.0, 8.0, 1.0].map(|y| [y; 8]);
+        let output = |_, entry: Entry| &rows[entry.k as usize][..];
         let of = |owner, token| of_owner(&SHAPE, &routing, owner, (0, token), output)[0];
         assert_eq!([of(0, 0), of(1, 0), of(0, 1)], [4.0, 2.0, 0.0]);
     }

@@ -1,6 +1,6 @@
 //! What every rank starts a round with, and what it has to end up with.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use peerwarp_codegen::ir::Dtype;
 use rand::{Rng, SeedableRng};
@@ -135,12 +135,20 @@ impl Round {
         let n = routing.tokens_per_rank(shape.topk);
         let random = |rank| random_tokens(&shape, n[rank as usize], stream(problem.seed, round, rank));
         let tokens: Vec<Tokens> = ranks.clone().map(random).collect();
-        let output = |owner: u32, entry: Entry| expert_output(&shape, &tokens, owner, entry);
         let applied = semantics.applied(&shape, &routing);
-        let in_order = |rank| reference::in_order(&shape, &applied, rank, output);
-        let in_order: Vec<Vec<u8>> = ranks.clone().map(in_order).collect();
-        let by_owner = |rank| reference::by_owner(&shape, &applied, rank, output);
-        let out = if semantics.dedup { ranks.clone().map(by_owner).collect() } else { in_order.clone() };
+        let sums = |rank: u32| {
+            let (mut out, mut in_order) = (vec![], vec![]);
+            for token in 0..n[rank as usize] {
+                let outputs = experts_outputs(&shape, &routing, &tokens[rank as usize], (rank, token));
+                let output = |owner: u32, _| &outputs[&owner][..];
+                in_order.extend(reference::in_order(&shape, &applied, (rank, token), output));
+                if semantics.dedup {
+                    out.extend(reference::by_owner(&shape, &applied, (rank, token), output));
+                }
+            }
+            if semantics.dedup { (out, in_order) } else { (in_order.clone(), in_order) }
+        };
+        let (out, in_order) = ranks.clone().map(sums).unzip();
         let grouped = ranks.map(|rank| reference::dispatch(&shape, &routing, rank)).collect();
         Round { number: round, shape, semantics, routing, tokens, grouped, out, in_order }
     }
@@ -188,7 +196,8 @@ impl Round {
 
     /// What the expert makes of a row of a rank.
     pub(super) fn expert_output(&self, rank: u32, entry: Entry) -> Vec<f32> {
-        expert_output(&self.shape, &self.tokens, rank, entry)
+        let row = self.tokens[entry.source as usize].values(&self.shape, entry.token);
+        reference::stand_in_expert(&self.shape, rank, &row)
     }
 
     /// The scales of a row after dispatch.
@@ -212,10 +221,18 @@ pub(super) fn nobody(shape: &MoeShape, round: u32) -> i32 {
     if round.is_multiple_of(2) { -1 } else { shape.experts as i32 }
 }
 
-/// The stand-in expert's output for an entry.
-fn expert_output(shape: &MoeShape, tokens: &[Tokens], owner: u32, entry: Entry) -> Vec<f32> {
-    let row = tokens[entry.source as usize].values(shape, entry.token);
-    reference::stand_in_expert(shape, owner, &row)
+/// What the experts make of a token, by rank and number, on each of the ranks that own any of them: the same for all its entries
+/// there.
+fn experts_outputs(
+    shape: &MoeShape,
+    routing: &Routing,
+    tokens: &Tokens,
+    (rank, token): (u32, u32),
+) -> BTreeMap<u32, Vec<f32>> {
+    let (row, topk) = (tokens.values(shape, token), shape.topk as usize);
+    let ids = &routing.ids[rank as usize][token as usize * topk..][..topk];
+    let owners: BTreeSet<u32> = ids.iter().filter_map(|&id| shape.map().owner(id)).collect();
+    owners.into_iter().map(|owner| (owner, reference::stand_in_expert(shape, owner, &row))).collect()
 }
 
 pub(super) fn stream(seed: u64, round: u32, rank: u32) -> ChaCha8Rng {

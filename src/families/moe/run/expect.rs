@@ -112,9 +112,10 @@ impl Round {
 
     /// The bytes of what a rank's experts make of an entry's token, weighted, summed and rounded.
     fn summed_row(&self, rank: u32, entry: Entry) -> Vec<u8> {
-        let output = |owner, entry| self.expert_output(owner, entry);
+        // The same for all of the token's entries on the rank.
+        let output = self.expert_output(rank, entry);
         let at = (entry.source, entry.token);
-        let sum = reference::of_owner(&self.shape, &self.routing, rank, at, output);
+        let sum = reference::of_owner(&self.shape, &self.routing, rank, at, |_, _| &output);
         elements::encode(self.shape.dtype.combined(), &sum)
     }
 
