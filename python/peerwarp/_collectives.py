@@ -6,14 +6,12 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from peerwarp import _arrays, _core
-from peerwarp._device import Device, DeviceCollectives
+from peerwarp._device import OPS, Device, DeviceCollectives
 from peerwarp._world import World, runs_on
 from peerwarp.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
-
-OPS = ("sum", "max", "min")
 
 
 class Collectives:
@@ -49,7 +47,7 @@ class Collectives:
         Shapes, here of a rank's array: `x` any, results as `x`.
         """
         if self._device is not None:
-            return self._device.run("all_reduce", x, _same, out, _known(op), 0)
+            return self._device.run("all_reduce", x, _same, out, op, 0)
         arrays, dtype = self._inputs(x)
         return self._run("all_reduce", arrays, dtype, arrays[0].shape, out, op=_known(op))
 
@@ -59,7 +57,7 @@ class Collectives:
         Shapes: `x` is `(ranks * n, ...)`, results are `(n, ...)`.
         """
         if self._device is not None:
-            return self._device.run("reduce_scatter", x, lambda one: self._part(one.shape), out, _known(op), 0)
+            return self._device.run("reduce_scatter", x, lambda one: self._part(one.shape), out, op, 0)
         arrays, dtype = self._inputs(x)
         shape = self._part(arrays[0].shape)
         return self._run("reduce_scatter", arrays, dtype, shape, out, op=_known(op))

@@ -1,15 +1,21 @@
-"""Operations on this process's GPU, on tensors of PyTorch. The native part takes addresses: what is at one is looked at here."""
+"""Operations on this process's GPU, on tensors of PyTorch.
+
+The native part looks at tensors by DLPack's functions for C, and does all of a call, where PyTorch has them (2.10 and newer) and
+tensors are as they have to be. Else it does nothing, and what follows here looks at each tensor, says what is wrong with it, and
+passes addresses.
+"""
 
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from typing import TYPE_CHECKING, Any
 
 from peerwarp import _core
 from peerwarp.errors import InvalidArgument, PeerwarpError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     import torch
     from torch import Tensor
@@ -24,6 +30,7 @@ ELEMENTS = {
     "f32": ("<f4", "float32", 4),
     "i32": ("<i4", "int32", 4),
 }
+OPS = ("sum", "max", "min")
 
 
 class Memory:
@@ -51,6 +58,14 @@ class Device:
         self.device = torch.device("cuda", number)
         current = getattr(torch._C, "_cuda_getCurrentRawStream", None)
         self.stream: Callable[[int], int] = current or (lambda gpu: torch.cuda.current_stream(gpu).cuda_stream)
+        self.exchange = self._exchange()
+
+    def _exchange(self) -> _core.Exchange | None:
+        """How the native part looks at tensors; `None` where PyTorch is too old for it."""
+        try:
+            return _core.Exchange(self.torch.Tensor, self.number)
+        except (AttributeError, TypeError, ValueError):
+            return None
 
     def tensor(self, owner: object, address: int, element: str, shape: tuple[int, ...]) -> Tensor:
         """A tensor of memory that `owner` has."""
@@ -71,7 +86,7 @@ class Device:
 
     def checked(self, field: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
         """The tensor, if it is on this GPU, contiguous, and of this type and shape."""
-        tensor = value if type(value) is self.torch.Tensor else self.taken(field, value)
+        tensor = self.taken(field, value)
         if tensor.dtype != dtype:
             raise InvalidArgument(f"{field}.dtype", tensor.dtype, str(dtype))
         if tensor.shape != shape:
@@ -97,11 +112,16 @@ class DeviceCollectives:
 
     def __init__(self, device: Device) -> None:
         self._device = device
-        self._made: dict[tuple[str, str, int, torch.dtype, int], _core.DeviceCollective] = {}
+        self._core = _core.DeviceCollectives(device.core, device.ranks, device.exchange)
+        self._run = self._core.run
 
     def run(self, name: str, x: Any, shape: Callable[[Tensor], tuple[int, ...]], out: Any, op: str, root: int) -> Tensor:
         """Launches a collective on PyTorch's current stream; `shape` says what comes out of an input."""
+        if out is not None and self._run(name, x, out, op, root):
+            return out  # type: ignore[no-any-return]
         device = self._device
+        if op not in OPS:
+            raise InvalidArgument("op", op, ", ".join(OPS))
         tensor = device.taken("x", x)
         device.placed("x", tensor)
         wanted = shape(tensor)
@@ -111,23 +131,23 @@ class DeviceCollectives:
             out = device.checked("out", out, tensor.dtype, wanted)
             if overlap(tensor, out):
                 raise InvalidArgument("out", "memory of x", "memory of its own")
-        collective = self._collective((name, op, root, tensor.dtype, tensor.numel()))
-        collective.launch(tensor.data_ptr(), out.data_ptr(), device.stream(device.number))
-        return out
+        elements = tensor.numel()
+        dtype = self._made(name, op, root, tensor.dtype, elements)
+        places = (tensor.data_ptr(), out.data_ptr(), device.stream(device.number))
+        self._core.launch(name, (op, root), (dtype, elements), places)
+        return out  # type: ignore[no-any-return]
 
-    def _collective(self, key: tuple[str, str, int, torch.dtype, int]) -> _core.DeviceCollective:
-        made = self._made.get(key)
-        if made is not None:
-            return made
-        name, op, root, dtype, elements = key
+    def _made(self, name: str, op: str, root: int, dtype: torch.dtype, elements: int) -> str:
+        """Makes a collective, if it is not there. The kernels' name of its type."""
         kernels = FLOATS.get(str(dtype))
         if kernels is None:
             raise InvalidArgument("x.dtype", dtype, ", ".join(FLOATS))
         if elements == 0:
             raise InvalidArgument("x.shape", "no element", "one element or more")
-        self._device.settled(f"{name} of {elements} elements")
-        made = self._made[key] = _core.DeviceCollective(self._device.core, name, (op, root), (kernels, elements))
-        return made
+        if not self._core.has(name, (op, root), (kernels, elements)):
+            self._device.settled(f"{name} of {elements} elements")
+            self._core.make(name, (op, root), (kernels, elements))
+        return kernels
 
 
 def overlap(a: Tensor, b: Tensor) -> bool:
@@ -139,72 +159,120 @@ def overlap(a: Tensor, b: Tensor) -> bool:
 class DispatchedTensors:
     """What dispatch brought to this process's rank. `R` ranks, `T` the most tokens of a rank, `K` topk.
 
-    All are tensors on the GPU, in memory of the operation: the next dispatch overwrites them. How many rows came is known there.
+    All are tensors on the GPU, in memory of the operation: the next dispatch of the same capacity overwrites them. How many rows
+    came is known there.
 
     Attributes:
         rows: `(R * T, hidden)` if rank-major, where row `source * T + token` is what came of that token; `(R * T * K, hidden)` if
             expert-major, sorted by expert, source, token and k. Where no row came there is anything.
         scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
-        ids: rank-major only: int32 `(R * T, K)`, ids among all experts, -1 in entries that are not this rank's own.
+        ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `nobody` in entries that are not this rank's own.
         expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
             `gather` if rank-major and in `rows` if expert-major.
         expert_rows: int32 `(experts of the rank,)`.
         tokens_from: int32 `(R,)`: how many tokens each source had.
         first_expert: the id of the rank's first expert; its experts are contiguous.
+        capacity: `T`.
     """
 
-    def __init__(self, op: DeviceMoe, number: int, n: int, kept: tuple[Tensor, ...]) -> None:
-        self._op, self._number, self._n, self._kept = op, number, n, kept
+    __slots__ = ("_kept", "_n", "_number", "_step")
+
+    def __init__(self, step: Step, number: int, n: int, kept: tuple[Any, ...]) -> None:
+        self._step, self._number, self._n, self._kept = step, number, n, kept
 
     def __getattr__(self, name: str) -> Tensor:
         # Asked for what is no attribute of its own; of one that is copied there are none yet.
         if name.startswith("_"):
             raise AttributeError(name)
-        found = self._op.buffers.get(name)
+        found = self._step.buffers.get(name)
         if found is None:
-            raise AttributeError(f"a dispatch of layout {self._op.layout} and type {self._op.dtype} has no {name}")
+            moe = self._step.moe
+            raise AttributeError(f"a dispatch of layout {moe.layout} and type {moe.dtype} has no {name}")
         return found
 
     @property
     def first_expert(self) -> int:
-        return self._op.first_expert
+        return self._step.moe.first_expert
 
     @property
     def layout(self) -> str:
-        return self._op.layout
+        return self._step.moe.layout
+
+    @property
+    def capacity(self) -> int:
+        return self._step.tokens
 
     @property
     def local_ids(self) -> Tensor:
         """Rank-major only: int32 `(R * T, K)`, ids among this rank's experts, -1 in entries that are not its own. Computed anew."""
-        ids = self._op.buffers["ids"]
-        return (ids - self.first_expert).masked_fill(ids < 0, -1)
+        ids = self._step.buffers["ids"]
+        return (ids - self.first_expert).masked_fill(self._foreign(ids), -1)
 
     @property
     def weights(self) -> Tensor:
         """Rank-major only: float32 `(R * T, K)`, 0 in entries that are not this rank's own. Computed anew."""
-        return self._op.buffers["sent_weights"].masked_fill(self._op.buffers["ids"] < 0, 0.0)
+        return self._step.buffers["sent_weights"].masked_fill(self._foreign(self._step.buffers["ids"]), 0.0)
+
+    def _foreign(self, ids: Tensor) -> Tensor:
+        """Where entries are not this rank's own."""
+        nobody = self._step.moe.nobody
+        return ids < 0 if nobody < 0 else ids == nobody
+
+
+class Step:
+    """The memory of one capacity: the most tokens of a rank, and what dispatch leaves, by its names in Python."""
+
+    __slots__ = ("buffers", "moe", "number", "places", "tokens")
+
+    def __init__(self, moe: DeviceMoe, number: int, tokens: int, buffers: dict[str, Tensor]) -> None:
+        self.moe, self.number, self.tokens, self.buffers = moe, number, tokens, buffers
+        self.places: int = buffers["rows"].shape[0]
 
 
 class DeviceMoe:
     """Dispatch and combine of this process's rank."""
 
-    def __init__(self, device: Device, sizes: tuple[int, int, int, int], dtype: str, layout: str) -> None:
+    def __init__(
+        self,
+        device: Device,
+        sizes: tuple[int, int, int],
+        capacities: Sequence[int],
+        dtype_layout: tuple[str, str],
+        nobody: int,
+        sms: int | None,
+    ) -> None:
         device.settled("MoeAllToAll")
-        self.device, self.dtype, self.layout = device, dtype, layout
-        self.hidden, self.experts, self.topk, self.tokens = sizes
-        self._core = _core.DeviceMoe(device.core, sizes, dtype, layout)
+        self.device, (self.dtype, self.layout), self.nobody = device, dtype_layout, nobody
+        (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, dtype_layout, (nobody, sms), device.exchange)
         torch = device.torch
-        self._sent = getattr(torch, ELEMENTS[dtype][1])
-        self._combined = torch.float16 if dtype == "fp16" else torch.bfloat16
+        self._sent = getattr(torch, ELEMENTS[self.dtype][1])
+        self.combined = torch.float16 if self.dtype == "fp16" else torch.bfloat16
         self._scales = self._core.scales()
         firsts, rank = self._core.first_experts(), device.rank
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
-        self.buffers = self._views()
-        self.places = self.buffers["rows"].shape[0]
+        self.steps = [Step(self, at, tokens, self._views(at)) for at, tokens in enumerate(self.capacities)]
+        self._largest = self.steps[-1]
+        self._send, self._bring_back = self._core.send_tensors, self._core.bring_back_tensors
 
-    def _views(self) -> dict[str, Tensor]:
-        """Tensors of what dispatch leaves, by their names in Python."""
+    def memory_bytes(self) -> list[int]:
+        return self._core.memory_bytes()
+
+    def kernels(self) -> list[tuple[str, str]]:
+        return self._core.kernels()
+
+    def step(self, tokens: int | None) -> Step:
+        """The smallest capacity that has room for so many tokens of a rank, or the largest if nobody says."""
+        if tokens is None:
+            return self._largest
+        at = bisect_left(self.capacities, tokens)
+        if at == len(self.steps):
+            raise InvalidArgument("max_tokens", tokens, f"at most {self._largest.tokens}, the largest capacity")
+        return self.steps[at]
+
+    def _views(self, step: int) -> dict[str, Tensor]:
+        """Tensors of what dispatch leaves in one capacity, by their names in Python."""
         ranks = self.device.ranks
         shapes: dict[str, tuple[str, str, tuple[int, ...]]] = {
             "rows": ("rows", self.dtype, (self.hidden,)),
@@ -219,7 +287,7 @@ class DeviceMoe:
             shapes["weight_from"] = ("sent_weights", "f32", (self.topk,))
         lengths = {"expert_start": self._own + 1, "expert_rows": self._own, "tokens_from": ranks}
         views = {}
-        for name, address, size in self._core.buffers():
+        for name, address, size in self._core.buffers(step):
             if name not in shapes or size == 0:
                 continue
             called, element, row = shapes[name]
@@ -227,13 +295,22 @@ class DeviceMoe:
             views[called] = self.device.tensor(self._core, address, element, (first, *row))[: lengths.get(called, first)]
         return views
 
-    def dispatch(self, x: Any, ids: Any, weights: Any, scales: Any) -> DispatchedTensors:
+    def dispatch(self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None) -> DispatchedTensors:
         """Sends rows on PyTorch's current stream, and receives."""
+        step = self._largest if max_tokens is None else self.step(max_tokens)
+        sent = self._send(step.number, x, ids, weights, scales)
+        if sent is None:
+            return self._dispatch_slowly(step, x, ids, weights, scales)
+        n, number = sent
+        return DispatchedTensors(step, number, n, (x, ids, weights, scales))
+
+    def _dispatch_slowly(self, step: Step, x: Any, ids: Any, weights: Any, scales: Any) -> DispatchedTensors:
+        """The same after a look at each tensor."""
         device, torch = self.device, self.device.torch
         tensor = device.taken("x", x)
         n = tensor.shape[0] if tensor.dim() else 0
-        if n > self.tokens:
-            raise InvalidArgument("x.shape", tuple(tensor.shape), f"at most {self.tokens} rows, max_tokens")
+        if n > step.tokens:
+            raise InvalidArgument("x.shape", tuple(tensor.shape), f"at most {step.tokens} rows, max_tokens")
         device.checked("x", tensor, self._sent, (n, self.hidden))
         given = [
             tensor,
@@ -245,25 +322,25 @@ class DeviceMoe:
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         if scales is not None:
             given.append(device.checked("scales", scales, torch.float32, (n, self._scales)))
-        pointers = [one.data_ptr() for one in given]
-        scale = pointers[3] if self._scales else 0
-        stream = device.stream(device.number)
-        number = self._core.dispatch(pointers[0], scale, n, pointers[1], pointers[2], stream)
-        return DispatchedTensors(self, number, n, tuple(given))
+        x_at, ids_at, weights_at, *scales_at = (one.data_ptr() for one in given)
+        places = (x_at, scales_at[0] if scales_at else 0, ids_at, weights_at)
+        number = self._core.dispatch(step.number, places, n, device.stream(device.number))
+        return DispatchedTensors(step, number, n, tuple(given))
 
     def combine(self, d: Any, y: Any, out: Any) -> Tensor:
         """Brings `y` back on PyTorch's current stream."""
-        if not isinstance(d, DispatchedTensors) or d._op is not self:
+        if not isinstance(d, DispatchedTensors) or d._step.moe is not self:
             raise InvalidArgument("d", type(d).__name__, "what dispatch of this operation returned")
-        device = self.device
-        rows = device.checked("y", y, self._combined, (self.places, self.hidden))
+        step, n, device = d._step, d._n, self.device
         if out is None:
-            out = device.torch.empty((d._n, self.hidden), dtype=self._combined, device=device.device)
-        else:
-            out = device.checked("out", out, self._combined, (d._n, self.hidden))
-            if overlap(rows, out):
-                raise InvalidArgument("out", "memory of y", "memory of its own")
+            out = device.torch.empty((n, self.hidden), dtype=self.combined, device=device.device)
+        if self._bring_back(step.number, (n, d._number), y, out, step.places):
+            return out  # type: ignore[no-any-return]
+        rows = device.checked("y", y, self.combined, (step.places, self.hidden))
+        out = device.checked("out", out, self.combined, (n, self.hidden))
+        if overlap(rows, out):
+            raise InvalidArgument("out", "memory of y", "memory of its own")
         # An empty tensor has no memory, and nothing is written.
         target = out.data_ptr() or rows.data_ptr()
-        self._core.combine(d._number, rows.data_ptr(), target, device.stream(device.number))
-        return out
+        self._core.combine(step.number, d._number, rows.data_ptr(), target, device.stream(device.number))
+        return out  # type: ignore[no-any-return]

@@ -37,7 +37,8 @@ class Dispatched:
     Attributes:
         rows: `(places, hidden)`, of the type of `x`; zeros where no row came.
         scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
-        ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, -1 in entries that are not its own.
+        ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `nobody` in entries that are not
+            its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
         gather: rank-major only: uint32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
         expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
@@ -45,6 +46,7 @@ class Dispatched:
         expert_rows: uint32 `(experts of the rank,)`.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: uint32 `(R,)`: how many tokens each source had.
+        capacity: `T`.
     """
 
     rows: list[np.ndarray]
@@ -57,6 +59,7 @@ class Dispatched:
     first_expert: list[int]
     tokens_from: list[np.ndarray]
     layout: str
+    capacity: int
     _round: _core.Round
 
 
@@ -71,9 +74,13 @@ class MoeAllToAll:
         experts: experts of all ranks together.
         topk: expert ids of a token.
         max_tokens: the most tokens of a rank.
+        capacities: smaller numbers of tokens that there are kernels and memory for besides `max_tokens`, in ascending order:
+            `dispatch` takes the smallest that suffices for its own `max_tokens`.
         dtype: what rows travel as: `"bf16"`, `"fp16"` or `"fp8"` (e4m3, with a scale for every 128 elements). Rows are combined in
             the same type, fp8 ones in bf16.
         layout: `"rank_major"` or `"expert_major"`, how rows stand after dispatch: see `Dispatched`.
+        nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
+        sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
     """
 
     def __init__(
@@ -86,6 +93,9 @@ class MoeAllToAll:
         max_tokens: int,
         dtype: str = "bf16",
         layout: str = "rank_major",
+        capacities: Sequence[int] | None = None,
+        nobody: int = -1,
+        sms: int | None = None,
     ) -> None:
         on = runs_on(world)
         if dtype not in ROWS:
@@ -94,25 +104,46 @@ class MoeAllToAll:
             raise InvalidArgument("layout", layout, ", ".join(LAYOUTS))
         sizes = {"hidden": hidden, "experts": experts, "topk": topk, "max_tokens": max_tokens}
         hidden, experts, topk, tokens = (whole(name, size, 1, 2**31) for name, size in sizes.items())
-        sized = (hidden, experts, topk, tokens)
+        ladder = _ascending(capacities or (), tokens)
+        nobody = whole("nobody", nobody, -(2**31), 2**31 - 1)
+        if 0 <= nobody < experts:
+            raise InvalidArgument("nobody", nobody, f"negative, or {experts} or more: no expert")
+        sms = None if sms is None else whole("sms", sms, 1, 2**31)
         self._world = world
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
-        self._device = DeviceMoe(on, sized, dtype, layout) if isinstance(on, Device) else None
+        self._device: DeviceMoe | None = None
         if isinstance(on, Device):
+            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, layout), nobody, sms)
             return
-        self._core = _core.MoeAllToAll(on, sized, dtype, layout)
-        self._hidden, self._experts, self._topk, self._tokens = hidden, experts, topk, tokens
-        self._dtype, self._layout = dtype, layout
+        self._cores = {one: _core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, layout) for one in ladder}
+        self._core = self._cores[tokens]
+        self._hidden, self._experts, self._topk = hidden, experts, topk
+        self._dtype, self._layout, self._nobody = dtype, layout, nobody
         self._first_expert = self._core.first_experts()
 
-    def dispatch(self, x: Any, ids: Any, weights: Any, *, scales: Any = None) -> Any:
+    @property
+    def capacities(self) -> tuple[int, ...]:
+        """The most tokens of a rank that kernels and memory are for, in ascending order."""
+        return tuple(self._cores if self._device is None else self._device.capacities)
+
+    @property
+    def memory_bytes(self) -> tuple[int, ...]:
+        """Bytes that each of the `capacities` has on this rank's GPU; none on simulated ranks."""
+        return () if self._device is None else tuple(self._device.memory_bytes())
+
+    @property
+    def kernels(self) -> tuple[tuple[str, str], ...]:
+        """For each of the `capacities` names of its kernels, and whether they are `tuned` for the GPU or the `default`; none on
+        simulated ranks."""
+        return () if self._device is None else tuple(self._device.kernels())
+
+    def dispatch(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, max_tokens: int | None = None) -> Any:
         """Brings every token to the ranks that own its experts: a `Dispatched`, or in a world of GPUs a `DispatchedTensors`.
 
         In a simulated world each argument is a list with one array for each rank. In a world of GPUs it is a tensor on this rank's
         GPU, launched on PyTorch's current stream: `x` is `torch.bfloat16`, `torch.float16` or `torch.float8_e4m3fn`. They must not
-        change until combine has ended. Fewer rows than `max_tokens` are copied to memory of the operation first, as kernels load
-        more than there are. Ids that are no expert's mask their entry.
+        change until combine has ended. Ids that are no expert's mask their entry.
 
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
@@ -121,9 +152,12 @@ class MoeAllToAll:
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`.
             scales: fp8 only: float32 `(n, hidden / 128 rounded up)`.
+            max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
+                taken; the largest if none.
         """
         if self._device is not None:
-            return self._device.dispatch(x, ids, weights, scales)
+            return self._device.dispatch(x, ids, weights, scales, max_tokens)
+        tokens = self._capacity(max_tokens)
         ranks = self._world.ranks
         rows = _arrays.each_rank("x", x, ranks)
         entries = [_arrays.each_rank("ids", ids, ranks), _arrays.each_rank("weights", weights, ranks)]
@@ -133,16 +167,16 @@ class MoeAllToAll:
             _arrays.checked(f"x[{rank}]", row, ROWS[self._dtype], (None, self._hidden))
             if row.dtype != rows[0].dtype:
                 raise InvalidArgument(f"x[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
-            if len(row) > self._tokens:
-                raise InvalidArgument(f"x[{rank}].shape", row.shape, f"at most {self._tokens} rows, max_tokens")
+            if len(row) > tokens:
+                raise InvalidArgument(f"x[{rank}].shape", row.shape, f"at most {tokens} rows, max_tokens")
             shape = (len(row), self._topk)
             _arrays.checked(f"ids[{rank}]", entries[0][rank], ("int32",), shape)
             _arrays.checked(f"weights[{rank}]", entries[1][rank], ("float32",), shape)
             self._check_ids(rank, entries[0][rank])
             scale = self._scale_of(rank, len(row), scaled)
             sent.append((self._to_wire(row).tobytes(), entries[0][rank].tobytes(), entries[1][rank].tobytes(), scale))
-        round_, found = self._core.dispatch(sent)
-        return self._dispatched(round_, found, rows[0].dtype)
+        round_, found = self._cores[tokens].dispatch(sent)
+        return self._dispatched(round_, found, rows[0].dtype, tokens)
 
     def combine(self, d: Dispatched | DispatchedTensors, y: Any, *, out: Any = None) -> Any:
         """Brings the experts' outputs back, summed, to the ranks that have the tokens.
@@ -170,8 +204,17 @@ class MoeAllToAll:
             if row.dtype != rows[0].dtype:
                 raise InvalidArgument(f"y[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
         into = _arrays.outputs("out", out, self._results_like(d, rows[0].dtype)) if out is not None else None
-        raw = self._core.combine(d._round, [self._to_wire(row).tobytes() for row in rows])
+        raw = self._cores.get(d.capacity, self._core).combine(d._round, [self._to_wire(row).tobytes() for row in rows])
         return _arrays.delivered([self._from_wire(one, rows[0].dtype) for one in raw], into)
+
+    def _capacity(self, tokens: int | None) -> int:
+        """The smallest capacity with room for so many tokens of a rank, or the largest."""
+        known = list(self._cores)
+        if tokens is None:
+            return known[-1]
+        if tokens > known[-1]:
+            raise InvalidArgument("max_tokens", tokens, f"at most {known[-1]}, the largest capacity")
+        return next(one for one in known if one >= tokens)
 
     def _results_like(self, d: Dispatched, dtype: np.dtype) -> list[np.ndarray]:
         """Arrays of the results' shapes and type, without memory."""
@@ -212,7 +255,7 @@ class MoeAllToAll:
         shape = (n, self._core.scales())
         return _arrays.checked(f"scales[{rank}]", scales[rank], ("float32",), shape).tobytes()
 
-    def _dispatched(self, round_: _core.Round, found: list[dict[str, bytes]], dtype: np.dtype) -> Dispatched:
+    def _dispatched(self, round_: _core.Round, found: list[dict[str, bytes]], dtype: np.dtype, capacity: int) -> Dispatched:
         """Arrays of the bytes that each rank has."""
         import numpy as np
 
@@ -229,6 +272,7 @@ class MoeAllToAll:
             ids = each("entry_expert", np.int32, (-1, self._topk))
             sent = each("weight_from", np.float32, (-1, self._topk))
             weights = [np.where(e < 0, np.float32(0), w) for e, w in zip(ids, sent, strict=True)]
+            ids = [np.where(e < 0, np.int32(self._nobody), e) for e in ids]
             gather = each("gather", np.uint32, (-1,))
         starts = each("expert_start", np.uint32, (-1,))
         counts = each("expert_rows", np.uint32, (-1,))
@@ -243,5 +287,15 @@ class MoeAllToAll:
             first_expert=firsts[:-1],
             tokens_from=each("n_from", np.uint32, (-1,)),
             layout=self._layout,
+            capacity=capacity,
             _round=round_,
         )
+
+
+def _ascending(capacities: Sequence[int], most: int) -> list[int]:
+    """Capacities in ascending order, the largest last."""
+    ladder = [whole(f"capacities[{at}]", one, 1, most) for at, one in enumerate(capacities)]
+    for at, (few, many) in enumerate(pairwise(ladder), 1):
+        if many <= few:
+            raise InvalidArgument(f"capacities[{at}]", many, f"more than {few}, the one before")
+    return ladder if ladder and ladder[-1] == most else [*ladder, most]

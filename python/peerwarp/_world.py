@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from peerwarp import _core
@@ -53,7 +54,7 @@ class World:
         """The ranks of a `torch.distributed` process group of one machine, each with its GPU.
 
         Ranks meet at a port of rank 0, whose number and a secret go through the group; `PEERWARP_SECRET`, set for all ranks, is
-        used instead of that secret. Raises on all ranks if one of them has no GPU.
+        used instead of that secret. Raises on all ranks if one of them has no GPU, or is on another machine.
 
         Args:
             group: the process group; the default group if none.
@@ -165,14 +166,24 @@ def _agree(dist: Any, group: Any, ranks: int, own: Callable[[], T]) -> T:
         result = own()
     except PeerwarpError as raised:
         error = raised
-    reasons: list[Any] = [None] * ranks
-    dist.all_gather_object(reasons, error and (isinstance(error, NoDriver), str(error)), group=group)
+    told: list[Any] = [None] * ranks
+    dist.all_gather_object(told, (_machine(), error and (isinstance(error, NoDriver), str(error))), group=group)
     if error is not None:
         raise error
-    for rank, reason in enumerate(reasons):
+    for rank, (machine, reason) in enumerate(told):
         if reason is not None:
             raise (NoDriver if reason[0] else PeerwarpError)(f"rank {rank}: {reason[1]}")
+        if machine != told[0][0]:
+            raise InvalidArgument("group", f"ranks 0 and {rank} on two machines", "ranks of one machine")
     return cast("T", result)
+
+
+def _machine() -> str:
+    """What tells a machine from others, while it is up."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return socket.gethostname()
 
 
 def _seconds(field: str, value: Any) -> float:

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from peerwarp._collectives import Collectives
-from peerwarp._device import DeviceMoe, DispatchedTensors
+from peerwarp._device import DeviceMoe, DispatchedTensors, Step
 from peerwarp._moe import MoeAllToAll
 from peerwarp.errors import InvalidArgument
 
@@ -42,15 +42,17 @@ def handle(of: Collectives | MoeAllToAll) -> int:
     return number
 
 
-def buffers(moe: MoeAllToAll) -> list[Tensor]:
-    """New tensors for what dispatch brings, as `torch.ops.peerwarp.moe_dispatch` and `moe_combine` take them: see `BUFFERS`."""
-    return [torch.empty_like(own) for own in _left(moe)]
+def buffers(moe: MoeAllToAll, max_tokens: int | None = None) -> list[Tensor]:
+    """New tensors for what dispatch brings, as `torch.ops.peerwarp.moe_dispatch` and `moe_combine` take them: see `BUFFERS`.
+
+    They are of the capacity for `max_tokens`, as of `MoeAllToAll.dispatch`, and decide which one the operations take.
+    """
+    return [torch.empty_like(own) for own in _left(_device_moe(moe).step(max_tokens))]
 
 
-def _left(moe: MoeAllToAll) -> list[Tensor]:
+def _left(step: Step) -> list[Tensor]:
     """What dispatch leaves in memory of the operation. Peers write there: a compiler must not believe that it may."""
-    device = _device_moe(moe)
-    return [device.buffers[name] for name in BUFFERS if name in device.buffers]
+    return [step.buffers[name] for name in BUFFERS if name in step.buffers]
 
 
 def _device_moe(moe: MoeAllToAll) -> DeviceMoe:
@@ -88,8 +90,12 @@ def _broadcast(x: Tensor, out: Tensor, number: int, root: int) -> None:
 
 def _moe_dispatch(x: Tensor, ids: Tensor, weights: Tensor, scales: Tensor | None, left: list[Tensor], number: int) -> None:
     moe = _of(number, MoeAllToAll)
-    moe._last = moe.dispatch(x, ids, weights, scales=scales)
-    for into, own in zip(left, _left(moe), strict=True):
+    places = {step.places: step for step in _device_moe(moe).steps}
+    step = places.get(len(left[0])) if left else None
+    if step is None:
+        raise InvalidArgument("left", len(left[0]) if left else "nothing", "what peerwarp.torch.buffers made for this operation")
+    moe._last = moe.dispatch(x, ids, weights, scales=scales, max_tokens=step.tokens)
+    for into, own in zip(left, _left(step), strict=True):
         into.copy_(own)
 
 
@@ -169,7 +175,7 @@ class _Combine(torch.autograd.Function):
 
 def _where_there(d: DispatchedTensors, rows: Tensor) -> Tensor:
     """Zeros where no row came: there is anything."""
-    return rows.masked_fill((d.ids < 0).all(1, keepdim=True), 0.0).contiguous()
+    return rows.masked_fill((d.local_ids < 0).all(1, keepdim=True), 0.0).contiguous()
 
 
 class Round:

@@ -3,7 +3,7 @@
 
 mod collectives;
 mod command;
-#[expect(unsafe_code, reason = "addresses that Python passes")]
+#[expect(unsafe_code, reason = "addresses and tensors that Python passes")]
 mod device;
 mod doctor;
 mod error;
@@ -22,7 +22,7 @@ mod _core {
     #[pymodule_export]
     use crate::command::command;
     #[pymodule_export]
-    use crate::device::{DeviceCollective, DeviceMoe};
+    use crate::device::{DeviceCollectives, DeviceMoe, Exchange};
     #[pymodule_export]
     use crate::doctor::findings;
     #[pymodule_export]

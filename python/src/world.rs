@@ -1,11 +1,15 @@
 //! Worlds: simulated ranks in this process, or one rank of several processes with a GPU each.
 
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
 use std::time::Duration;
 
 use peerwarp::build::toolchain::{Tool, find_in};
+use peerwarp::families::moe::MoeRegistry;
+use peerwarp::harness::tune::Tuned;
 use peerwarp::runtime::cache::ModuleCache;
+use peerwarp::runtime::gpu::Gpu;
 use peerwarp::runtime::image::Jit;
 use peerwarp::runtime::{Launched, RuntimeError, Secret, World, WorldOptions, gpus};
 use pyo3::prelude::*;
@@ -41,6 +45,14 @@ pub struct GpuWorld {
 fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
     let refused = || Failure::invalid(field, value, "seconds: more than 0");
     Duration::try_from_secs_f64(value).ok().filter(|d| !d.is_zero()).ok_or_else(refused)
+}
+
+/// What ranks must have in common: the program, and which variants were tuned for their GPUs.
+fn facts(gpu: Option<&Arc<dyn Gpu>>) -> BTreeMap<String, String> {
+    let table = gpu.map(|gpu| gpu.info()).and_then(|gpu| Tuned::builtin(&gpu.name, gpu.target));
+    let tuned = table.map_or("none".into(), |table| MoeRegistry::new([], true).with_tuned(table).digest());
+    let version = env!("CARGO_PKG_VERSION").into();
+    BTreeMap::from([("version of peerwarp".into(), version), ("table of tuned variants".into(), tuned)])
 }
 
 impl GpuWorld {
@@ -87,7 +99,7 @@ impl GpuWorld {
         let ((rank, ranks, local_rank), (address, secret)) = (rank_ranks_local_rank, address_secret);
         let ((wait_budget, form_timeout), (share_sms, share_gpus)) =
             (wait_budget_form_timeout, share_sms_share_gpus);
-        let options = WorldOptions {
+        let mut options = WorldOptions {
             wait_budget: seconds("wait_budget", wait_budget)?,
             form_timeout: seconds("form_timeout", form_timeout)?,
             share_sms,
@@ -96,8 +108,10 @@ impl GpuWorld {
         };
         detached(py, || {
             let secret = Secret::new(&secret)?;
+            let gpus = gpus()?;
+            options.facts = facts(gpus.get(local_rank as usize));
             let launched = Launched { launcher: "torch", rank, ranks, local_rank, address, secret };
-            let world = World::of_process(&gpus()?, &launched, &options)?;
+            let world = World::of_process(&gpus, &launched, &options)?;
             let world = Mutex::new(Some(Arc::new(world)));
             Ok(GpuWorld { world, compilers, images: OnceLock::new() })
         })

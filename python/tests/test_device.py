@@ -58,6 +58,11 @@ class Tensor:
     def __sub__(self, number: int) -> Tensor:
         return self.computed([value - number for value in self.values])
 
+    def __eq__(self, number: object) -> Any:
+        return self.computed([value == number for value in self.values])
+
+    __hash__ = None  # type: ignore[assignment]
+
     def __lt__(self, number: int) -> Tensor:
         return self.computed([value < number for value in self.values])
 
@@ -69,20 +74,35 @@ class Tensor:
 calls: list[tuple[Any, ...]] = []
 
 
-class Collective:
-    def __init__(self, *arguments: object) -> None:
-        calls.append(("made", *arguments[1:]))
+class Collectives:
+    """Made and launched by addresses: it never looks at a tensor itself."""
 
-    def launch(self, *arguments: int) -> None:
-        calls.append(("launch", *arguments))
+    def __init__(self, *arguments: object) -> None:
+        self.known: list[tuple[Any, ...]] = []
+
+    def has(self, *what: Any) -> bool:
+        return what in self.known
+
+    def make(self, *what: Any) -> None:
+        self.known.append(what)
+        calls.append(("made", *what))
+
+    def launch(self, name: str, op_root: Any, dtype_elements: Any, places: tuple[int, int, int]) -> None:
+        assert (name, op_root, dtype_elements) in self.known
+        calls.append(("launch", *places))
+
+    def run(self, *arguments: object) -> bool:
+        return False
 
 
 class Moe:
-    """Two ranks, 4 experts, 2 of a token, 8 elements, 3 tokens; this one is rank 1."""
+    """Two ranks, 4 experts, 2 of a token, 8 elements; this one is rank 1."""
 
-    def __init__(self, *arguments: object) -> None:
-        calls.append(("made", *arguments[1:]))
-        self.number = 0
+    looks = False
+
+    def __init__(self, world: object, sizes: object, capacities: list[int], *arguments: object) -> None:
+        calls.append(("made", sizes, capacities, *arguments))
+        self.number, self.capacities = 0, capacities
 
     def scales(self) -> int:
         return 0
@@ -90,18 +110,37 @@ class Moe:
     def first_experts(self) -> list[int]:
         return [0, 2, 4]
 
-    def buffers(self) -> list[tuple[str, int, int]]:
-        sizes = {"rows": 6 * 8 * 2, "row_scale": 0, "expert_start": 12, "expert_rows": 8, "n_from": 8, "weight_from": 48}
-        sizes |= {"gather": 48, "entry_expert": 48}
+    def memory_bytes(self) -> list[int]:
+        return [1000 * tokens for tokens in self.capacities]
+
+    def kernels(self) -> list[tuple[str, str]]:
+        return [(f"for_{tokens}", "default") for tokens in self.capacities]
+
+    def buffers(self, step: int) -> list[tuple[str, int, int]]:
+        places = 2 * self.capacities[step]
+        sizes = {"rows": places * 8 * 2, "row_scale": 0, "expert_start": 12, "expert_rows": 8, "n_from": 8}
+        sizes |= {"weight_from": places * 8, "gather": places * 8, "entry_expert": places * 8}
         return [(name, 0x1000 * at, size) for at, (name, size) in enumerate(sizes.items(), 1)]
 
-    def dispatch(self, *arguments: int) -> int:
+    def dispatch(self, *arguments: object) -> int:
         calls.append(("dispatch", *arguments))
         self.number += 1
         return self.number
 
     def combine(self, *arguments: int) -> None:
         calls.append(("combine", *arguments))
+
+    def send_tensors(self, step: int, x: Tensor, *others: object) -> tuple[int, int] | None:
+        if not Moe.looks:
+            return None
+        calls.append(("send", step))
+        self.number += 1
+        return x.shape[0], self.number
+
+    def bring_back_tensors(self, *arguments: object) -> bool:
+        if Moe.looks:
+            calls.append(("bring back", arguments[0], arguments[1], arguments[4]))
+        return Moe.looks
 
 
 class Core:
@@ -131,7 +170,7 @@ def world(monkeypatch: pytest.MonkeyPatch) -> peerwarp.World:
         **{name: f"torch.{name}" for name in ("bfloat16", "float16", "float32", "int32", "float8_e4m3fn")},
     )
     monkeypatch.setitem(sys.modules, "torch", torch)
-    monkeypatch.setattr(_core, "DeviceCollective", Collective)
+    monkeypatch.setattr(_core, "DeviceCollectives", Collectives)
     monkeypatch.setattr(_core, "DeviceMoe", Moe)
     made = peerwarp.World(Core(), 2, 1)  # type: ignore[arg-type]
     made._gpu = 1
@@ -193,8 +232,8 @@ def test_what_a_collective_cannot_take_is_refused_before_a_launch(world: peerwar
     assert [call[0] for call in calls] == ["made", "launch", "launch"]
 
 
-def moe(world: peerwarp.World) -> peerwarp.MoeAllToAll:
-    return peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=3)
+def moe(world: peerwarp.World, **more: Any) -> peerwarp.MoeAllToAll:
+    return peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=3, **more)
 
 
 def sent(n: int) -> list[Tensor]:
@@ -203,12 +242,12 @@ def sent(n: int) -> list[Tensor]:
 
 def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
-    assert calls == [("made", (8, 4, 2, 3), "bf16", "rank_major")]
+    assert calls == [("made", (8, 4, 2), [3], ("bf16", "rank_major"), (-1, None), None)]
     x, ids, weights = sent(3)
     d = op.dispatch(x, ids, weights)
-    assert calls[-1] == ("dispatch", x.address, 0, 3, ids.address, weights.address, 71)
+    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 3, 71)
     assert (d.rows.shape, d.rows.dtype, d.first_expert) == ((6, 8), "torch.bfloat16", 2)
-    d._op.buffers["ids"].values = [2, -1, 3, 2]
+    d._step.buffers["ids"].values = [2, -1, 3, 2]
     assert d.local_ids.values == [0, -1, 1, 0]
     assert [d.local_ids.shape, d.gather.shape, d.expert_start.shape, d.expert_rows.shape] == [(6, 2), (12,), (3,), (2,)]
     with pytest.raises(AttributeError, match="rank_major and type bf16 has no scales"):
@@ -216,14 +255,44 @@ def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world:
     assert copy.copy(d).rows is d.rows
     y = Tensor(6, 8)
     out = op.combine(d, y)
-    assert (out.shape, calls[-1]) == ((3, 8), ("combine", 1, y.address, out.address, 71))
+    assert (out.shape, calls[-1]) == ((3, 8), ("combine", 0, 1, y.address, out.address, 71))
     # A graph may have it as well: nothing is made or copied.
     world.capturing[0] = True  # type: ignore[attr-defined]
     x, ids, weights = sent(2)
     op.dispatch(x, ids, weights)
-    assert calls[-1] == ("dispatch", x.address, 0, 2, ids.address, weights.address, 71)
+    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71)
     nothing = op.combine(op.dispatch(*sent(0)), y, out=Tensor(0, 8, at=0))
-    assert (nothing.shape, calls[-1][2:4]) == ((0, 8), (y.address, y.address))
+    assert (nothing.shape, calls[-1][3:5]) == ((0, 8), (y.address, y.address))
+
+
+def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
+    op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], nobody=4, sms=16)
+    assert calls == [("made", (8, 4, 2), [2, 4, 9], ("bf16", "rank_major"), (4, 16), None)]
+    assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
+    assert op.kernels[1] == ("for_4", "default")
+    for most, step, places in ((0, 0, 4), (2, 0, 4), (3, 1, 8), (5, 2, 18), (None, 2, 18)):
+        d = op.dispatch(*sent(2), max_tokens=most)
+        assert (calls[-1][1], d.rows.shape, d.capacity) == (step, (places, 8), op.capacities[step])
+        op.combine(d, Tensor(places, 8))
+        assert calls[-1][:2] == ("combine", step)
+    assert "the largest capacity" in refused("max_tokens", lambda: op.dispatch(*sent(2), max_tokens=10))
+    refused("x.shape", lambda: op.dispatch(*sent(3), max_tokens=2))
+    # Entries that are nobody's: as the operation was told to write them.
+    d._step.buffers["ids"].values = [2, 4, 3]
+    assert d.local_ids.values == [0, -1, 1]
+    refused("capacities[1]", lambda: moe(world, capacities=[2, 2]))
+    refused("capacities[0]", lambda: moe(world, capacities=[4]))
+    refused("nobody", lambda: moe(world, nobody=3))
+    refused("sms", lambda: moe(world, sms=0))
+
+
+def test_what_the_native_part_takes_is_looked_at_by_nobody_else(world: peerwarp.World, monkeypatch: pytest.MonkeyPatch) -> None:
+    op = moe(world)
+    monkeypatch.setattr(Moe, "looks", True)
+    monkeypatch.setattr(_device.Device, "checked", None)
+    y, out = Tensor(6, 8), Tensor(2, 8)
+    assert op.combine(op.dispatch(*sent(2)), y, out=out) is out
+    assert calls[1:] == [("send", 0), ("bring back", 0, (2, 1), 6)]
 
 
 def test_what_dispatch_and_combine_cannot_take_is_refused(world: peerwarp.World) -> None:

@@ -104,6 +104,39 @@ def check_rank_major(problem: Problem, d: peerwarp.Dispatched, rank: int, ranks:
     assert d.expert_start[rank].tolist() == [0, *np.cumsum(d.expert_rows[rank]).tolist()]
 
 
+def test_a_smaller_capacity_brings_the_same_to_fewer_places() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world, max_tokens=9, capacities=[3, TOKENS], nobody=EXPERTS)
+    assert (moe.capacities, moe.memory_bytes, moe.kernels) == ((3, TOKENS, 9), (), ())
+    problem = Problem(2, "uint16")
+    sent = (problem.x, problem.ids, problem.weights)
+    small, large = moe.dispatch(*sent, max_tokens=4), moe.dispatch(*sent)
+    for rank in range(2):
+        assert (len(small.rows[rank]), len(large.rows[rank])) == (2 * TOKENS, 2 * 9)
+        for source in range(2):
+            few, many = slice(source * TOKENS, (source + 1) * TOKENS), slice(source * 9, source * 9 + TOKENS)
+            assert same_bits(small.rows[rank][few], large.rows[rank][many])
+            assert np.array_equal(small.ids[rank][few], large.ids[rank][many])
+        assert set(np.unique(small.ids[rank])) <= {*owned(2, rank), EXPERTS}
+        assert np.array_equal(small.weights[rank] == 0, small.ids[rank] == EXPERTS)
+    # Each is combined in its own places.
+    bits = [small.rows, large.rows]
+    assert all(same_bits(a, b) for a, b in zip(moe.combine(small, bits[0]), moe.combine(large, bits[1]), strict=True))
+    for field, arguments in (
+        ("capacities[1]", {"capacities": [3, 3]}),
+        ("capacities[0]", {"capacities": [TOKENS + 1]}),
+        ("nobody", {"nobody": 0}),
+        ("sms", {"sms": 0}),
+    ):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            operation(world, **arguments)
+        assert error.value.field == field
+    with pytest.raises(peerwarp.InvalidArgument, match="at most 9, the largest capacity"):
+        moe.dispatch(*sent, max_tokens=10)
+    with pytest.raises(peerwarp.InvalidArgument, match="at most 3 rows"):
+        moe.dispatch(*sent, max_tokens=3)
+
+
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_expert_major_rows_are_sorted_by_expert_weighted_and_summed(ranks: int) -> None:
     world = peerwarp.World.simulated(ranks)

@@ -28,11 +28,11 @@ def test_a_simulated_world_says_what_it_is() -> None:
     world.leave()
 
 
-def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[object]) -> None:
-    """As much of torch.distributed as `World.from_torch` uses before ranks meet: this process is rank 0."""
+def fake_torch(monkeypatch: pytest.MonkeyPatch, ranks: int, others: list[object], machine: str | None = None) -> None:
+    """As much of torch.distributed as `World.from_torch` uses before ranks meet: this process is rank 0, on its machine."""
 
-    def all_gather_object(into: list[object], own: object, group: object = None) -> None:
-        into[:] = [own, *others]
+    def all_gather_object(into: list[object], own: tuple[str, object], group: object = None) -> None:
+        into[:] = [own, *((machine or own[0], other) for other in others)]
 
     def broadcast_object_list(told: list[object], src: int, group: object = None) -> None:
         assert src == 0
@@ -76,6 +76,9 @@ def test_a_rank_without_a_gpu_is_told_on_all_ranks(monkeypatch: pytest.MonkeyPat
         fake_torch(monkeypatch, 2, [(is_driver, "not over there")])
         with pytest.raises(kind, match="rank 1: not over there"):
             peerwarp.World.from_torch()
+    fake_torch(monkeypatch, 2, [None], "another")
+    with pytest.raises(peerwarp.InvalidArgument, match="ranks 0 and 1 on two machines"):
+        peerwarp.World.from_torch()
     fake_torch(monkeypatch, 2, [None])
     for arguments in ({"device": "cuda"}, {"device": -1}, {"wait_budget": 0}, {"form_timeout": "long"}):
         with pytest.raises(peerwarp.InvalidArgument) as error:
@@ -101,7 +104,7 @@ def test_ranks_meet_with_the_secret_of_the_environment_if_there_is_one(monkeypat
     numbers, (address, secret), times, shared, compilers = drawn._core.arguments
     assert (numbers, times, shared) == ((0, 2, 3), (60.0, 60.0), (True, False))
     # PyTorch's wheels bring NVRTC, in a package without a file of its own.
-    assert compilers == [str(site / "cu13" / "lib")]
+    assert compilers[0] == str(site / "cu13" / "lib")
     assert peerwarp.World.from_torch(share_gpus=True)._core.arguments[3] == (False, True)
     assert address.startswith("127.0.0.1:")
     assert len(secret) == 64
