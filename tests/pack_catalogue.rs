@@ -73,7 +73,9 @@ fn packs(jobs: &[Job]) {
         assert_eq!((&object[..4], machine), (&b"\x7fELF"[..], expected), "{name}");
         let has_entry = object.windows(entry.entry.len()).any(|w| w == entry.entry.as_bytes());
         assert!(has_entry, "{name}");
-        assert!(entry.resources.registers >= 16, "{name}: {:?}", entry.resources);
+        let used = &entry.resources;
+        assert!(used.registers >= 16 && used.code_bytes >= 4096, "{name}: {used:?}");
+        assert_eq!(used.instructions > 0, machine == 190, "{name}: {used:?}");
         assert!(entry.residency.blocks() >= entry.launch.grid, "{name}");
     }
 }

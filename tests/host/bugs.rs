@@ -129,7 +129,7 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "lanes post before the group's stores",
             DISPATCH,
-            "group.sync();\n    for (u32 turn = group.lane;",
+            "group.sync();\n#pragma unroll 1\n    for (u32 turn = group.lane;",
             "for (u32 turn = group.lane;",
         ),
         Bug::new("no barrier after a poll", COMBINE, "return group.all(arrived);", "return true;"),

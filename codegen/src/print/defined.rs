@@ -19,6 +19,7 @@ pub(super) const DEFINED: &[&str] = &[
     "dot",
     "dot_by_warpgroups",
     "dot_of_pieces",
+    "end_world",
     "fetch_and",
     "fetch_and_shared",
     "fetch_max",

@@ -415,6 +415,7 @@ __device__ __forceinline__ void signal_ranks(
     const u32 value) {
     stores_done();
     group.sync();
+#pragma unroll 1
     for (u32 turn = group.lane; turn < ranks; turn += Group::lanes) {
         const u32 peer = (args.rank + turn) % ranks;
         if ((mask >> peer) & 1) store_release_system(flags[peer] + index, value);
@@ -431,10 +432,14 @@ struct WaitSite {
     u32 line;
 };
 
+// The arguments where they are passed. A function out of line takes them from there: for a reference to the
+// entry's, each lane would keep a copy of them in its memory.
+using PassedArgs = const __attribute__((address_space(4))) Args;
+
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
-// rank.
-__device__ __forceinline__ void give_up(
-    const Args& args, const WaitSite site, const u64 index, const u32 peer, const u32 expected,
+// rank. No wait that ends well runs it, so it stands out of line, once for all of them.
+__device__ __noinline__ void end_world(
+    PassedArgs& args, const WaitSite site, const u64 index, const u32 peer, const u32 expected,
     const u32 seen) {
     Status* const own = args.status[args.rank];
     u32 empty = 0;
@@ -455,6 +460,11 @@ __device__ __forceinline__ void give_up(
     for (u32 turn = 0; turn < ranks; ++turn) {
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
+}
+
+__device__ __forceinline__ void give_up(
+    const Args&, const WaitSite site, const u64 index, const u32 peer, const u32 expected, const u32 seen) {
+    end_world(*(PassedArgs*)__builtin_amdgcn_kernarg_segment_ptr(), site, index, peer, expected, seen);
 }
 
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.

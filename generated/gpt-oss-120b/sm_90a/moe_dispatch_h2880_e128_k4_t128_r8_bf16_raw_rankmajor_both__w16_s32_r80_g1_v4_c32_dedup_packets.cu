@@ -425,6 +425,7 @@ __device__ __forceinline__ void signal_ranks(
     const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
     const u32 value) {
     group.sync();
+#pragma unroll 1
     for (u32 turn = group.lane; turn < ranks; turn += Group::lanes) {
         const u32 peer = (args.rank + turn) % ranks;
         if ((mask >> peer) & 1) store_release_system(flags[peer] + index, value);
@@ -446,8 +447,8 @@ struct WaitSite {
 };
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
-// rank.
-__device__ __forceinline__ void give_up(
+// rank. No wait that ends well runs it, so it stands out of line, once for all of them.
+__device__ __noinline__ void give_up(
     const Args& args, const WaitSite site, const u64 index, const u32 peer, const u32 expected,
     const u32 seen) {
     Status* const own = args.status[args.rank];

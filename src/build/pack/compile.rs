@@ -165,7 +165,10 @@ impl Compiler {
     pub(super) fn compile(&self, source: &Source) -> Result<Compiled, CompileError> {
         let (object, log) = self.object_and_log(source)?;
         let resources = match self.target {
-            Target::Cuda(_) => usage::from_ptxas(&log, &source.entry),
+            Target::Cuda(_) => usage::from_ptxas(&log, &source.entry).and_then(|mut used| {
+                usage::code_of_cubin(&object, &source.entry, &mut used)?;
+                Ok(used)
+            }),
             Target::Hip(_) => usage::from_code_object(&object, &source.entry),
         };
         let usage = |why| CompileError::Usage { entry: source.entry.clone(), target: self.target, why };

@@ -133,6 +133,12 @@ pub struct Resources {
     /// AMD: scalar registers that are kept in lanes of vector registers; they need no memory.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub spilled_scalar_registers: u32,
+    /// NVIDIA: instructions of the kernel and of functions that it calls, but for those that only fill up.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub instructions: u32,
+    /// Bytes of all instructions; on AMD one has 4, 8 or more.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub code_bytes: u32,
 }
 
 #[allow(clippy::trivially_copy_pass_by_ref)] // serde passes references

@@ -2,6 +2,7 @@
 
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{Endianness, elf};
+use object::{Object, ObjectSection};
 use serde::Deserialize;
 
 use super::manifest::Resources;
@@ -89,8 +90,31 @@ pub(super) fn from_code_object(bytes: &[u8], entry: &str) -> Result<Resources, S
         local_bytes: k.scratch,
         spilled_registers: k.vgpr_spills,
         spilled_scalar_registers: k.sgpr_spills,
+        code_bytes: section(bytes, ".text")?.len() as u32,
         ..Resources::default()
     })
+}
+
+/// Bytes of an instruction of NVIDIA's since sm_70, and what the lower twelve bits are of the one that does nothing.
+const SASS_BYTES: usize = 16;
+const SASS_NOP: u16 = 0x918;
+
+/// Reads how much code there is in a cubin of an entry, and of functions that it calls without inlining them.
+pub(super) fn code_of_cubin(bytes: &[u8], entry: &str, used: &mut Resources) -> Result<(), String> {
+    let code = section(bytes, &format!(".text.{entry}"))?;
+    let fills = |i: &&[u8]| u16::from_le_bytes([i[0], i[1]]) & 0xfff == SASS_NOP;
+    let filled = code.chunks_exact(SASS_BYTES).rev().take_while(fills).count();
+    used.instructions = (code.len() / SASS_BYTES - filled) as u32;
+    used.code_bytes = used.instructions * SASS_BYTES as u32;
+    Ok(())
+}
+
+/// A section's content.
+fn section<'data>(bytes: &'data [u8], name: &str) -> Result<&'data [u8], String> {
+    let wrong = |e: object::Error| format!("the object: {e}");
+    let file: ElfFile64<'_, Endianness> = ElfFile64::parse(bytes).map_err(wrong)?;
+    let section = file.section_by_name(name).ok_or_else(|| format!("the object has no section {name}"))?;
+    section.data().map_err(wrong)
 }
 
 fn amd_note(bytes: &[u8]) -> Result<Option<Vec<u8>>, String> {

@@ -69,6 +69,10 @@ void products_later(float (*to)(std::uint16_t), u64 a, u64 b, float* const* sums
 void products_group();               // those since the last time are a group
 void products_done_but(u32 most);    // all groups but the newest
 
+// ---- Where the launch's arguments are
+
+const void* kernel_arguments();
+
 // ---- All ranks' memory at once: a pointer to it is one into rank 0's instance
 
 u32 world_ranks();

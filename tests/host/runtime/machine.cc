@@ -132,6 +132,9 @@ void Machine::host_step(const u32 r) {
     ready_.push_back(r);
 }
 
+// The arguments of the launch that the running thread is of.
+const void* Machine::arguments() const { return ranks_[me->rank].args.data(); }
+
 void* Machine::instance(const void* const everyone, const u32 rank) const {
     const auto at = static_cast<const char*>(everyone);
     for (const Buffer& b : job_.buffers) {
@@ -551,6 +554,7 @@ u32 block_threads() { return u32(me->home->threads.size()); }
 void* dynamic_shared() { return me->home->dynamic_shared; }
 void* static_shared(const u32 offset) { return me->home->static_shared + offset; }
 u64 now_ns() { return machine->now(); }
+const void* kernel_arguments() { return machine->arguments(); }
 u32 world_ranks() { return machine->world_ranks(); }
 void* instance(const void* const everyone, const u32 rank) { return machine->instance(everyone, rank); }
 void pause() {}

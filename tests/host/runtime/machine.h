@@ -144,6 +144,7 @@ class Machine {
     u64 now() const { return now_; }
     u32 world_ranks() const { return job_.ranks; }
     void* instance(const void* everyone, u32 rank) const;
+    const void* arguments() const;
     bool checks() const { return job_.checks; }
     [[noreturn]] void end_thread();
     void end_run();

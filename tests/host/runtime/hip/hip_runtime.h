@@ -8,10 +8,13 @@
 #define __device__
 #define __host__
 #define __forceinline__ inline __attribute__((always_inline))
+#define __noinline__ __attribute__((noinline))
 #define __launch_bounds__(...)
+#define address_space(number)  // there is one
 
 #define __builtin_amdgcn_workitem_id_x() (::host::thread_index().x)
 #define __builtin_amdgcn_workgroup_id_x() (::host::block_index().x)
+#define __builtin_amdgcn_kernarg_segment_ptr() (::host::kernel_arguments())
 
 // ---- Meetings
 
