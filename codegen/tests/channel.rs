@@ -195,6 +195,26 @@ fn a_bank_or_credits_left_out_are_found_within_four_launches() {
     assert_eq!(kinds, [with_flags, with_flags, lost, lost]);
 }
 
+#[test]
+fn credits_of_three_banks_are_those_of_the_launch_before_and_are_needed() {
+    for transport in [Transport::Packets, Transport::Ll] {
+        let config = Post { banks: 3, ..Post::new(transport) };
+        // From the first epoch on, and over the last one: MAX - 2, MAX - 1, MAX, 4, 5, 6, 7.
+        for before in [0, u32::MAX - 3] {
+            let mut machine = launched(traced(&config, post), 7);
+            (0..RANKS).for_each(|rank| machine.write(rank, "epoch", 0, &[before]).unwrap());
+            clean(&machine);
+        }
+        let without = launched(traced(&Post { credits: false, ..config }, post), 6);
+        assert_eq!(
+            explored(&without).unwrap_err().list[0].kind.name(),
+            "lost-packet",
+            "{}",
+            transport.name()
+        );
+    }
+}
+
 /// What owners send for each row, summed at its source: in a batch of rows, or each for itself.
 struct Sums {
     transport: Transport,
@@ -326,7 +346,7 @@ fn mistakes_end_the_trace() {
         Slip { shape: shape(Transport::Packets).read_many(), ..flags() },
         Slip { shape: shape(Transport::Packets).batches(3), ..flags() },
         Slip { shape: shape(Transport::Ll), dtype: Dtype::Bf16, ..flags() },
-        Slip { shape: shape(Transport::Flags).banks(3), ..flags() },
+        Slip { shape: shape(Transport::Flags).banks(4), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, 5, Slots::Shared(1)), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, RANKS, Slots::BySender(1 << 31)), ..flags() },
         Slip { len: 0, ..flags() },

@@ -392,7 +392,41 @@ impl Flags {
             let only = only.map(|m| t.use_value(m.trace, m.id, loc)).transpose()?;
             let value = epoch_value(t, epoch, loc)?;
             self.arrive(t, loc, |receipt, flag| {
-                OpKind::Comm(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only, per_rank, value }))
+                let or_later = false;
+                OpKind::Comm(CommOp::WaitAll(WaitAll {
+                    receipt,
+                    flag,
+                    index,
+                    count,
+                    only,
+                    per_rank,
+                    value,
+                    or_later,
+                }))
+            })
+        })
+    }
+
+    /// Waits until each rank has signalled its own of the first `ranks` flags, with this epoch or a later one.
+    pub(crate) fn wait_or_later(&self, ranks: u32, epoch: Epoch, loc: Loc) -> Arrived {
+        require_role(loc, "a wait");
+        let (first, count) = (host(0u32, loc).to_raw(), host(ranks, loc).to_raw());
+        attempt(loc, |t| {
+            let index = self.buf.at(t, Index::whole(first), ranks.into(), loc)?;
+            let count = t.use_value(count.trace, count.id, loc)?;
+            let value = epoch_value(t, epoch, loc)?;
+            self.arrive(t, loc, |receipt, flag| {
+                let (only, per_rank, or_later) = (None, 1, true);
+                OpKind::Comm(CommOp::WaitAll(WaitAll {
+                    receipt,
+                    flag,
+                    index,
+                    count,
+                    only,
+                    per_rank,
+                    value,
+                    or_later,
+                }))
             })
         })
     }

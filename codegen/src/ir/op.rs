@@ -331,7 +331,9 @@ operation_structs! {
         /// `from` (`U32`) is the rank that signals, for the diagnosis.
         Wait { receipt: ReceiptId, flag: ParamId, index: In, from: In, value: In }
         /// `Wait` on the `count` (`U32`) flags from `index` on, all against `value`; flag `index + i` is signalled by rank
-        /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set.
+        /// `(index + i) / per_rank % ranks`. With `only` (`U64`, then `count` is 64 at most), just those whose bit is set. With
+        /// `or_later`, a flag also does that has an epoch after `value`; 0 comes before all epochs. Flags that are so waited for may
+        /// be signalled again before anybody has seen them.
         WaitAll {
             receipt: ReceiptId,
             flag: ParamId,
@@ -340,6 +342,7 @@ operation_structs! {
             value: In,
             only: OptIn,
             per_rank: u32,
+            or_later: bool,
         }
         /// Store-release of `value` to element `index` of this rank's flags between blocks, at gpu scope, after all that every
         /// lane of the group did before.

@@ -268,6 +268,7 @@ fn receive_rows(s: &mut Sample, p: Params, epoch: ValueId) {
         only: None,
         per_rank: 1,
         value: epoch,
+        or_later: false,
     }));
     s.op(wait);
     let loc = s.loc();

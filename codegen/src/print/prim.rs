@@ -248,6 +248,8 @@ prims! {
     WaitAll = common "wait_all", Nothing, [Poll];
     /// Wait for those of a few flags that a mask picks.
     WaitSome = common "wait_some", Nothing, [Poll];
+    /// Wait for many flags, with an epoch or a later one.
+    WaitLater = own "wait_later", Nothing, [Poll];
     /// Wait for blocks of this rank.
     BlockWait = own "block_wait", Nothing, [Poll, Device];
     /// Packets and their atomic accesses.

@@ -262,19 +262,25 @@ impl Emitter<'_, '_> {
     pub fn wait_all(&mut self, id: OpId, op: &WaitAll) -> Result<(), PrintError> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
-        let WaitAll { receipt, flag, index, count, only, per_rank, value } = *op;
-        self.used.add(if only.is_some() { Prim::WaitSome } else { Prim::WaitAll });
+        let WaitAll { receipt, flag, index, count, only, per_rank, value, or_later } = *op;
+        self.used.add(match only {
+            _ if or_later => Prim::WaitLater,
+            Some(_) => Prim::WaitSome,
+            None => Prim::WaitAll,
+        });
         let name = self.f.p.kernel.params[flag.index()].name.clone();
         let (index, count, value) = (self.scalar(index)?, self.scalar(count)?, self.scalar(value)?);
         self.w.gap();
         self.w.comment(&format!(
-            "Wait for {}{} of {name}: what was put before setting them can be read from here on ({})",
+            "Wait for {}{} of {name}{}: what was put before setting them can be read from here on ({})",
             if only.is_some() { "some of " } else { "" },
             count.plain(),
+            if or_later { ", or later ones" } else { "" },
             self.place(loc)
         ));
         let (function, only) = match only {
             Some(mask) => ("wait_some_flags", format!(", {}", self.scalar(mask)?.plain())),
+            None if or_later => ("wait_later_flags", String::new()),
             None => ("wait_flags", String::new()),
         };
         self.leave_unless(&format!(

@@ -169,6 +169,8 @@ impl World<'_> {
         } else if newer(old.value, value) {
             let message = format!("{flag} is set back from {} to the older {value}", old.value);
             (FindingKind::EpochConfusion, message, old.by)
+        } else if self.memory[rank][buffer].flags.as_ref().is_some_and(|flags| flags.grows) {
+            return;
         } else if old.seen.is_empty() {
             let message = format!("{flag} = {} is overwritten by {value} before any wait saw it", old.value);
             (FindingKind::LostSignal, message, old.by)

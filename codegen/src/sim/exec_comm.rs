@@ -21,6 +21,8 @@ struct Awaited {
     index: u64,
     from: Sender,
     value: u32,
+    /// Whether a later epoch does, too.
+    or_later: bool,
 }
 
 /// Who is expected to signal a flag.
@@ -44,6 +46,7 @@ impl World<'_> {
                     index: agent.get(index),
                     from: Sender::Rank(rank),
                     value: agent.get(value) as u32,
+                    or_later: false,
                 };
                 self.wait(id, agent, &awaited)
                     .map(|arrived| arrived && self.received(agent, receipt, &awaited, epoch, &[rank]))
@@ -196,7 +199,7 @@ impl World<'_> {
         while agent.arrived < count {
             let index = first.saturating_add(agent.arrived);
             let from = Sender::Block(agent.get(from) + agent.arrived / u64::from(per_block.max(1)));
-            if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
+            if !self.wait(id, agent, &Awaited { flag, index, from, value, or_later: false })? {
                 return Ok(false);
             }
             agent.arrived += 1;
@@ -329,8 +332,9 @@ impl World<'_> {
         let event = agent.event(&self.sites);
         let Some(flags) = &mut self.memory[rank][buffer].flags else { return Ok(true) };
         let seen = flags.value(w.index);
-        if seen != w.value {
-            if newer(seen, w.value) {
+        let later = newer(seen, w.value);
+        if seen != w.value && !(later && w.or_later) {
+            if later {
                 return Err(self.missed_epoch(agent, w.flag, w.index, w.value));
             }
             flags.wait(w.index, id);
@@ -351,7 +355,7 @@ impl World<'_> {
     }
 
     fn wait_all(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::WaitAll) -> Result<bool, Fault> {
-        let insns::WaitAll { receipt, flag, index, count, only, per_rank, value, epoch } = *insn;
+        let insns::WaitAll { receipt, flag, index, count, only, per_rank, value, or_later, epoch } = *insn;
         let (first, count, value) = (agent.get(index), agent.get(count), agent.get(value) as u32);
         let only = only.map(|m| agent.get(m));
         let chosen = |i: u64| only.is_none_or(|mask| mask >> i.min(63) & 1 != 0);
@@ -362,7 +366,7 @@ impl World<'_> {
             }
             let index = first.saturating_add(agent.arrived);
             let from = Sender::Rank(index / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks));
-            if !self.wait(id, agent, &Awaited { flag, index, from, value })? {
+            if !self.wait(id, agent, &Awaited { flag, index, from, value, or_later })? {
                 return Ok(false);
             }
             agent.arrived += 1;
@@ -370,7 +374,7 @@ impl World<'_> {
         agent.arrived = 0;
         let sender = |i| first.saturating_add(i) / u64::from(per_rank.max(1)) % u64::from(self.machine.ranks);
         let from: Vec<u64> = (0..count).filter(|&i| chosen(i)).map(sender).collect();
-        let all = Awaited { flag, index: first, from: Sender::Rank(0), value };
+        let all = Awaited { flag, index: first, from: Sender::Rank(0), value, or_later };
         Ok(self.received(agent, receipt, &all, epoch, &from))
     }
 

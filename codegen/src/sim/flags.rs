@@ -28,6 +28,8 @@ pub(super) struct FlagArray {
     indices: Vec<u64>,
     /// Who waits for which flag.
     waiters: Waiters,
+    /// Whether waits are content with later epochs, so that nobody has to see each signal.
+    pub grows: bool,
 }
 
 impl FlagArray {
@@ -71,9 +73,10 @@ impl FlagArray {
         self.waiters.iter()
     }
 
-    /// Flags whose last value nobody waited for.
+    /// Flags whose last value nobody waited for, where each has to be.
     pub fn unseen(&self) -> impl Iterator<Item = (u64, &Flag)> + '_ {
-        self.indices.iter().copied().zip(&self.flags).filter(|(_, f)| f.seen.is_empty())
+        let all = self.indices.iter().copied().zip(&self.flags);
+        all.filter(|(_, f)| f.seen.is_empty() && !self.grows)
     }
 }
 
@@ -82,9 +85,9 @@ pub(super) fn newer(a: u32, b: u32) -> bool {
     a != b && a != 0 && (b == 0 || (a.wrapping_sub(b) as i32) > 0)
 }
 
-/// The epoch after `word`: never 0, and of the other parity, so that after the largest value comes 2.
+/// The epoch after `word`: never 0, and its remainders by 2, 3 and 4 go on in turn, so that after the largest value comes 4.
 pub(super) fn next_epoch(word: u32) -> u32 {
-    if word == u32::MAX { 2 } else { word + 1 }
+    if word == u32::MAX { 4 } else { word + 1 }
 }
 
 #[cfg(test)]
@@ -95,7 +98,8 @@ mod tests {
     fn epochs_wrap_around() {
         assert!(newer(2, 1) && !newer(1, 2) && !newer(3, 3));
         assert!(newer(1, 0) && !newer(0, 1) && newer(u32::MAX, 0));
-        assert_eq!((next_epoch(0), next_epoch(u32::MAX)), (1, 2));
-        assert!(newer(2, u32::MAX) && !newer(u32::MAX, 2));
+        assert_eq!((next_epoch(0), next_epoch(u32::MAX)), (1, 4));
+        assert!((2..=4).all(|n| next_epoch(u32::MAX) % n == (u32::MAX % n + 1) % n));
+        assert!(newer(4, u32::MAX) && !newer(u32::MAX, 4));
     }
 }

@@ -35,7 +35,7 @@ impl Flattener<'_> {
                 value: self.reg(value),
                 epoch: self.facts.epoch_of.get(&value).copied(),
             }),
-            CommOp::WaitAll(ir::WaitAll { receipt, flag, index, count, only, per_rank, value }) => {
+            CommOp::WaitAll(ir::WaitAll { receipt, flag, index, count, only, per_rank, value, or_later }) => {
                 CommInsn::WaitAll(insns::WaitAll {
                     receipt,
                     flag,
@@ -44,6 +44,7 @@ impl Flattener<'_> {
                     only: only.map(|m| self.reg(m)),
                     per_rank,
                     value: self.reg(value),
+                    or_later,
                     epoch: self.facts.epoch_of.get(&value).copied(),
                 })
             }

@@ -179,6 +179,7 @@ pub(super) struct WaitAll {
     pub only: Option<Reg>,
     pub per_rank: u32,
     pub value: Reg,
+    pub or_later: bool,
     pub epoch: Option<ParamId>,
 }
 

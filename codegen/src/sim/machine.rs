@@ -15,7 +15,7 @@ use super::memory::{HostMemory, Memory, is_plain};
 use super::options::Options;
 use super::report::Report;
 use super::world::World;
-use crate::ir::{Const, Dtype, Kernel, Param, ParamKind};
+use crate::ir::{CommOp, Const, Dtype, Kernel, OpKind, Param, ParamKind, WaitAll};
 
 /// Most bytes of all buffers of all ranks.
 const MAX_BYTES: u64 = 1 << 37;
@@ -28,6 +28,8 @@ pub(super) struct Buffer {
     pub bytes: u64,
     /// Written with zeros before the run, on every rank.
     pub zeroed: bool,
+    /// Flags for whose epochs, or later ones, kernels wait.
+    pub grows: bool,
 }
 
 /// Content written before the run.
@@ -151,7 +153,7 @@ impl Machine {
         }
         let name: Arc<str> = name.into();
         self.by_name.insert(name.clone(), self.buffers.len());
-        self.buffers.push(Buffer { name, kind, bytes, zeroed: kind == ParamKind::Counters });
+        self.buffers.push(Buffer { name, kind, bytes, zeroed: kind == ParamKind::Counters, grows: false });
         Ok(())
     }
 
@@ -206,6 +208,13 @@ impl Machine {
     pub fn launch(&mut self, rank: u32, kernel: &Arc<Compiled>, bindings: &Bindings) -> Result<(), SimError> {
         self.check_rank(rank)?;
         let params = self.bind(kernel, bindings)?;
+        for op in &kernel.kernel().ops {
+            if let OpKind::Comm(CommOp::WaitAll(WaitAll { flag, or_later: true, .. })) = op.kind
+                && let Bound::Buffer(buffer) = params[flag.index()]
+            {
+                self.buffers[buffer].grows = true;
+            }
+        }
         let kernel = self.kernel_number(kernel);
         self.programs[rank as usize].push(Step::Launch { kernel, params });
         Ok(())

@@ -178,6 +178,13 @@ impl<'a, 'm> HostMemory<'a, 'm> {
 
 /// The ranks' memory before the run: buffers, and what is written to them beforehand.
 pub(super) fn initial(machine: &Machine, checked: bool) -> Vec<Vec<Block>> {
-    let blocks = || machine.buffers.iter().map(|b| Block::new(b.kind, b.bytes, checked)).collect();
+    let block = |buffer: &Buffer| {
+        let mut block = Block::new(buffer.kind, buffer.bytes, checked);
+        if let Some(flags) = &mut block.flags {
+            flags.grows = buffer.grows;
+        }
+        block
+    };
+    let blocks = || machine.buffers.iter().map(block).collect();
     (0..machine.ranks).map(|_| blocks()).collect()
 }

@@ -76,7 +76,7 @@ impl AllGather {
     }
 
     fn channel(&self) -> ChannelShape {
-        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }
 }
 

@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::all_reduce_config::{Algorithm, AllReduce};
 use super::cut::{Part, Piece};
-use super::exchange::{Tiles, send, send_to_all};
+use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
 use super::pull::{PullArgs, PullSumsArgs};
@@ -64,6 +64,15 @@ pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
             role("send", c.senders, send);
             role("reduce", c.blocks, |b| reduce_all(c, a, b, &tiles, &x));
         }
+        // A block has one tile at most, which stays in its registers.
+        _ if c.cut().tiles() <= c.blocks => role("exchange", c.blocks, |b| {
+            c.cut().each(b, |t| {
+                let own = Part::whole().load(&x, &t);
+                exchange::send(&tiles, Peers::others(), t.index, own);
+                let sum = c.reduce().tiles(&tiles, t.index, own, t.len);
+                a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+            });
+        }),
         _ => role("exchange", c.blocks, |b| {
             send(b);
             reduce_all(c, a, b, &tiles, &x);
@@ -99,14 +108,14 @@ fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &A
     let owned = |t: &Piece| owned(c, b, t);
     cut.each(b, |t| {
         if owner(&t) != rank() {
-            send(tiles, Peers::rank(owner(&t)), owned(&t), all.load(x, &t));
+            exchange::send(tiles, Peers::rank(owner(&t)), owned(&t), all.load(x, &t));
         }
     });
     cut.each(b, |t| {
         if owner(&t) == rank() {
             let sum = c.reduce().tiles(tiles, owned(&t), all.load(x, &t), t.len);
             let sum = AnyTile::rounded(sum, c.dtype);
-            send(tiles, Peers::others(), owned(&t) + c.owned(), sum);
+            exchange::send(tiles, Peers::others(), owned(&t) + c.owned(), sum);
             a.norm.store(&a.out, &t, sum);
         }
     });

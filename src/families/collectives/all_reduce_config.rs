@@ -218,7 +218,7 @@ impl AllReduce {
     }
 
     pub(super) fn channel(&self) -> ChannelShape {
-        let all = |slots| exchange::tiles(self.protocol, self.ranks, slots);
+        let all = |slots| exchange::tiles(self.protocol, self.ranks, slots, self.cut());
         match self.algorithm {
             // What comes back says that the owner has read what was sent, and what is sent again that the result was read: with
             // flags that orders the reuse of either by itself. Packets order nothing.

@@ -62,7 +62,7 @@ impl AllToAll {
     }
 
     fn channel(&self) -> ChannelShape {
-        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }
 }
 

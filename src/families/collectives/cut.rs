@@ -24,6 +24,11 @@ impl Cut {
         self.elements.min(self.chunk).next_multiple_of(self.packet)
     }
 
+    /// Bytes of it.
+    pub fn bytes(&self) -> u64 {
+        u64::from(self.longest() / self.packet) * u64::from(PACKET_BYTES)
+    }
+
     /// How many tiles there are.
     pub fn tiles(&self) -> u32 {
         self.elements.div_ceil(self.chunk)

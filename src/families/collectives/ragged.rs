@@ -57,14 +57,16 @@ impl RaggedAllToAll {
     }
 
     fn channel(&self) -> ChannelShape {
-        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }
 
     /// The channel of counts. Every rank gets one of every other in every launch, which with flags orders the launches; else the
-    /// credits of the tiles do so for both.
+    /// credits of the tiles do so for both, which takes as many banks here as there.
     fn counted(&self) -> ChannelShape {
         let transport = if self.protocol == Transport::Flags { Transport::Flags } else { Transport::Ll };
-        ChannelShape::new(transport, self.ranks, Slots::BySender(1)).credits(false).read_many()
+        let tiles = u64::from(self.ranks) * u64::from(self.cut().tiles());
+        let banks = exchange::banks(self.protocol, tiles, self.cut());
+        ChannelShape::new(transport, self.ranks, Slots::BySender(1)).credits(false).banks(banks).read_many()
     }
 
     /// As many elements as there are, and no more than there is room for, whatever anybody says.

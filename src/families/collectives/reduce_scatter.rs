@@ -69,7 +69,7 @@ impl ReduceScatter {
     }
 
     fn channel(&self) -> ChannelShape {
-        exchange::tiles(self.protocol, self.ranks, self.cut().tiles())
+        exchange::tiles(self.protocol, self.ranks, self.cut().tiles(), self.cut())
     }
 }
 

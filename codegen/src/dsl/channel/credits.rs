@@ -8,46 +8,45 @@ use crate::dsl::index::Index;
 use crate::dsl::mem::{Epoch, Flags};
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::attempt;
-use crate::dsl::val::{FromRaw, Val, binary, host};
+use crate::dsl::val::{FromRaw, binary, host};
 use crate::ir::{BinaryOp, Loc};
 
-use super::open::{plus, times};
-
-/// Flags by which ranks tell each other that they have begun a launch, `[parity][rank]`.
+/// Flags by which ranks tell each other that they have begun a launch, `[rank]`.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::dsl) struct Credits {
     ready: Flags,
     ranks: u32,
+    /// How many launches ago ranks have to have begun: what they did in the one before that is over, and the next launch sends to its
+    /// bank.
+    lag: u32,
 }
 
 impl Credits {
     pub fn bind(binder: &mut Binder, shape: &ChannelShape) -> Credits {
-        Credits { ready: binder.next(), ranks: shape.ranks }
+        Credits { ready: binder.next(), ranks: shape.ranks, lag: shape.lag() }
     }
 
     /// Tells every rank that this one has begun the launch: what it did in earlier ones is over.
     fn notify(&self, epoch: Epoch, loc: Loc) {
-        let place = plus(self.first(epoch, loc), rank_at(loc), loc);
-        self.ready.signal_at(Peers::all_at(loc), Index::whole(place.to_raw()), epoch, loc);
+        self.ready.signal_at(Peers::all_at(loc), Index::whole(rank_at(loc).to_raw()), epoch, loc);
     }
 
-    /// Waits until every rank has begun the launch: what is sent after it comes after what they did before.
+    /// Waits until every rank has begun the launch, or with three banks the one before: what the next launch sends comes after what
+    /// they did before that. Where epochs begin, or wrap around, there is no launch before: then it waits for this one.
     fn wait(&self, epoch: Epoch, loc: Loc) {
-        let (first, ranks) = (self.first(epoch, loc), host(self.ranks, loc));
-        let _everybody =
-            self.ready.wait_for(Index::whole(first.to_raw()), ranks.to_raw(), None, 1, epoch, loc);
-    }
-
-    fn first(&self, epoch: Epoch, loc: Loc) -> Val<u32> {
-        let parity = binary(BinaryOp::And, epoch.value.to_raw(), host(1u32, loc).to_raw(), loc);
-        times(parity, self.ranks, loc)
+        let value = match self.lag {
+            0 => epoch.value,
+            lag => binary(BinaryOp::Sub, epoch.value.to_raw(), host(lag, loc).to_raw(), loc),
+        };
+        let _everybody = self.ready.wait_or_later(self.ranks, Epoch { value }, loc);
     }
 }
 
 impl<T: Payload> OpenChannel<'_, T> {
     /// A role of one block that gives and awaits the channel's credits, where it has some; beside the other roles. It tells every
     /// rank that this one has begun the launch, so that it is done with what earlier ones brought, and waits until every rank has: so
-    /// sends of the next launch come after that. Nobody else waits for it, and the fence delays nobody.
+    /// sends of the next launch come after that. Nobody else waits for it, and the fence delays nobody. With three banks it waits until
+    /// every rank has begun the launch before, which takes no time unless a rank is late.
     #[track_caller]
     pub fn credits(&self) {
         let loc = Loc::caller();

@@ -17,7 +17,7 @@ use crate::ir::{BinaryOp, Const, Dtype, Loc, PACKET_BYTES, ParamKind};
 pub struct OpenChannel<'a, T: Payload> {
     pub(super) channel: &'a Channel<T>,
     pub(super) epoch: Epoch,
-    /// The first slot and the first flag of this launch's bank, if there are two banks.
+    /// The first slot and the first flag of this launch's bank, if there are several banks.
     bank: Option<[Val<u32>; 2]>,
 }
 
@@ -42,9 +42,11 @@ impl<T: Payload> Channel<T> {
         let loc = Loc::caller();
         let Hub { channel, declared, .. } = &self.hub;
         let shape = &declared.shape;
-        let bank = (shape.banks == 2).then(|| {
-            let parity = binary(BinaryOp::And, epoch.value.to_raw(), host(1u32, loc).to_raw(), loc);
-            [shape.bank_slots(), shape.bank_flags()].map(|len| times(parity, len as u32, loc))
+        let bank = (shape.banks > 1).then(|| {
+            // Epochs that wrap around go on with these remainders.
+            let (op, by) = if shape.banks == 2 { (BinaryOp::And, 1) } else { (BinaryOp::Rem, shape.banks) };
+            let turn = binary(op, epoch.value.to_raw(), host(by, loc).to_raw(), loc);
+            [shape.bank_slots(), shape.bank_flags()].map(|len| times(turn, len as u32, loc))
         });
         attempt(loc, |t| {
             t.channels[*channel].opened.get_or_insert(loc);

@@ -90,8 +90,9 @@ impl ChannelShape {
         }
     }
 
-    /// How many launches' messages there is room for: 2, which launches use in turn, or 1 where something else keeps a rank from
-    /// sending before the receiver is done with what it sent in the launch before.
+    /// How many launches' messages there is room for, at most 3: 2, which launches use in turn, or 1 where something else keeps a rank
+    /// from sending before the receiver is done with what it sent in the launch before. With 3, credits have a launch's time to arrive,
+    /// so that no launch waits for them: for messages that are small.
     #[must_use]
     pub fn banks(self, banks: u32) -> Self {
         ChannelShape { banks, ..self }
@@ -132,7 +133,12 @@ impl ChannelShape {
     /// What it has that another protocol may do without.
     pub fn spares(&self) -> Vec<Spare> {
         let credits = self.credits.then_some(Spare::Credits);
-        credits.into_iter().chain((self.banks == 2).then_some(Spare::SecondBank)).collect()
+        credits.into_iter().chain((self.banks > 1).then_some(Spare::SecondBank)).collect()
+    }
+
+    /// Of how many launches ago credits are awaited.
+    pub(super) fn lag(&self) -> u32 {
+        self.banks.saturating_sub(2)
     }
 
     /// Blocks that the channel's own role has: what a kernel has besides those of its other roles.
@@ -166,7 +172,11 @@ impl ChannelShape {
 
     /// The order of flags.
     fn order(&self) -> String {
-        let bank = if self.banks > 1 { "[parity]" } else { "" };
+        let bank = match self.banks {
+            1 => "",
+            2 => "[parity]",
+            _ => "[bank]",
+        };
         let flags = match (self.batches, self.slots) {
             (Some(_), _) => "[batch]",
             (None, Slots::BySender(1)) => "[sender]",
@@ -243,10 +253,8 @@ impl Declared {
             params.push(spec("arrived", ParamKind::Flags, Dtype::U32, len, doc));
         }
         if shape.credits {
-            let len = 2 * u64::from(shape.ranks);
-            let doc =
-                format!("A rank is done with what `{name}` brought in earlier launches, `[parity][rank]`.");
-            params.push(spec("ready", ParamKind::Flags, Dtype::U32, len, doc));
+            let doc = format!("A rank is done with what `{name}` brought in earlier launches, `[rank]`.");
+            params.push(spec("ready", ParamKind::Flags, Dtype::U32, shape.ranks.into(), doc));
         }
         params
     }
@@ -261,10 +269,10 @@ impl Declared {
                 "give `ChannelShape::new` the configuration's ranks".to_owned(),
             );
         }
-        if !(1..=2).contains(&shape.banks) {
+        if !(1..=3).contains(&shape.banks) {
             return wrong(
                 format!("channel `{name}` has {} banks", shape.banks),
-                "a channel has 2 banks, which launches use in turn, or 1".to_owned(),
+                "a channel has 2 or 3 banks, which launches use in turn, or 1".to_owned(),
             );
         }
         if shape.all_slots() > u64::from(u32::MAX) {

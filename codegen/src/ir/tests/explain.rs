@@ -260,6 +260,7 @@ fn masks_of_true_and_waits_for_a_computed_count() {
                 only: None,
                 per_rank,
                 value: me,
+                or_later: false,
             }));
         });
         s.op(ControlOp::If { cond: any, then, otherwise: Region::default(), results: vec![] });

@@ -224,13 +224,23 @@ impl Line<'_> {
                 let at = self.element(Place::Param(*flag), *index);
                 format!("^{} = wait {at} == {} from rank {}", receipt.0, v(value), v(from))
             }
-            OpKind::Comm(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only, per_rank, value })) => {
+            OpKind::Comm(CommOp::WaitAll(WaitAll {
+                receipt,
+                flag,
+                index,
+                count,
+                only,
+                per_rank,
+                value,
+                or_later,
+            })) => {
                 let flag = self.param(*flag);
                 let (index, count) = (v(index), v(count));
                 let only = only.as_ref().map_or(String::new(), |m| format!(" of {}", v(m)));
                 format!(
-                    "^{} = wait_all {flag}[{index}; {count}]{only} == {}, {per_rank} a rank",
+                    "^{} = wait_all {flag}[{index}; {count}]{only} {} {}, {per_rank} a rank",
                     receipt.0,
+                    if *or_later { ">=" } else { "==" },
                     v(value)
                 )
             }

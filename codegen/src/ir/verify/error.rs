@@ -129,6 +129,8 @@ pub enum Problem {
     NoFlagsPerBlock,
     #[error("`wait_all` picks among {count} flags by a mask, which has 64 bits")]
     MaskedFlags { count: i128 },
+    #[error("`wait_all` for an epoch or a later one picks flags by a mask: it waits for all of them")]
+    LaterOfSome,
     #[error("`{source_name}` of {from} is copied to `{buffer}` of {to}")]
     CopyDtype { source_name: String, from: Dtype, buffer: String, to: Dtype },
     #[error("a copy of {bytes} bytes goes through `{room}`, which has {there}")]

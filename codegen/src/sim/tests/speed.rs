@@ -135,6 +135,7 @@ fn dispatch() -> Kernel {
                 only: None,
                 per_rank: TOKENS,
                 value: epoch,
+                or_later: false,
             }));
             s.op(wait);
             s.for_each("slot", (first, all, stride), |s, slot| {

@@ -223,6 +223,7 @@ fn receive(s: &mut Sample, p: &Params, c: &Common, lines: &mut Lines) {
         only: None,
         per_rank: 1,
         value: c.epoch,
+        or_later: false,
     }));
     lines.wait_records = s.b.kernel.op(op).loc.line;
     let block = s.value("block", u, |out| ValueOp::GroupIndex { out });

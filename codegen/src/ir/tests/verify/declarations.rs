@@ -77,6 +77,7 @@ fn ids_out_of_range() {
                 only: None,
                 per_rank: 1,
                 value: v,
+                or_later: false,
             })),
             "receipt 99",
         ),

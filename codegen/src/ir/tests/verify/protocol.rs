@@ -106,6 +106,7 @@ fn the_wait_comes_first_on_every_path() {
             only: None,
             per_rank: 1,
             value: p.epoch,
+            or_later: false,
         }));
         looped(s, |s| read(s, p, Some(receipt)));
     });
@@ -346,6 +347,7 @@ fn bounds_of_constant_accesses() {
             only: None,
             per_rank: 1,
             value: p.epoch,
+            or_later: false,
         }));
     });
     note(&|s, _| {

@@ -344,13 +344,37 @@ fn put_signal_and_wait_types() {
     let wait_all = |s: &mut Sample, flag: ParamId, [index, count, value]: [Type; 3], per_rank: u32| {
         let (index, count, value) = (of(s, index), of(s, count), of(s, value));
         let receipt = s.receipt(flag);
-        s.op(CommOp::WaitAll(WaitAll { receipt, flag, index, count, only: None, per_rank, value }));
+        s.op(CommOp::WaitAll(WaitAll {
+            receipt,
+            flag,
+            index,
+            count,
+            only: None,
+            per_rank,
+            value,
+            or_later: false,
+        }));
     };
     note(&|s, p| wait_all(s, p.inbox, [U32; 3], 1));
     note(&|s, p| wait_all(s, p.flag, [F32, U32, U32], 1));
     note(&|s, p| wait_all(s, p.flag, [U32, U64, U32], 1));
     note(&|s, p| wait_all(s, p.flag, [U32, U32, I32], 1));
     note(&|s, p| wait_all(s, p.flag, [U32; 3], 0));
+    note(&|s, p| {
+        let (index, mask) = (of(s, U32), of(s, U64));
+        let (receipt, only) = (s.receipt(p.flag), Some(mask));
+        let (flag, count, value) = (p.flag, index, index);
+        s.op(CommOp::WaitAll(WaitAll {
+            receipt,
+            flag,
+            index,
+            count,
+            only,
+            per_rank: 1,
+            value,
+            or_later: true,
+        }));
+    });
     assert_snapshot!(all);
 }
 

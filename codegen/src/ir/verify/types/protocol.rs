@@ -33,11 +33,14 @@ impl Check<'_, '_> {
                 self.flag(*flag, *index, *value);
                 self.operand("source rank", *from, U32);
             }
-            CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, .. }) => {
+            CommOp::WaitAll(WaitAll { flag, index, count, only, per_rank, value, or_later, .. }) => {
                 self.flag(*flag, *index, *value);
                 self.operand("count", *count, U32);
                 if let Some(only) = only {
                     self.operand("mask of flags", *only, Type::scalar(Dtype::U64));
+                    if *or_later {
+                        self.add(Problem::LaterOfSome);
+                    }
                 }
                 if *per_rank == 0 {
                     self.add(Problem::NoFlagsPerRank);
