@@ -3,7 +3,7 @@
 //! A clock has one row a rank with the times of that rank's agents. Rows are shared and copied on write: agents that
 //! synchronise end up with the same rows, so that joining clocks mostly compares pointers.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// An agent's place in the clocks: its rank, and its number there (0 is the rank's stream, that is, its host). Launches
 /// of one rank are ordered, so a later launch uses the places of an earlier one again, with later times.
@@ -31,15 +31,28 @@ impl AgentNo {
 pub(super) const MAX_AGENTS: u32 = 1 << NUMBER_BITS;
 
 /// For every agent, up to which of its times its actions are ordered before the owner of the clock.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Clock {
-    rows: Vec<Arc<[u32]>>,
+    rows: Vec<Rc<[u32]>>,
+    /// Whether anything has been added since it was copied.
+    grown: bool,
+}
+
+impl Clone for Clock {
+    fn clone(&self) -> Clock {
+        Clock { rows: self.rows.clone(), grown: false }
+    }
+
+    fn clone_from(&mut self, other: &Clock) {
+        self.rows.clone_from(&other.rows);
+        self.grown = false;
+    }
 }
 
 impl Clock {
     pub fn new(ranks: usize, agents: usize) -> Clock {
-        let row: Arc<[u32]> = vec![0; agents].into();
-        Clock { rows: vec![row; ranks] }
+        let row: Rc<[u32]> = vec![0; agents].into();
+        Clock { rows: vec![row; ranks], grown: false }
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
@@ -52,14 +65,28 @@ impl Clock {
     }
 
     pub fn set(&mut self, agent: AgentNo, time: u32) {
+        self.grown = true;
         let row = &mut self.rows[agent.rank()];
-        Arc::make_mut(row)[agent.number()] = time;
+        Rc::make_mut(row)[agent.number()] = time;
+    }
+
+    /// As [`Clock::join`] of a clock that was copied from this one or from an earlier state of it: there is nothing to do unless it
+    /// has grown.
+    pub fn rejoin(&mut self, copy: &Clock) {
+        if copy.grown {
+            self.join(copy);
+        }
+    }
+
+    /// Lets go of everything, so that nobody else copies what this alone shares. The storage stays.
+    pub fn clear(&mut self) {
+        self.rows.clear();
     }
 
     /// Orders whatever is ordered before `other` before the owner too.
     pub fn join(&mut self, other: &Clock) {
         for (mine, theirs) in self.rows.iter_mut().zip(&other.rows) {
-            if Arc::ptr_eq(mine, theirs) {
+            if Rc::ptr_eq(mine, theirs) {
                 continue;
             }
             // Without branches in the loop, so that it vectorises.
@@ -70,9 +97,13 @@ impl Clock {
             }
             match (mine_less, theirs_less) {
                 (false, _) => {}
-                (true, false) => *mine = theirs.clone(),
+                (true, false) => {
+                    *mine = theirs.clone();
+                    self.grown = true;
+                }
                 (true, true) => {
-                    for (m, &t) in Arc::make_mut(mine).iter_mut().zip(theirs.iter()) {
+                    self.grown = true;
+                    for (m, &t) in Rc::make_mut(mine).iter_mut().zip(theirs.iter()) {
                         *m = (*m).max(t);
                     }
                 }
@@ -99,6 +130,11 @@ mod tests {
         assert_eq!((x.get(a), x.get(b), x.get(c)), (5, 3, 7));
         assert_eq!((y.get(a), y.get(b), zero.get(b)), (0, 3, 0), "the others are as they were");
         assert!(x.covers(b, 3) && !x.covers(b, 4) && x.covers(c, 0));
+        let (mut all, mut copy) = (x.clone(), x.clone());
+        all.rejoin(&copy);
+        copy.set(a, 9);
+        all.rejoin(&copy);
+        assert_eq!((all.get(a), all.get(c)), (9, 7));
         let mut z = zero.clone();
         z.join(&x);
         assert_eq!(z.get(c), 7);

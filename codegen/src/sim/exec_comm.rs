@@ -13,7 +13,7 @@ use super::shadow::{DataEpoch, Event, Who};
 use super::value::runs;
 use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
-use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place, ReceiptId, SignalOrder};
+use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
 
 /// A wait on one flag.
 struct Awaited {
@@ -251,10 +251,7 @@ impl World<'_> {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
             Cargo::Packets { buffer, at, data } => {
-                let (from, to) = (at as usize, at as usize + data.bytes());
-                self.memory[rank][buffer].bytes_mut()[from..to].copy_from_slice(data.view());
-                let packet = u64::from(PACKET_BYTES);
-                self.packets_arrive(rank, buffer, at / packet..to as u64 / packet, p.by);
+                self.packets_arrive(rank, buffer, at, data, p.by);
             }
             Cargo::Ll { buffer, first, data, sent } => self.ll_arrive(rank, buffer, first, &data, sent),
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),

@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use super::clock::Clock;
 use super::ll::Sent;
@@ -64,7 +64,7 @@ pub(super) enum Cargo {
 pub(super) struct Signal {
     pub value: u32,
     /// The signaller's clock. The waiter gets to know it only of a release.
-    pub clock: Arc<Clock>,
+    pub clock: Rc<Clock>,
     pub release: bool,
 }
 
@@ -88,44 +88,50 @@ impl Spot {
     }
 }
 
+/// Bits of a place within its buffer: no machine has more memory ([`super::machine`] says so).
+const PLACE_BITS: u32 = 40;
+
 /// To which places there are stores, and how many to each. Most of the time nothing is on its way to the place that somebody
 /// looks at, and this says so without a look at every store.
 #[derive(Debug, Default)]
 struct Places {
-    /// By sort and buffer, first byte or flag, and end.
-    stores: BTreeMap<(usize, u64, u64), u32>,
+    /// How many begin at a place, and where the last of these ends.
+    stores: BTreeMap<u64, (u32, u64)>,
     /// The most bytes that any store has spanned.
     longest: u64,
 }
 
 impl Places {
-    fn key(spot: &Spot) -> (usize, u64, u64) {
+    /// One number for each byte and flag of a rank, where the spot begins and where it ends: the buffer stands in the upper bits.
+    /// Comparing one number is faster than comparing several.
+    fn span(spot: &Spot) -> (u64, u64) {
+        let at = |sort: usize, at: u64| (sort as u64) << PLACE_BITS | at;
         match *spot {
-            Spot::Bytes { buffer, from, to } => (2 * buffer, from, to),
-            Spot::Flag { buffer, index } => (2 * buffer + 1, index, index + 1),
+            Spot::Bytes { buffer, from, to } => (at(2 * buffer, from), at(2 * buffer, to)),
+            Spot::Flag { buffer, index } => (at(2 * buffer + 1, index), at(2 * buffer + 1, index + 1)),
         }
     }
 
     fn add(&mut self, spot: &Spot) {
-        let key = Places::key(spot);
-        self.longest = self.longest.max(key.2 - key.1);
-        *self.stores.entry(key).or_default() += 1;
+        let (from, to) = Places::span(spot);
+        self.longest = self.longest.max(to - from);
+        let (stores, end) = self.stores.entry(from).or_default();
+        (*stores, *end) = (*stores + 1, to.max(*end));
     }
 
     fn remove(&mut self, spot: &Spot) {
-        if let Entry::Occupied(mut stores) = self.stores.entry(Places::key(spot)) {
-            *stores.get_mut() -= 1;
-            if *stores.get() == 0 {
+        if let Entry::Occupied(mut stores) = self.stores.entry(Places::span(spot).0) {
+            stores.get_mut().0 -= 1;
+            if stores.get().0 == 0 {
                 stores.remove();
             }
         }
     }
 
-    /// Whether any store meets a place.
+    /// Whether any store may meet a place.
     fn meet(&self, spot: &Spot) -> bool {
-        let (buffer, from, to) = Places::key(spot);
-        let near = (buffer, from.saturating_sub(self.longest), 0)..(buffer, to, 0);
-        self.stores.range(near).any(|(&(_, _, end), _)| end > from)
+        let (from, to) = Places::span(spot);
+        self.stores.range(from.saturating_sub(self.longest)..to).any(|(_, &(_, end))| end > from)
     }
 }
 
