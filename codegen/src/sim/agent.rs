@@ -1,5 +1,6 @@
 //! An agent: a block, or a group of a block inside a split, with its position, registers and clock.
 
+use std::mem::take;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -58,12 +59,29 @@ pub(super) struct Storage {
     pub heard: Vec<u64>,
 }
 
-impl From<Agent> for Storage {
-    fn from(ended: Agent) -> Storage {
-        let Agent { mut clock, scalars, mut tiles, receipts, heard, .. } = ended;
-        clock.clear();
-        tiles.clear();
-        Storage { clock, scalars, tiles, receipts, heard }
+/// An agent that has ended: a place for another one.
+#[derive(Debug)]
+pub(super) struct Ended(Box<Agent>);
+
+impl Ended {
+    pub fn new(mut agent: Box<Agent>) -> Ended {
+        agent.clock.clear();
+        agent.tiles.clear();
+        Ended(agent)
+    }
+
+    /// Its storage, once.
+    pub fn storage(&mut self) -> Storage {
+        let Agent { clock, scalars, tiles, receipts, heard, .. } = &mut *self.0;
+        let (clock, scalars, tiles) = (take(clock), take(scalars), take(tiles));
+        Storage { clock, scalars, tiles, receipts: take(receipts), heard: take(heard) }
+    }
+
+    /// Puts another agent into its place.
+    pub fn replaced(self, agent: Agent) -> Box<Agent> {
+        let Ended(mut place) = self;
+        *place = agent;
+        place
     }
 }
 

@@ -79,8 +79,9 @@ impl Agent {
 impl World<'_> {
     /// Lets an agent run until it has communicated `stretch` times or stops by itself. See [`Insn::share_of_turn`].
     pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
-        let compiled = agent.compiled.clone();
-        let RoleCode { code, tiles: TileRegisters { dead, .. }, .. } = &compiled.roles[agent.role];
+        let machine = self.machine;
+        let RoleCode { code, tiles: TileRegisters { dead, .. }, .. } =
+            &machine.kernels[agent.kernel].roles[agent.role];
         let mut left = stretch * COMMUNICATION;
         loop {
             self.steps += 1;

@@ -115,7 +115,7 @@ impl World<'_> {
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
-            self.send(agent, rank, Pending { by: event, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by: event, spot, cargo });
         }
         Ok(())
     }
@@ -168,7 +168,7 @@ impl World<'_> {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
             let spot = Spot::Flag { buffer, index };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
     }
 
@@ -214,7 +214,7 @@ impl World<'_> {
         self.progress();
         self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
-        if self.wires[rank].pending.len() > self.options.max_delayed {
+        if self.wires[rank].len() > self.options.max_delayed {
             self.deliver(rank, 0);
         }
     }
@@ -235,7 +235,7 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let Some(p) = self.wires[rank].take(at) else { return };
-        if let Cargo::Flag { signal, .. } = &*p.cargo
+        if let Cargo::Flag { signal, .. } = &p.cargo
             && signal.release
         {
             for earlier in self.wires[rank].take_ordered(&signal.clock) {
@@ -246,7 +246,7 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, p: Pending) {
-        match *p.cargo {
+        match p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
@@ -275,14 +275,14 @@ impl World<'_> {
     /// Makes some store on its way visible, where there is one. Returns whether there was.
     pub fn deliver_one(&mut self) -> bool {
         let ranks = self.wires.len();
-        if self.wires.iter().all(|w| w.pending.is_empty()) {
+        if self.wires.iter().all(|w| w.is_empty()) {
             return false;
         }
         let mut rank = self.sched.below(ranks);
-        while self.wires[rank].pending.is_empty() {
+        while self.wires[rank].is_empty() {
             rank = (rank + 1) % ranks;
         }
-        let n = self.wires[rank].pending.len();
+        let n = self.wires[rank].len();
         let at = match self.sched.delivery {
             Delivery::Random { .. } => self.sched.below(n),
             Delivery::Newest { .. } => n - 1,
@@ -309,7 +309,7 @@ impl World<'_> {
 
     /// Makes all stores on their way to a rank visible.
     pub fn deliver_all(&mut self, rank: usize) {
-        for p in std::mem::take(&mut self.wires[rank]).pending {
+        for p in self.wires[rank].take_all() {
             self.arrive(rank, p);
         }
     }

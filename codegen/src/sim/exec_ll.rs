@@ -44,7 +44,7 @@ impl World<'_> {
             let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
             let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
             let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
         Ok(())
     }

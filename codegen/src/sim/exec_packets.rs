@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::agent::{Agent, AgentId};
 use super::code::{Reg, TakenReg};
 use super::exec_comm::Sender;
@@ -56,7 +58,7 @@ impl World<'_> {
             let (buffer, at) = (stretch.buffer, stretch.at);
             let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
             let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
         Ok(())
     }
@@ -139,7 +141,7 @@ impl World<'_> {
         let whole = u64::from(len) * u64::from(dtype.bytes());
         let bytes = moved(agent, whole, count, dtype);
         let mask = if bytes == 0 { 0 } else { mask };
-        let mut found = vec![];
+        let mut found: SmallVec<[(usize, Stretch); 4]> = smallvec![];
         for (i, tile) in tiles.iter().enumerate() {
             if mask >> i & 1 == 0 {
                 continue;

@@ -8,6 +8,9 @@ use super::shadow::{DataEpoch, Event, Who};
 /// Marks the site of an atomic among the readers.
 pub(super) const ATOMIC: u32 = 1 << 31;
 
+/// Room in a list of readers at first.
+const READERS: usize = 8;
+
 #[derive(Clone, Debug)]
 pub(super) enum Readers {
     None,
@@ -42,8 +45,19 @@ impl Readers {
         match self {
             Readers::None => *self = Readers::One(event),
             Readers::One(old) if redundant(old) => *old = event,
-            Readers::One(old) => *self = Readers::Many(vec![*old, event]),
+            Readers::One(old) => {
+                let mut list = Vec::with_capacity(READERS);
+                list.extend([*old, event]);
+                *self = Readers::Many(list);
+            }
             Readers::Many(list) => {
+                // Whoever has read last often reads again.
+                if let Some(last) =
+                    list.last_mut().filter(|last| last.agent == event.agent && redundant(last))
+                {
+                    *last = event;
+                    return;
+                }
                 // To ask a clock about each costs a cache miss each, so that is done when the list has doubled.
                 if list.len().is_power_of_two() {
                     list.retain(|old| !redundant(old));

@@ -135,15 +135,24 @@ impl Places {
     }
 }
 
-/// A store on its way. Many are looked at for each that arrives, so what it carries stands elsewhere.
+/// A store on its way.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub by: Event,
     pub spot: Spot,
-    pub cargo: Box<Cargo>,
+    pub cargo: Cargo,
 }
 
-impl Pending {
+/// The same in a queue. Many are looked at for each that arrives, so what it carries stands elsewhere: in `Wire::cargo`, under a
+/// number.
+#[derive(Debug)]
+struct Queued {
+    by: Event,
+    spot: Spot,
+    cargo: u32,
+}
+
+impl Queued {
     fn is_flag(&self) -> bool {
         matches!(self.spot, Spot::Flag { .. })
     }
@@ -152,7 +161,9 @@ impl Pending {
 /// The stores on their way to one rank, in the order they were issued.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    pub pending: VecDeque<Pending>,
+    queue: VecDeque<Queued>,
+    cargo: Vec<Option<Cargo>>,
+    unused: Vec<u32>,
     /// How many of them are flags.
     flags: usize,
     places: Places,
@@ -160,20 +171,49 @@ pub(super) struct Wire {
 
 impl Wire {
     pub fn push(&mut self, p: Pending) {
-        self.flags += usize::from(p.is_flag());
-        self.places.add(&p.spot);
-        self.pending.push_back(p);
+        let Pending { by, spot, cargo } = p;
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.cargo[number as usize] = Some(cargo);
+                number
+            }
+            None => {
+                self.cargo.push(Some(cargo));
+                self.cargo.len() as u32 - 1
+            }
+        };
+        let queued = Queued { by, spot, cargo: number };
+        self.flags += usize::from(queued.is_flag());
+        self.places.add(&queued.spot);
+        self.queue.push_back(queued);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     pub fn take(&mut self, at: usize) -> Option<Pending> {
-        let p = self.pending.remove(at)?;
-        self.forget(&p);
-        Some(p)
+        let queued = self.queue.remove(at)?;
+        self.loaded(queued)
     }
 
-    fn forget(&mut self, taken: &Pending) {
+    /// All of them, in order.
+    pub fn take_all(&mut self) -> Vec<Pending> {
+        self.take_where(|_| true)
+    }
+
+    /// What was taken out of the queue, with its cargo.
+    fn loaded(&mut self, taken: Queued) -> Option<Pending> {
         self.flags -= usize::from(taken.is_flag());
         self.places.remove(&taken.spot);
+        self.unused.push(taken.cargo);
+        let cargo = self.cargo[taken.cargo as usize].take()?;
+        Some(Pending { by: taken.by, spot: taken.spot, cargo })
     }
 
     /// The first flag at or after a position, from the start if there is none.
@@ -181,8 +221,8 @@ impl Wire {
         if self.flags == 0 {
             return None;
         }
-        let n = self.pending.len();
-        (start..n).chain(0..start.min(n)).find(|&i| self.pending[i].is_flag())
+        let n = self.queue.len();
+        (start..n).chain(0..start.min(n)).find(|&i| self.queue[i].is_flag())
     }
 
     /// Takes the stores that are ordered before the owner of a clock, in the order they were issued.
@@ -198,14 +238,13 @@ impl Wire {
         self.take_where(|p| p.spot.overlaps(place) && after(p.by))
     }
 
-    fn take_where(&mut self, take: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        if !self.pending.iter().any(&take) {
+    fn take_where(&mut self, take: impl Fn(&Queued) -> bool) -> Vec<Pending> {
+        if !self.queue.iter().any(&take) {
             return vec![];
         }
-        let all = std::mem::take(&mut self.pending);
+        let all = std::mem::take(&mut self.queue);
         let (taken, left) = all.into_iter().partition::<VecDeque<_>, _>(take);
-        self.pending = left;
-        taken.iter().for_each(|p| self.forget(p));
-        taken.into()
+        self.queue = left;
+        taken.into_iter().filter_map(|queued| self.loaded(queued)).collect()
     }
 }

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::agent::{Agent, AgentId, BlockId, Storage};
+use super::agent::{Agent, AgentId, BlockId, Ended, Storage};
 use super::clock::{AgentNo, Clock};
 use super::code::Pc;
 use super::exec::Stop;
@@ -32,7 +32,7 @@ pub(super) struct World<'m> {
     pub streams: Vec<Stream>,
     pub agents: Vec<Option<Box<Agent>>>,
     free_agents: Vec<AgentId>,
-    storage: Vec<Storage>,
+    ended: Vec<Ended>,
     pub blocks: Vec<Option<RunningBlock>>,
     free_blocks: Vec<BlockId>,
     /// The epoch that each launch works in, once it has read it.
@@ -96,7 +96,7 @@ impl<'m> World<'m> {
             streams,
             agents: vec![],
             free_agents: vec![],
-            storage: vec![],
+            ended: vec![],
             blocks: vec![],
             free_blocks: vec![],
             epochs: vec![],
@@ -269,8 +269,9 @@ impl<'m> World<'m> {
         let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
         let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
         let block = RunningBlock { shared: shared.collect(), groups: 0 };
-        let Storage { mut clock, mut scalars, mut tiles, mut receipts, mut heard } =
-            self.storage.pop().unwrap_or_default();
+        let mut place = self.ended.pop();
+        let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
+        let Storage { mut clock, mut scalars, mut tiles, mut receipts, mut heard } = storage;
         clock.clone_from(&launch.start);
         scalars.clone_from(&code.scalars);
         tiles.resize(code.tiles.count as usize, Tile::default());
@@ -300,13 +301,16 @@ impl<'m> World<'m> {
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,
         };
-        self.add_agent(agent);
+        self.add_agent(agent, place);
     }
 
-    fn add_agent(&mut self, agent: Agent) -> AgentId {
+    fn add_agent(&mut self, agent: Agent, place: Option<Ended>) -> AgentId {
         self.lives[agent.who.rank()].push(agent.life());
         let priority = agent.priority;
-        let id = insert(&mut self.agents, &mut self.free_agents, Box::new(agent));
+        let id = match place {
+            Some(ended) => insert(&mut self.agents, &mut self.free_agents, ended.replaced(agent)),
+            None => insert(&mut self.agents, &mut self.free_agents, Box::new(agent)),
+        };
         self.sched.ready(Task::Agent(id), priority);
         id
     }
@@ -351,11 +355,11 @@ impl<'m> World<'m> {
             Stop::Split { groups, body } => self.split(id, agent, groups, body),
             Stop::Join => {
                 self.join(id, &agent);
-                self.storage.push((*agent).into());
+                self.ended.push(Ended::new(agent));
             }
             Stop::End => {
                 self.end_block(id, &agent);
-                self.storage.push((*agent).into());
+                self.ended.push(Ended::new(agent));
             }
         }
     }
@@ -368,13 +372,14 @@ impl<'m> World<'m> {
         for group in 0..groups {
             let who = AgentNo::new(agent.rank, agent.who.number() as u32 + group);
             let time = if group == 0 { agent.time } else { known.get(who) + 1 };
-            let storage = self.storage.pop().unwrap_or_default();
+            let mut place = self.ended.pop();
+            let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
             let mut child = agent.fork(who, time, &known, storage);
             child.pc = body;
             child.group = Some(group);
             child.priority = self.sched.priority(agent.rank, Some((agent.role, agent.block_in_role)));
             child.parent = Some(id);
-            self.add_agent(child);
+            self.add_agent(child, place);
         }
         self.agents[id as usize] = Some(agent);
     }
