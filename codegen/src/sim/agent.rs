@@ -1,9 +1,12 @@
 //! An agent: a block, or a group of a block inside a split, with its position, registers and clock.
 
+use std::mem::take;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::clock::{AgentNo, Clock};
 use super::code::{Compiled, Pc, RoleCode};
+use super::launch::Life;
 use super::machine::Bound;
 use super::shadow::DataEpoch;
 use super::value::Tile;
@@ -46,6 +49,42 @@ pub(super) struct Agent {
     pub priority: u64,
 }
 
+/// Storage that agents leave when they end, for those that begin: thousands do in each launch.
+#[derive(Debug, Default)]
+pub(super) struct Storage {
+    pub clock: Clock,
+    pub scalars: Vec<u64>,
+    pub tiles: Vec<Tile>,
+    pub receipts: Vec<DataEpoch>,
+    pub heard: Vec<u64>,
+}
+
+/// An agent that has ended: a place for another one.
+#[derive(Debug)]
+pub(super) struct Ended(Box<Agent>);
+
+impl Ended {
+    pub fn new(mut agent: Box<Agent>) -> Ended {
+        agent.clock.clear();
+        agent.tiles.clear();
+        Ended(agent)
+    }
+
+    /// Its storage, once.
+    pub fn storage(&mut self) -> Storage {
+        let Agent { clock, scalars, tiles, receipts, heard, .. } = &mut *self.0;
+        let (clock, scalars, tiles) = (take(clock), take(scalars), take(tiles));
+        Storage { clock, scalars, tiles, receipts: take(receipts), heard: take(heard) }
+    }
+
+    /// Puts another agent into its place.
+    pub fn replaced(self, agent: Agent) -> Box<Agent> {
+        let Ended(mut place) = self;
+        *place = agent;
+        place
+    }
+}
+
 impl Agent {
     /// The code it runs.
     pub fn role_code(&self) -> &RoleCode {
@@ -53,25 +92,42 @@ impl Agent {
     }
 
     /// A clock that everything done so far is ordered before; what is done from now on is not.
-    pub fn publish(&mut self) -> Arc<Clock> {
+    pub fn publish(&mut self) -> Rc<Clock> {
         self.clock.set(self.who, self.time);
         self.time += 1;
-        Arc::new(self.clock.clone())
+        Rc::new(self.clock.clone())
     }
 
-    /// Ends its actions: all of them are ordered before the owner of a clock from now on.
+    /// Ends its actions: all of them are ordered before the owner of the clock that its own was copied from.
     pub fn end_before(&self, clock: &mut Clock) {
         // The agent's own clock is joined as it is: with the time of its end in it, it would be like nobody else's.
-        clock.join(&self.clock);
+        clock.rejoin(&self.clock);
         clock.set(self.who, self.time);
     }
 
-    /// An agent of the same block that goes on where this one is, with what this one knows.
-    pub fn fork(&self, who: AgentNo, time: u32, clock: Clock) -> Agent {
+    /// Its life, from now on.
+    pub fn life(&self) -> Life {
+        Life {
+            number: self.who.number(),
+            from: self.time,
+            launch: self.launch,
+            role: self.role,
+            block: self.block_in_role,
+            group: self.group,
+        }
+    }
+
+    /// An agent of the same block that goes on where this one is, with what this one has published.
+    pub fn fork(&self, who: AgentNo, time: u32, known: &Clock, mut storage: Storage) -> Agent {
+        storage.clock.clone_from(known);
+        storage.scalars.clone_from(&self.scalars);
+        storage.tiles.clone_from(&self.tiles);
+        storage.receipts.clone_from(&self.receipts);
+        storage.heard.clone_from(&self.heard);
         Agent {
             who,
             time,
-            clock,
+            clock: storage.clock,
             rank: self.rank,
             compiled: self.compiled.clone(),
             kernel: self.kernel,
@@ -83,10 +139,10 @@ impl Agent {
             group: None,
             parent: None,
             pc: self.pc,
-            scalars: self.scalars.clone(),
-            tiles: self.tiles.clone(),
-            receipts: self.receipts.clone(),
-            heard: self.heard.clone(),
+            scalars: storage.scalars,
+            tiles: storage.tiles,
+            receipts: storage.receipts,
+            heard: storage.heard,
             arrived: 0,
             priority: self.priority,
         }

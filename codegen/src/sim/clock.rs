@@ -1,9 +1,9 @@
 //! Vector clocks.
 //!
-//! A clock has one row a rank with the times of that rank's agents. Rows are shared and copied on write: agents that
-//! synchronise end up with the same rows, so that joining clocks mostly compares pointers.
+//! A clock has one row a rank with the times of that rank's agents. Rows, and chunks of rows, are shared and copied on write:
+//! agents that synchronise end up with the same ones, so that joining clocks mostly compares pointers.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 /// An agent's place in the clocks: its rank, and its number there (0 is the rank's stream, that is, its host). Launches
 /// of one rank are ordered, so a later launch uses the places of an earlier one again, with later times.
@@ -30,20 +30,47 @@ impl AgentNo {
 /// How many agents a rank may have.
 pub(super) const MAX_AGENTS: u32 = 1 << NUMBER_BITS;
 
+/// Times of agents one after another: what a change copies.
+type Chunk = [u32; CHUNK];
+const CHUNK: usize = 64;
+
+/// Whether any time is less in the first one, and in the second one. Without branches in the loop, so that it vectorises.
+fn less(a: &Chunk, b: &Chunk) -> (bool, bool) {
+    let (mut a_less, mut b_less) = (false, false);
+    for (a, b) in a.iter().zip(b) {
+        a_less |= a < b;
+        b_less |= b < a;
+    }
+    (a_less, b_less)
+}
+
 /// For every agent, up to which of its times its actions are ordered before the owner of the clock.
-#[derive(Clone, Debug)]
+#[derive(Debug, Default)]
 pub(super) struct Clock {
-    rows: Vec<Arc<[u32]>>,
+    rows: Vec<Rc<[Rc<Chunk>]>>,
+    /// Whether anything has been added since it was copied.
+    grown: bool,
+}
+
+impl Clone for Clock {
+    fn clone(&self) -> Clock {
+        Clock { rows: self.rows.clone(), grown: false }
+    }
+
+    fn clone_from(&mut self, other: &Clock) {
+        self.rows.clone_from(&other.rows);
+        self.grown = false;
+    }
 }
 
 impl Clock {
     pub fn new(ranks: usize, agents: usize) -> Clock {
-        let row: Arc<[u32]> = vec![0; agents].into();
-        Clock { rows: vec![row; ranks] }
+        let row: Rc<[Rc<Chunk>]> = vec![Rc::new([0; CHUNK]); agents.div_ceil(CHUNK)].into();
+        Clock { rows: vec![row; ranks], grown: false }
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
-        self.rows[agent.rank()][agent.number()]
+        self.rows[agent.rank()][agent.number() / CHUNK][agent.number() % CHUNK]
     }
 
     /// Whether what the agent did at that time is ordered before the owner.
@@ -52,30 +79,49 @@ impl Clock {
     }
 
     pub fn set(&mut self, agent: AgentNo, time: u32) {
-        let row = &mut self.rows[agent.rank()];
-        Arc::make_mut(row)[agent.number()] = time;
+        self.grown = true;
+        let row = Rc::make_mut(&mut self.rows[agent.rank()]);
+        Rc::make_mut(&mut row[agent.number() / CHUNK])[agent.number() % CHUNK] = time;
+    }
+
+    /// As [`Clock::join`] of a clock that was copied from this one or from an earlier state of it: there is nothing to do unless it
+    /// has grown.
+    pub fn rejoin(&mut self, copy: &Clock) {
+        if copy.grown {
+            self.join(copy);
+        }
+    }
+
+    /// Lets go of everything, so that nobody else copies what this alone shares. The storage stays.
+    pub fn clear(&mut self) {
+        self.rows.clear();
     }
 
     /// Orders whatever is ordered before `other` before the owner too.
     pub fn join(&mut self, other: &Clock) {
         for (mine, theirs) in self.rows.iter_mut().zip(&other.rows) {
-            if Arc::ptr_eq(mine, theirs) {
+            if Rc::ptr_eq(mine, theirs) {
                 continue;
             }
-            // Without branches in the loop, so that it vectorises.
-            let (mut mine_less, mut theirs_less) = (false, false);
-            for (&m, &t) in mine.iter().zip(theirs.iter()) {
-                mine_less |= m < t;
-                theirs_less |= t < m;
-            }
-            match (mine_less, theirs_less) {
-                (false, _) => {}
+            let unlike = mine.iter().zip(theirs.iter()).filter(|(m, t)| !Rc::ptr_eq(m, t));
+            let both = unlike.map(|(m, t)| less(m, t)).fold((false, false), |a, b| (a.0 | b.0, a.1 | b.1));
+            match both {
+                (false, _) => continue,
                 (true, false) => *mine = theirs.clone(),
-                (true, true) => {
-                    for (m, &t) in Arc::make_mut(mine).iter_mut().zip(theirs.iter()) {
-                        *m = (*m).max(t);
-                    }
-                }
+                (true, true) => join_rows(Rc::make_mut(mine), theirs),
+            }
+            self.grown = true;
+        }
+    }
+}
+
+fn join_rows(mine: &mut [Rc<Chunk>], theirs: &[Rc<Chunk>]) {
+    for (mine, theirs) in mine.iter_mut().zip(theirs).filter(|(m, t)| !Rc::ptr_eq(m, t)) {
+        match less(mine, theirs) {
+            (false, _) => {}
+            (true, false) => *mine = theirs.clone(),
+            (true, true) => {
+                Rc::make_mut(mine).iter_mut().zip(theirs.iter()).for_each(|(m, &t)| *m = (*m).max(t))
             }
         }
     }
@@ -99,6 +145,17 @@ mod tests {
         assert_eq!((x.get(a), x.get(b), x.get(c)), (5, 3, 7));
         assert_eq!((y.get(a), y.get(b), zero.get(b)), (0, 3, 0), "the others are as they were");
         assert!(x.covers(b, 3) && !x.covers(b, 4) && x.covers(c, 0));
+        let (mut all, mut copy) = (x.clone(), x.clone());
+        all.rejoin(&copy);
+        copy.set(a, 9);
+        all.rejoin(&copy);
+        assert_eq!((all.get(a), all.get(c)), (9, 7));
+        let far = AgentNo::new(0, 3 * CHUNK as u32 + 1);
+        let (mut near, mut other) = (Clock::new(1, 4 * CHUNK), Clock::new(1, 4 * CHUNK));
+        near.set(a, 1);
+        other.set(far, 2);
+        near.join(&other);
+        assert_eq!((near.get(a), near.get(far), other.get(a)), (1, 2, 0));
         let mut z = zero.clone();
         z.join(&x);
         assert_eq!(z.get(c), 7);

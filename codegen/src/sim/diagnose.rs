@@ -47,9 +47,8 @@ impl World<'_> {
 
     /// The agent that did something.
     fn life(&self, event: Event) -> Option<&Life> {
-        let lives = &self.lives[event.agent.rank()][event.agent.number()];
-        let after = lives.partition_point(|l| l.from <= event.time);
-        lives.get(after.checked_sub(1)?)
+        let mut lives = self.lives[event.agent.rank()].iter().rev();
+        lives.find(|l| l.number == event.agent.number() && l.from <= event.time)
     }
 
     /// The operation that a site stands for.
@@ -135,18 +134,17 @@ impl World<'_> {
 
     /// Checks that whoever has signalled a flag is the one that it is awaited from.
     pub fn check_sender(&mut self, agent: &Agent, flag: ParamId, index: u64, from: Sender, by: Event) {
-        let name = place_name(agent, Place::Param(flag));
-        let message = match from {
+        let (awaited, sender) = match from {
             Sender::Rank(from) if by.agent.rank() as u64 != from => {
-                let sender = by.agent.rank();
-                format!("{name}[{index}] is awaited from rank {from}, but rank {sender} signalled it")
+                (format!("rank {from}"), format!("rank {}", by.agent.rank()))
             }
             Sender::Block(from) if self.life(by).is_some_and(|l| u64::from(l.block) != from) => {
-                let sender = self.name(by);
-                format!("{name}[{index}] is awaited from block {from}, but {sender} signalled it")
+                (format!("block {from}"), self.name(by))
             }
             Sender::Rank(_) | Sender::Block(_) => return,
         };
+        let name = place_name(agent, Place::Param(flag));
+        let message = format!("{name}[{index}] is awaited from {awaited}, but {sender} signalled it");
         let at = agent.event(&self.sites);
         self.find_at(FindingKind::WrongSender, message, at, Some(by), &name, (index, index + 1));
     }

@@ -10,7 +10,7 @@ use super::exact;
 use super::finding::FindingKind;
 use super::insns::{CommInsn, TileInsn};
 use super::machine::Bound;
-use super::registers::TileRegisters;
+use super::registers::{After, TileRegisters};
 use super::shadow::Event;
 use super::value::Tile;
 use super::world::World;
@@ -79,13 +79,14 @@ impl Agent {
 impl World<'_> {
     /// Lets an agent run until it has communicated `stretch` times or stops by itself. See [`Insn::share_of_turn`].
     pub fn execute(&mut self, id: AgentId, agent: &mut Agent, stretch: u32) -> Stop {
-        let compiled = agent.compiled.clone();
-        let RoleCode { code, tiles: TileRegisters { dead, .. }, .. } = &compiled.roles[agent.role];
+        let machine = self.machine;
+        let RoleCode { code, tiles: TileRegisters { after, .. }, .. } =
+            &machine.kernels[agent.kernel].roles[agent.role];
         let mut left = stretch * COMMUNICATION;
         loop {
             self.steps += 1;
             let insn = &code[agent.pc as usize];
-            let share = insn.share_of_turn();
+            let After { share, ref dead } = after[agent.pc as usize];
             let visible = share > 0;
             if visible {
                 if left == 0 {
@@ -96,10 +97,8 @@ impl World<'_> {
             }
             match self.step(id, agent, insn) {
                 Flow::Next => {
-                    if visible || matches!(insn, Insn::Tile(_) | Insn::CopyTile { .. }) {
-                        for &tile in &dead[agent.pc as usize] {
-                            agent.tiles[tile as usize] = Tile::default();
-                        }
+                    for &tile in dead {
+                        agent.tiles[tile as usize] = Tile::default();
                     }
                     agent.pc += 1;
                     // What stands next to a signal on the wrong side shows when others act right after it.

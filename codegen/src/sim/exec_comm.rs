@@ -13,7 +13,7 @@ use super::shadow::{DataEpoch, Event, Who};
 use super::value::runs;
 use super::wire::{Cargo, Payload, Pending, Signal, Spot};
 use super::world::World;
-use crate::ir::{Dtype, PACKET_BYTES, ParamId, Place, ReceiptId, SignalOrder};
+use crate::ir::{Dtype, ParamId, Place, ReceiptId, SignalOrder};
 
 /// A wait on one flag.
 struct Awaited {
@@ -118,7 +118,7 @@ impl World<'_> {
             let cargo = Cargo::Data { buffer, at: base * size, payload: payload.clone() };
             let span = payload.span();
             let spot = Spot::Bytes { buffer, from: base * size, to: base * size + span };
-            self.send(agent, rank, Pending { by: event, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by: event, spot, cargo });
         }
         Ok(())
     }
@@ -171,7 +171,7 @@ impl World<'_> {
             self.counts[agent.kernel].signals[agent.rank as usize][rank] += 1;
             let cargo = Cargo::Flag { buffer, index, signal: signal.clone() };
             let spot = Spot::Flag { buffer, index };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
     }
 
@@ -217,7 +217,7 @@ impl World<'_> {
         self.progress();
         self.settle(rank, pending.spot, Who { clock: &agent.clock, event: pending.by });
         self.wires[rank].push(pending);
-        if self.wires[rank].pending.len() > self.options.max_delayed {
+        if self.wires[rank].len() > self.options.max_delayed {
             self.deliver(rank, 0);
         }
     }
@@ -238,7 +238,7 @@ impl World<'_> {
     /// Makes the `at`-th store on its way to a rank visible. A release brings along what is ordered before it.
     fn deliver(&mut self, rank: usize, at: usize) {
         let Some(p) = self.wires[rank].take(at) else { return };
-        if let Cargo::Flag { signal, .. } = &*p.cargo
+        if let Cargo::Flag { signal, .. } = &p.cargo
             && signal.release
         {
             for earlier in self.wires[rank].take_ordered(&signal.clock) {
@@ -249,15 +249,12 @@ impl World<'_> {
     }
 
     fn arrive(&mut self, rank: usize, p: Pending) {
-        match *p.cargo {
+        match p.cargo {
             Cargo::Data { buffer, at, payload } => {
                 payload.apply(&mut self.memory[rank][buffer].bytes_mut()[at as usize..]);
             }
             Cargo::Packets { buffer, at, data } => {
-                let (from, to) = (at as usize, at as usize + data.bytes());
-                self.memory[rank][buffer].bytes_mut()[from..to].copy_from_slice(data.view());
-                let packet = u64::from(PACKET_BYTES);
-                self.packets_arrive(rank, buffer, at / packet..to as u64 / packet, p.by);
+                self.packets_arrive(rank, buffer, at, data, p.by);
             }
             Cargo::Ll { buffer, first, data, sent } => self.ll_arrive(rank, buffer, first, &data, sent),
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
@@ -281,14 +278,14 @@ impl World<'_> {
     /// Makes some store on its way visible, where there is one. Returns whether there was.
     pub fn deliver_one(&mut self) -> bool {
         let ranks = self.wires.len();
-        if self.wires.iter().all(|w| w.pending.is_empty()) {
+        if self.wires.iter().all(|w| w.is_empty()) {
             return false;
         }
         let mut rank = self.sched.below(ranks);
-        while self.wires[rank].pending.is_empty() {
+        while self.wires[rank].is_empty() {
             rank = (rank + 1) % ranks;
         }
-        let n = self.wires[rank].pending.len();
+        let n = self.wires[rank].len();
         let at = match self.sched.delivery {
             Delivery::Random { .. } => self.sched.below(n),
             Delivery::Newest { .. } => n - 1,
@@ -315,7 +312,7 @@ impl World<'_> {
 
     /// Makes all stores on their way to a rank visible.
     pub fn deliver_all(&mut self, rank: usize) {
-        for p in std::mem::take(&mut self.wires[rank]).pending {
+        for p in self.wires[rank].take_all() {
             self.arrive(rank, p);
         }
     }

@@ -44,7 +44,7 @@ impl World<'_> {
             let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
             let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
             let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
         Ok(())
     }
@@ -109,6 +109,8 @@ impl World<'_> {
         let buffer = agent.buffer(ll);
         // Each thing that was sent once, and who is believed to have sent it.
         let mut found: Vec<(u32, u64, u32)> = vec![];
+        // Most elements have what the one before has.
+        let mut last = (0..0, 0);
         for i in (0..index.len()).filter(|&i| mask[i] != 0) {
             let at = u64::from(index[i]);
             if at >= len {
@@ -117,8 +119,13 @@ impl World<'_> {
             if from[i] >= self.machine.ranks {
                 return Err(self.no_such_rank(agent, from[i].into()));
             }
+            if last.0.contains(&at) && found.last().is_some_and(|f| (f.0, f.2) == (last.1, from[i])) {
+                continue;
+            }
             let Some(array) = &mut self.memory[rank][buffer].ll else { return Ok(true) };
-            match array.at(at) {
+            let run = array.run_at(at);
+            last = run.clone().unwrap_or_default();
+            match run.map(|run| run.1) {
                 Some(sent) if array.sent[sent as usize].epoch == expected => {
                     if !found.iter().any(|f| (f.0, f.2) == (sent, from[i])) {
                         found.push((sent, at, from[i]));

@@ -2,6 +2,8 @@
 
 use std::ops::Range;
 
+use smallvec::{SmallVec, smallvec};
+
 use super::agent::{Agent, AgentId};
 use super::code::{Reg, TakenReg};
 use super::exec_comm::Sender;
@@ -38,6 +40,8 @@ impl World<'_> {
             tile.fresh::<u8>(bytes as usize).copy_from_slice(&whole.view()[..bytes as usize]);
         }
         let stretch = self.stretch(agent, packets, dtype, agent.get(index), bytes)?;
+        // Packets hold bytes: nothing else that is known of the tile goes with them.
+        tile.forget_exact();
         if tile.view::<u8>().chunks_exact(size).any(|p| p[size - 4..] == [0xff; 4]) {
             let mut data = Tile::default();
             not_empty(data.fresh_copy::<u8>(&tile), size);
@@ -54,7 +58,7 @@ impl World<'_> {
             let (buffer, at) = (stretch.buffer, stretch.at);
             let cargo = Cargo::Packets { buffer, at, data: tile.clone() };
             let spot = Spot::Bytes { buffer, from: at, to: at + bytes };
-            self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+            self.send(agent, rank, Pending { by, spot, cargo });
         }
         Ok(())
     }
@@ -63,23 +67,19 @@ impl World<'_> {
     fn check_empty(&mut self, agent: &Agent, packets: ParamId, rank: usize, stretch: &Stretch, by: Event) {
         let Some(array) = &self.memory[rank][stretch.buffer].packets else { return };
         let who = Who { clock: &agent.clock, event: by };
-        let bad = array.within(stretch.packets.clone()).find(|(_, state)| match *state {
-            State::Sent(_) | State::Full(_) => true,
-            State::Taken(e) => !who.after(e),
+        let bad = array.within(stretch.packets.clone()).find_map(|run| match *run.state {
+            State::Sent(e) | State::Full(e, _) => Some((run.range, e, true)),
+            State::Taken(e) => (!who.after(e)).then_some((run.range, e, false)),
         });
-        let Some((range, state)) = bad else { return };
+        let Some((range, e, untaken)) = bad else { return };
         let elements = self.elements(agent, packets, &range);
         let name = place_name(agent, Place::Param(packets));
         let which = format!("{name}[{}..{}] of rank {rank}", elements.0, elements.1);
-        let (message, other) = match state {
-            State::Sent(e) | State::Full(e) => {
-                (format!("{which} is sent again before anybody took what was sent before"), e)
-            }
-            State::Taken(e) => {
-                (format!("nothing orders this send to {which} after the taking that emptied it"), e)
-            }
+        let message = match untaken {
+            true => format!("{which} is sent again before anybody took what was sent before"),
+            false => format!("nothing orders this send to {which} after the taking that emptied it"),
         };
-        self.find_at(FindingKind::LostPacket, message, by, Some(other), &name, elements);
+        self.find_at(FindingKind::LostPacket, message, by, Some(e), &name, elements);
     }
 
     /// The elements that packets hold.
@@ -116,10 +116,12 @@ impl World<'_> {
         Ok(Stretch { buffer: agent.buffer(packets), at, packets: range })
     }
 
-    /// Marks packets as full and wakes those who wait for them.
-    pub fn packets_arrive(&mut self, rank: usize, buffer: usize, range: Range<u64>, by: Event) {
+    /// Fills packets and wakes those who wait for them.
+    pub fn packets_arrive(&mut self, rank: usize, buffer: usize, at: u64, data: Tile, by: Event) {
         let Some(array) = &mut self.memory[rank][buffer].packets else { return };
-        array.set(range.clone(), State::Full(by));
+        let packet = u64::from(PACKET_BYTES);
+        let range = at / packet..(at + data.bytes() as u64) / packet;
+        array.set(range.clone(), State::Full(by, data));
         for id in array.wake(range) {
             if let Some(agent) = &self.agents[id as usize] {
                 self.sched.ready(Task::Agent(id), agent.priority);
@@ -139,7 +141,7 @@ impl World<'_> {
         let whole = u64::from(len) * u64::from(dtype.bytes());
         let bytes = moved(agent, whole, count, dtype);
         let mask = if bytes == 0 { 0 } else { mask };
-        let mut found = vec![];
+        let mut found: SmallVec<[(usize, Stretch); 4]> = smallvec![];
         for (i, tile) in tiles.iter().enumerate() {
             if mask >> i & 1 == 0 {
                 continue;
@@ -178,16 +180,16 @@ impl World<'_> {
     ) {
         let event = agent.event(&self.sites);
         let from = agent.get(tile.from);
-        let memory = &mut self.memory[agent.rank as usize][stretch.buffer];
-        let data = &memory.bytes()[stretch.at as usize..(stretch.at + bytes) as usize];
-        let (taken, rest) =
-            agent.tiles[tile.out as usize].fresh::<u8>(whole as usize).split_at_mut(data.len());
-        taken.copy_from_slice(data);
-        rest.fill(0);
-        let Some(array) = &mut memory.packets else { return };
-        let stranger = array.within(stretch.packets.clone()).find_map(|(range, state)| match state {
-            State::Full(by) if by.agent.rank() as u64 != from => Some((range, by)),
-            State::Full(_) | State::Sent(_) | State::Taken(_) => None,
+        let Some(array) = &mut self.memory[agent.rank as usize][stretch.buffer].packets else { return };
+        let out = &mut agent.tiles[tile.out as usize];
+        match array.whole(stretch.packets.clone()) {
+            // What was sent as one is taken as one: the data need not move.
+            Some(data) if bytes == whole => *out = data.clone(),
+            _ => array.copy(stretch.packets.clone(), out.fresh(whole as usize)),
+        }
+        let stranger = array.within(stretch.packets.clone()).find_map(|run| match *run.state {
+            State::Full(by, _) if by.agent.rank() as u64 != from => Some((run.range, by)),
+            State::Full(..) | State::Sent(_) | State::Taken(_) => None,
         });
         array.set(stretch.packets.clone(), State::Taken(event));
         if let Some((range, by)) = stranger {

@@ -31,7 +31,7 @@ impl World<'_> {
         let by = agent.event(&self.sites);
         let spot = Spot::Bytes { buffer, from: at, to: at + bytes.len() as u64 };
         let cargo = Cargo::Data { buffer, at, payload: Payload::Tile(data) };
-        self.send(agent, agent.rank as usize, Pending { by, spot, cargo: cargo.into() });
+        self.send(agent, agent.rank as usize, Pending { by, spot, cargo });
     }
 
     /// Reads elements of a rank's window.

@@ -1,6 +1,6 @@
 //! Flag arrays: values, who signalled them, who has seen them.
 
-use std::sync::Arc;
+use std::rc::Rc;
 
 use super::agent::AgentId;
 use super::clock::Clock;
@@ -13,7 +13,7 @@ pub(super) struct Flag {
     pub value: u32,
     pub by: Event,
     /// What the signal orders before it: nothing for a relaxed one.
-    pub released: Option<Arc<Clock>>,
+    pub released: Option<Rc<Clock>>,
     /// The waits that this value satisfied.
     pub seen: Vec<Event>,
 }

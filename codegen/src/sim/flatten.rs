@@ -106,6 +106,7 @@ fn flatten_role(kernel: &Kernel, facts: &Facts, role: &Role) -> RoleCode {
         scalars: vec![],
         tiles: 0,
         values: HashMap::new(),
+        constants: HashMap::new(),
         vars: HashMap::new(),
         open: vec![],
         loops: vec![],
@@ -134,6 +135,8 @@ pub(super) struct Flattener<'k> {
     scalars: Vec<u64>,
     tiles: u32,
     values: HashMap<ValueId, AnyReg>,
+    /// Registers of constants, by their bits.
+    constants: HashMap<u64, Reg>,
     vars: HashMap<VarId, AnyReg>,
     open: Vec<OpenLoop>,
     /// Finished loops as ranges of code, inner ones first.
@@ -242,10 +245,16 @@ impl Flattener<'_> {
         }
     }
 
-    /// Puts a constant into the registers that a role starts with.
+    /// Puts a constant into the registers that a role starts with, where all that are equal share one: every agent copies them.
     pub(super) fn preset(&mut self, out: ValueId, value: Const) {
-        let r = self.reg(out) as usize;
-        self.scalars[r] = const_bits(value);
+        let bits = const_bits(value);
+        if let (Some(&r), false) = (self.constants.get(&bits), self.values.contains_key(&out)) {
+            self.values.insert(out, AnyReg::Scalar(r));
+            return;
+        }
+        let r = self.reg(out);
+        self.scalars[r as usize] = bits;
+        self.constants.insert(bits, r);
     }
 
     fn control(&mut self, op: &ControlOp) {

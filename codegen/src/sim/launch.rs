@@ -1,5 +1,6 @@
 //! What runs: a rank's program, a launch of it, the launch's blocks, and who they were.
 
+use std::rc::Rc;
 use std::sync::Arc;
 
 use super::clock::{AgentNo, Clock};
@@ -27,7 +28,7 @@ pub(super) struct Launch {
     /// Number among all launches of the run.
     pub number: usize,
     /// What is ordered before the launch, and before its end.
-    pub start: Arc<Clock>,
+    pub start: Rc<Clock>,
     pub end: Clock,
     pub next_block: u32,
     pub running: u32,
@@ -61,9 +62,10 @@ impl Launch {
     }
 }
 
-/// Who had a number, from a time on.
+/// Who had a number of a rank's, from a time on.
 #[derive(Clone, Debug)]
 pub(super) struct Life {
+    pub number: usize,
     pub from: u32,
     pub launch: usize,
     pub role: usize,

@@ -30,7 +30,12 @@ pub(super) struct LlArray {
 impl LlArray {
     /// What an element has.
     pub fn at(&self, index: u64) -> Option<u32> {
-        self.runs.within(index..index + 1).next().map(|(_, sent)| sent)
+        self.run_at(index).map(|(_, sent)| sent)
+    }
+
+    /// The same, with the elements that have it too.
+    pub fn run_at(&self, index: u64) -> Option<(Range<u64>, u32)> {
+        self.runs.at(index).map(|(run, &sent)| (run, sent))
     }
 
     /// The epoch that an element has.
@@ -40,7 +45,7 @@ impl LlArray {
 
     /// What the elements of a range have.
     pub fn within(&self, range: Range<u64>) -> Vec<u32> {
-        let mut all: Vec<u32> = self.runs.within(range).map(|(_, sent)| sent).collect();
+        let mut all: Vec<u32> = self.runs.within(range).map(|run| *run.state).collect();
         all.dedup();
         all
     }

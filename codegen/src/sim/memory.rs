@@ -14,11 +14,30 @@ use super::shadow::Shadow;
 use super::world::World;
 use crate::ir::ParamKind;
 
+/// Bytes, aligned for every element type.
+#[derive(Debug)]
+struct Bytes {
+    words: Vec<u64>,
+    bytes: usize,
+}
+
+impl Bytes {
+    /// All elements as a type, as far as they are whole.
+    fn view<T: Pod>(&self) -> &[T] {
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[..whole])
+    }
+
+    fn view_mut<T: Pod>(&mut self) -> &mut [T] {
+        let whole = self.bytes / size_of::<T>() * size_of::<T>();
+        bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..whole])
+    }
+}
+
 /// One rank's instance of a buffer.
 #[derive(Debug)]
 pub(super) struct Block {
-    words: Vec<u64>,
-    bytes: usize,
+    bytes: Bytes,
     /// Where it ends for kernels, in bytes: a caller may pass less than a kernel could use.
     pub end: u64,
     /// Only of plain memory whose accesses are checked.
@@ -39,28 +58,26 @@ impl Block {
         let ll = (kind == ParamKind::Ll).then(LlArray::default);
         let checked = checked && is_plain(kind);
         // Zeroed memory comes from the system as untouched pages: an unused part of a buffer costs nothing.
-        let words = vec![0; bytes.div_ceil(8) as usize];
+        let content = Bytes { words: vec![0; bytes.div_ceil(8) as usize], bytes: bytes as usize };
         let shadow = checked.then(|| Shadow::new(bytes));
-        Block { words, bytes: bytes as usize, end: bytes, shadow, flags, packets, ll }
+        Block { bytes: content, end: bytes, shadow, flags, packets, ll }
     }
 
     pub fn bytes(&self) -> &[u8] {
-        &bytemuck::cast_slice(&self.words)[..self.bytes]
+        self.bytes.view()
     }
 
     pub fn bytes_mut(&mut self) -> &mut [u8] {
-        &mut bytemuck::cast_slice_mut(&mut self.words)[..self.bytes]
+        self.bytes.view_mut()
     }
 
     /// All elements as a type that divides the size.
     pub fn view<T: Pod>(&self) -> &[T] {
-        let whole = self.bytes / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice(&bytemuck::cast_slice::<u64, u8>(&self.words)[..whole])
+        self.bytes.view()
     }
 
     pub fn view_mut<T: Pod>(&mut self) -> &mut [T] {
-        let whole = self.bytes / size_of::<T>() * size_of::<T>();
-        bytemuck::cast_slice_mut(&mut bytemuck::cast_slice_mut::<u64, u8>(&mut self.words)[..whole])
+        self.bytes.view_mut()
     }
 }
 
@@ -83,16 +100,19 @@ pub(super) fn is_plain(kind: ParamKind) -> bool {
 /// The memory that a run left behind.
 #[derive(Debug)]
 pub struct Memory {
-    ranks: Vec<Vec<Block>>,
+    ranks: Vec<Vec<Bytes>>,
     names: Vec<Arc<str>>,
 }
 
 impl Memory {
     pub(super) fn new(ranks: Vec<Vec<Block>>, buffers: &[Buffer]) -> Memory {
+        let bytes = |blocks: Vec<Block>| blocks.into_iter().map(|block| block.bytes).collect();
+        let ranks = ranks.into_iter().map(bytes).collect();
         Memory { ranks, names: buffers.iter().map(|b| b.name.clone()).collect() }
     }
 
-    /// The content of a rank's buffer as elements of type `T`. Memory that nobody wrote is zero.
+    /// The content of a rank's buffer as elements of type `T`. Memory that nobody wrote is zero, and so is a packet buffer: all
+    /// packets have been taken.
     pub fn read<T: Pod>(&self, rank: u32, name: &str) -> Result<&[T], SimError> {
         let ranks = self.ranks.len() as u32;
         let memory = self.ranks.get(rank as usize).ok_or(SimError::UnknownRank { rank, ranks })?;
@@ -128,7 +148,8 @@ impl<'a, 'm> HostMemory<'a, 'm> {
         Ok(self.world.memory[self.rank as usize][buffer].end)
     }
 
-    /// Copies elements out of a buffer; `range` counts elements of type `T`.
+    /// Copies elements out of a buffer; `range` counts elements of type `T`. A packet buffer is read as zeros: nobody but those who
+    /// take packets sees what arrives.
     pub fn read<T: Pod>(&mut self, name: &str, range: Range<u64>) -> Result<Vec<T>, SimError> {
         let (buffer, from, to) = self.range::<T>(name, range.clone())?;
         self.world.host_read(self.rank, buffer, from, to);

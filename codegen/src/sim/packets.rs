@@ -3,17 +3,19 @@
 use std::ops::Range;
 
 use super::agent::AgentId;
-use super::runs::Runs;
+use super::runs::{Part, Runs};
 use super::shadow::Event;
+use super::value::Tile;
 use super::waiters::Waiters;
+use crate::ir::PACKET_BYTES;
 
 /// What a run of packets is in. Packets in no run are empty and never were anything else.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug)]
 pub(super) enum State {
     /// Sent, not yet arrived.
     Sent(Event),
-    /// Arrived, not yet taken.
-    Full(Event),
+    /// Arrived, not yet taken, with the data. It stands nowhere else: nobody but a taker reads it.
+    Full(Event, Tile),
     /// Taken.
     Taken(Event),
 }
@@ -27,8 +29,30 @@ pub(super) struct PacketArray {
 
 impl PacketArray {
     /// The runs that meet a range, cut to it, in order.
-    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = (Range<u64>, State)> + '_ {
+    pub fn within(&self, range: Range<u64>) -> impl Iterator<Item = Part<'_, State>> + '_ {
         self.runs.within(range)
+    }
+
+    /// The data of packets that were sent as one.
+    pub fn whole(&self, range: Range<u64>) -> Option<&Tile> {
+        let run = self.runs.within(range.clone()).next()?;
+        let bytes = (range.end - range.start) * u64::from(PACKET_BYTES);
+        match run.state {
+            State::Full(_, data) if run.range == range && data.bytes() as u64 == bytes => Some(data),
+            State::Full(..) | State::Sent(_) | State::Taken(_) => None,
+        }
+    }
+
+    /// Copies the data of packets; what does not come of any is zero.
+    pub fn copy(&self, range: Range<u64>, to: &mut [u8]) {
+        let bytes = |packets: u64| (packets * u64::from(PACKET_BYTES)) as usize;
+        to.fill(0);
+        for run in self.runs.within(range.clone()) {
+            if let State::Full(_, data) = run.state {
+                let to = &mut to[bytes(run.range.start - range.start)..bytes(run.range.end - range.start)];
+                to.copy_from_slice(&data.view()[bytes(run.skipped)..][..to.len()]);
+            }
+        }
     }
 
     /// Puts a range into a state.
@@ -39,11 +63,11 @@ impl PacketArray {
     /// The first packet of a range that has not arrived.
     pub fn missing(&self, range: Range<u64>) -> Option<u64> {
         let mut at = range.start;
-        for (run, state) in self.runs.within(range.clone()) {
-            if run.start != at || !matches!(state, State::Full(_)) {
+        for run in self.runs.within(range.clone()) {
+            if run.range.start != at || !matches!(run.state, State::Full(..)) {
                 return Some(at);
             }
-            at = run.end;
+            at = run.range.end;
         }
         (at < range.end).then_some(at)
     }
@@ -66,7 +90,7 @@ impl PacketArray {
     /// Packets that were sent and nobody took.
     pub fn untaken(&self) -> impl Iterator<Item = (Range<u64>, Event)> + '_ {
         self.runs.iter().filter_map(|(run, state)| match state {
-            State::Sent(by) | State::Full(by) => Some((run, by)),
+            State::Sent(by) | State::Full(by, _) => Some((run, *by)),
             State::Taken(_) => None,
         })
     }
@@ -95,16 +119,34 @@ mod tests {
     #[test]
     fn runs_are_cut_where_states_change() {
         let mut a = PacketArray::default();
-        a.set(0..10, State::Full(event(1)));
+        a.set(0..10, State::Full(event(1), Tile::default()));
         a.set(4..6, State::Taken(event(2)));
-        let all: Vec<_> = a.within(2..20).collect();
-        let (full, taken) = (State::Full(event(1)), State::Taken(event(2)));
-        assert_eq!(all, [(2..4, full), (4..6, taken), (6..10, full)]);
+        let full = |part: &Part<'_, State>| matches!(part.state, State::Full(..));
+        let all: Vec<_> = a.within(2..20).map(|part| (full(&part), part.range)).collect();
+        assert_eq!(all, [(true, 2..4), (false, 4..6), (true, 6..10)]);
         let missing: Vec<_> = [0..4, 6..10, 3..5, 8..11].into_iter().map(|r| a.missing(r)).collect();
         assert_eq!(missing, [None, None, Some(4), Some(10)]);
         a.set(0..10, State::Sent(event(3)));
         assert_eq!(a.within(0..10).count(), 1);
         assert_eq!(a.untaken().collect::<Vec<_>>(), [(0..10, event(3))]);
+    }
+
+    #[test]
+    fn data_is_whole_or_copied_in_parts() {
+        let mut tile = Tile::default();
+        tile.fresh::<u8>(48).iter_mut().zip(0..).for_each(|(byte, i)| *byte = i);
+        let mut a = PacketArray::default();
+        a.set(2..5, State::Full(event(1), tile.clone()));
+        assert_eq!(a.whole(2..5).map(Tile::view::<u8>), Some(tile.view()));
+        assert!(a.whole(2..4).is_none() && a.whole(2..6).is_none());
+        a.set(3..4, State::Taken(event(2)));
+        assert!(a.whole(4..5).is_none(), "it is a part of what was sent");
+        let mut data = [9; 50];
+        a.copy(2..5, &mut data);
+        assert_eq!(
+            (&data[..16], &data[16..32], &data[32..]),
+            (&tile.view()[..16], &[0; 16][..], &[&tile.view()[32..], &[0, 0]].concat()[..])
+        );
     }
 
     #[test]

@@ -1,5 +1,7 @@
 //! Pages of shadow memory: what happened to which bytes.
 
+use std::collections::HashSet;
+
 use smallvec::SmallVec;
 
 use super::clock::AgentNo;
@@ -7,6 +9,11 @@ use super::shadow::{DataEpoch, Event, Who};
 
 /// Marks the site of an atomic among the readers.
 pub(super) const ATOMIC: u32 = 1 << 31;
+
+/// Room in a list of readers at first.
+const READERS: usize = 8;
+/// The shortest list that is not searched for an earlier reading of the same agent at each one.
+const SEARCHED: usize = 16;
 
 #[derive(Clone, Debug)]
 pub(super) enum Readers {
@@ -42,12 +49,27 @@ impl Readers {
         match self {
             Readers::None => *self = Readers::One(event),
             Readers::One(old) if redundant(old) => *old = event,
-            Readers::One(old) => *self = Readers::Many(vec![*old, event]),
+            Readers::One(old) => {
+                let mut list = Vec::with_capacity(READERS);
+                list.extend([*old, event]);
+                *self = Readers::Many(list);
+            }
             Readers::Many(list) => {
-                // To ask a clock about each costs a cache miss each, so that is done when the list has doubled.
+                // Whoever has read last often reads again.
+                if let Some(last) =
+                    list.last_mut().filter(|last| last.agent == event.agent && redundant(last))
+                {
+                    *last = event;
+                    return;
+                }
+                // To ask a clock about each costs a cache miss each, so that is done when the list has doubled; and a long list is
+                // not even searched before.
                 if list.len().is_power_of_two() {
                     list.retain(|old| !redundant(old));
-                } else {
+                    if list.len() >= SEARCHED {
+                        keep_last(list);
+                    }
+                } else if list.len() < SEARCHED {
                     list.retain(|old| old.agent != event.agent || !redundant(old));
                 }
                 list.push(event);
@@ -59,11 +81,21 @@ impl Readers {
     }
 }
 
+/// Keeps the last event of each agent and sort.
+fn keep_last(list: &mut Vec<Event>) {
+    let mut seen = HashSet::new();
+    list.reverse();
+    list.retain(|e| seen.insert((e.agent, e.site & ATOMIC)));
+    list.reverse();
+}
+
 #[derive(Clone, Debug)]
 pub(super) struct Segment {
     pub from: u16,
     pub to: u16,
     pub written: bool,
+    /// Whether there may be atomics among the readers.
+    pub atomics: bool,
     pub data_epoch: DataEpoch,
     pub write: Event,
     pub readers: Readers,
@@ -76,6 +108,7 @@ impl Segment {
             from,
             to,
             written: false,
+            atomics: false,
             data_epoch: DataEpoch::default(),
             write: nobody,
             readers: Readers::None,
@@ -86,6 +119,7 @@ impl Segment {
         self.written == other.written
             && self.write == other.write
             && self.data_epoch == other.data_epoch
+            && self.atomics == other.atomics
             && self.readers.same(&other.readers)
     }
 }

@@ -4,7 +4,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-/// Storages of one size that a thread keeps.
+/// How many words of each size a thread keeps at most, and how many storages at least: agents have thousands of small tiles.
+const KEPT_WORDS: usize = 1 << 16;
 const KEPT: usize = 64;
 /// Sizes: powers of two.
 const SIZES: usize = 24;
@@ -61,7 +62,8 @@ impl Drop for Words {
         // A thread that ends keeps nothing.
         let _ = POOL.try_with(|pool| {
             let mut pool = pool.borrow_mut();
-            if let Some(kept) = pool.get_mut(size(words.len())).filter(|kept| kept.len() < KEPT) {
+            let most = KEPT.max(KEPT_WORDS / words.len());
+            if let Some(kept) = pool.get_mut(size(words.len())).filter(|kept| kept.len() < most) {
                 kept.push(words);
             }
         });

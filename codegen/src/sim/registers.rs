@@ -9,8 +9,17 @@ use super::code::{Insn, Pc, TileReg};
 pub(super) struct TileRegisters {
     /// How many there are.
     pub count: u32,
-    /// Those that nobody reads after an instruction, by instruction.
-    pub dead: Vec<SmallVec<[TileReg; 2]>>,
+    /// By instruction.
+    pub after: Vec<After>,
+}
+
+/// What an agent's turn needs to know of an instruction.
+#[derive(Debug)]
+pub(super) struct After {
+    /// See [`Insn::share_of_turn`].
+    pub share: u32,
+    /// Tile registers that nobody reads after it.
+    pub dead: SmallVec<[TileReg; 2]>,
 }
 
 /// Renumbers the tile registers of `code`, in which every tile has one of its own. `loops` are the loops as ranges of code.
@@ -38,7 +47,7 @@ pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> Til
         }
     }
     let mut place: Vec<Option<TileReg>> = vec![None; tiles as usize];
-    let (mut free, mut used, mut dead) = (vec![], 0, vec![]);
+    let (mut free, mut used, mut after) = (vec![], 0, vec![]);
     for (at, insn) in code.iter_mut().enumerate() {
         insn.tiles(&mut |t| {
             let slot = place[*t as usize].get_or_insert_with(|| {
@@ -49,11 +58,11 @@ pub(super) fn allocate(code: &mut [Insn], loops: &[(Pc, Pc)], tiles: u32) -> Til
             });
             *t = *slot;
         });
-        let over: SmallVec<[TileReg; 2]> = ends[at].iter().filter_map(|&t| place[t]).collect();
-        free.extend(over.iter().copied());
-        dead.push(over);
+        let dead: SmallVec<[TileReg; 2]> = ends[at].iter().filter_map(|&t| place[t]).collect();
+        free.extend(dead.iter().copied());
+        after.push(After { share: insn.share_of_turn(), dead });
     }
-    TileRegisters { count: used, dead }
+    TileRegisters { count: used, after }
 }
 
 #[cfg(test)]
@@ -86,7 +95,7 @@ mod tests {
         assert_eq!(regs[0][0], regs[1][0], "read where it was written");
         assert_ne!(regs[1][0], regs[1][1], "an operand is not overwritten while it is read");
         assert_eq!(regs[1][1], regs[2][0]);
-        let dead: Vec<&[TileReg]> = registers.dead.iter().map(|d| &d[..]).collect();
+        let dead: Vec<&[TileReg]> = registers.after.iter().map(|a| &a.dead[..]).collect();
         assert_eq!(dead, [&[][..], &[regs[0][0]], &[regs[2][0], regs[2][1]], &[]]);
     }
 

@@ -121,9 +121,11 @@ impl Shadow {
                 } else if expected.differs(s.data_epoch) {
                     clash(ClashKind::Epoch { written: s.write, epoch: s.data_epoch.epoch });
                 }
-                for e in s.readers.as_slice() {
-                    if e.site & ATOMIC != 0 && !who.after(*e) {
-                        clash(ClashKind::Race { with: plain(*e), was: Action::Atomic });
+                if s.atomics {
+                    for e in s.readers.as_slice() {
+                        if e.site & ATOMIC != 0 && !who.after(*e) {
+                            clash(ClashKind::Race { with: plain(*e), was: Action::Atomic });
+                        }
                     }
                 }
                 s.readers.add(who, false);
@@ -158,7 +160,8 @@ impl Shadow {
                 }
             }
             let write = who.event;
-            let written = Segment { from, to, written: true, data_epoch, write, readers: Readers::None };
+            let readers = Readers::None;
+            let written = Segment { from, to, written: true, atomics: false, data_epoch, write, readers };
             page.replace(first, end, written);
             join(page, first, first + 1);
         });
@@ -184,6 +187,7 @@ impl Shadow {
                     }
                 }
                 s.readers.add(who, true);
+                s.atomics = true;
             }
         });
     }

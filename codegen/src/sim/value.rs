@@ -61,6 +61,11 @@ impl Tile {
         self.exact = Some(Rc::new(exact));
     }
 
+    /// See [`Tile::exact`].
+    pub fn forget_exact(&mut self) {
+        self.exact = None;
+    }
+
     /// Turns this into a tile of `len` elements that nobody shares and returns them, with unspecified content. The
     /// storage is kept where it can be.
     pub fn fresh<T: Pod>(&mut self, len: usize) -> &mut [T] {

@@ -5,25 +5,28 @@ use std::ops::Range;
 
 use super::agent::AgentId;
 
-/// Agents by the first element that each of them misses.
+/// Agents by the first element that each of them misses, and by when they came.
 #[derive(Debug, Default)]
 pub(super) struct Waiters {
-    agents: BTreeMap<u64, Vec<AgentId>>,
+    agents: BTreeMap<(u64, u32), AgentId>,
+    /// How many have ever waited: those who wait for one element are woken in the order in which they came.
+    came: u32,
 }
 
 impl Waiters {
     pub fn wait(&mut self, element: u64, agent: AgentId) {
-        self.agents.entry(element).or_default().push(agent);
+        self.agents.insert((element, self.came), agent);
+        self.came = self.came.wrapping_add(1);
     }
 
     /// Those who wait for an element of a range, who wait no longer.
     pub fn wake(&mut self, range: Range<u64>) -> impl Iterator<Item = AgentId> + '_ {
-        self.agents.extract_if(range, |_, _| true).flat_map(|(_, agents)| agents)
+        self.agents.extract_if((range.start, 0)..(range.end, 0), |_, _| true).map(|(_, agent)| agent)
     }
 
     /// Everybody who waits, with the element.
     pub fn iter(&self) -> impl Iterator<Item = (u64, AgentId)> + '_ {
-        self.agents.iter().flat_map(|(&element, agents)| agents.iter().map(move |&a| (element, a)))
+        self.agents.iter().map(|(&(element, _), &agent)| (element, agent))
     }
 }
 

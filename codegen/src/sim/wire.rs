@@ -2,7 +2,7 @@
 
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, VecDeque};
-use std::sync::Arc;
+use std::rc::Rc;
 
 use super::clock::Clock;
 use super::ll::Sent;
@@ -64,7 +64,7 @@ pub(super) enum Cargo {
 pub(super) struct Signal {
     pub value: u32,
     /// The signaller's clock. The waiter gets to know it only of a release.
-    pub clock: Arc<Clock>,
+    pub clock: Rc<Clock>,
     pub release: bool,
 }
 
@@ -88,56 +88,71 @@ impl Spot {
     }
 }
 
+/// Bits of a place within its buffer: no machine has more memory ([`super::machine`] says so).
+const PLACE_BITS: u32 = 40;
+
 /// To which places there are stores, and how many to each. Most of the time nothing is on its way to the place that somebody
 /// looks at, and this says so without a look at every store.
 #[derive(Debug, Default)]
 struct Places {
-    /// By sort and buffer, first byte or flag, and end.
-    stores: BTreeMap<(usize, u64, u64), u32>,
+    /// How many begin at a place, and where the last of these ends.
+    stores: BTreeMap<u64, (u32, u64)>,
     /// The most bytes that any store has spanned.
     longest: u64,
 }
 
 impl Places {
-    fn key(spot: &Spot) -> (usize, u64, u64) {
+    /// One number for each byte and flag of a rank, where the spot begins and where it ends: the buffer stands in the upper bits.
+    /// Comparing one number is faster than comparing several.
+    fn span(spot: &Spot) -> (u64, u64) {
+        let at = |sort: usize, at: u64| (sort as u64) << PLACE_BITS | at;
         match *spot {
-            Spot::Bytes { buffer, from, to } => (2 * buffer, from, to),
-            Spot::Flag { buffer, index } => (2 * buffer + 1, index, index + 1),
+            Spot::Bytes { buffer, from, to } => (at(2 * buffer, from), at(2 * buffer, to)),
+            Spot::Flag { buffer, index } => (at(2 * buffer + 1, index), at(2 * buffer + 1, index + 1)),
         }
     }
 
     fn add(&mut self, spot: &Spot) {
-        let key = Places::key(spot);
-        self.longest = self.longest.max(key.2 - key.1);
-        *self.stores.entry(key).or_default() += 1;
+        let (from, to) = Places::span(spot);
+        self.longest = self.longest.max(to - from);
+        let (stores, end) = self.stores.entry(from).or_default();
+        (*stores, *end) = (*stores + 1, to.max(*end));
     }
 
     fn remove(&mut self, spot: &Spot) {
-        if let Entry::Occupied(mut stores) = self.stores.entry(Places::key(spot)) {
-            *stores.get_mut() -= 1;
-            if *stores.get() == 0 {
+        if let Entry::Occupied(mut stores) = self.stores.entry(Places::span(spot).0) {
+            stores.get_mut().0 -= 1;
+            if stores.get().0 == 0 {
                 stores.remove();
             }
         }
     }
 
-    /// Whether any store meets a place.
+    /// Whether any store may meet a place.
     fn meet(&self, spot: &Spot) -> bool {
-        let (buffer, from, to) = Places::key(spot);
-        let near = (buffer, from.saturating_sub(self.longest), 0)..(buffer, to, 0);
-        self.stores.range(near).any(|(&(_, _, end), _)| end > from)
+        let (from, to) = Places::span(spot);
+        self.stores.range(from.saturating_sub(self.longest)..to).any(|(_, &(_, end))| end > from)
     }
 }
 
-/// A store on its way. Many are looked at for each that arrives, so what it carries stands elsewhere.
+/// A store on its way.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub by: Event,
     pub spot: Spot,
-    pub cargo: Box<Cargo>,
+    pub cargo: Cargo,
 }
 
-impl Pending {
+/// The same in a queue. Many are looked at for each that arrives, so what it carries stands elsewhere: in `Wire::cargo`, under a
+/// number.
+#[derive(Debug)]
+struct Queued {
+    by: Event,
+    spot: Spot,
+    cargo: u32,
+}
+
+impl Queued {
     fn is_flag(&self) -> bool {
         matches!(self.spot, Spot::Flag { .. })
     }
@@ -146,7 +161,9 @@ impl Pending {
 /// The stores on their way to one rank, in the order they were issued.
 #[derive(Debug, Default)]
 pub(super) struct Wire {
-    pub pending: VecDeque<Pending>,
+    queue: VecDeque<Queued>,
+    cargo: Vec<Option<Cargo>>,
+    unused: Vec<u32>,
     /// How many of them are flags.
     flags: usize,
     places: Places,
@@ -154,20 +171,49 @@ pub(super) struct Wire {
 
 impl Wire {
     pub fn push(&mut self, p: Pending) {
-        self.flags += usize::from(p.is_flag());
-        self.places.add(&p.spot);
-        self.pending.push_back(p);
+        let Pending { by, spot, cargo } = p;
+        let number = match self.unused.pop() {
+            Some(number) => {
+                self.cargo[number as usize] = Some(cargo);
+                number
+            }
+            None => {
+                self.cargo.push(Some(cargo));
+                self.cargo.len() as u32 - 1
+            }
+        };
+        let queued = Queued { by, spot, cargo: number };
+        self.flags += usize::from(queued.is_flag());
+        self.places.add(&queued.spot);
+        self.queue.push_back(queued);
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    pub fn is_empty(&self) -> bool {
+        self.queue.is_empty()
     }
 
     pub fn take(&mut self, at: usize) -> Option<Pending> {
-        let p = self.pending.remove(at)?;
-        self.forget(&p);
-        Some(p)
+        let queued = self.queue.remove(at)?;
+        self.loaded(queued)
     }
 
-    fn forget(&mut self, taken: &Pending) {
+    /// All of them, in order.
+    pub fn take_all(&mut self) -> Vec<Pending> {
+        self.take_where(|_| true)
+    }
+
+    /// What was taken out of the queue, with its cargo.
+    fn loaded(&mut self, taken: Queued) -> Option<Pending> {
         self.flags -= usize::from(taken.is_flag());
         self.places.remove(&taken.spot);
+        self.unused.push(taken.cargo);
+        let cargo = self.cargo[taken.cargo as usize].take()?;
+        Some(Pending { by: taken.by, spot: taken.spot, cargo })
     }
 
     /// The first flag at or after a position, from the start if there is none.
@@ -175,8 +221,8 @@ impl Wire {
         if self.flags == 0 {
             return None;
         }
-        let n = self.pending.len();
-        (start..n).chain(0..start.min(n)).find(|&i| self.pending[i].is_flag())
+        let n = self.queue.len();
+        (start..n).chain(0..start.min(n)).find(|&i| self.queue[i].is_flag())
     }
 
     /// Takes the stores that are ordered before the owner of a clock, in the order they were issued.
@@ -192,14 +238,13 @@ impl Wire {
         self.take_where(|p| p.spot.overlaps(place) && after(p.by))
     }
 
-    fn take_where(&mut self, take: impl Fn(&Pending) -> bool) -> Vec<Pending> {
-        if !self.pending.iter().any(&take) {
+    fn take_where(&mut self, take: impl Fn(&Queued) -> bool) -> Vec<Pending> {
+        if !self.queue.iter().any(&take) {
             return vec![];
         }
-        let all = std::mem::take(&mut self.pending);
+        let all = std::mem::take(&mut self.queue);
         let (taken, left) = all.into_iter().partition::<VecDeque<_>, _>(take);
-        self.pending = left;
-        taken.iter().for_each(|p| self.forget(p));
-        taken.into()
+        self.queue = left;
+        taken.into_iter().filter_map(|queued| self.loaded(queued)).collect()
     }
 }

@@ -1,9 +1,10 @@
 //! A run: streams, launches, blocks, and the loop that lets them act.
 
 use std::collections::HashMap;
+use std::rc::Rc;
 use std::sync::Arc;
 
-use super::agent::{Agent, AgentId, BlockId};
+use super::agent::{Agent, AgentId, BlockId, Ended, Storage};
 use super::clock::{AgentNo, Clock};
 use super::code::Pc;
 use super::exec::Stop;
@@ -16,6 +17,7 @@ use super::options::Options;
 use super::report::{Counts, Report};
 use super::sched::{Scheduler, Task};
 use super::shadow::{Clash, DataEpoch, Event, Shadow, Who};
+use super::value::Tile;
 use super::wire::Wire;
 use crate::ir::ParamKind;
 
@@ -30,12 +32,13 @@ pub(super) struct World<'m> {
     pub streams: Vec<Stream>,
     pub agents: Vec<Option<Box<Agent>>>,
     free_agents: Vec<AgentId>,
+    ended: Vec<Ended>,
     pub blocks: Vec<Option<RunningBlock>>,
     free_blocks: Vec<BlockId>,
     /// The epoch that each launch works in, once it has read it.
     pub epochs: Vec<Option<u32>>,
-    /// By rank and number.
-    pub lives: Vec<Vec<Vec<Life>>>,
+    /// By rank, in the order in which they began.
+    pub lives: Vec<Vec<Life>>,
     /// First site of each kernel.
     pub sites: Vec<u32>,
     pub found: Collector,
@@ -46,7 +49,7 @@ pub(super) struct World<'m> {
     /// The last updates of work counters, by rank, buffer and element.
     pub draws: HashMap<(u32, usize, u64), Event>,
     /// What those have released who took tickets at a counter, by rank, buffer and index.
-    pub tickets: HashMap<(u32, usize, u64), Arc<Clock>>,
+    pub tickets: HashMap<(u32, usize, u64), Rc<Clock>>,
     max_resident: u32,
     /// Scratch of the accesses.
     pub clashes: Vec<Clash>,
@@ -93,10 +96,11 @@ impl<'m> World<'m> {
             streams,
             agents: vec![],
             free_agents: vec![],
+            ended: vec![],
             blocks: vec![],
             free_blocks: vec![],
             epochs: vec![],
-            lives: vec![vec![vec![]; agents]; ranks],
+            lives: vec![vec![]; ranks],
             found: Collector::new(options.max_findings),
             counts: machine.kernels.iter().map(|_| Counts::new(ranks)).collect(),
             steps: 0,
@@ -227,7 +231,7 @@ impl<'m> World<'m> {
             kernel,
             params,
             number: self.epochs.len() - 1,
-            start: Arc::new(stream.clock.clone()),
+            start: Rc::new(stream.clock.clone()),
             end: stream.clock.clone(),
             next_block: 0,
             running: 0,
@@ -265,10 +269,20 @@ impl<'m> World<'m> {
         let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
         let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
         let block = RunningBlock { shared: shared.collect(), groups: 0 };
+        let mut place = self.ended.pop();
+        let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
+        let Storage { mut clock, mut scalars, mut tiles, mut receipts, mut heard } = storage;
+        clock.clone_from(&launch.start);
+        scalars.clone_from(&code.scalars);
+        tiles.resize(code.tiles.count as usize, Tile::default());
+        receipts.clear();
+        receipts.resize(compiled.kernel.receipts.len(), DataEpoch::default());
+        heard.clear();
+        heard.resize(compiled.kernel.receipts.len(), 0);
         let agent = Agent {
             who,
             time: launch.start.get(who) + 1,
-            clock: Clock::clone(&launch.start),
+            clock,
             rank,
             kernel: launch.kernel,
             role,
@@ -279,28 +293,24 @@ impl<'m> World<'m> {
             group: None,
             parent: None,
             pc: 0,
-            scalars: code.scalars.clone(),
-            tiles: vec![Default::default(); code.tiles.count as usize],
-            receipts: vec![DataEpoch::default(); compiled.kernel.receipts.len()],
-            heard: vec![0; compiled.kernel.receipts.len()],
+            scalars,
+            tiles,
+            receipts,
+            heard,
             arrived: 0,
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,
         };
-        self.add_agent(agent);
+        self.add_agent(agent, place);
     }
 
-    fn add_agent(&mut self, agent: Agent) -> AgentId {
-        let life = Life {
-            from: agent.time,
-            launch: agent.launch,
-            role: agent.role,
-            block: agent.block_in_role,
-            group: agent.group,
-        };
-        self.lives[agent.who.rank()][agent.who.number()].push(life);
+    fn add_agent(&mut self, agent: Agent, place: Option<Ended>) -> AgentId {
+        self.lives[agent.who.rank()].push(agent.life());
         let priority = agent.priority;
-        let id = insert(&mut self.agents, &mut self.free_agents, Box::new(agent));
+        let id = match place {
+            Some(ended) => insert(&mut self.agents, &mut self.free_agents, ended.replaced(agent)),
+            None => insert(&mut self.agents, &mut self.free_agents, Box::new(agent)),
+        };
         self.sched.ready(Task::Agent(id), priority);
         id
     }
@@ -343,8 +353,14 @@ impl<'m> World<'m> {
             }
             Stop::Waiting | Stop::Fault => self.agents[id as usize] = Some(agent),
             Stop::Split { groups, body } => self.split(id, agent, groups, body),
-            Stop::Join => self.join(id, &agent),
-            Stop::End => self.end_block(id, &agent),
+            Stop::Join => {
+                self.join(id, &agent);
+                self.ended.push(Ended::new(agent));
+            }
+            Stop::End => {
+                self.end_block(id, &agent);
+                self.ended.push(Ended::new(agent));
+            }
         }
     }
 
@@ -356,12 +372,14 @@ impl<'m> World<'m> {
         for group in 0..groups {
             let who = AgentNo::new(agent.rank, agent.who.number() as u32 + group);
             let time = if group == 0 { agent.time } else { known.get(who) + 1 };
-            let mut child = agent.fork(who, time, Clock::clone(&known));
+            let mut place = self.ended.pop();
+            let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
+            let mut child = agent.fork(who, time, &known, storage);
             child.pc = body;
             child.group = Some(group);
             child.priority = self.sched.priority(agent.rank, Some((agent.role, agent.block_in_role)));
             child.parent = Some(id);
-            self.add_agent(child);
+            self.add_agent(child, place);
         }
         self.agents[id as usize] = Some(agent);
     }
@@ -379,14 +397,7 @@ impl<'m> World<'m> {
             return;
         }
         parent.time = parent.clock.get(parent.who) + 1;
-        let life = Life {
-            from: parent.time,
-            launch: parent.launch,
-            role: parent.role,
-            block: parent.block_in_role,
-            group: None,
-        };
-        self.lives[parent.who.rank()][parent.who.number()].push(life);
+        self.lives[parent.who.rank()].push(parent.life());
         self.sched.ready(Task::Agent(parent_id), parent.priority);
     }
 
