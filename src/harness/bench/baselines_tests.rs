@@ -77,7 +77,8 @@ fn scripts_are_run_with_a_request_and_their_reply_is_read() {
 #[test]
 fn without_python_or_torch_all_baselines_are_absent() {
     let folder = tempfile::tempdir().unwrap();
-    let loop_ = "for i in 1 2 3 4 5 6 7 8; do echo line $i >&2; echo >&2; echo progress: $i >&2; done; exit 1";
+    let loop_ =
+        "for i in 1 2 3 4 5 6 7 8; do echo line $i >&2; echo >&2; echo progress: $i >&2; done; exit 1";
     let loud = python(folder.path(), loop_);
     for (python, why) in [
         ("/nowhere/python3", "/nowhere/python3: "),
