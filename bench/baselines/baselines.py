@@ -10,6 +10,7 @@ import timing
 BASELINES = [
     ("nccl_baselines", "Sorted", "torch sort + NCCL all_to_all_single"),
     ("nccl_baselines", "Plain", "NCCL all_to_all_single"),
+    ("nccl_baselines", "GatherScatter", "NCCL all_gather + reduce_scatter"),
     ("deep_ep_baseline", "DeepEp", "DeepEP"),
     ("pplx_baseline", "Pplx", "pplx-kernels"),
     ("flashinfer_baseline", "FlashInfer", "flashinfer moe_a2a"),
@@ -46,6 +47,32 @@ class Case(timing.Case):
         if asked["dtype"] == "fp8":
             blocks = -(-self.hidden // SCALE_BLOCK)
             self.scales = torch.ones((self.n, blocks), dtype=torch.float32, device="cuda")
+        few, larger = divmod(self.experts, self.ranks)
+        self.first_expert = rank * few + min(rank, larger)
+        self.own_experts = few + (rank < larger)
+
+    def factors(self, ids):
+        """What stand-ins for experts multiply rows by: numbers that every type of rows has."""
+        return (1 + ids % 4).float()
+
+    def made_of_tokens(self, rows, ids, weights):
+        """What this rank's experts make of rows that came once for all of them: weighted and summed. Ids are among all experts."""
+        own = (ids >= self.first_expert) & (ids < self.first_expert + self.own_experts)
+        factor = (self.factors(ids) * weights).masked_fill(~own, 0).sum(1, keepdim=True)
+        # Where no row came there is anything.
+        made = (rows.float() * factor).masked_fill(~own.any(1, keepdim=True), 0)
+        return made.to(self.combined)
+
+    def made_of_entries(self, rows, experts):
+        """What each row's expert makes of it."""
+        return (rows.float() * self.factors(experts).unsqueeze(-1)).to(self.combined)
+
+    def compare(self, out, x=None):
+        """Raises unless these are the combined rows of stand-ins for experts."""
+        there = (self.ids >= 0) & (self.ids < self.experts)
+        factor = (self.factors(self.ids) * self.weights).masked_fill(~there, 0).sum(1, keepdim=True)
+        wanted = (self.x if x is None else x).float() * factor
+        torch.testing.assert_close(out[: self.n].float(), wanted, rtol=3e-2, atol=3e-2)
 
 
 def rows_by_entry(asked, rank):

@@ -51,7 +51,7 @@ class DeepEp:
         if self.few:
             fp8 = case.scales is not None
             found = self.buffer.low_latency_dispatch(self.x, self.ids, case.tokens, case.experts, use_fp8=fp8)
-            self.handle = found[2]
+            self.rows, self.handle = found[0], found[2]
             return
         layout = self.buffer.get_dispatch_layout(self.ids, case.experts)
         per_rank, _, per_expert, in_rank, _ = layout
@@ -65,10 +65,37 @@ class DeepEp:
             # As many rows as there can be: the host need not wait for how many there are.
             num_worst_tokens=case.tokens * case.ranks,
         )
-        self.received_weights, self.handle = found[2], found[4]
+        self.rows, self.received_ids, self.received_weights, self.handle = found[0], found[1], found[2], found[4]
 
     def combine(self):
         if self.few:
-            self.buffer.low_latency_combine(self.y, self.ids, self.case.weights, self.handle)
+            found = self.buffer.low_latency_combine(self.y, self.ids, self.case.weights, self.handle)
         else:
-            self.buffer.combine(self.y, self.handle, topk_weights=self.received_weights)
+            found = self.buffer.combine(self.y, self.handle, topk_weights=self.received_weights)
+        self.out = found[0]
+
+    def check(self):
+        case, own = self.case, self.y
+        self.dispatch()
+        rows = self.unscaled()
+        if self.few:
+            local = torch.arange(case.first_expert, case.first_expert + case.own_experts, device="cuda")
+            self.y = case.made_of_entries(rows, local.unsqueeze(1))
+        else:
+            # Its ids are among this rank's experts, -1 for those of others.
+            ids = self.received_ids.masked_fill(self.received_ids < 0, -1 - case.first_expert) + case.first_expert
+            self.y = case.made_of_tokens(rows, ids, self.received_weights)
+        self.combine()
+        self.y = own
+        case.compare(self.out, self.x if self.few else case.x)
+
+    def unscaled(self):
+        """Rows that came, times their scales if they have some."""
+        if not isinstance(self.rows, tuple):
+            return self.rows
+        rows, scales = self.rows
+        wide = scales.repeat_interleave(128, dim=-1)[..., : rows.shape[-1]]
+        return rows.float() * wide
+
+    def close(self):
+        self.buffer = None

@@ -2,6 +2,7 @@
 runs them."""
 
 import contextlib
+import io
 import sys
 import types
 import unittest
@@ -28,6 +29,12 @@ def capture(graph, capture_error_mode):
     Graph.captured = None
 
 
+class Memory:
+    """Of the GPU: what is free."""
+
+    free = 90
+
+
 def stubs():
     """As much of PyTorch as the module looks at here."""
     torch = types.ModuleType("torch")
@@ -37,6 +44,7 @@ def stubs():
         graph=capture,
         synchronize=lambda: None,
         empty_cache=lambda: None,
+        mem_get_info=lambda: (Memory.free, 100),
         Stream=lambda: stream,
         current_stream=lambda: stream,
         stream=lambda of: contextlib.nullcontext(),
@@ -44,6 +52,7 @@ def stubs():
     torch.distributed = types.ModuleType("torch.distributed")
     torch.distributed.get_world_size = lambda: 1
     torch.distributed.get_rank = lambda: 0
+    torch.distributed.barrier = lambda: None
 
     def all_gather_object(all_of_them, own):
         all_of_them[0] = own
@@ -104,17 +113,44 @@ class Graphed(Baseline):
     GRAPH = True
 
 
+class Checked(Baseline):
+    """One that says whether its results are right, holds memory, and gives it back."""
+
+    right = True
+
+    def __init__(self, case):
+        super().__init__(case)
+        Memory.free -= 30
+
+    def check(self):
+        self.log.append("check")
+        if not self.right:
+            raise AssertionError("5 of 8 rows differ")
+
+    def close(self):
+        self.log.append("close")
+        Memory.free += 30
+
+
+class Wrong(Checked):
+    right = False
+
+
 class Broken(Baseline):
     def back(self):
         raise ValueError("no way back")
 
 
 class TimingTests(unittest.TestCase):
-    def reply(self, load, metrics, rounds, cases=1):
+    def reply(self, load, metrics, rounds, cases=1, **asked):
         log = []
-        request = {"cases": [log] * cases, "seed": 1, "rounds": rounds}
+        request = {"cases": [log] * cases, "seed": 1, "rounds": rounds, **asked}
         case = lambda asked, rank, seed: asked  # noqa: E731
-        return log, timing.time_one(Timer(log), "shown", load, metrics, "round_trip", case, request)
+        said = io.StringIO()
+        with contextlib.redirect_stderr(said):
+            found = timing.time_one(Timer(log), "shown", load, metrics, "round_trip", case, request)
+        self.said = said.getvalue().splitlines()
+        return log, found
 
     def times(self, reply):
         return [(t["case"], t["metric"], t["rounds"], t["graph"], t["times_us"]) for t in reply["times"]]
@@ -132,6 +168,28 @@ class TimingTests(unittest.TestCase):
     def test_a_single_metric_is_the_round(self):
         _, reply = self.reply(lambda: Baseline, ["there"], 1, cases=2)
         self.assertEqual(self.times(reply), [(n, "there", 1, False, [[1.0]]) for n in (0, 1)])
+
+    def test_results_are_compared_before_they_are_timed_and_memory_is_told(self):
+        log, reply = self.reply(lambda: Checked, ["there"], 1, cases=2)
+        self.assertEqual((reply["absent"], reply["checked"], reply["memory_bytes"]), (None, True, [30, 30]))
+        once = ["check", *["there"] * (timing.WARMUP + 1), "close"]
+        self.assertEqual(log, once * 2)
+        self.assertEqual(self.said[0], "progress: shown: loading")
+        self.assertEqual(self.said[1:], [f"progress: theirs: problem {n} of 2" for n in (1, 2)])
+        log, reply = self.reply(lambda: Wrong, ["there"], 1, cases=2)
+        self.assertEqual(reply["absent"], "case 0: wrong results: AssertionError: 5 of 8 rows differ")
+        self.assertEqual((reply["times"], log), ([], ["check", "close"]))
+        self.assertFalse(self.reply(lambda: Baseline, ["there"], 1)[1]["checked"])
+
+    def test_eager_calls_are_timed_too_where_they_are_asked_for(self):
+        log, reply = self.reply(lambda: Graphed, ["there", "back"], 1, eager=True)
+        expected = [(metric, graph) for graph in (True, False) for metric in ("there", "back", "round_trip")]
+        self.assertEqual([(t["metric"], t["graph"]) for t in reply["times"]], expected)
+        self.assertEqual(len(reply["host_us"]), 1)
+        self.assertGreater(reply["host_us"][0], 0)
+        # What can be no graph is launched one by one anyhow, and once.
+        _, reply = self.reply(lambda: Baseline, ["there"], 1, eager=True)
+        self.assertEqual([(t["metric"], t["graph"]) for t in reply["times"]], [("there", False)])
 
     def test_what_cannot_be_loaded_or_fails_is_absent_with_its_reason(self):
         def missing():

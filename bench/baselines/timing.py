@@ -18,6 +18,12 @@ A script of one's own has a class for each baseline, whose methods are the metri
         def all_gather(self):
             ...
 
+        def check(self):
+            ...  # optional: raises if what a round yields is wrong
+
+        def close(self):
+            ...  # optional: gives back what is kept for the process
+
     if __name__ == "__main__":
         main([(Nccl.NAME, lambda: Nccl)], ["all_gather"])
 
@@ -26,8 +32,10 @@ A script of one's own has a class for each baseline, whose methods are the metri
     python3 -m torch.distributed.run --standalone --nproc-per-node RANKS SCRIPT.py REQUEST.json REPLY.json
 """
 
+import gc
 import json
 import os
+import statistics
 import sys
 import time
 import traceback
@@ -42,9 +50,11 @@ SCHEMA = 2
 # Clock cycles of the sleep: about 2 ms.
 SLEEP_CYCLES = 4_000_000
 WARMUP = 3
-# A rank that fails must not leave the others in a barrier, or waiting for long.
+# A rank that fails must not leave the others in a barrier, or waiting for long; but some libraries compile for minutes.
 BARRIER_MS = 20_000
-TIMEOUT = timedelta(seconds=120)
+TIMEOUT = timedelta(minutes=15)
+# Calls whose time on the host is taken together: so few that the driver's queue has room for all of them.
+CALLS = 20
 # More than any cache holds.
 FLUSHED_BYTES = 256 << 20
 
@@ -133,15 +143,16 @@ def eager(steps, rounds=1):
     return call
 
 
-def time_baseline(timer, baseline, metrics, round_name, rounds):
-    """All times of a baseline: `[(metric, rounds, graph, behind, microseconds)]` of this rank."""
+def time_baseline(timer, baseline, metrics, round_name, rounds, launch=None):
+    """All times of a baseline: `[(metric, rounds, graph, behind, microseconds)]` of this rank. As graphs where it can be one,
+    unless `launch` is another way."""
     steps = [getattr(baseline, metric) for metric in metrics]
     side = torch.cuda.Stream()
     side.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(side):
         eager(steps, WARMUP)()
         torch.cuda.synchronize()
-    launch = graph_of if baseline.GRAPH else eager
+    launch = launch or (graph_of if baseline.GRAPH else eager)
     # A step belongs to those before it: they are captured, and replayed, in turn.
     each = [launch([step]) for step in steps]
     found = [(metric, 1, *times) for metric, times in zip(metrics, timer.times(each))]
@@ -150,7 +161,35 @@ def time_baseline(timer, baseline, metrics, round_name, rounds):
     if rounds > 1:
         us, behind = timer.times([launch(steps, rounds)])[0]
         found.append((round_name, rounds, [t / rounds for t in us], behind))
-    return [(metric, number, baseline.GRAPH, behind, us) for metric, number, us, behind in found]
+    return [(metric, number, launch is graph_of, behind, us) for metric, number, us, behind in found]
+
+
+def host_time(steps):
+    """What a round takes the host, in microseconds, launched one after the other: nobody waits for the GPU in between."""
+    took = []
+    for _ in range(15):
+        torch.cuda.synchronize()
+        dist.barrier()
+        begun = time.perf_counter()
+        for _ in range(CALLS):
+            for step in steps:
+                step()
+        took.append((time.perf_counter() - begun) / CALLS * 1e6)
+    torch.cuda.synchronize()
+    return statistics.median(took)
+
+
+def tell(what):
+    """Says what is going on, for who waits: `peerwarp bench` shows lines that begin like this."""
+    if dist.get_rank() == 0:
+        print(f"progress: {what}", file=sys.stderr, flush=True)
+
+
+def free_bytes():
+    """Of this rank's GPU, without what PyTorch keeps for later."""
+    gc.collect()
+    torch.cuda.empty_cache()
+    return torch.cuda.mem_get_info()[0]
 
 
 def agreed(problem):
@@ -172,13 +211,20 @@ def attempt(action):
     return result, agreed(problem)
 
 
-def time_case(timer, baseline, metrics, round_name, rounds, number):
-    """The times of one case, as the reply has them."""
-    found, problem = attempt(lambda: time_baseline(timer, baseline, metrics, round_name, rounds))
+def time_case(timer, baseline, metrics, round_name, request, number):
+    """The times of one case, as the reply has them; where eager calls are asked for too, in the order in which they are taken."""
+
+    def timed():
+        rounds, found = request["rounds"], []
+        found += time_baseline(timer, baseline, metrics, round_name, rounds)
+        if request.get("eager") and baseline.GRAPH:
+            found += time_baseline(timer, baseline, metrics, round_name, rounds, eager)
+        return found
+
+    found, problem = attempt(timed)
     if problem:
         return [], problem
-    gathered = [None] * dist.get_world_size()
-    dist.all_gather_object(gathered, found)
+    gathered = everybodys(found)
     times = []
     for per_rank in zip(*gathered):
         metric, of, graph, _, _ = per_rank[0]
@@ -189,24 +235,52 @@ def time_case(timer, baseline, metrics, round_name, rounds, number):
     return times, None
 
 
+def everybodys(own):
+    """What each rank has."""
+    gathered = [None] * dist.get_world_size()
+    dist.all_gather_object(gathered, own)
+    return gathered
+
+
 def time_one(timer, shown, load, metrics, round_name, make_case, request):
-    """The reply's part about one baseline: one that cannot be loaded, or cannot do what it is asked for, is absent."""
-    reply = {"name": shown, "version": None, "about": "", "absent": None, "times": []}
+    """The reply's part about one baseline: one that cannot be loaded or cannot do what it is asked for, or does it wrong, is absent."""
+    reply = {"name": shown, "version": None, "about": "", "absent": None, "checked": False, "times": []}
+    reply |= {"memory_bytes": [], "host_us": []}
+    tell(f"{shown}: loading")
     make, problem = attempt(load)
     if problem:
         return {**reply, "absent": problem}
-    reply.update(name=make.NAME, about=make.ABOUT, version=attempt(make.version)[0])
-    for number, asked in enumerate(request["cases"]):
-        torch.cuda.empty_cache()
-        baseline, problem = attempt(lambda: make(make_case(asked, dist.get_rank(), request["seed"])))
-        times = []
-        if not problem:
-            times, problem = time_case(timer, baseline, metrics, round_name, request["rounds"], number)
-        reply["times"] += times
+    reply.update(name=make.NAME, about=make.ABOUT, version=attempt(make.version)[0], checked=hasattr(make, "check"))
+    cases = request["cases"]
+    for number, asked in enumerate(cases):
+        tell(f"{make.NAME}: problem {number + 1} of {len(cases)}{getattr(make, 'SLOW', '')}")
+        case, problem = attempt(lambda: make_case(asked, dist.get_rank(), request["seed"]))
+        problem = problem or time_problem(timer, make, case, metrics, round_name, request, number, reply)
         if problem:
             # What a failed collective leaves behind is not known.
             return {**reply, "absent": f"case {number}: {problem}"}
     return reply
+
+
+def time_problem(timer, make, case, metrics, round_name, request, number, reply):
+    """Makes a baseline of a case, compares what it yields, and puts its times into the reply; or why not."""
+    before = free_bytes()
+    baseline, problem = attempt(lambda: make(case))
+    if not problem and hasattr(baseline, "check"):
+        _, problem = attempt(baseline.check)
+        problem = problem and f"wrong results: {problem}"
+    if not problem:
+        taken = before - free_bytes()
+        times, problem = time_case(timer, baseline, metrics, round_name, request, number)
+        reply["times"] += times
+        reply["memory_bytes"].append(max(everybodys(taken)))
+    if not problem and request.get("eager"):
+        us, problem = attempt(lambda: host_time([getattr(baseline, metric) for metric in metrics]))
+        reply["host_us"].append(None if problem else max(everybodys(us)))
+    if baseline is not None and hasattr(baseline, "close"):
+        _, closing = attempt(baseline.close)
+        problem = problem or closing
+    return problem
 
 
 def main(baselines, metrics, round_name=None, make_case=Case):

@@ -1,4 +1,5 @@
-"""`python -m peerwarp doctor` says what there is on this machine, what is missing, and how to get it.
+"""`python -m peerwarp doctor` says what there is on this machine, what is missing, and how to get it; `python -m peerwarp bench`
+times dispatch and combine from PyTorch, beside other libraries.
 
 All else is the command `peerwarp`: `python -m peerwarp show --model mixtral-8x7b --tokens 8 --ranks 4`.
 """
@@ -9,6 +10,7 @@ import importlib.metadata
 import sys
 
 from peerwarp import __version__, _core
+from peerwarp._world import compilers
 from peerwarp.errors import PeerwarpError
 
 
@@ -22,7 +24,7 @@ def _package(name: str, why: str) -> tuple[str, bool, str]:
 
 def doctor() -> int:
     """Prints what was looked for. 0 if kernels can run on GPUs of this machine, 1 if they can only be simulated."""
-    native = _core.findings()
+    native = _core.findings(compilers())
     packages = [
         _package("numpy", "arrays; needed"),
         _package("ml_dtypes", "a bfloat16 type for NumPy; without it, bits as uint16 or float32"),
@@ -43,6 +45,7 @@ def doctor() -> int:
 
 
 def main() -> int:
+    """The command `peerwarp`."""
     if sys.argv[1:] == ["doctor"]:
         return doctor()
     try:
@@ -54,5 +57,18 @@ def main() -> int:
     return code
 
 
+def module() -> int:
+    """`python -m peerwarp`: the command, but for `bench`, which is that of PyTorch."""
+    if sys.argv[1:2] != ["bench"]:
+        return main()
+    from peerwarp import _bench
+
+    try:
+        return _bench.main(sys.argv[2:])
+    except PeerwarpError as error:
+        sys.stderr.write(f"error: {error}\n")
+        return 2
+
+
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(module())

@@ -82,7 +82,7 @@ class World:
         address, drawn = told[0]
         secret = os.environ.get("PEERWARP_SECRET", drawn)
         shared = bool(share_sms), bool(share_gpus)
-        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, _compilers())
+        core = _core.GpuWorld((rank, ranks, gpu), (address, secret), (budget, timeout), shared, compilers())
         world = cls(core, ranks, rank)
         world._gpu = gpu
         return world
@@ -152,7 +152,7 @@ def _torch_distributed() -> Any:
     return dist
 
 
-def _compilers() -> list[str]:
+def compilers() -> list[str]:
     """Folders of the NVRTC that PyTorch's wheels bring."""
     found = importlib.util.find_spec("nvidia")
     places = found.submodule_search_locations if found is not None else None

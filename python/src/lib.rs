@@ -1,6 +1,7 @@
 //! The native part of the Python package `peerwarp`: bytes, addresses and numbers in, bytes and numbers out. Arrays, their shapes
 //! and types are the business of the Python part.
 
+mod bench;
 mod collectives;
 mod command;
 #[expect(unsafe_code, reason = "addresses and tensors that Python passes")]
@@ -17,6 +18,8 @@ use pyo3::prelude::*;
 /// What Python sees of it, as `peerwarp._core`.
 #[pymodule]
 mod _core {
+    #[pymodule_export]
+    use crate::bench::baseline_scripts;
     #[pymodule_export]
     use crate::collectives::Collectives;
     #[pymodule_export]

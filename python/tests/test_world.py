@@ -177,7 +177,7 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_doctor_says_what_is_there() -> None:
     ran = python("-m", "peerwarp", "doctor")
     assert ran.returncode in (0, 1), ran.stderr
-    for word in ("NVIDIA GPUs", "AMD GPUs", "NVRTC", "numpy", "torch", "simulated worlds: yes"):
+    for word in ("NVIDIA GPUs", "AMD GPUs", "links", "NVRTC", "numpy", "torch", "simulated worlds: yes"):
         assert word in ran.stdout
 
 
@@ -190,6 +190,14 @@ def test_the_command_is_there_too() -> None:
     assert refused.returncode == 2
     assert "nothing" in refused.stderr
     assert "doctor" not in refused.stdout
+
+
+def test_bench_of_the_module_is_that_of_torch() -> None:
+    said = python("-m", "peerwarp", "bench", "--help")
+    assert said.returncode == 0 and "python -m peerwarp bench" in said.stdout
+    refused = python("-m", "peerwarp", "bench", "--model", "nobodys")
+    assert refused.returncode == 2
+    assert refused.stderr.startswith("error: ")
 
 
 def test_importing_it_imports_neither_numpy_nor_torch() -> None:

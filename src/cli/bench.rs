@@ -56,7 +56,8 @@ pub(super) fn bench(app: &App, args: &BenchArgs, given: &Given, style: Style) ->
         // Baselines get the GPUs to themselves.
         drop(world);
         let progress = Progress::spinner("timing baselines");
-        bench::compare(&mut timed, &baseline, &cases, &options, &args.python);
+        let mut tell = |what: &str| progress.at(0, format!("timing baselines: {what}"));
+        bench::compare(&mut timed, &baseline, &cases, &options, &args.python, &mut tell);
         progress.finish();
     }
     if let Some(html) = html {
@@ -166,6 +167,11 @@ fn text(bench: &Bench, from: &[Choice], style: Style) -> String {
     }
     let absent = |b: &BaselineTimes| b.absent.as_ref().map(|why| format!("absent: {}: {why}\n", b.name));
     text.extend(bench.baselines.iter().filter_map(absent));
+    let unchecked = |b: &BaselineTimes| {
+        let timed = b.absent.is_none() && !b.checked;
+        timed.then(|| format!("not compared: {}: whether its results are right was not looked at\n", b.name))
+    };
+    text.extend(bench.baselines.iter().filter_map(unchecked));
     text
 }
 

@@ -3,8 +3,10 @@
 //! A family's scripts ([`Baseline`]) are part of the program. They are run by torchrun, one process a rank, read what to time
 //! from a file and write times to another one.
 
+use std::collections::VecDeque;
+use std::io::{BufRead, BufReader};
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -20,6 +22,9 @@ pub const TIMING: (&str, &str) = ("timing.py", include_str!("../../../bench/base
 /// Lines of a script's errors that stand in ours.
 const LINES: usize = 6;
 
+/// What a line of a script's errors begins with that says what is going on.
+const PROGRESS: &str = "progress: ";
+
 /// Another way to do the same, and its times.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct BaselineTimes {
@@ -33,6 +38,9 @@ pub struct BaselineTimes {
     /// Why it was not timed.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub absent: Option<String>,
+    /// Whether its results were compared with what they have to be, before it was timed. What is wrong is absent.
+    #[serde(default)]
+    pub checked: bool,
     /// Its times.
     pub times: Vec<BaselineTiming>,
 }
@@ -82,6 +90,8 @@ struct ReplyBaseline {
     version: Option<String>,
     about: String,
     absent: Option<String>,
+    #[serde(default)]
+    checked: bool,
     times: Vec<ReplyTimes>,
 }
 
@@ -97,18 +107,33 @@ struct ReplyTimes {
 }
 
 /// Runs a family's scripts with a Python that has PyTorch, and puts what they find into `bench`, whose cases are `cases`.
-/// Baselines that are not installed are absent, all of them if the scripts cannot be run.
-pub fn compare(bench: &mut Bench, baseline: &Baseline, cases: &[Case], options: &BenchOptions, python: &str) {
+/// Baselines that are not installed are absent, all of them if the scripts cannot be run. `tell` hears what is going on: some
+/// libraries compile for minutes before they are used first.
+pub fn compare(
+    bench: &mut Bench,
+    baseline: &Baseline,
+    cases: &[Case],
+    options: &BenchOptions,
+    python: &str,
+    tell: &mut dyn FnMut(&str),
+) {
     let request = asked(cases, options, bench.method.seed);
-    let replied = run(baseline, bench.machine.gpus.len(), &request, python);
+    let replied = run(baseline, bench.machine.gpus.len(), &request, python, tell);
     if let Err(why) = replied.and_then(|reply| merge(bench, &reply)) {
         let (name, about) = ("all baselines".into(), format!("the scripts, run by {python}"));
-        bench.baselines.push(BaselineTimes { name, version: None, about, absent: Some(why), times: vec![] });
+        let (version, absent) = (None, Some(why));
+        bench.baselines.push(BaselineTimes { name, version, about, absent, checked: false, times: vec![] });
     }
 }
 
 /// What the scripts reply.
-fn run(baseline: &Baseline, ranks: usize, request: &Request, python: &str) -> Result<String, String> {
+fn run(
+    baseline: &Baseline,
+    ranks: usize,
+    request: &Request,
+    python: &str,
+    tell: &mut dyn FnMut(&str),
+) -> Result<String, String> {
     let failed = |e: std::io::Error| format!("{python}: {e}");
     let (script, _) = baseline.scripts.first().ok_or("the family has no scripts")?;
     let folder = tempfile::tempdir().map_err(failed)?;
@@ -119,21 +144,36 @@ fn run(baseline: &Baseline, ranks: usize, request: &Request, python: &str) -> Re
         [script, "request.json", "reply.json"].map(|name| folder.path().join(name));
     let asked = serde_json::to_vec(request).map_err(|e| e.to_string())?;
     std::fs::write(&request_file, asked).map_err(failed)?;
-    let ran = Command::new(python)
+    let mut running = Command::new(python)
         .args(["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", &ranks.to_string()])
         .args([&script, &request_file, &reply])
-        .output()
+        .stdout(Stdio::null())
+        .stderr(Stdio::piped())
+        .spawn()
         .map_err(failed)?;
-    read(&reply, &ran.stderr)
+    let said = running.stderr.take().map(|errors| last_lines(BufReader::new(errors), tell));
+    running.wait().map_err(failed)?;
+    read(&reply, &said.unwrap_or_default())
+}
+
+/// The last lines of a script's errors, once it is done; those that say what is going on go to `tell` meanwhile.
+fn last_lines(errors: impl BufRead, tell: &mut dyn FnMut(&str)) -> Vec<String> {
+    let mut last = VecDeque::new();
+    for line in errors.split(b'\n').map_while(Result::ok) {
+        let line = String::from_utf8_lossy(&line).into_owned();
+        match line.strip_prefix(PROGRESS) {
+            Some(what) => tell(what.trim_end()),
+            None if line.trim().is_empty() => {}
+            None => last.push_back(line),
+        }
+        last.drain(..last.len().saturating_sub(LINES));
+    }
+    last.into()
 }
 
 /// What the scripts wrote, or else their last lines of errors.
-fn read(reply: &Path, stderr: &[u8]) -> Result<String, String> {
-    std::fs::read_to_string(reply).map_err(|_| {
-        let text = String::from_utf8_lossy(stderr);
-        let lines: Vec<&str> = text.lines().filter(|l| !l.trim().is_empty()).collect();
-        format!("the scripts failed:\n{}", lines[lines.len().saturating_sub(LINES)..].join("\n"))
-    })
+fn read(reply: &Path, said: &[String]) -> Result<String, String> {
+    std::fs::read_to_string(reply).map_err(|_| format!("the scripts failed:\n{}", said.join("\n")))
 }
 
 fn asked(cases: &[Case], options: &BenchOptions, seed: u64) -> Request {
@@ -151,10 +191,10 @@ fn asked(cases: &[Case], options: &BenchOptions, seed: u64) -> Request {
 fn merge(bench: &mut Bench, reply: &str) -> Result<(), String> {
     let reply: Reply = serde_json::from_str(reply).map_err(|e| format!("the scripts' reply: {e}"))?;
     for baseline in reply.baselines {
-        let ReplyBaseline { name, version, about, absent, times } = baseline;
+        let ReplyBaseline { name, version, about, absent, checked, times } = baseline;
         let times = times.into_iter().map(|found| timing(bench, &name, found));
         let times = times.collect::<Result<_, _>>()?;
-        bench.baselines.push(BaselineTimes { name, version, about, absent, times });
+        bench.baselines.push(BaselineTimes { name, version, about, absent, checked, times });
     }
     Ok(())
 }

@@ -20,6 +20,7 @@ fn times_of_baselines_are_put_beside_ours() {
     // The slowest ranks' are 100, 110 and 130; ranks are 5, 20 and 10 apart.
     assert_eq!((t.us.median, t.rank_spread_us, t.over_ours), (110.0, 10.0, Some(110.0 / ours)));
     assert_eq!(theirs.absent.as_deref(), Some("ModuleNotFoundError: No module named 'their_kernels'"));
+    assert_eq!((nccl.checked, theirs.checked), (true, false));
     assert_eq!(bench.baseline_times(1, "round_trip", 1).count(), 1);
     assert_eq!(bench.baseline_times(0, "round_trip", 1).count(), 0);
     // One of many rounds is another metric.
@@ -54,11 +55,15 @@ fn scripts_are_run_with_a_request_and_their_reply_is_read() {
     let [reply, seen] = ["reply.json", "seen"].map(|name| folder.path().join(name).display().to_string());
     std::fs::write(&reply, REPLY).unwrap();
     // -m torch.distributed.run --standalone --nproc-per-node 2 own.py REQUEST REPLY
-    let commands = format!("ls $(dirname $6) > {seen}; echo $5 >> {seen}; cat $7 >> {seen}; cp {reply} $8");
+    let looked = format!("ls $(dirname $6) > {seen}; echo $5 >> {seen}; cat $7 >> {seen}; cp {reply} $8");
+    let commands = format!("echo progress: theirs: loading >&2; echo loud >&2; {looked}");
     let mut bench = made_up();
     bench.baselines.clear();
-    compare(&mut bench, &BASELINE, &[], &OPTIONS, &python(folder.path(), &commands));
+    let mut told = vec![];
+    let mut tell = |what: &str| told.push(what.to_owned());
+    compare(&mut bench, &BASELINE, &[], &OPTIONS, &python(folder.path(), &commands), &mut tell);
     assert_eq!(bench.baselines.len(), 2, "{:?}", bench.baselines);
+    assert_eq!(told, ["theirs: loading"]);
     let seen = std::fs::read_to_string(seen).unwrap();
     let (before, request) = seen.split_once('{').unwrap();
     assert_eq!(before.split_whitespace().collect::<Vec<_>>(), ["own.py", "request.json", "timing.py", "2"]);
@@ -72,7 +77,9 @@ fn scripts_are_run_with_a_request_and_their_reply_is_read() {
 #[test]
 fn without_python_or_torch_all_baselines_are_absent() {
     let folder = tempfile::tempdir().unwrap();
-    let loud = python(folder.path(), "for i in 1 2 3 4 5 6 7 8; do echo line $i >&2; done; exit 1");
+    let loop_ =
+        "for i in 1 2 3 4 5 6 7 8; do echo line $i >&2; echo >&2; echo progress: $i >&2; done; exit 1";
+    let loud = python(folder.path(), loop_);
     for (python, why) in [
         ("/nowhere/python3", "/nowhere/python3: "),
         ("false", "the scripts failed"),
@@ -80,7 +87,7 @@ fn without_python_or_torch_all_baselines_are_absent() {
     ] {
         let mut bench = made_up();
         bench.baselines.clear();
-        compare(&mut bench, &BASELINE, &[], &OPTIONS, python);
+        compare(&mut bench, &BASELINE, &[], &OPTIONS, python, &mut |_| {});
         assert_eq!((bench.baselines.len(), bench.baselines[0].name.as_str()), (1, "all baselines"));
         assert!(bench.baselines[0].absent.as_ref().unwrap().starts_with(why), "{:?}", bench.baselines);
     }
