@@ -355,6 +355,28 @@ fn roles_and_splits() {
         ("nested split", |_| role("r", 1, |b| b.split(2, |g| g.split(1, |_| ())))),
         ("split that does not divide", |_| role("r", 1, |b| b.split(4, |_| ()))),
         ("split into nothing", |_| role("r", 1, |b| b.split(0, |_| ()))),
+        ("goes on as no role", |_| role("send", 1, |b| b.goes_on_as("recieve"))),
+        ("goes on as an earlier role", |_| {
+            role("recv", 1, |_| ());
+            role("send", 1, |b| b.goes_on_as("recv"));
+        }),
+        ("goes on twice", |_| {
+            role("send", 1, |b| {
+                b.goes_on_as("recv");
+                b.goes_on_as("recv");
+            });
+        }),
+        ("goes on and on", |_| {
+            role("send", 1, |b| b.goes_on_as("recv"));
+            role("recv", 1, |b| b.goes_on_as("last"));
+        }),
+        ("goes on in a split", |_| role("send", 1, |b| b.split(1, |_| b.goes_on_as("recv")))),
+        ("does something after it goes on", |a| {
+            role("send", 1, |b| {
+                b.goes_on_as("recv");
+                a.x.set(0, 1u32);
+            });
+        }),
     ]));
 }
 

@@ -175,7 +175,7 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "packets are not emptied",
             COMBINE,
-            "if (all && mine(i, step)) store_packet(place(i, step), emptied(taken[i][step]));",
+            "if (all && mine(i, step)) store_packet(place(i, step), emptied(seen[i][step]));",
             "",
         )
         .with_packets()
@@ -194,8 +194,8 @@ fn of_both() -> Vec<Bug> {
         Bug::new(
             "a missing packet is taken for one that came",
             COMBINE,
-            "all = all && (!mine(i, step) || has_arrived(taken[i][step]));",
-            "all = all && (!mine(i, step) || group.lane > 0 || has_arrived(taken[i][step]));",
+            "all = all && (!mine(i, step) || has_arrived(seen[i][step]));",
+            "all = all && (!mine(i, step) || group.lane > 0 || has_arrived(seen[i][step]));",
         )
         .with_packets()
         .caught_by("wrong result: "),

@@ -13,9 +13,23 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
             "say which blocks run what: `role(\"name\", blocks, |b| ..)`",
         ));
     }
+    goes_on(t)?;
     super::channel::at_end(t)?;
     unsignalled(t)?;
     receipts(t)
+}
+
+fn goes_on(t: &Trace) -> Result<(), TraceError> {
+    let roles = &t.builder.kernel.roles;
+    for role in roles {
+        let Some(next) = &role.goes_on_as else { continue };
+        if roles.iter().all(|r| r.name != *next) {
+            let message = format!("role `{}` goes on as `{next}`, which is no role of the kernel", role.name);
+            let names: Vec<String> = roles.iter().map(|r| format!("`{}`", r.name)).collect();
+            return Err(TraceError::new(role.loc, message, format!("the roles are {}", names.join(", "))));
+        }
+    }
+    Ok(())
 }
 
 fn unsignalled(t: &Trace) -> Result<(), TraceError> {

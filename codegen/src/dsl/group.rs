@@ -57,7 +57,7 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
 }
 
 pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group)) {
-    attempt(loc, |t| {
+    let joining = attempt(loc, |t| {
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if let Some(s) = t.open_scopes().nth(1) {
             let (message, help) = if let RegionKind::Role(outer) = &s.kind {
@@ -91,13 +91,25 @@ pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group
             return Err(TraceError::new(loc, format!("two roles are named `{name}`"), help)
                 .note(first.loc, "the other one is here"));
         }
-        Ok(())
+        let joining = t.builder.kernel.roles.iter().filter(|r| r.goes_on_as.as_deref() == Some(name));
+        Ok(joining.map(|r| r.blocks).sum::<u32>())
     });
     let region = OpenRegion::open(RegionKind::Role(name.into()), loc);
-    let group = Group::current(blocks, loc);
+    let group = Group::current(blocks + joining, loc);
     body(group);
     let region = region.close();
-    with(loc, |t| t.builder.role(name, blocks, region, loc));
+    attempt(loc, |t| {
+        let goes_on = t.goes_on.take();
+        if let Some((next, said, _)) = goes_on.as_ref().filter(|(.., ops)| *ops != region.ops.len()) {
+            let message = format!("role `{name}` does something after it goes on as `{next}`");
+            let help = "end the role's body with `goes_on_as`: what the blocks do then is the other role's";
+            return Err(TraceError::new(*said, message, help).note(loc, "the role begins here"));
+        }
+        t.builder.role(name, blocks, region, loc);
+        let role = t.builder.kernel.roles.last_mut().expect("just added");
+        role.goes_on_as = goes_on.map(|(next, ..)| next);
+        Ok(())
+    });
 }
 
 /// The lanes that run a body together: a block in a role, some of its warps in a split.
@@ -137,7 +149,7 @@ impl Group {
         self.warps
     }
 
-    /// Blocks of the role.
+    /// Blocks of the role, those of roles that [go on](Group::goes_on_as) as it included.
     pub fn blocks(&self) -> u32 {
         self.blocks
     }
@@ -173,6 +185,70 @@ impl Group {
     pub fn strided(&self, n: impl IntoVal<u32>) -> DevRange<u32> {
         let loc = Loc::caller();
         DevRange { start: self.index(), end: n.val(), step: host(self.count, loc) }
+    }
+
+    /// Lets the blocks of this role go on as another one, at the end of the role's body: each meets here and then runs the other's
+    /// body, too. There they are further blocks, numbered after the other role's own: its [`Group::count`], and so
+    /// [`Group::strided`], [`Group::dynamic`] and [`Group::last`], deal with all of them.
+    ///
+    /// The other role is declared after this one, and goes on as none itself. Where this role waits, the work of the other one
+    /// that its blocks have waits with it.
+    ///
+    /// ```
+    /// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+    /// # trace(TraceMeta::new("demo", 8, 32, 8), |p| {
+    /// # let (x, y, z): (Ptr<f32>, Ptr<f32>, Ptr<f32>) = (p.arg("x", 64), p.arg("y", 64), p.arg("z", 64));
+    /// # #[kernel]
+    /// # fn body(x: Ptr<f32>, y: Ptr<f32>, z: Ptr<f32>) {
+    /// role("double", 4, |b| {
+    ///     for i in b.strided(64u32) {
+    ///         y.set(i, x.get(i) * 2.0);
+    ///     }
+    ///     b.goes_on_as("negate");
+    /// });
+    /// role("negate", 2, |b| {
+    ///     assert_eq!(b.count(), 6);
+    ///     for i in b.strided(64u32) {         // dealt to all six blocks
+    ///         z.set(i, -x.get(i));
+    ///     }
+    /// });
+    /// # }
+    /// # body(x, y, z);
+    /// # }).unwrap();
+    /// ```
+    #[track_caller]
+    pub fn goes_on_as(&self, name: &str) {
+        let loc = Loc::caller();
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let inner = t.open_scopes().next_back().expect("the prologue is open");
+            let RegionKind::Role(own) = inner.kind.clone() else {
+                let message = format!("a role that goes on as `{name}` inside {}", inner.kind.what());
+                let help = "say so at the end of the role's body: its blocks go on as a whole, and always";
+                let begins = format!("{} begins here", inner.kind.what());
+                return Err(TraceError::new(loc, message, help).note(inner.loc, begins));
+            };
+            if let Some((before, said, _)) = &t.goes_on {
+                let message = format!("role `{own}` goes on as `{name}` and as `{before}`");
+                return Err(
+                    TraceError::new(loc, message, "blocks go on once").note(*said, "it has been said here")
+                );
+            }
+            let roles = &t.builder.kernel.roles;
+            if let Some(other) = roles.iter().find(|r| r.name == name) {
+                let message = format!("role `{own}` goes on as role `{name}`, which is declared already");
+                let help = "declare this role before that one, whose work is dealt to the blocks of both";
+                return Err(TraceError::new(loc, message, help).note(other.loc, "it is declared here"));
+            }
+            if let Some(before) = roles.iter().find(|r| r.goes_on_as.as_ref() == Some(&own)) {
+                let message = format!("role `{own}` goes on as `{name}`, and `{}` as `{own}`", before.name);
+                let help = "let both go on as the same role: blocks go on once";
+                return Err(TraceError::new(loc, message, help).note(before.loc, "the other role is here"));
+            }
+            let done = t.builder.open_ops(t.builder.depth() - 1).len();
+            t.goes_on = Some((name.into(), loc, done));
+            Ok(())
+        });
     }
 
     /// Splits the block into groups of `warps` warps, each of which runs `body`; all meet again at its end. `warps`

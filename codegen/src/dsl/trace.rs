@@ -109,6 +109,8 @@ pub(crate) struct Trace {
     pub epochs: Vec<(ParamId, Loc)>,
     /// Work counters that a loop draws from: the array, which of it, and the loop.
     pub drawn: Vec<(ParamId, u32, Loc)>,
+    /// What the open role goes on as, where it says so, and how many operations it has had by then.
+    pub goes_on: Option<(String, Loc, usize)>,
     /// An error found where it could not be raised.
     pub deferred: Option<TraceError>,
     /// The last place that was traced.
@@ -253,6 +255,7 @@ impl Trace {
             reads: vec![],
             epochs: vec![],
             drawn: vec![],
+            goes_on: None,
             deferred: None,
             last: meta.loc,
         }

@@ -134,7 +134,7 @@ impl Builder {
 
     /// Adds a role whose body was built between [`Builder::begin`] and [`Builder::end`].
     pub fn role(&mut self, name: &str, blocks: u32, body: Region, loc: Loc) {
-        self.kernel.roles.push(Role { name: name.into(), blocks, body, loc });
+        self.kernel.roles.push(Role { name: name.into(), blocks, body, goes_on_as: None, loc });
     }
 
     /// Closes the prologue and returns the kernel.

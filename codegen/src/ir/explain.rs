@@ -101,6 +101,12 @@ pub struct RoleInfo {
     pub first_block: u64,
     /// Number of blocks.
     pub blocks: u32,
+    /// The role that they go on as.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub goes_on_as: Option<String>,
+    /// Roles whose blocks go on as it.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub joining: Vec<String>,
     /// Bytes and flags it moves, by buffer, in order of first use.
     pub traffic: Vec<Traffic>,
     /// What it does, in order.
@@ -129,10 +135,17 @@ pub fn explain(kernel: &Kernel) -> Explain {
     let defs = DefUse::of(kernel, &tree);
     let teller = steps::Teller::new(kernel, &facts, &defs);
     let mut first_block = 0;
-    let roles = kernel.roles.iter().map(|r| {
-        let steps = teller.steps(r);
-        let info =
-            RoleInfo { name: r.name.clone(), first_block, blocks: r.blocks, traffic: traffic(&steps), steps };
+    let roles = kernel.roles.iter().enumerate().map(|(i, r)| {
+        let steps = teller.steps(r, kernel.role_blocks(i));
+        let info = RoleInfo {
+            name: r.name.clone(),
+            first_block,
+            blocks: r.blocks,
+            goes_on_as: r.goes_on_as.clone(),
+            joining: kernel.joining(i).map(|j| kernel.roles[j].name.clone()).collect(),
+            traffic: traffic(&steps),
+            steps,
+        };
         first_block += u64::from(r.blocks);
         info
     });

@@ -272,6 +272,8 @@ pub struct Role {
     pub blocks: u32,
     /// What each block runs.
     pub body: Region,
+    /// Name of the role that its blocks go on as when they are done with the body. There they come after that role's own blocks.
+    pub goes_on_as: Option<String>,
     /// Where it is declared.
     pub loc: Loc,
 }
@@ -338,6 +340,25 @@ impl Kernel {
     /// Blocks of all roles together.
     pub fn grid_blocks(&self) -> u32 {
         self.roles.iter().map(|r| r.blocks).sum()
+    }
+
+    /// The roles whose blocks go on as a role, in order.
+    pub fn joining(&self, role: usize) -> impl Iterator<Item = usize> + '_ {
+        let name = &self.roles[role].name;
+        (0..self.roles.len()).filter(move |&r| self.roles[r].goes_on_as.as_ref() == Some(name))
+    }
+
+    /// Blocks that run a role's body: its own, then those of the roles that go on as it.
+    pub fn role_blocks(&self, role: usize) -> u32 {
+        self.roles[role].blocks + self.joining(role).map(|r| self.roles[r].blocks).sum::<u32>()
+    }
+
+    /// The role that a role's blocks go on as, and which of its blocks the first of them is.
+    pub fn goes_on(&self, role: usize) -> Option<(usize, u32)> {
+        let name = self.roles[role].goes_on_as.as_ref()?;
+        let to = self.roles.iter().position(|r| r.name == *name)?;
+        let before = self.joining(to).take_while(|&r| r != role).map(|r| self.roles[r].blocks);
+        Some((to, self.roles[to].blocks + before.sum::<u32>()))
     }
 
     /// Bytes of shared memory a block declares, each array rounded up to 16 bytes.

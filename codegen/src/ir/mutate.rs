@@ -19,7 +19,7 @@ use thiserror::Error;
 use super::*;
 
 pub use super::Access;
-pub(crate) use edit::{constant, insert_before};
+pub(crate) use edit::{constant, insert_before, move_before};
 pub use every::{Mutant, every};
 pub use site::Site;
 

@@ -21,10 +21,13 @@ impl fmt::Display for Kernel {
         let mut first = 0u64;
         for role in &self.roles {
             let end = first + u64::from(role.blocks);
-            let title = match role.blocks {
+            let mut title = match role.blocks {
                 1 => format!("role {}: block {first}", role.name),
                 n => format!("role {}: {n} blocks, {first}..{end}", role.name),
             };
+            if let Some(next) = &role.goes_on_as {
+                let _ = write!(title, ", then {next}");
+            }
             text.section(&title, Some(role.loc), &role.body);
             first = end;
         }

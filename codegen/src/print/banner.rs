@@ -68,7 +68,8 @@ fn roles(kernel: &Kernel) -> Vec<String> {
     let mut rows = vec![];
     for role in &kernel.roles {
         let blocks = format!("blocks {first}..{}", first + role.blocks);
-        rows.push(vec![blocks, role.name.clone(), format!("{} ({})", deeds(kernel, role), role.loc)]);
+        let then = role.goes_on_as.as_ref().map_or(String::new(), |next| format!("; then go on as {next}"));
+        rows.push(vec![blocks, role.name.clone(), format!("{}{then} ({})", deeds(kernel, role), role.loc)]);
         first += role.blocks;
     }
     table(rows)

@@ -13,6 +13,7 @@ use crate::{
 
 use super::{
     PrintError,
+    ahead::{self, Ahead},
     args::ArgNames,
     control::LoopLabels,
     expr::Expr,
@@ -40,6 +41,8 @@ pub(super) struct Facts<'k> {
     pub target: Target,
     pub args: ArgNames,
     pub own: OwnNames,
+    /// Packets that are looked at before reads of LL elements.
+    pub ahead: Ahead,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
@@ -61,6 +64,7 @@ impl<'k> Facts<'k> {
             target,
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
+            ahead: ahead::find(kernel),
             timeline,
             side: None,
             p,
@@ -109,6 +113,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub ring: String,
     /// With a timeline: the variables that say when parcels were opened.
     pub opened: HashMap<ParcelId, String>,
+    /// Of takings that have been looked ahead for: the packets that were seen.
+    pub seen: HashMap<OpId, String>,
     /// First byte of each shared array.
     pub offsets: &'f HashMap<SharedId, u32>,
     /// Tile operations that wait to be written as one loop.
@@ -141,6 +147,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             shared: HashMap::new(),
             ring: String::new(),
             opened: HashMap::new(),
+            seen: HashMap::new(),
             offsets,
             pending: vec![],
             votes: false,
@@ -254,7 +261,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
 
     fn group_index(&self, id: OpId) -> Expr {
         let role = self.f.p.position(id).role;
-        let blocks = role.map_or(1, |r| self.f.p.kernel.roles[r].blocks);
+        let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
         match self.f.p.split(id) {
             None if self.f.loads() => Expr::atom("loader.index"),
             None => Expr::atom("block.index"),

@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{OpId, ReadLl, SendLl, Target, ValueId};
+use crate::ir::{CommOp, OpId, OpKind, ReadLl, SendLl, Target, ValueId};
 
 use super::{
     PrintError,
@@ -70,6 +70,11 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let ReadLl { out, ll, index, from, mask, epoch } = *op;
+        for &taking in self.f.ahead.get(&id).into_iter().flatten() {
+            if let OpKind::Comm(CommOp::TakePackets(packets)) = &self.f.p.kernel.op(taking).kind {
+                self.look_ahead(taking, packets)?;
+            }
+        }
         self.used.add(Prim::ReadLl);
         let param = &self.f.p.kernel.params[ll.index()];
         let layout = self.f.layouts.of(out);

@@ -113,11 +113,12 @@ impl Loaders {
     pub fn of(f: &Facts) -> Option<Loaders> {
         let kernel = f.p.kernel;
         let boxes = f.target == Target::Cuda(CudaArch::Sm90a);
-        // Those who would leave together are all warps but the loader.
+        // Those who would leave together, or go on together as another role, are all warps but the loader.
         let leaves = source::asks_status(kernel);
         let crew = Crew::of(kernel);
         let threads = kernel.block_threads() + crew.warps * kernel.warp_size;
-        if !boxes || leaves || f.timeline.is_some() || threads > 1024 {
+        let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
+        if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {
             return None;
         }
         let rings: Vec<Option<Ring>> = kernel.roles.iter().map(|role| Fit { f }.ring(&role.body)).collect();

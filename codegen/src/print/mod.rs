@@ -21,6 +21,7 @@
 //! a record in its own, and returns; all other waits of the world give up when they see it. Epochs advance as blocks begin, so
 //! an aborted launch has advanced them.
 
+mod ahead;
 mod args;
 mod banner;
 mod blocks;

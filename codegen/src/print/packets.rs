@@ -60,7 +60,8 @@ impl Emitter<'_, '_> {
         let f = self.f;
         let loc = self.f.p.kernel.op(id).loc;
         let TakePackets { packets, tiles, mask, count } = op;
-        self.used.add(Prim::TakePackets);
+        let seen = self.seen.remove(&id);
+        self.used.add(if seen.is_some() { Prim::TakeSeenPackets } else { Prim::TakePackets });
         let param = &f.p.kernel.params[packets.index()];
         let layout = f.layouts.of(tiles[0].out);
         let (ty, n) = (type_name(param.dtype), tiles.len());
@@ -78,13 +79,8 @@ impl Emitter<'_, '_> {
             let step = if layout.steps() == 1 { "[0]" } else { "" };
             self.values.insert(tile.out, format!("{name}[{i}]{step}"));
         }
-        let list = |me: &mut Self, values: Vec<ValueId>| -> Result<String, PrintError> {
-            let texts: Result<Vec<String>, _> =
-                values.into_iter().map(|v| Ok(me.scalar(v)?.plain().to_string())).collect();
-            Ok(format!("{{{}}}", texts?.join(", ")))
-        };
-        let first = list(self, tiles.iter().map(|t| t.index).collect())?;
-        let from = list(self, tiles.iter().map(|t| t.from).collect())?;
+        let first = self.list(tiles.iter().map(|t| t.index))?;
+        let from = self.list(tiles.iter().map(|t| t.from))?;
         let mask = self.scalar(*mask)?;
         let len = match count {
             None => layout.len.to_string(),
@@ -95,14 +91,47 @@ impl Emitter<'_, '_> {
             }
         };
         let base = self.own(*packets);
+        let (function, seen) = match seen {
+            Some(seen) => ("take_seen_packets", format!("{seen}, ")),
+            None => ("take_packets", String::new()),
+        };
         self.leave_unless(&format!(
-            "take_packets({}, args, {}, {first}, {from}, {len}, {}, {name}, {})",
+            "{function}({}, args, {}, {first}, {from}, {len}, {}, {seen}{name}, {})",
             self.group.name,
             base.text,
             mask.plain(),
             self.site(id, *packets)
         ));
         Ok(())
+    }
+
+    /// The first loads of packets that are taken later, if they are.
+    pub fn look_ahead(&mut self, id: OpId, op: &TakePackets) -> Result<(), PrintError> {
+        let TakePackets { packets, tiles, mask, .. } = op;
+        self.used.add(Prim::TakeSeenPackets);
+        let param = &self.f.p.kernel.params[packets.index()];
+        let layout = self.f.layouts.of(tiles[0].out);
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        self.w.gap();
+        self.w.comment(&format!(
+            "Look at packets of {} before it is known whether they are wanted ({place})",
+            param.name
+        ));
+        let name = self.names.fresh(&format!("{}_seen", param.name));
+        self.w.line(&format!("Packet {name}[{}][{}] = {{}};", tiles.len(), layout.steps()));
+        let first = self.list(tiles.iter().map(|t| t.index))?;
+        let (base, mask) = (self.own(*packets), self.scalar(*mask)?);
+        let (group, base, mask, len) = (self.group.name, base.text, mask.plain().to_string(), layout.len);
+        self.w.line(&format!("look_at_packets({group}, {base}, {first}, {len}, {mask}, {name});"));
+        self.seen.insert(id, name);
+        Ok(())
+    }
+
+    /// Scalars in braces.
+    fn list(&mut self, values: impl Iterator<Item = ValueId>) -> Result<String, PrintError> {
+        let texts: Result<Vec<String>, PrintError> =
+            values.map(|v| Ok(self.scalar(v)?.plain().to_string())).collect();
+        Ok(format!("{{{}}}", texts?.join(", ")))
     }
 
     /// Packets of a tile that a lane holds in a step.

@@ -162,6 +162,8 @@ prims! {
     OpOr = common "op_or", Nothing, [];
     /// Reduction over a group.
     Reduce = common "reduce", Block, [Shuffle];
+    /// Disjunction over a warp.
+    WarpOr = cuda "warp_or", Nothing, [];
     /// Prefix reduction over a group.
     Scan = common "scan", Block, [Shuffle, Vec];
     /// Counting in order.
@@ -260,8 +262,10 @@ prims! {
     SendPackets = common "send_packets", Nothing, [Vec, SendPacket];
     /// Send those of several packets that begin below an end.
     SendPacketsBelow = common "send_packets_below", Nothing, [Vec, SendPacket];
+    /// Take packets that have been looked at.
+    TakeSeenPackets = own "take_seen_packets", Nothing, [Bits, Vec, Poll, Packet];
     /// Take packets.
-    TakePackets = own "take_packets", Nothing, [Bits, Vec, Poll, Packet];
+    TakePackets = common "take_packets", Nothing, [TakeSeenPackets];
     /// Send LL elements.
     SendLl = own "send_ll", Nothing, [Bits];
     /// Read LL elements.

@@ -11,7 +11,7 @@ use crate::{
 };
 
 use super::{
-    EmitInfo, LaunchShape, PrintError, Source,
+    EmitInfo, LaunchShape, PrintError, Source, ahead,
     args::{self, ArgsLayout},
     banner, blocks,
     copy::room_of,
@@ -36,7 +36,7 @@ pub(super) fn emit(
     timeline: Option<u32>,
 ) -> Result<Source, PrintError> {
     check(kernel, target)?;
-    let kernel = &splats::apart(kernel);
+    let kernel = &ahead::hoist(splats::apart(kernel));
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
@@ -252,6 +252,8 @@ fn role_text(
     let role = &kernel.roles[index];
     used.add(Prim::Block);
     let mut e = Emitter::new(facts, used, offsets);
+    // Before anything of the author's, so that it is called just that.
+    let nth = kernel.joining(index).next().is_some().then(|| e.names.fresh("nth"));
     let mut parameters = vec!["const Args& args".to_string()];
     parameters.extend(facts.timeline.is_some().then(|| "Timeline& timeline".to_string()));
     for v in role_parameters(facts, index) {
@@ -260,7 +262,13 @@ fn role_text(
     }
     let loads = facts.loads();
     let group = if loads { "Loader loader" } else { "Block block" };
-    e.w.line(&format!("const {group}({first_block});"));
+    match nth {
+        Some(nth) => {
+            parameters.push(format!("const u32 {nth}"));
+            e.w.line(&format!("const {group}(block_in_grid() - {nth});"));
+        }
+        None => e.w.line(&format!("const {group}({first_block});")),
+    }
     if !loads {
         e.declare_parts(&role.body);
     }
@@ -277,7 +285,9 @@ fn role_text(
         None => "blocks",
     };
     let blocks = format!("{first_block}..{}", first_block + role.blocks);
-    w.comment(&format!("{}: {who} {blocks} ({})", role.name, role.loc));
+    let others =
+        kernel.joining(index).map(|r| format!(", and those of {} when they are done", kernel.roles[r].name));
+    w.comment(&format!("{}: {who} {blocks}{} ({})", role.name, others.collect::<String>(), role.loc));
     let (function, parameters) = (function(facts, role), parameters.join(", "));
     w.line(&format!("__device__ __forceinline__ void {function}({parameters}) {{"));
     w.append(&body);
@@ -299,6 +309,11 @@ fn entry_body(
     let facts = parts.whole;
     let kernel = facts.p.kernel;
     let mut e = Emitter::new(facts, used, offsets);
+    let joined: Vec<usize> =
+        (0..kernel.roles.len()).filter(|&role| kernel.joining(role).next().is_some()).collect();
+    for &role in &joined {
+        e.names.fresh(&nth_name(kernel, role)); // before anything of the author's, so that it is called just that
+    }
     e.begin_timeline();
     let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
     let aborted = asks_status(kernel).then(|| e.names.fresh("aborted"));
@@ -325,6 +340,13 @@ fn entry_body(
         ));
     }
     let alone = kernel.roles.len() == 1;
+    for &role in &joined {
+        let (name, role) = (nth_name(kernel, role), &kernel.roles[role].name);
+        e.w.line_with(
+            &format!("u32 {name} = ~0u;"),
+            &format!("this block's number in {role}, once it is of it"),
+        );
+    }
     let mut first = 0;
     for (i, role) in kernel.roles.iter().enumerate() {
         first += role.blocks;
@@ -339,11 +361,25 @@ fn entry_body(
             _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
         }
         e.w.deeper();
-        call_role(&mut e, parts, i);
+        if joined.contains(&i) {
+            e.w.line(&format!("{} = block_in_grid() - {};", nth_name(kernel, i), first - role.blocks));
+        } else {
+            call_role(&mut e, parts, i);
+        }
+        if let Some((next, from)) = kernel.goes_on(i) {
+            go_on(&mut e, kernel, next, (first - role.blocks, from));
+        }
         e.w.shallower();
         if last {
             e.w.line("}");
         }
+    }
+    for role in joined {
+        e.w.line(&format!("if ({} < {}) {{", nth_name(kernel, role), kernel.role_blocks(role)));
+        e.w.deeper();
+        call_role(&mut e, parts, role);
+        e.w.shallower();
+        e.w.line("}");
     }
     if kernel.ops.iter().any(|op| room_of(&op.kind, facts.target).is_some()) {
         e.used.add(Prim::BulkDone);
@@ -352,13 +388,30 @@ fn entry_body(
     Ok(e.w.finish().trim_end().to_owned())
 }
 
+/// The variable that has a block's number in a role that others go on as.
+fn nth_name(kernel: &Kernel, role: usize) -> String {
+    format!("nth_of_{}", kernel.roles[role].name)
+}
+
+/// A block that is done with its role goes on as another one: from its first block in the grid on, as which blocks there.
+fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32)) {
+    e.used.add(Prim::Block);
+    e.w.line_with(&format!("Block({first}).sync();"), "all of it is done: shared memory may be another's");
+    let shift = if from >= first { format!("+ {}", from - first) } else { format!("- {}", first - from) };
+    e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));
+}
+
 /// The calls of a role's functions, by the warps that run them.
 fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
-    let role = &parts.whole.p.kernel.roles[index];
+    let kernel = parts.whole.p.kernel;
+    let role = &kernel.roles[index];
     let timeline = e.timeline_parameter();
     let call = |facts: &Facts| {
-        let values: String =
+        let mut values: String =
             role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
+        if kernel.joining(index).next().is_some() {
+            values += &format!(", {}", nth_name(kernel, index));
+        }
         format!("{}(args{timeline}{values});", function(facts, role))
     };
     let calls: Vec<String> = parts.of(index).iter().map(call).collect();
@@ -376,7 +429,9 @@ fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
         _ => calls,
     };
     lines.iter().for_each(|line| e.w.line(line));
-    e.end_role(index);
+    if kernel.roles[index].goes_on_as.is_none() {
+        e.end_role(index, &nth_name(kernel, index));
+    }
 }
 
 /// The epoch that an operation begins.

@@ -435,6 +435,11 @@ impl Emitter<'_, '_> {
         name
     }
 
+    /// Whether the group is a warp of a GPU that has an instruction for it.
+    fn has_warp_or(&self) -> bool {
+        self.f.target.backend() == "cuda" && self.group.lanes == self.f.p.kernel.warp_size
+    }
+
     fn finish_partial(&mut self, out: ValueId, partial: &str, op: ReduceOp) {
         let dtype = self.ty(out).dtype;
         let ty = type_name(dtype);
@@ -442,6 +447,9 @@ impl Emitter<'_, '_> {
         let group = self.group.name;
         let of_group = if is_vote(op, dtype) {
             format!("{group}.{}({partial})", if op == ReduceOp::And { "all" } else { "any" })
+        } else if op == ReduceOp::Or && dtype == Dtype::U32 && self.has_warp_or() {
+            self.used.add(Prim::WarpOr);
+            format!("warp_or({partial})")
         } else {
             self.used.add(Prim::Reduce);
             format!("group_reduce<{}>({group}, {partial})", combiner(op))

@@ -388,12 +388,20 @@ impl Emitter<'_, '_> {
         }
     }
 
-    /// A role has ended.
-    pub fn end_role(&mut self, role: usize) {
-        if let Some(sites) = &self.f.timeline {
-            let line = format!("timeline.close({});", sites.names[sites.roles[role]]);
-            self.w.line(&line);
+    /// A role has ended. What a warp did is recorded for the role that it began as, which `nth` tells where others go on as this.
+    pub fn end_role(&mut self, role: usize, nth: &str) {
+        let Some(sites) = &self.f.timeline else { return };
+        let kernel = self.f.p.kernel;
+        let site = |role: usize| sites.names[sites.roles[role]].as_str();
+        let others: Vec<usize> = kernel.joining(role).collect();
+        let mut began = others.last().map_or(site(role), |&last| site(last)).to_string();
+        for (at, _) in others.iter().enumerate().rev() {
+            let before = if at == 0 { role } else { others[at - 1] };
+            let first = kernel.goes_on(others[at]).map_or(0, |(_, first)| first);
+            began = format!("{nth} < {first} ? {} : {began}", site(before));
         }
+        let line = format!("timeline.close({began});");
+        self.w.line(&line);
     }
 }
 

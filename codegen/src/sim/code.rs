@@ -49,6 +49,15 @@ pub(super) struct Access {
     pub dtype: Dtype,
 }
 
+/// The blocks that run a role's body, those of roles that go on as it included.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Team {
+    /// How many.
+    pub blocks: u32,
+    /// Which of them the first block of the code's own role is.
+    pub first: u32,
+}
+
 /// One instruction.
 #[derive(Clone, Debug)]
 pub(super) enum Insn {
@@ -74,6 +83,7 @@ pub(super) enum Insn {
     },
     GroupIndex {
         out: Reg,
+        team: Team,
     },
     Binary {
         op: BinaryOp,

@@ -194,12 +194,17 @@ impl World<'_> {
             );
             return Err((Cause::NeverSignals, line));
         }
+        // Those that will go on as one of them count, too.
+        let is_or_becomes = |role: usize| {
+            roles.contains(&role)
+                || compiled.kernel.goes_on(role).is_some_and(|(next, _)| roles.contains(&next))
+        };
         let in_roles = |id: AgentId| {
             let agent = self.agents[id as usize].as_ref();
-            agent.is_some_and(|a| roles.is_empty() || roles.contains(&a.role))
+            agent.is_some_and(|a| roles.is_empty() || is_or_becomes(a.role))
         };
         let unstarted = (launch.next_block..launch.blocks).map(|b| compiled.role_of(b).0);
-        let unstarted: Vec<usize> = unstarted.filter(|r| roles.contains(r)).collect();
+        let unstarted: Vec<usize> = unstarted.filter(|r| is_or_becomes(*r)).collect();
         if let Some(&role) = unstarted.first() {
             let line = format!(
                 "rank {rank} runs at most {} blocks at once, all of them wait, and {} of the {} blocks of role {} \

@@ -11,8 +11,17 @@ use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
     BulkCopy, CommOp, ControlOp, Dot, Kernel, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpId, OpKind, ParamId,
-    Place, Put, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll,
+    Place, Put, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll, analysis::Tree,
 };
+
+/// The role that a block does something as, and its number there: it may have gone on as another one.
+fn acting_role(kernel: &Kernel, op: OpId, own: (usize, u32)) -> (usize, u32) {
+    let now = || Tree::of(kernel).position(op)?.role;
+    match kernel.goes_on(own.0) {
+        Some((next, first)) if now() == Some(next) => (next, first + own.1),
+        _ => own,
+    }
+}
 
 impl World<'_> {
     /// Records a finding that is about no buffer.
@@ -77,11 +86,12 @@ impl World<'_> {
             };
         };
         let life = self.life(event);
+        let at = life.map(|l| acting_role(kernel, op, (l.role, l.block)));
         Party {
             rank,
             kernel: Some(kernel.name.clone()),
-            role: life.map(|l| kernel.roles[l.role].name.clone()),
-            block: life.map(|l| l.block),
+            role: at.map(|(role, _)| kernel.roles[role].name.clone()),
+            block: at.map(|(_, block)| block),
             group: life.and_then(|l| l.group),
             loc: Some(kernel.op(op).loc),
             epoch: life.and_then(|l| self.epochs[l.launch]),

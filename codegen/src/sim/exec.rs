@@ -171,9 +171,8 @@ impl World<'_> {
                 let epoch = self.read_epoch(agent, agent.buffer(word), advance);
                 agent.set(out, u64::from(epoch));
             }
-            Insn::GroupIndex { out } => {
-                let blocks = agent.compiled.kernel().roles[agent.role].blocks;
-                let index = agent.group.unwrap_or(0) * blocks + agent.block_in_role;
+            Insn::GroupIndex { out, team } => {
+                let index = agent.group.unwrap_or(0) * team.blocks + team.first + agent.block_in_role;
                 agent.set(out, u64::from(index));
             }
             Insn::Binary { op, dtype, out, a, b } => {

@@ -3,10 +3,10 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bulk::const_bits;
-use super::code::{Access, AnyReg, Compiled, Insn, Pc, Reg, RoleCode, TileReg};
+use super::code::{Access, AnyReg, Compiled, Insn, Pc, Reg, RoleCode, Team, TileReg};
 use super::registers;
 use crate::ir::{
-    Const, ControlOp, Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Role, Signal, ValueId,
+    Const, ControlOp, Kernel, OpId, OpKind, ParamId, ParcelId, Place, Planted, Region, Signal, ValueId,
     ValueOp, VarId, Verified,
 };
 
@@ -26,16 +26,13 @@ impl Compiled {
     fn of(kernel: Kernel) -> Compiled {
         let facts = Facts::of(&kernel);
         let mut first_agent = 0;
-        let roles = kernel
-            .roles
-            .iter()
-            .map(|role| {
-                let mut code = flatten_role(&kernel, &facts, role);
-                code.first_agent = first_agent;
-                first_agent += role.blocks * code.max_groups;
-                code
-            })
-            .collect();
+        let roles = (0..kernel.roles.len()).map(|role| {
+            let mut code = flatten_role(&kernel, &facts, role);
+            code.first_agent = first_agent;
+            first_agent += kernel.roles[role].blocks * code.max_groups;
+            code
+        });
+        let roles = roles.collect();
         Compiled { roles, agents: first_agent, kernel }
     }
 }
@@ -97,7 +94,8 @@ impl Facts {
     }
 }
 
-fn flatten_role(kernel: &Kernel, facts: &Facts, role: &Role) -> RoleCode {
+/// What the blocks of a role run: its body, and after it that of the role that they go on as.
+fn flatten_role(kernel: &Kernel, facts: &Facts, role: usize) -> RoleCode {
     let mut f = Flattener {
         kernel,
         facts,
@@ -112,9 +110,14 @@ fn flatten_role(kernel: &Kernel, facts: &Facts, role: &Role) -> RoleCode {
         loops: vec![],
         max_groups: 1,
         op: OpId(0),
+        team: Team { blocks: kernel.role_blocks(role), first: 0 },
     };
     f.region(&kernel.prologue);
-    f.region(&role.body);
+    f.region(&kernel.roles[role].body);
+    if let Some((next, first)) = kernel.goes_on(role) {
+        f.team = Team { blocks: kernel.role_blocks(next), first };
+        f.region(&kernel.roles[next].body);
+    }
     f.emit(Insn::End);
     let tiles = registers::allocate(&mut f.code, &f.loops, f.tiles);
     RoleCode { code: f.code, ops: f.ops, scalars: f.scalars, tiles, max_groups: f.max_groups, first_agent: 0 }
@@ -143,6 +146,7 @@ pub(super) struct Flattener<'k> {
     loops: Vec<(Pc, Pc)>,
     max_groups: u32,
     op: OpId,
+    pub(super) team: Team,
 }
 
 impl Flattener<'_> {

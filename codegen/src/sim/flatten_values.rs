@@ -12,7 +12,7 @@ impl Flattener<'_> {
             ValueOp::Rank { out } => Insn::Rank { out: self.reg(out) },
             ValueOp::ScalarParam { out, param } => Insn::ScalarParam { out: self.reg(out), param },
             ValueOp::Epoch { out, word, advance } => Insn::Epoch { out: self.reg(out), word, advance },
-            ValueOp::GroupIndex { out } => Insn::GroupIndex { out: self.reg(out) },
+            ValueOp::GroupIndex { out } => Insn::GroupIndex { out: self.reg(out), team: self.team },
             ValueOp::Binary { out, op, a, b } => {
                 let dtype = self.kernel.ty(a).dtype;
                 match (self.any(out), self.any(a), self.any(b)) {

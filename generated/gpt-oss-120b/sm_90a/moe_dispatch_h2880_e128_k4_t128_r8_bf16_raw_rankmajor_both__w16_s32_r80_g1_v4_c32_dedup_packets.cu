@@ -532,63 +532,84 @@ __device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values)
     store_packet(p, packet);
 }
 
-// Takes tiles of `len` elements, the i-th from packets[first[i]] on and sent by rank from[i], if bit i of
-// `mask` is set: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the next but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of `mask` is
+// set: as they are now, whether or not they have arrived.
+template <u32 Tiles, u32 Steps, typename Group, typename T>
+__device__ __forceinline__ void look_at_packets(
+    const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
+    Packet (&seen)[Tiles][Steps]) {
+#pragma unroll
+    for (u32 i = 0; i < Tiles; ++i) {
+#pragma unroll
+        for (u32 step = 0; step < Steps; ++step) {
+            const u32 at = (step * Group::lanes + group.lane) * (sizeof(Packet) / sizeof(T));
+            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(packets + first[i] + at);
+        }
+    }
+}
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
+// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
+// are zero. Nothing but the packets' own content is ordered by it.
 template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
-__device__ __forceinline__ bool take_packets(
+__device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
-    const WaitSite site) {
+    const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    Vec<T, N> (&out)[Tiles][Steps], const WaitSite site) {
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
     const auto place = [&](const u32 i, const u32 step) {
         return packets + first[i] + (step * Group::lanes + group.lane) * N;
     };
-    Packet taken[Tiles][Steps] = {};
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0; !all; ++polls) {
-#pragma unroll
-        for (u32 i = 0; i < Tiles; ++i) {
-#pragma unroll
-            for (u32 step = 0; step < Steps; ++step) {
-                if (mine(i, step)) taken[i][step] = load_packet(place(i, step));
-            }
-        }
+    for (u32 polls = 0;; ++polls) {
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
             for (u32 step = 0; step < Steps; ++step) {
-                all = all && (!mine(i, step) || has_arrived(taken[i][step]));
+                all = all && (!mine(i, step) || has_arrived(seen[i][step]));
             }
         }
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 != 63) continue;
-        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-        if (now_ns() - start <= args.wait_budget_ns) continue;
+        if (polls % 64 == 63) {
+            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+            if (now_ns() - start > args.wait_budget_ns) {
 #pragma unroll
-        for (u32 i = 0; i < Tiles; ++i) {
+                for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-            for (u32 step = 0; step < Steps; ++step) {
-                if (!mine(i, step) || has_arrived(taken[i][step])) continue;
-                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
+                    for (u32 step = 0; step < Steps; ++step) {
+                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
+                    }
+                }
+                break;
             }
         }
-        break;
+        look_at_packets(group, packets, first, len, mask, seen);
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
-            out[i][step] = bits_as<Vec<T, N>>(taken[i][step]);
-            if (all && mine(i, step)) store_packet(place(i, step), emptied(taken[i][step]));
+            out[i][step] = bits_as<Vec<T, N>>(seen[i][step]);
+            if (all && mine(i, step)) store_packet(place(i, step), emptied(seen[i][step]));
         }
     }
     return group.all(all);
+}
+
+// As take_seen_packets, of tiles that nobody has looked at.
+template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+__device__ __forceinline__ bool take_packets(
+    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
+    const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
+    const WaitSite site) {
+    Packet seen[Tiles][Steps] = {};
+    look_at_packets(group, packets, first, len, mask, seen);
+    return take_seen_packets(group, args, packets, first, from, len, mask, seen, out, site);
 }
 
 // An element and its epoch arrive as one.

@@ -87,8 +87,9 @@ impl<'k> Teller<'k> {
         Teller { kernel, facts, exprs: Exprs { kernel, defs, names: Names::of(kernel) } }
     }
 
-    pub fn steps(&self, role: &Role) -> Vec<Step> {
-        self.region(&role.body, u64::from(role.blocks))
+    /// What a role does, whose body so many blocks run.
+    pub fn steps(&self, role: &Role, blocks: u32) -> Vec<Step> {
+        self.region(&role.body, u64::from(blocks))
     }
 
     /// `groups`: how many groups of the role run this region.

@@ -117,12 +117,19 @@ impl RoleInfo {
     }
 
     fn where_it_runs(&self) -> String {
-        match self.blocks {
+        let mut text = match self.blocks {
             1 => format!("block {}", self.first_block),
             n => {
                 format!("{n} blocks, {} to {}", self.first_block, self.first_block + u64::from(n) - 1)
             }
+        };
+        if let Some(next) = &self.goes_on_as {
+            text += &format!(", which go on as `{next}`");
         }
+        for earlier in &self.joining {
+            text += &format!(", and those of `{earlier}` when they are done");
+        }
+        text
     }
 }
 

@@ -54,6 +54,14 @@ pub(super) fn remove(kernel: &mut Kernel, op: OpId) {
     }
 }
 
+/// Moves an operation to right before another one.
+pub(crate) fn move_before(kernel: &mut Kernel, op: OpId, before: OpId) {
+    remove(kernel, op);
+    if let Some((ops, index)) = siblings(kernel, before) {
+        ops.insert(index, op);
+    }
+}
+
 /// Puts an operation into the first arm of a new `If`.
 pub(super) fn wrap_in_if(kernel: &mut Kernel, op: OpId, cond: ValueId) {
     let loc = kernel.op(op).loc;

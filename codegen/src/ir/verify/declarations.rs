@@ -38,6 +38,13 @@ fn shape(report: &mut Report<'_>) {
     for r in k.roles.iter().filter(|r| r.blocks == 0) {
         report.add(r.loc, Problem::NoBlocks { role: r.name.clone() });
     }
+    for (role, r) in k.roles.iter().enumerate() {
+        let Some(to) = &r.goes_on_as else { continue };
+        let last = k.goes_on(role).is_some_and(|(to, _)| to != role && k.roles[to].goes_on_as.is_none());
+        if !last {
+            report.add(r.loc, Problem::GoesOnNowhere { role: r.name.clone(), to: to.clone() });
+        }
+    }
     let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
     if blocks > MAX_BLOCKS {
         report.add(k.loc, Problem::GridTooLarge { blocks, limit: MAX_BLOCKS });

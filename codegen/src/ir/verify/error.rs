@@ -39,6 +39,10 @@ pub enum Problem {
     NoRoles,
     #[error("role `{role}` has no blocks; give it at least one or leave the role out")]
     NoBlocks { role: String },
+    #[error(
+        "role `{role}` goes on as `{to}`; it can go on as another role of the kernel that itself goes on as none"
+    )]
+    GoesOnNowhere { role: String, to: String },
     #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]
     GridTooLarge { blocks: u64, limit: u64 },
     #[error("the {what} name `{name}` is no identifier; use ASCII letters, digits and `_`")]

@@ -17,6 +17,9 @@ use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::RowDtype;
 
+/// Tokens from which on rows come back while others still go out: more blocks send then, and receive when they are done.
+const MANY: u32 = 32;
+
 /// Configuration of [`round_trip`].
 #[derive(Family, Clone, Debug, PartialEq)]
 #[family(name = "moe_round_trip", kernel = super::round_trip::round_trip, args = RoundTripArgs, warps = warps, serde)]
@@ -46,14 +49,17 @@ pub struct RoundTrip {
     #[tune(short = "w", values = [2, 4, 8, 16], default = |key| if key.tokens < 8 { 8 } else { 16 })]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 16))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, if key.tokens < MANY { 16 } else { 32 }))]
     pub send_blocks: u32,
     /// Blocks that receive rows, run the experts and send back.
-    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 80))]
+    #[tune(short = "x", values = [1, 2, 4, 8, 16, 32, 64, 80], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, if key.tokens < MANY { 80 } else { 64 }))]
     pub expert_blocks: u32,
     /// Blocks that receive what comes back.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 32))]
     pub recv_blocks: u32,
+    /// Whether blocks that have sent all they have go on to receive what comes back.
+    #[tune(default = |key| key.tokens >= MANY)]
+    pub join: bool,
     /// Warps that move a piece of a row together.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = 1)]
     pub group_warps: u32,
@@ -231,7 +237,12 @@ pub fn round_trip_with(c: &RoundTrip, a: &RoundTripArgs, hook: RowHook<'_>) {
     let epoch = a.epoch.begin();
     let out = c.dispatch();
     role("route", c.route_blocks(), |b| b.split(1, |g| tell(c, a, g, epoch)));
-    role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch)));
+    role("send", c.send_blocks, |b| {
+        b.split(c.group_warps, |g| send(&out, &a.tokens, &a.inbox, g, epoch));
+        if c.join {
+            b.goes_on_as("recv");
+        }
+    });
     role("expert", c.expert_blocks, |b| b.split(c.group_warps, |g| answer(c, a, g, epoch, hook)));
     role("recv", c.recv_blocks, |b| b.split(c.group_warps, |g| receive(c, a, g, epoch)));
     role("ready", out.ready_blocks(), |_| {

@@ -23,6 +23,7 @@ impl RoundTrip {
     pub fn small(mut self) -> RoundTrip {
         (self.warps, self.send_blocks, self.expert_blocks, self.recv_blocks) = (2, 2, 2, 2);
         self.group_warps = 1;
+        self.join = true;
         self
     }
 }

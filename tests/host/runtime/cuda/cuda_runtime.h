@@ -51,6 +51,11 @@ PEERWARP_INLINE T __shfl_up_sync(const unsigned mask, const T x, const unsigned 
     const unsigned lane = ::host::lane();
     return __shfl_sync(mask, x, int(lane < by ? lane : lane - by));
 }
+PEERWARP_INLINE unsigned __reduce_or_sync(const unsigned mask, const unsigned x) {
+    unsigned all = 0;
+    for (int lane = 0; lane < 32; ++lane) all |= __shfl_sync(mask, x, lane);
+    return all;
+}
 PEERWARP_INLINE unsigned __match_any_sync(const unsigned mask, const unsigned x) {
     unsigned same = 0;
     for (int lane = 0; lane < 32; ++lane) same |= unsigned(__shfl_sync(mask, x, lane) == x) << lane;

@@ -142,6 +142,8 @@ fn shape_of_the_launch() {
     assert_snapshot!(changed(|k| k.roles.clear()), @"src/sample.rs:1: the kernel has no role; declare at least one with `role(name, blocks, ..)`");
     assert_snapshot!(changed(|k| k.roles[0].blocks = 0), @"src/sample.rs:3: role `r` has no blocks; give it at least one or leave the role out");
     assert_snapshot!(changed(|k| k.roles[0].blocks = u32::MAX), @"src/sample.rs:1: the roles have 4294967295 blocks together; a grid has at most 2147483647");
+    assert_snapshot!(changed(|k| k.roles[0].goes_on_as = Some("r".into())), @"src/sample.rs:3: role `r` goes on as `r`; it can go on as another role of the kernel that itself goes on as none");
+    assert_snapshot!(changed(|k| k.roles[0].goes_on_as = Some("s".into())), @"src/sample.rs:3: role `r` goes on as `s`; it can go on as another role of the kernel that itself goes on as none");
 }
 
 #[test]
@@ -153,7 +155,7 @@ fn names() {
     assert_snapshot!(changed(|k| k.roles[0].name = "sénd".into()), @"src/sample.rs:3: the role name `sénd` is no identifier; use ASCII letters, digits and `_`");
     let twin = changed(|k| {
         let loc = k.loc;
-        k.roles.push(Role { name: "r".into(), blocks: 1, body: Region::default(), loc });
+        k.roles.push(Role { name: "r".into(), blocks: 1, body: Region::default(), goes_on_as: None, loc });
     });
     assert_snapshot!(twin, @"src/sample.rs:1: two roles are named `r`");
     let shared = role_error(|s, _| {

@@ -1,0 +1,166 @@
+//! Packets that are looked at before it is known whether they are wanted.
+//!
+//! Where LL elements say whether a message comes, and its packets are taken if it does, these are two trips to memory, one after the
+//! other. So the packets' first load goes out before the elements are polled for. That changes nothing but when it is done: a
+//! packet that has not arrived by then is polled for as ever, one that has is whole, and a load that nobody wanted is forgotten.
+//! What the address is computed from is moved to where it is needed, if nothing there depends on what is read.
+
+use std::collections::HashMap;
+
+use crate::ir::{
+    BinaryOp, CommOp, ControlOp, Kernel, OpId, OpKind, PACKET_BYTES, Region, TakePackets, ValueId, ValueOp,
+    analysis::{Def, DefUse, Tree},
+    mutate::move_before,
+};
+
+/// Packets at most that a lane looks at before a read: each is four registers meanwhile.
+const MOST: u32 = 4;
+
+/// By the reads of LL elements, the takings whose packets are looked at before.
+pub(super) type Ahead = HashMap<OpId, Vec<OpId>>;
+
+/// Moves what such takings need before the reads.
+pub(super) fn hoist(mut kernel: Kernel) -> Kernel {
+    for id in Search::new(&kernel).takings() {
+        let Some((read, moved)) = Search::new(&kernel).reads_before(id) else { continue };
+        moved.into_iter().for_each(|op| move_before(&mut kernel, op, read));
+    }
+    kernel
+}
+
+/// Finds them in a kernel in which that has been done.
+pub(super) fn find(kernel: &Kernel) -> Ahead {
+    let search = Search::new(kernel);
+    let mut ahead: HashMap<OpId, (u32, Vec<OpId>)> = HashMap::new();
+    for id in search.takings() {
+        let Some((read, moved)) = search.reads_before(id) else { continue };
+        let (packets, takings) = ahead.entry(read).or_default();
+        let more = search.packets(id);
+        if moved.is_empty() && *packets + more <= MOST {
+            *packets += more;
+            takings.push(id);
+        }
+    }
+    ahead.into_iter().map(|(read, (_, takings))| (read, takings)).collect()
+}
+
+struct Search<'k> {
+    kernel: &'k Kernel,
+    tree: Tree,
+    defs: DefUse,
+}
+
+impl<'k> Search<'k> {
+    fn new(kernel: &'k Kernel) -> Search<'k> {
+        let tree = Tree::of(kernel);
+        let defs = DefUse::of(kernel, &tree);
+        Search { kernel, tree, defs }
+    }
+
+    fn takings(&self) -> Vec<OpId> {
+        self.tree.in_order().iter().copied().filter(|&id| self.taking(id).is_some()).collect()
+    }
+
+    fn taking(&self, id: OpId) -> Option<&'k TakePackets> {
+        if let OpKind::Comm(CommOp::TakePackets(taking)) = &self.kernel.op(id).kind {
+            Some(taking)
+        } else {
+            None
+        }
+    }
+
+    /// The first read that a taking can be looked at before, and what has to be moved there for it, in order.
+    fn reads_before(&self, id: OpId) -> Option<(OpId, Vec<OpId>)> {
+        let taking = self.taking(id)?;
+        if taking.count.is_some() || self.packets(id) > MOST || self.constant(taking.mask).is_none() {
+            return None;
+        }
+        // What decides whether it is taken stands beside the read.
+        let beside = match self.tree.position(id)?.parent {
+            Some((holder, _)) if self.is_branch(holder) => holder,
+            _ => id,
+        };
+        let before = &self.region_of(beside)?.ops[..self.tree.position(beside)?.index];
+        let is_read = |op: &&OpId| matches!(self.kernel.op(**op).kind, OpKind::Comm(CommOp::ReadLl(_)));
+        before.iter().filter(is_read).find_map(|&read| {
+            let mut moved = vec![];
+            let needed = taking.tiles.iter().all(|tile| self.needs(tile.index, read, &mut moved));
+            needed.then_some((read, moved))
+        })
+    }
+
+    /// Whether a value can be had before an operation; what defines it and comes later so far is added.
+    fn needs(&self, value: ValueId, before: OpId, moved: &mut Vec<OpId>) -> bool {
+        let id = match self.defs.def(value) {
+            Def::Nothing => return false,
+            Def::Counter(of) => return self.tree.enclosing(before).any(|op| op == of),
+            Def::Op(id) => id,
+        };
+        let in_prologue = self.tree.position(id).is_some_and(|at| at.role.is_none());
+        if in_prologue || moved.contains(&id) || self.tree.dominates(id, before) {
+            return true;
+        }
+        let kind = &self.kernel.op(id).kind;
+        let OpKind::Value(op) = kind else { return false };
+        if self.kernel.ty(value).is_tile() || !self.may_run_anywhere(op) {
+            return false;
+        }
+        let all = kind.operands().into_iter().all(|operand| self.needs(operand, before, moved));
+        moved.extend(all.then_some(id));
+        all
+    }
+
+    /// Whether it computes a scalar without fail.
+    fn may_run_anywhere(&self, op: &ValueOp) -> bool {
+        match op {
+            ValueOp::Binary { op: BinaryOp::Div | BinaryOp::Rem, b, .. } => self.constant(*b).is_some(),
+            ValueOp::Epoch { .. } | ValueOp::Reduce { .. } | ValueOp::Scan { .. } => false,
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Cast { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Splat { .. }
+            | ValueOp::Arange { .. } => true,
+        }
+    }
+
+    fn constant(&self, value: ValueId) -> Option<OpId> {
+        let Def::Op(id) = self.defs.def(value) else { return None };
+        matches!(self.kernel.op(id).kind, OpKind::Value(ValueOp::Const { .. })).then_some(id)
+    }
+
+    fn is_branch(&self, id: OpId) -> bool {
+        matches!(self.kernel.op(id).kind, OpKind::Control(ControlOp::If { .. }))
+    }
+
+    fn region_of(&self, id: OpId) -> Option<&'k Region> {
+        let position = self.tree.position(id)?;
+        match (position.parent, position.role) {
+            (Some((holder, n)), _) => self.kernel.op(holder).kind.regions().get(n).copied(),
+            (None, role) => Some(&self.kernel.roles[role?].body),
+        }
+    }
+
+    /// Packets of a taking that a lane has.
+    fn packets(&self, id: OpId) -> u32 {
+        let Some(taking) = self.taking(id) else { return 0 };
+        let warps = |op| {
+            let kind = &self.kernel.op(op).kind;
+            if let OpKind::Control(ControlOp::Split { warps, .. }) = kind { Some(*warps) } else { None }
+        };
+        let split = self.tree.enclosing(id).find_map(warps);
+        let lanes = split.unwrap_or(self.kernel.block_warps) * self.kernel.warp_size;
+        let each = |value: ValueId| {
+            let ty = self.kernel.ty(value);
+            (ty.len.unwrap_or(1) * ty.dtype.bytes()).div_ceil(PACKET_BYTES * lanes)
+        };
+        taking.tiles.iter().map(|tile| each(tile.out)).sum()
+    }
+}
