@@ -1,7 +1,7 @@
 //! The emitter: walks a role's regions and writes statements. Scalars and control flow are here; tiles, memory and
 //! protocol operations have files of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     family::Target,
@@ -17,6 +17,7 @@ use super::{
     control::LoopLabels,
     expr::Expr,
     inline::{Form, Forms},
+    lane_order,
     layout::Layouts,
     loader::{Loaders, Side},
     matrix::{Fragments, shared_len},
@@ -40,6 +41,8 @@ pub(super) struct Facts<'k> {
     pub target: Target,
     pub args: ArgNames,
     pub own: OwnNames,
+    /// The matrices in memory that lie as lanes hold them.
+    pub lane_order: HashSet<ParamId>,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
@@ -53,6 +56,7 @@ impl<'k> Facts<'k> {
         let layouts = Layouts::new(&p, target)?;
         let forms = Forms::new(&p, &layouts);
         let barriers = Barriers::new(&p, &layouts, &forms);
+        let lane_order = lane_order::matrices(&p, &layouts);
         let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
         Ok(Facts {
             layouts,
@@ -61,6 +65,7 @@ impl<'k> Facts<'k> {
             target,
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
+            lane_order,
             timeline,
             side: None,
             p,
