@@ -1,6 +1,6 @@
 //! Products of matrices as emitted text: the lanes of the matrix instructions, pieces in shared memory, edges.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 
 use rayon::prelude::*;
 
@@ -37,6 +37,15 @@ fn rows_that_are_gathered() {
     // Whole tiles, whose rows a loader waits for and brings.
     run::<AllGatherMatmul>(&format!("{key} m=256 ranks=2"));
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
+}
+
+#[test]
+fn parts_that_are_added_up() {
+    let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2 blocks=2";
+    // By warps, by warpgroups for which a loader brings operands, and by warps once more, of more than two ranks.
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=128 warps=4"));
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 warps=4"));
+    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 warps=4"));
 }
 
 /// How a block multiplies.

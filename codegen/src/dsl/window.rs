@@ -8,7 +8,7 @@ use super::buffer::{Buf, cast};
 use super::error::TraceError;
 use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
-use super::protocol::{Arrived, Peers, no_such_rank, send_to};
+use super::protocol::{Arrived, Peers, no_such_rank, send_to_at};
 use super::tile::{IntoTile, Tile};
 use super::trace::{Trace, attempt};
 use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
@@ -124,9 +124,9 @@ pub(super) fn publish(
     epoch: Epoch,
     loc: Loc,
 ) {
-    let mut parcel = send_to(peers);
+    let mut parcel = send_to_at(peers, loc);
     parcel.publish_buf(window, loc);
-    parcel.signal(flags, i, epoch);
+    parcel.signal_at(flags, i.index(), epoch, loc);
 }
 
 impl<T: Element> Window<T> {

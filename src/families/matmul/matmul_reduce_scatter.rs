@@ -80,12 +80,11 @@ impl Legal for MatmulReduceScatter {
         let allowed = || format!("a multiple of {}, the number of ranks", self.ranks);
         Illegal::unless(self.m.is_multiple_of(self.ranks), "m", self.m, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
-        // Rows of partial sums, in two banks, are counted in 32 bits.
-        let strips = u64::from(self.n.div_ceil(self.tile_columns));
-        let rows = self.cut().bands() * self.tile_rows;
-        let sent = 2 * u64::from(self.ranks - 1) * u64::from(rows) * strips;
-        let most = u64::from(u32::MAX) / (2 * strips) / u64::from(self.tile_rows) * u64::from(self.tile_rows);
-        Illegal::unless(sent <= u32::MAX.into(), "m", self.m, || format!("at most {most} with n = {}", self.n))
+        // Rows of tiles that are sent, in two banks, are counted in 32 bits.
+        let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
+        let most = u32::MAX / of_a_band / self.tile_rows * self.tile_rows;
+        let allowed = || format!("at most {} with n = {}", u64::from(most) * u64::from(self.ranks), self.n);
+        Illegal::unless(self.rows() <= most, "m", self.m, allowed)
     }
 }
 
