@@ -87,7 +87,8 @@ fn defaults_are_legal_for_all_shapes() {
             let alone = config::<Matmul>(&format!("m={m} {shape} ranks=2"));
             let gathered = config::<AllGatherMatmul>(&format!("m={} {shape} ranks=8", m.max(2) * 8));
             let scattered = config::<MatmulReduceScatter>(&format!("m={} {shape} ranks=8", m.max(2) * 8));
-            let of = |warp_size| [alone.trace(warp_size), gathered.trace(warp_size), scattered.trace(warp_size)];
+            let of =
+                |warp_size| [alone.trace(warp_size), gathered.trace(warp_size), scattered.trace(warp_size)];
             for kernel in [32, 64].into_iter().flat_map(of) {
                 drop(kernel.unwrap_or_else(|e| panic!("m={m} {shape}: {e}")));
             }

@@ -206,7 +206,10 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         return matrix(field, (ty, &name, kind), (len, dtype), config, codegen, errors);
     }
     if let Some((at, _)) = chosen(field, "shape", &quote!([u32; 2]), config, errors) {
-        errors.at(at.span(), "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix: others have a `#[len(..)]`");
+        errors.at(
+            at.span(),
+            "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix: others have a `#[len(..)]`",
+        );
     }
     if matches!(kind, "Channel" | "AnyChannel") {
         let example = "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))";

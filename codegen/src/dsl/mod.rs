@@ -133,11 +133,11 @@ pub mod prelude {
 
     pub use super::{
         AnyChannel, AnyField, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
-        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, MatrixRows,
-        Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile,
-        TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit, multicast, rank,
-        ranks, role, send_to, shared, splat, tiles, var,
+        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element,
+        Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
+        Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots,
+        Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit,
+        multicast, rank, ranks, role, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

@@ -116,14 +116,7 @@ pub struct AnyPeerWindow {
 }
 
 /// Publishes a window, by a signal to those ranks.
-pub(super) fn publish(
-    window: &Buf,
-    peers: Peers,
-    flags: &Flags,
-    i: impl IntoIndex,
-    epoch: Epoch,
-    loc: Loc,
-) {
+pub(super) fn publish(window: &Buf, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch, loc: Loc) {
     let mut parcel = send_to_at(peers, loc);
     parcel.publish_buf(window, loc);
     parcel.signal_at(flags, i.index(), epoch, loc);

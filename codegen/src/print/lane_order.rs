@@ -19,6 +19,7 @@ use super::{
     prim::Prim,
     program::Program,
     reach::Reach,
+    tiles::Step,
 };
 
 /// What is known of a matrix in memory, from one access to the next.
@@ -109,8 +110,8 @@ impl Emitter<'_, '_> {
         let (lanes, at) = (self.group.lanes, self.first_of_row(to)?);
         let name = match self.values.get(value) {
             Some(name) => name.clone(),
-            // Equal elements have no registers.
-            None => self.filled(*value)?,
+            // A variable's registers go by its name, equal elements have none.
+            None => self.copied(*value)?,
         };
         let lane = self.lane();
         self.w.line(&format!("store_lanes<{lanes}>({}, {lane}, {name});", at.plain()));
@@ -140,15 +141,15 @@ impl Emitter<'_, '_> {
         Ok(Expr::binary("+", Prec::Sum, &base, &offset))
     }
 
-    /// Registers with a matrix whose elements are all the same.
-    fn filled(&mut self, value: ValueId) -> Result<String, PrintError> {
+    /// New registers with a matrix.
+    fn copied(&mut self, value: ValueId) -> Result<String, PrintError> {
         let (layout, dtype) = (self.f.layouts.of(value), self.ty(value).dtype);
         ops::use_dtype(self.used, dtype);
-        let name = self.names.fresh("equal");
+        let name = self.names.fresh("stored");
         self.declare_registers(&name, dtype, layout);
         let loc = self.f.p.def_id(value).map(|id| self.f.p.kernel.op(id).loc);
         let loc = loc.expect("a verified kernel defines what it uses");
-        self.step_loop(super::tiles::Step::new(layout), false, loc, |me, step| {
+        self.step_loop(Step::new(layout), false, loc, |me, step| {
             let from = me.vector(value, step)?;
             let to = me.registers(&name, step);
             me.w.line(&format!("{to} = {from};"));

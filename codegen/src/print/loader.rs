@@ -349,7 +349,9 @@ impl Waits {
         let (mut brought, mut read, mut signals) = (HashSet::new(), HashSet::new(), false);
         kernel.walk(body, &mut |_, op| {
             match &op.kind {
-                OpKind::Matrix(MatrixOp::Dot(dot)) => brought.extend([&dot.a, &dot.b].map(|rows| rows.receipt)),
+                OpKind::Matrix(MatrixOp::Dot(dot)) => {
+                    brought.extend([&dot.a, &dot.b].map(|rows| rows.receipt))
+                }
                 OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
                 OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
                 OpKind::Matrix(MatrixOp::StoreMatrix(_))

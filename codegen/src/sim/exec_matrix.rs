@@ -74,7 +74,8 @@ impl World<'_> {
         let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
         bytes.fill(0);
         let peers = part.place.param().zip(part.rank);
-        let peers = peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;
+        let peers =
+            peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;
         for (row, to) in (0..).zip(bytes.chunks_exact_mut(wide)) {
             if let Some((first, end)) = part.row(agent, row) {
                 let there = match peers {

@@ -106,9 +106,7 @@ fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
     match op {
         MemoryOp::Load { index, place, .. }
         | MemoryOp::LoadMasked { index, place, .. }
-        | MemoryOp::Gather { index, place, .. } => {
-            Slots { index: Some(index), from: rank_of(place), ..none }
-        }
+        | MemoryOp::Gather { index, place, .. } => Slots { index: Some(index), from: rank_of(place), ..none },
         MemoryOp::Store { index, value, .. }
         | MemoryOp::Scatter { index, value, .. }
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
