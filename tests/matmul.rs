@@ -1,9 +1,14 @@
-//! Products of matrices: on simulated ranks, against plain Rust; defaults and what is refused; what is emitted.
+//! Products of matrices: on simulated ranks, against plain Rust; bugs that are planted; defaults and what is refused; what is
+//! emitted.
 
 #[path = "collectives/support.rs"]
 mod support;
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
+use peerwarp::harness::check::Exploration;
+use peerwarp::harness::mutation::plant_each;
+use peerwarp::harness::suite;
+use peerwarp::harness::workload::Inputs;
 use peerwarp::prelude::*;
 
 use support::{config, explore};
@@ -43,6 +48,36 @@ fn gathered_rows_are_multiplied_as_they_arrive() {
 }
 
 #[test]
+fn parts_of_all_ranks_are_added_up() {
+    for (i, rest) in [
+        "m=2 n=8 k=8 ranks=2",
+        // Rows of a rank that end within a tile, whose other rows are the next rank's.
+        "m=320 n=72 k=136 ranks=2 tile_rows=64 tile_columns=64 blocks=5",
+        "m=99 n=40 k=72 ranks=3 blocks=2",
+        "m=390 n=136 k=64 ranks=3 tile_rows=64 tile_columns=64 group=2 blocks=7",
+        "m=1040 n=8 k=64 ranks=8 tile_rows=64 blocks=2",
+    ]
+    .iter()
+    .enumerate()
+    {
+        explore::<MatmulReduceScatter>(&format!("{rest} dtype={}", ["bf16", "fp16"][i % 2]), 2);
+    }
+}
+
+/// Every row, slot, flag, rank and epoch that is off by one, each by itself.
+#[test]
+fn every_bug_of_one_change_in_adding_up_is_found() {
+    let config = config::<MatmulReduceScatter>(
+        "m=195 n=72 k=72 ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2",
+    );
+    let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
+    let exploration = Exploration { inputs, seeds: 4, resident_blocks: None };
+    let suite = suite::of::<MatmulReduceScatter>();
+    let run = plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"));
+    assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
+}
+
+#[test]
 fn defaults_are_legal_for_all_shapes() {
     for (m, n, k) in
         [(1, 8, 8), (64, 7168, 4096), (512, 14336, 8192), (8192, 1792, 4096), (8192, 8192, 28672)]
@@ -51,7 +86,10 @@ fn defaults_are_legal_for_all_shapes() {
             let shape = format!("n={n} k={k} dtype={dtype}");
             let alone = config::<Matmul>(&format!("m={m} {shape} ranks=2"));
             let gathered = config::<AllGatherMatmul>(&format!("m={} {shape} ranks=8", m.max(2) * 8));
-            for kernel in [alone.trace(32), alone.trace(64), gathered.trace(32), gathered.trace(64)] {
+            let scattered = config::<MatmulReduceScatter>(&format!("m={} {shape} ranks=8", m.max(2) * 8));
+            let of =
+                |warp_size| [alone.trace(warp_size), gathered.trace(warp_size), scattered.trace(warp_size)];
+            for kernel in [32, 64].into_iter().flat_map(of) {
                 drop(kernel.unwrap_or_else(|e| panic!("m={m} {shape}: {e}")));
             }
         }
@@ -85,6 +123,18 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
         &["chunk", "4096", "divides 4608"],
     );
+    refused::<MatmulReduceScatter>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
+    refused::<MatmulReduceScatter>(&format!("m=64 n=64 k=36 {key}"), &["k", "36", "multiple of 8"]);
+    refused::<MatmulReduceScatter>(&format!("m=64 n=60 k=64 {key}"), &["n", "60", "multiple of 8"]);
+    refused::<MatmulReduceScatter>("m=64 n=64 k=64 ranks=2 dtype=f32", &["dtype", "f32", "bf16"]);
+    refused::<MatmulReduceScatter>(
+        &format!("m=256 n=64 k=64 {key} warps=8 tile_rows=128 tile_columns=256 stages=6"),
+        &["stages", "6", "at most 4"],
+    );
+    refused::<MatmulReduceScatter>(
+        &format!("m=1048576 n=1048576 k=64 {key} tile_columns=128"),
+        &["m", "1048576", "at most 524032"],
+    );
 }
 
 /// The roles of a kernel as they are emitted.
@@ -113,4 +163,11 @@ fn emitted_roles() {
         "all_gather_matmul.cuda",
         roles::<AllGatherMatmul>(&format!("{shape} {tuned} blocks=116"), "cuda:sm_90a")
     );
+    for target in ["cuda:sm_90a", "cuda:sm_80", "hip:gfx942"] {
+        let shape = "m=8192 n=4096 k=7168 ranks=2 dtype=bf16 tile_rows=128 tile_columns=128 stages=3";
+        insta::assert_snapshot!(
+            format!("matmul_reduce_scatter.{}", target.split_once(':').unwrap().1),
+            roles::<MatmulReduceScatter>(shape, target)
+        );
+    }
 }

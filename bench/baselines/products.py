@@ -1,4 +1,4 @@
-"""Times products of matrices of PyTorch: cuBLAS, behind NCCL where rows are gathered, and both side by side."""
+"""Times products of matrices of PyTorch: cuBLAS, with NCCL where rows are gathered or added up, and both side by side."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ DTYPES = {"bf16": torch.bfloat16, "fp16": torch.float16}
 
 class Cublas:
     NAME = "cuBLAS, CUDA graph"
-    ABOUT = "torch.mm, behind NCCL's all_gather where rows are gathered"
+    ABOUT = "torch.mm, behind NCCL's all_gather where rows are gathered, before its reduce_scatter where parts are added up"
     GRAPH = True
 
     version = staticmethod(version)
@@ -24,12 +24,14 @@ class Cublas:
         if asked.get("activation", "none") != "none":
             raise Unsupported("an activation of the product")
         m, n, k, dtype = int(asked["m"]), int(asked["n"]), int(asked["k"]), DTYPES[asked["dtype"]]
-        gathered = asked["product"] == "all_gather_matmul"
+        self.product = asked["product"]
+        gathered, scattered = self.product == "all_gather_matmul", self.product == "matmul_reduce_scatter"
         self.x = self.matrix(case, (m // case.ranks if gathered else m, k), dtype)
         self.w = case.random((n, k), dtype)
         self.bias = case.random((n,), dtype) if asked.get("bias") == "true" else None
         self.all = torch.empty((m, k), dtype=dtype, device="cuda") if gathered else self.x
         self.out = torch.empty((m, n), dtype=dtype, device="cuda")
+        self.rows = torch.empty((m // case.ranks, n), dtype=dtype, device="cuda") if scattered else self.out
 
     def matrix(self, case, shape, dtype):
         return case.random(shape, dtype)
@@ -44,6 +46,21 @@ class Cublas:
         dist.all_gather_into_tensor(self.all, self.x)
         self.matmul()
 
+    def matmul_reduce_scatter(self):
+        self.matmul()
+        dist.reduce_scatter_tensor(self.rows, self.out)
+
+
+class CublasAlone(Cublas):
+    NAME = "cuBLAS alone, CUDA graph"
+    ABOUT = "torch.mm of the same operands, which are there already, and whose result goes nowhere"
+
+    def all_gather_matmul(self):
+        self.matmul()
+
+    def matmul_reduce_scatter(self):
+        self.matmul()
+
 
 class CublasEager(Cublas):
     NAME = "cuBLAS, launched one by one"
@@ -51,14 +68,17 @@ class CublasEager(Cublas):
 
 
 class AsyncTp(Cublas):
-    NAME = "torch symmetric memory, fused_all_gather_matmul, launched one by one"
-    ABOUT = "rows are gathered by copy engines while cuBLAS multiplies those that are there"
+    NAME = "torch symmetric memory, fused, launched one by one"
+    ABOUT = (
+        "fused_all_gather_matmul gathers rows by copy engines while cuBLAS multiplies those that are there; "
+        "fused_matmul_reduce_scatter sends parts of the result while cuBLAS multiplies the next ones"
+    )
     GRAPH = False
 
     def matrix(self, case, shape, dtype):
-        if case.asked["product"] != "all_gather_matmul":
-            raise Unsupported("a product of which nothing is gathered")
         self.group = dist.group.WORLD.group_name
+        if self.product == "matmul_reduce_scatter":
+            return case.random(shape, dtype)
         x = symmetric_memory.empty(shape, dtype=dtype, device=torch.device("cuda", torch.cuda.current_device()))
         symmetric_memory.rendezvous(x, dist.group.WORLD)
         x.copy_(case.random(shape, dtype))
@@ -67,10 +87,13 @@ class AsyncTp(Cublas):
     def all_gather_matmul(self):
         torch.ops.symm_mem.fused_all_gather_matmul(self.x, [self.w.T], 0, self.group)
 
+    def matmul_reduce_scatter(self):
+        torch.ops.symm_mem.fused_matmul_reduce_scatter(self.x, self.w.T, "sum", 0, self.group)
+
 
 if __name__ == "__main__":
     # All cases are of one product, whose name is its metric's and that of the method.
     with open(sys.argv[1], encoding="utf-8") as request:
         product = json.load(request)["cases"][0]["product"]
-    baselines = [Cublas, CublasEager, AsyncTp]
+    baselines = [Cublas, CublasEager] if product == "matmul" else [Cublas, CublasAlone, CublasEager, AsyncTp]
     main([(baseline.NAME, lambda baseline=baseline: baseline) for baseline in baselines], [product])

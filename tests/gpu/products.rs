@@ -1,6 +1,6 @@
-//! Products of matrices: by warps and by warpgroups, with a loader and without, and rows that are gathered.
+//! Products of matrices: by warps and by warpgroups, with a loader and without, rows that are gathered, and parts that are added up.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 use peerwarp::harness::workload::Workload;
 
 use super::cases::{Cases, cases};
@@ -46,6 +46,26 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=512 n=136 k=520 tile_columns=64 send_blocks=4 blocks=3 chunk=512",
             ] {
                 run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+            }
+        }
+    });
+}
+
+#[test]
+fn parts_are_added_up_to_the_bit() {
+    cases("matmul_reduce_scatter", 12, |cases| {
+        for dtype in ["bf16", "fp16"] {
+            for rest in [
+                "m=2 n=8 k=8",
+                // Rows of a rank that end within a tile.
+                "m=320 n=264 k=136",
+                "m=256 n=264 k=512",
+                "m=1024 n=520 k=512 tile_columns=256 stages=3 blocks=5",
+                "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7",
+                // What warps multiply.
+                "m=512 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
+            ] {
+                run::<MatmulReduceScatter>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }
         }
     });

@@ -1,6 +1,6 @@
 //! Products of matrices as emitted text: the lanes of the matrix instructions, pieces in shared memory, edges.
 
-use peerwarp::families::matmul::{AllGatherMatmul, Matmul};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 
 use rayon::prelude::*;
 
@@ -39,6 +39,15 @@ fn rows_that_are_gathered() {
     run::<AllGatherMatmul>(&format!("{key} m=66 ranks=3"));
 }
 
+#[test]
+fn parts_that_are_added_up() {
+    let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2 blocks=2";
+    // By warps, by warpgroups for which a loader brings operands, and by warps once more, of more than two ranks.
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=128 warps=4"));
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 warps=4"));
+    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 warps=4"));
+}
+
 /// How a block multiplies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
@@ -47,6 +56,8 @@ enum By {
     Warpgroups,
     /// Warpgroups, for which a loader brings them.
     Loader,
+    /// The same, and the others add up parts of several ranks.
+    Parts,
 }
 
 impl By {
@@ -61,6 +72,9 @@ impl By {
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
             By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
+            By::Parts => {
+                outcomes::<MatmulReduceScatter>(language, &format!("m=140 warps=8 {key}"), 0..2, edit)
+            }
         }
     }
 }
@@ -68,8 +82,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Loader, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 27] = [
+    use By::{Loader, Parts, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 31] = [
         (
             Cuda,
             Warps,
@@ -167,6 +181,34 @@ fn every_bug_of_a_product_shows() {
         (Cuda, Loader, "both warpgroups multiply the same rows", "block.lane / 128 * 64 * 64", "0"),
         (Cuda, Loader, "every piece has the same columns", "column + i * 64", "column"),
         (Cuda, Loader, "both boxes have the same rows", "b, column, b_row", "b, column, a_row"),
+        (
+            Cuda,
+            Parts,
+            "parts are read before they are there",
+            "if (group.lane == 0) arrived = poll(args, flags, index, peer, expected, site);",
+            "",
+        ),
+        (
+            Cuda,
+            Parts,
+            "a part is published before all lanes have stored theirs",
+            "    group.sync();\n    if (group.lane == 0) store_release_system(flag, value);",
+            "    if (group.lane == 0) store_release_system(flag, value);",
+        ),
+        (
+            Cuda,
+            Parts,
+            "lanes store what others read",
+            "first * lanes + lane * once, part",
+            "first * lanes + (lane ^ 1) * once, part",
+        ),
+        (
+            Cuda,
+            Parts,
+            "lanes read the same again",
+            "from + first * lanes + lane * once",
+            "from + lane * once",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -184,7 +226,7 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Hip, Warps)] {
+    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Cuda, Parts), (Hip, Warps)] {
         let runs = by.outcomes(language, |text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);
     }

@@ -202,11 +202,14 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
     let dtype = chosen(field, "dtype", &quote!(#codegen::ir::Dtype), config, errors);
     let kind = last_segment(ty);
     let kind = kind.as_deref().unwrap_or_default();
-    if matches!(kind, "AnyMatrix" | "AnySymMatrix") {
+    if matches!(kind, "AnyMatrix" | "AnySymMatrix" | "AnyWindowMatrix") {
         return matrix(field, (ty, &name, kind), (len, dtype), config, codegen, errors);
     }
     if let Some((at, _)) = chosen(field, "shape", &quote!([u32; 2]), config, errors) {
-        errors.at(at.span(), "`#[shape(..)]` is for AnyMatrix and AnySymMatrix: others have a `#[len(..)]`");
+        errors.at(
+            at.span(),
+            "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix: others have a `#[len(..)]`",
+        );
     }
     if matches!(kind, "Channel" | "AnyChannel") {
         let example = "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))";

@@ -68,7 +68,7 @@ impl ParamSpec {
         ParamSpec { name, kind: A::KIND, dtype, len, columns, doc, binding, rows, channel }
     }
 
-    /// A matrix of so many rows and columns: `AnyMatrix`, `AnySymMatrix`. Rows follow one another.
+    /// A matrix of so many rows and columns: `AnyMatrix`, `AnySymMatrix`, `AnyWindowMatrix`. Rows follow one another.
     pub fn matrix<A: MatrixArg>(name: &str, [rows, columns]: [u32; 2], dtype: Dtype, doc: &str) -> ParamSpec {
         let (rows, columns) = (u64::from(rows), u64::from(columns));
         ParamSpec { columns: Some(columns), ..ParamSpec::new::<A>(name, rows * columns, dtype, doc) }
@@ -142,7 +142,7 @@ pub trait KernelArgs: Sized {
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, AnyWindowMatrix, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.
@@ -172,7 +172,7 @@ pub trait ErasedArg: Arg {}
 /// A parameter that is a matrix, whose shape and element type a config chooses.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` is no matrix",
-    note = "`#[shape(..)]` is for AnyMatrix and AnySymMatrix"
+    note = "`#[shape(..)]` is for AnyMatrix, AnySymMatrix and AnyWindowMatrix"
 )]
 pub trait MatrixArg: Arg {}
 

@@ -47,7 +47,7 @@ use crate::ir::{
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct AnyMatrix {
-    buf: Buf,
+    pub(super) buf: Buf,
     columns: u64,
 }
 
@@ -104,6 +104,10 @@ pub struct MatrixRows {
 }
 
 impl MatrixRows {
+    pub(super) fn new(buf: Buf, row: Val<u32>, count: u32, receipt: Option<Arrived>) -> MatrixRows {
+        MatrixRows { buf, row, count, end: None, columns: None, receipt }
+    }
+
     /// The `count` columns from column `from` on, both multiples of 8 and known to be.
     #[track_caller]
     pub fn columns(self, from: impl IntoVal<u32>, count: impl IntoVal<u32>) -> MatrixRows {
@@ -177,7 +181,7 @@ impl AnyMatrix {
     /// The `count` rows from row `row` on.
     #[track_caller]
     pub fn rows(&self, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
-        MatrixRows { buf: self.buf, row: row.val(), count, end: None, columns: None, receipt: None }
+        MatrixRows::new(self.buf, row.val(), count, None)
     }
 }
 
@@ -185,7 +189,7 @@ impl AnySymMatrix {
     /// The `count` rows from row `row` on of this rank's own instance, covered by the receipt of a wait.
     #[track_caller]
     pub fn rows(&self, receipt: &Arrived, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
-        MatrixRows { buf: self.buf, row: row.val(), count, end: None, columns: None, receipt: Some(*receipt) }
+        MatrixRows::new(self.buf, row.val(), count, Some(*receipt))
     }
 }
 

@@ -55,7 +55,7 @@
 //! | between blocks of a rank | [`BlockFlags::signal`], [`BlockFlagsFrom::wait`]; [`Group::last`] for the last one to come |
 //! | a barrier of all ranks | [`Flags::meet`], [`Flags::meet_at`] |
 //! | of all ranks at once, by the switch | [`Window::load_reduce`]; [`multicast`] |
-//! | matrices | [`AnyMatrix`], [`AnySymMatrix`]; [`Group::dot`] multiplies rows of two |
+//! | matrices | [`AnyMatrix`], [`AnySymMatrix`], [`AnyWindowMatrix`]; [`Group::dot`] multiplies rows of two |
 //! | both at once, without flags | [`Packets::send`], [`Packets::take`]; [`Ll::send`], [`Ll::gather`] |
 //! | sending and receiving, whichever way | [`Channel::open`], [`OpenChannel::to`], [`OpenChannel::from`] |
 //! | which launch this is | [`EpochWord::begin`], [`Epoch::parity`] |
@@ -88,6 +88,7 @@ mod val;
 mod values;
 mod var;
 mod window;
+mod window_matrix;
 
 pub use peerwarp_macros::{KernelArgs, Message};
 
@@ -116,6 +117,7 @@ pub use trace::{TraceMeta, trace, trace_args};
 pub use val::{Bits, Constant, Element, F8, Int, IntoVal, Num, Operand, Val, bit, splat};
 pub use var::{IntoVar, TileVar, Var, var};
 pub use window::{AnyPeerWindow, AnyWindow, PeerWindow, Window};
+pub use window_matrix::{AnyPeerMatrix, AnyWindowMatrix};
 
 #[doc(hidden)]
 pub use {
@@ -131,11 +133,11 @@ pub mod prelude {
 
     pub use super::{
         AnyChannel, AnyField, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
-        Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element, Epoch, EpochWord,
-        F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs, Ll, MatrixRows,
-        Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots, Sym, Tile,
-        TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit, multicast, rank,
-        ranks, role, send_to, shared, splat, tiles, var,
+        AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element,
+        Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
+        Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots,
+        Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit,
+        multicast, rank, ranks, role, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

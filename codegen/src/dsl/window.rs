@@ -8,7 +8,7 @@ use super::buffer::{Buf, cast};
 use super::error::TraceError;
 use super::index::IntoIndex;
 use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
-use super::protocol::{Arrived, Peers, no_such_rank, send_to};
+use super::protocol::{Arrived, Peers, no_such_rank, send_to_at};
 use super::tile::{IntoTile, Tile};
 use super::trace::{Trace, attempt};
 use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
@@ -116,10 +116,10 @@ pub struct AnyPeerWindow {
 }
 
 /// Publishes a window, by a signal to those ranks.
-fn signal(window: &Buf, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch, loc: Loc) {
-    let mut parcel = send_to(peers);
+pub(super) fn publish(window: &Buf, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch, loc: Loc) {
+    let mut parcel = send_to_at(peers, loc);
     parcel.publish_buf(window, loc);
-    parcel.signal(flags, i, epoch);
+    parcel.signal_at(flags, i.index(), epoch, loc);
 }
 
 impl<T: Element> Window<T> {
@@ -145,7 +145,7 @@ impl<T: Element> Window<T> {
     /// parcel can publish it together with what it carries: [`Parcel::publish`](super::Parcel::publish).
     #[track_caller]
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
-        signal(&self.buf, peers, flags, i, epoch, Loc::caller());
+        publish(&self.buf, peers, flags, i, epoch, Loc::caller());
     }
 }
 
@@ -165,7 +165,7 @@ impl AnyWindow {
     /// As [`Window::signal`].
     #[track_caller]
     pub fn signal(&self, peers: Peers, flags: &Flags, i: impl IntoIndex, epoch: Epoch) {
-        signal(&self.buf, peers, flags, i, epoch, Loc::caller());
+        publish(&self.buf, peers, flags, i, epoch, Loc::caller());
     }
 }
 
@@ -193,7 +193,7 @@ fn reduced(window: &Buf, op: ReduceOp, receipt: &Arrived, i: impl IntoIndex, len
 }
 
 /// A rank's instance of a window, for a read with this receipt.
-fn instance(window: &Buf, rank: Val<u32>, receipt: &Arrived, loc: Loc) -> Buf {
+pub(super) fn instance(window: &Buf, rank: Val<u32>, receipt: &Arrived, loc: Loc) -> Buf {
     attempt(loc, |t| {
         let param = param_of(window).expect("a window is a parameter");
         let raw = rank.to_raw();

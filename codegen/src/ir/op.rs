@@ -22,7 +22,7 @@ pub type Results = Vec<(ValueId, ValueId, ValueId)>;
 /// Rows of a matrix in memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rows {
-    /// The matrix: a parameter of this rank.
+    /// The matrix: a parameter of this rank, or to be read a peer's window.
     pub place: Place,
     /// The first of them (`U32`).
     pub row: ValueId,

@@ -1,7 +1,7 @@
 //! The emitter: walks a role's regions and writes statements. Scalars and control flow are here; tiles, memory and
 //! protocol operations have files of their own.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 
 use crate::{
     family::Target,
@@ -18,6 +18,7 @@ use super::{
     control::LoopLabels,
     expr::Expr,
     inline::{Form, Forms},
+    lane_order,
     layout::Layouts,
     loader::{Loaders, Side},
     matrix::{Fragments, shared_len},
@@ -43,6 +44,8 @@ pub(super) struct Facts<'k> {
     pub own: OwnNames,
     /// Packets that are looked at before reads of LL elements.
     pub ahead: Ahead,
+    /// The matrices in memory that lie as lanes hold them.
+    pub lane_order: HashSet<ParamId>,
     /// What the kernel records about itself, if it does.
     pub timeline: Option<Sites>,
     /// Which part of a kernel with loaders this is, if it is one.
@@ -56,6 +59,7 @@ impl<'k> Facts<'k> {
         let layouts = Layouts::new(&p, target)?;
         let forms = Forms::new(&p, &layouts);
         let barriers = Barriers::new(&p, &layouts, &forms);
+        let lane_order = lane_order::matrices(&p, &layouts);
         let timeline = timeline.map(|slots| Sites::new(&p, slots)).transpose()?;
         Ok(Facts {
             layouts,
@@ -65,6 +69,7 @@ impl<'k> Facts<'k> {
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
             ahead: ahead::find(kernel),
+            lane_order,
             timeline,
             side: None,
             p,

@@ -13,8 +13,8 @@ use crate::{
     family::{CudaArch, Target},
     ir::{
         CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
-        OpKind, Param, ParamId, ParamKind, Place, Region, Rows, SharedId, StoreMatrix, ValueId, ValueOp,
-        mutate::constant,
+        OpKind, Param, ParamId, ParamKind, Place, ReceiptId, Region, Rows, SharedId, StoreMatrix, ValueId,
+        ValueOp, Wait, WaitAll, mutate::constant,
     },
 };
 
@@ -89,9 +89,9 @@ impl Crew {
 /// What a function is for that some warps of a block run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Side {
-    /// The loader's: it waits for other ranks, and brings operands.
+    /// The loader's: it waits for operands of other ranks, and brings them.
     Loads,
-    /// All other warps': they multiply, and store.
+    /// All other warps': they multiply, store, signal, and wait for what they read themselves.
     Multiplies,
 }
 
@@ -135,8 +135,9 @@ impl Loaders {
             let mut part = kernel.clone();
             let zero = constant(&mut part, Const::U32(0));
             for &role in &roles {
+                let waits = Waits::of(kernel, &kernel.roles[role].body);
                 let body = std::mem::take(&mut part.roles[role].body);
-                part.roles[role].body = Cut { side, zero }.region(&mut part, body);
+                part.roles[role].body = Cut { side, zero, waits }.region(&mut part, body);
             }
             part
         };
@@ -209,7 +210,9 @@ impl Fit<'_, '_> {
         let (mut rings, mut products) = (vec![], 0);
         let (mut shapes, mut stores, mut fits) = (vec![], vec![], true);
         kernel.walk(body, &mut |id, op| {
-            if let OpKind::Matrix(MatrixOp::StoreMatrix(store)) = &op.kind {
+            if let OpKind::Matrix(MatrixOp::StoreMatrix(store)) = &op.kind
+                && !self.in_lane_order(store.to.place)
+            {
                 stores.push(matrix::exchanges(self.f, store));
             }
             if let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind {
@@ -264,8 +267,12 @@ impl Fit<'_, '_> {
         rows.place.param().map(|id| &self.f.p.kernel.params[id.index()])
     }
 
-    /// Whether an operation is of one side only, or the same on both: neither talks to other ranks but for waits, which the
-    /// loader does, and what the others read needs none.
+    fn in_lane_order(&self, place: Place) -> bool {
+        place.param().is_some_and(|param| self.f.lane_order.contains(&param))
+    }
+
+    /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What those who
+    /// multiply write and read again lies as lanes hold it: no lane reads what another one has written.
     fn allows(&self, op: &OpKind, written: &HashSet<ParamId>) -> bool {
         let kernel = self.f.p.kernel;
         let own =
@@ -302,10 +309,9 @@ impl Fit<'_, '_> {
                 | ControlOp::Split { .. } => false,
             },
             OpKind::Comm(op) => match op {
-                CommOp::Wait(_) | CommOp::WaitAll(_) => true,
+                CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::Signal(_) => true,
                 CommOp::Put(_)
                 | CommOp::BulkCopy(_)
-                | CommOp::Signal(_)
                 | CommOp::BlockSignal(_)
                 | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
@@ -316,10 +322,57 @@ impl Fit<'_, '_> {
             OpKind::Memory(_) => false,
             OpKind::Matrix(op) => match op {
                 MatrixOp::Dot(_) => true,
-                MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => own(to.place).is_some(),
-                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. })
-                | MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => input(*place, *receipt),
+                MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => {
+                    own(to.place).is_some() || self.in_lane_order(to.place)
+                }
+                MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => {
+                    input(*place, *receipt) || self.in_lane_order(*place)
+                }
+                MatrixOp::LoadRow(LoadRow { place, receipt, .. }) => input(*place, *receipt),
             },
+        }
+    }
+}
+
+/// What the waits of a role are for.
+#[derive(Debug)]
+struct Waits {
+    /// Receipts with which operands of products are brought.
+    brought: HashSet<ReceiptId>,
+    /// Receipts with which anything else is read.
+    read: HashSet<ReceiptId>,
+    /// Whether the role tells other ranks anything, which comes after what it has waited for.
+    signals: bool,
+}
+
+impl Waits {
+    fn of(kernel: &Kernel, body: &Region) -> Waits {
+        let (mut brought, mut read, mut signals) = (HashSet::new(), HashSet::new(), false);
+        kernel.walk(body, &mut |_, op| {
+            match &op.kind {
+                OpKind::Matrix(MatrixOp::Dot(dot)) => {
+                    brought.extend([&dot.a, &dot.b].map(|rows| rows.receipt))
+                }
+                OpKind::Matrix(MatrixOp::LoadMatrix(load)) => read.extend([load.at.receipt]),
+                OpKind::Matrix(MatrixOp::LoadRow(load)) => read.extend([load.receipt]),
+                OpKind::Matrix(MatrixOp::StoreMatrix(_))
+                | OpKind::Value(_)
+                | OpKind::Memory(_)
+                | OpKind::Comm(_)
+                | OpKind::Control(_) => {}
+            }
+            signals |= op.kind.signal().is_some();
+        });
+        let some = |all: HashSet<Option<ReceiptId>>| all.into_iter().flatten().collect();
+        Waits { brought: some(brought), read: some(read), signals }
+    }
+
+    /// Whether a side waits: for what it reads, for what nobody reads, and who signals for everything.
+    fn is_for(&self, side: Side, receipt: ReceiptId) -> bool {
+        let (brought, read) = (self.brought.contains(&receipt), self.read.contains(&receipt));
+        match side {
+            Side::Loads => brought || !read,
+            Side::Multiplies => read || !brought || self.signals,
         }
     }
 }
@@ -329,6 +382,7 @@ struct Cut {
     side: Side,
     /// A value that is 0.
     zero: ValueId,
+    waits: Waits,
 }
 
 impl Cut {
@@ -344,7 +398,10 @@ impl Cut {
                 let tile = kind.outs().iter().any(|v| kernel.ty(*v).is_tile());
                 self.side == Side::Multiplies || !tile
             }
-            OpKind::Comm(_) => self.side == Side::Loads,
+            OpKind::Comm(CommOp::Wait(Wait { receipt, .. }) | CommOp::WaitAll(WaitAll { receipt, .. })) => {
+                self.waits.is_for(self.side, *receipt)
+            }
+            OpKind::Comm(_) => self.side == Side::Multiplies,
             OpKind::Matrix(MatrixOp::Dot(dot)) => {
                 self.product(dot);
                 true

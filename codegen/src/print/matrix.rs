@@ -205,10 +205,12 @@ impl Emitter<'_, '_> {
     /// The matrix over whose elements an operation loops, if it does.
     pub fn matrix_tile(&self, op: &MatrixOp) -> Option<ValueId> {
         match op {
-            MatrixOp::LoadMatrix(LoadMatrix { out, .. }) | MatrixOp::LoadRow(LoadRow { out, .. }) => {
-                Some(*out)
+            MatrixOp::LoadMatrix(LoadMatrix { out, at, .. }) => (!self.in_lane_order(at)).then_some(*out),
+            MatrixOp::LoadRow(LoadRow { out, .. }) => Some(*out),
+            MatrixOp::StoreMatrix(store) => {
+                let at_once = self.in_lane_order(&store.to) || exchanges(self.f, store);
+                (!at_once).then_some(store.value)
             }
-            MatrixOp::StoreMatrix(store) => (!exchanges(self.f, store)).then_some(store.value),
             MatrixOp::Dot(_) => None,
         }
     }
@@ -221,7 +223,9 @@ impl Emitter<'_, '_> {
     pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
         match op {
             MatrixOp::Dot(dot) => self.dot(id, dot),
+            MatrixOp::StoreMatrix(store) if self.in_lane_order(&store.to) => self.store_lanes(store),
             MatrixOp::StoreMatrix(store) => self.store_rows(id, store),
+            MatrixOp::LoadMatrix(load) if self.in_lane_order(&load.at) => self.load_lanes(load),
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
                 let loc = self.f.p.kernel.op(id).loc;
                 Err(PrintError::Misplaced { loc, op: OpKind::from(op.clone()).name() })
@@ -364,7 +368,7 @@ impl Emitter<'_, '_> {
         Ok(Expr::call("min_of", [&end, &Expr::atom(format!("{all}u"))]))
     }
 
-    fn shape(&self, place: Place) -> (u64, u64) {
+    pub fn shape(&self, place: Place) -> (u64, u64) {
         let param = place.param().map(|p| &self.f.p.kernel.params[p.index()]);
         param.and_then(|p| p.shape()).expect("the verifier lets matrices in memory have a shape")
     }

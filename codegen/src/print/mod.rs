@@ -35,6 +35,7 @@ mod error;
 mod expr;
 mod idle;
 mod inline;
+mod lane_order;
 mod launch;
 mod layout;
 mod ll;

@@ -220,6 +220,10 @@ prims! {
     LoadInside = common "load_inside", Nothing, [Vec, LoadBelow];
     /// Write a part of a row of a matrix.
     StoreInside = common "store_inside", Nothing, [Vec, StoreBelow];
+    /// Write a matrix as lanes hold it.
+    StoreLanes = common "store_lanes", Nothing, [Vec, Store];
+    /// Read it.
+    LoadLanes = common "load_lanes", Nothing, [Vec, Load];
     /// Write a matrix, 16 bytes a lane at a time.
     StoreRows = cuda "store_rows", Nothing, [Bits, Vec, Shuffle, StoreInside];
     /// A product of small matrices of bf16, by a warp.

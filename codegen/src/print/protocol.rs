@@ -250,9 +250,10 @@ impl Emitter<'_, '_> {
 
     /// Writes a call that says whether what it waits for has come: if not, the group leaves.
     ///
-    /// A loader stays: the others wait for what it brings, whatever that is then.
+    /// A loader stays: the others wait for what it brings, whatever that is then. So do these: it waits for them to take it. Once
+    /// the world is aborted, waits end at once.
     pub fn leave_unless(&mut self, call: &str) {
-        if self.f.loads() {
+        if self.f.side.is_some() {
             return self.w.line(&format!("{call};"));
         }
         let leave = if self.votes { "return false" } else { "return" };

@@ -101,7 +101,8 @@ impl Reach {
             && a.never_crosses(&b, len as i128, other_len as i128, agree)
     }
 
-    fn most(&self) -> u128 {
+    /// The largest.
+    pub fn most(&self) -> u128 {
         self.digits.iter().fold(self.constant, |sum, d| sum.saturating_add(d.step.saturating_mul(d.most)))
     }
 

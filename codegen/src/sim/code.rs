@@ -217,7 +217,12 @@ impl Insn {
                 matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_));
             return if communicates { COMMUNICATION } else { 1 };
         }
-        if matches!(self, Insn::Comm(_)) { COMMUNICATION } else { matches!(self, Insn::Matrix(_)).into() }
+        let communicates = match self {
+            Insn::Comm(_) => true,
+            Insn::Matrix(MatrixInsn::Load { at, .. }) => at.rank.is_some(),
+            _ => return matches!(self, Insn::Matrix(_)).into(),
+        };
+        if communicates { COMMUNICATION } else { 1 }
     }
 
     /// Calls `visit` on every tile register of the instruction; those it writes come last.

@@ -20,17 +20,19 @@ struct Part {
     end: u64,
     /// Rows and columns.
     shape: (u32, u32),
+    /// The rank whose window it is, if it is one's.
+    rank: Option<Reg>,
     receipt: Option<ReceiptId>,
 }
 
 impl Part {
     /// Rows of a matrix from a column on.
     fn new(agent: &Agent, of: RowsReg, column: u64, shape: (u32, u32)) -> Part {
-        let RowsReg { place, row, end, receipt } = of;
+        let RowsReg { place, rank, row, end, receipt } = of;
         let (at, end) = ((narrow(agent, row), column), end.map_or(u64::MAX, |end| narrow(agent, end)));
         let param = place.param().expect("the verifier lets matrices in memory be parameters");
         let dtype = agent.compiled.kernel().params[param.index()].dtype;
-        Part { place, dtype, at, end, shape, receipt }
+        Part { place, dtype, at, end, shape, rank, receipt }
     }
 
     /// The elements of a row that are there, from the first on, if the row is.
@@ -71,9 +73,15 @@ impl World<'_> {
         let wide = part.shape.1 as usize * size;
         let bytes = out.fresh::<u8>(part.shape.0 as usize * wide);
         bytes.fill(0);
+        let peers = part.place.param().zip(part.rank);
+        let peers =
+            peers.map(|(window, rank)| self.instance(agent, window, rank, part.receipt)).transpose()?;
         for (row, to) in (0..).zip(bytes.chunks_exact_mut(wide)) {
             if let Some((first, end)) = part.row(agent, row) {
-                let there = self.read_elements(agent, part.place, (first, end), size, part.receipt)?;
+                let there = match peers {
+                    Some(of) => self.window_elements(agent, of, first, end)?,
+                    None => self.read_elements(agent, part.place, (first, end), size, part.receipt)?,
+                };
                 to[..there.len()].copy_from_slice(there);
             }
         }

@@ -2,6 +2,7 @@
 
 use super::agent::Agent;
 use super::bulk::{binary, fold_op};
+use super::code::Reg;
 use super::convert::cast_tile;
 use super::exec_memory::{Fault, contiguous, read_bits};
 use super::finding::FindingKind;
@@ -14,10 +15,9 @@ use crate::ir::{Dtype, ParamId, Place, ReceiptId};
 
 /// A rank's instance of a window that is read.
 #[derive(Clone, Copy)]
-struct Instance {
+pub(super) struct Instance {
     rank: usize,
     window: ParamId,
-    dtype: Dtype,
     receipt: Option<ReceiptId>,
 }
 
@@ -36,7 +36,7 @@ impl World<'_> {
 
     /// Reads elements of a rank's window.
     pub(super) fn peer_load(&mut self, agent: &mut Agent, load: &PeerLoad) -> Result<(), Fault> {
-        let from = self.instance(agent, load)?;
+        let from = self.instance(agent, load.window, load.rank, load.receipt)?;
         let size = load.dtype.bytes() as usize;
         match load.form {
             PeerForm::One { out, index } => {
@@ -86,7 +86,7 @@ impl World<'_> {
             let (mut sum, mut raw, mut wide) = (Tile::default(), Tile::default(), Tile::default());
             for rank in 0..world.machine.ranks as usize {
                 world.heard_of(agent, rank, window, receipt);
-                let from = Instance { rank, window, dtype, receipt };
+                let from = Instance { rank, window, receipt };
                 let bytes = world.window_elements(agent, from, at, at.saturating_add(len.into()))?;
                 raw.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
                 cast_tile(dtype, Dtype::F32, &raw, &mut wide);
@@ -104,14 +104,19 @@ impl World<'_> {
     }
 
     /// The rank whose window it is, which must be one that the receipt's wait was for.
-    fn instance(&mut self, agent: &Agent, load: &PeerLoad) -> Result<Instance, Fault> {
-        let PeerLoad { window, dtype, receipt, .. } = *load;
-        let rank = agent.get(load.rank);
+    pub(super) fn instance(
+        &mut self,
+        agent: &Agent,
+        window: ParamId,
+        rank: Reg,
+        receipt: Option<ReceiptId>,
+    ) -> Result<Instance, Fault> {
+        let rank = agent.get(rank);
         if rank >= u64::from(self.machine.ranks) {
             return Err(self.no_such_rank(agent, rank));
         }
         self.heard_of(agent, rank as usize, window, receipt);
-        Ok(Instance { rank: rank as usize, window, dtype, receipt })
+        Ok(Instance { rank: rank as usize, window, receipt })
     }
 
     /// A receipt has to be of a wait for the rank whose window is read. (A wait that was left out leaves a receipt of nobody: what that
@@ -131,8 +136,15 @@ impl World<'_> {
     }
 
     /// The elements `from..to` of an instance, as they are now.
-    fn window_elements(&mut self, agent: &Agent, of: Instance, from: u64, to: u64) -> Result<&[u8], Fault> {
-        let Instance { rank, window, dtype, receipt } = of;
+    pub(super) fn window_elements(
+        &mut self,
+        agent: &Agent,
+        of: Instance,
+        from: u64,
+        to: u64,
+    ) -> Result<&[u8], Fault> {
+        let Instance { rank, window, receipt } = of;
+        let dtype = agent.compiled.kernel().params[window.index()].dtype;
         let (buffer, place) = (agent.buffer(window), Place::Param(window));
         self.bounds(agent, place, from, to)?;
         let size = u64::from(dtype.bytes());

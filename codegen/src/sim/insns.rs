@@ -47,6 +47,8 @@ pub(super) enum MatrixInsn {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RowsReg {
     pub place: Place,
+    /// The rank whose window it is, if it is one's.
+    pub rank: Option<Reg>,
     pub row: Reg,
     /// The row from which on none is there.
     pub end: Option<Reg>,

@@ -1,6 +1,7 @@
 //! Products of matrices, alone and with what goes to or comes from other ranks.
 
 mod all_gather_matmul;
+mod matmul_reduce_scatter;
 mod order;
 mod product;
 mod reference;
@@ -8,6 +9,10 @@ mod workload;
 
 pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
+};
+pub use matmul_reduce_scatter::{
+    MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey, MatmulReduceScatterLaunch,
+    matmul_reduce_scatter,
 };
 pub use product::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 
@@ -21,5 +26,5 @@ pub fn families() -> Vec<(FamilyEntry, &'static dyn Suite)> {
     fn one<F: Workload>() -> (FamilyEntry, &'static dyn Suite) {
         (F::entry(), suite::of::<F>())
     }
-    vec![one::<Matmul>(), one::<AllGatherMatmul>()]
+    vec![one::<Matmul>(), one::<AllGatherMatmul>(), one::<MatmulReduceScatter>()]
 }

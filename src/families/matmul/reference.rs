@@ -41,6 +41,17 @@ pub fn product(x: &[i32], w: &[Vec<i32>]) -> Vec<f32> {
     w.iter().map(dot).collect()
 }
 
+/// The sum of the parts of a row that ranks have, rounded: the first as it is, the others rounded, since they have come from other
+/// ranks, and added to it in order.
+pub fn added_up(parts: &[Vec<f32>], dtype: Dtype) -> Vec<f32> {
+    let (own, others) = parts.split_first().expect("a world has ranks");
+    let mut sums = own.clone();
+    for part in others {
+        sums.iter_mut().zip(round(dtype, part.clone())).for_each(|(sum, x)| *sum += x);
+    }
+    round(dtype, sums)
+}
+
 /// What becomes of sums, rounded.
 pub fn activated(activation: Activation, sums: &[f32], dtype: Dtype) -> Vec<f32> {
     let of = |x: f32| match activation {
@@ -74,6 +85,13 @@ mod tests {
     fn a_product_is_that_of_the_definition() {
         let w = vec![vec![1, 0, -2], vec![3, 4, 5]];
         assert_eq!(product(&[2, 7, 1], &w), [0.0, 39.0]);
+    }
+
+    #[test]
+    fn parts_of_others_are_rounded_before_they_are_added() {
+        // 257 has nine bits, of which bf16 has eight.
+        let parts = |own: f32, other: f32| added_up(&[vec![own, 1.0], vec![other, 2.0]], Dtype::Bf16);
+        assert_eq!((parts(257.0, 1.0), parts(1.0, 257.0)), (vec![258.0, 3.0], vec![256.0, 3.0]));
     }
 
     #[test]

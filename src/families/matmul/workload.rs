@@ -3,14 +3,14 @@
 use peerwarp_codegen::family::Family;
 use peerwarp_codegen::ir::Dtype;
 
-use super::reference::{Matrix, activated, looked_at, product};
-use super::{Activation, AllGatherMatmul, Matmul};
+use super::reference::{Matrix, activated, added_up, looked_at, product};
+use super::{Activation, AllGatherMatmul, Matmul, MatmulReduceScatter};
 use crate::harness::bench::TIMING;
 use crate::harness::elements::encode;
 use crate::harness::verdict::Expected;
 use crate::harness::workload::{Baseline, Contents, Turn, Work, Workload};
 
-/// cuBLAS, with NCCL where there is something to gather, and PyTorch's asynchronous tensor parallelism.
+/// cuBLAS, with NCCL where there is something to gather or to scatter, and PyTorch's asynchronous tensor parallelism.
 const BASELINES: Baseline =
     Baseline { scripts: &[("products.py", include_str!("../../../bench/baselines/products.py")), TIMING] };
 
@@ -117,6 +117,40 @@ impl Workload for AllGatherMatmul {
 
     fn work(&self) -> Work {
         let rows = u64::from(self.rows()) * u64::from(self.k) * u64::from(self.dtype.bytes());
+        Work { flops: flops(self.m, self.n, self.k), ..Work::all_to_all(self.ranks, rows) }
+    }
+}
+
+impl Workload for MatmulReduceScatter {
+    fn baselines() -> Option<Baseline> {
+        Some(BASELINES)
+    }
+
+    fn baseline_case(&self) -> serde_json::Value {
+        case(self)
+    }
+
+    fn inputs(&self, turn: Turn) -> Vec<Contents> {
+        let x = contents("x", self.dtype, &left(turn, self.k).rows(self.m));
+        vec![x, contents("w", self.dtype, &right(turn, self.k).rows(self.n))]
+    }
+
+    fn expected(&self, turn: Turn) -> Vec<Expected> {
+        // The owner's own part first, then those of the ranks behind it.
+        let ranks = (0..self.ranks).map(|ahead| Turn { rank: (turn.rank + ahead) % self.ranks, ..turn });
+        let w = |turn| (0..self.n).map(|row| right(turn, self.k).row(row)).collect::<Vec<_>>();
+        let parts: Vec<(Matrix, Vec<Vec<i32>>)> = ranks.map(|turn| (left(turn, self.k), w(turn))).collect();
+        let of = |at: u32| {
+            let from = turn.rank * self.rows() + at;
+            let parts: Vec<Vec<f32>> = parts.iter().map(|(x, w)| product(&x.row(from), w)).collect();
+            row(at, self.dtype, &added_up(&parts, self.dtype), Activation::None)
+        };
+        let each = u64::from(self.ranks) * u64::from(self.n) * u64::from(self.k);
+        looked_at(turn.seed, self.rows(), each).into_iter().map(of).collect()
+    }
+
+    fn work(&self) -> Work {
+        let rows = u64::from(self.rows()) * u64::from(self.n) * u64::from(self.dtype.bytes());
         Work { flops: flops(self.m, self.n, self.k), ..Work::all_to_all(self.ranks, rows) }
     }
 }

@@ -163,8 +163,9 @@ impl Every<'_> {
             }
             // The accumulator is no number.
             OpKind::Matrix(MatrixOp::Dot(Dot { acc, a, b, .. })) => {
-                let first = usize::from(acc.is_some());
-                let second = first + 1 + usize::from(a.end.is_some());
+                let of_peer = |rows: &Rows| usize::from(rows.place.rank().is_some());
+                let first = usize::from(acc.is_some()) + of_peer(a);
+                let second = first + 1 + usize::from(a.end.is_some()) + of_peer(b);
                 let count = second + 2 + usize::from(b.end.is_some());
                 vec![(first, "row", 1), (second, "row", 1), (count, "count", 8)]
             }
@@ -172,9 +173,11 @@ impl Every<'_> {
                 MatrixOp::LoadMatrix(LoadMatrix { at: rows, .. })
                 | MatrixOp::StoreMatrix(StoreMatrix { to: rows, .. }),
             ) => {
-                let end = rows.end.map(|_| (1, "end", 1));
-                let column = (1 + usize::from(end.is_some()), "column", 8);
-                [(0, "row", 1)].into_iter().chain(end).chain([column]).collect()
+                let rank = rows.place.rank().map(|_| (0, "rank", 1));
+                let row = usize::from(rank.is_some());
+                let end = rows.end.map(|_| (row + 1, "end", 1));
+                let column = (row + 1 + usize::from(end.is_some()), "column", 8);
+                rank.into_iter().chain([(row, "row", 1)]).chain(end).chain([column]).collect()
             }
             OpKind::Matrix(MatrixOp::LoadRow(_)) => vec![index],
             OpKind::Memory(_) | OpKind::Comm(CommOp::Put(_)) => vec![index],

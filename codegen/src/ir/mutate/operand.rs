@@ -93,18 +93,20 @@ struct Slots<'a> {
     mask: Option<&'a mut ValueId>,
 }
 
+/// The rank whose instance of a window is read.
+fn rank_of(place: &mut Place) -> Option<&mut ValueId> {
+    match place {
+        Place::Peer(_, rank) => Some(rank),
+        Place::Param(_) | Place::Shared(_) | Place::All(..) => None,
+    }
+}
+
 fn memory_slots(op: &mut MemoryOp) -> Slots<'_> {
     let none = Slots::default();
     match op {
         MemoryOp::Load { index, place, .. }
         | MemoryOp::LoadMasked { index, place, .. }
-        | MemoryOp::Gather { index, place, .. } => {
-            let from = match place {
-                Place::Peer(_, rank) => Some(rank),
-                Place::Param(_) | Place::Shared(_) | Place::All(..) => None,
-            };
-            Slots { index: Some(index), from, ..none }
-        }
+        | MemoryOp::Gather { index, place, .. } => Slots { index: Some(index), from: rank_of(place), ..none },
         MemoryOp::Store { index, value, .. }
         | MemoryOp::Scatter { index, value, .. }
         | MemoryOp::Atomic { index, value, .. } => Slots { index: Some(index), value: Some(value), ..none },
@@ -117,7 +119,9 @@ fn matrix_slots(op: &mut MatrixOp) -> Slots<'_> {
     let none = Slots::default();
     match op {
         MatrixOp::Dot(Dot { a, count, .. }) => Slots { index: Some(&mut a.row), count: Some(count), ..none },
-        MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => Slots { index: Some(&mut at.row), ..none },
+        MatrixOp::LoadMatrix(LoadMatrix { at, .. }) => {
+            Slots { index: Some(&mut at.row), from: rank_of(&mut at.place), ..none }
+        }
         MatrixOp::LoadRow(LoadRow { index, .. }) => Slots { index: Some(index), ..none },
         MatrixOp::StoreMatrix(StoreMatrix { to, value, .. }) => {
             Slots { index: Some(&mut to.row), value: Some(value), ..none }

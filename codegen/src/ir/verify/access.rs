@@ -173,6 +173,9 @@ impl Check<'_, '_, '_> {
     }
 
     fn row(&mut self, place: Place, row: ValueId) {
+        if let Some(rank) = place.rank() {
+            self.rank(rank);
+        }
         let shape = place.param().and_then(|p| self.report.param(p).shape());
         if let (Some(row), Some((rows, _))) = (self.facts.int(row), shape)
             && row >= rows.into()

@@ -169,6 +169,90 @@ fn who_leaves_at_once_has_none() {
     assert!(!with(false));
 }
 
+/// The loader's function and that of the others, of a role that tells other ranks what it has multiplied.
+fn both_sides(body: impl FnOnce(Group, Given, AnyWindowMatrix, AnySymMatrix, Flags, Epoch)) -> [String; 2] {
+    let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+        let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [512, 200], Dtype::Bf16);
+        let given = Given {
+            x: matrix(p, "x"),
+            w: matrix(p, "w"),
+            out: matrix(p, "out"),
+            y: p.arg::<Ptr<u32>>("y", 4096),
+        };
+        let parts: AnyWindowMatrix = p.matrix("parts", [256, 64], Dtype::Bf16);
+        let inbox: AnySymMatrix = p.matrix("inbox", [128, 200], Dtype::Bf16);
+        let flags = p.arg::<Flags>("flags", 8);
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("send", 1, |_| {
+            let mut rows = send_to(Peers::all());
+            rows.put_any(&inbox.elements(), 0, given.x.elements().load(0, 2048));
+            rows.signal(&flags, 2 + rank(), epoch);
+        });
+        role("multiply", 2, |b| body(b, given, parts, inbox, flags, epoch));
+    });
+    let text = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a").text;
+    ["void multiply_loader(", "void multiply_role("].map(|head| {
+        let body = &text[text.find(head).unwrap_or_else(|| panic!("no {head} in {text}"))..];
+        body[..body.find("\n}\n").expect("a function ends")].to_owned()
+    })
+}
+
+#[test]
+fn who_multiplies_stores_and_signals_and_waits_for_what_it_reads() {
+    let [loads, multiplies] = both_sides(|b, g, parts, _, flags, epoch| {
+        let (sums, peer) = (g.product(b), 1 - rank());
+        parts.rows(0, 128).store_f32(0, sums);
+        parts.signal(Peers::rank(peer), &flags, rank(), epoch);
+        let got = flags.from(peer).wait(peer, epoch);
+        g.store(sums + parts.of(peer).rows(&got, 0, 128).load_f32(0, 64));
+    });
+    assert!(!loads.contains("signal_rank") && !loads.contains("wait_flag"), "{loads}");
+    // Who multiplies stays when a wait fails: the loader waits for what it brings to be taken.
+    for text in ["store_lanes", "signal_rank", "\n    wait_flag(block", "load_lanes"] {
+        assert!(multiplies.contains(text), "{text}: {multiplies}");
+    }
+}
+
+#[test]
+fn the_loader_waits_for_what_it_brings() {
+    let product = |b: Group, g: Given, inbox: AnySymMatrix, flags: Flags, epoch: Epoch| {
+        let got = flags.from(1 - rank()).wait(3 - rank(), epoch);
+        g.store(b.dot(inbox.rows(&got, 0, 128), g.w.rows(0, 64), 2));
+    };
+    let waits = |sides: [String; 2]| sides.map(|side| side.contains("wait_flag("));
+    assert_eq!(
+        waits(both_sides(|b, g, _, inbox, flags, epoch| product(b, g, inbox, flags, epoch))),
+        [true, false]
+    );
+    // Who tells others something after it has waited, has waited.
+    let signals = both_sides(|b, g, _, inbox, flags, epoch| {
+        product(b, g, inbox, flags, epoch);
+        flags.signal(Peers::all(), 4 + rank(), epoch);
+    });
+    assert_eq!(waits(signals), [true, true]);
+    // What nobody reads may be the others' leave to write.
+    let unread = both_sides(|b, g, _, _, flags, epoch| {
+        let _got = flags.from(1 - rank()).wait(3 - rank(), epoch);
+        g.store(g.product(b));
+    });
+    assert_eq!(waits(unread), [true, true]);
+}
+
+#[test]
+fn what_goes_through_other_lanes_needs_them_to_meet() {
+    // A window in rows: it is stored by lanes that exchange what they have, and read by others.
+    let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+        let x: AnyMatrix = p.matrix("x", [128, 64], Dtype::Bf16);
+        let parts: AnyWindowMatrix = p.matrix("parts", [128, 128], Dtype::Bf16);
+        let (flags, epoch) = (p.arg::<Flags>("flags", 2), p.arg::<EpochWord>("epoch", 1).begin());
+        role("multiply", 2, |b| {
+            parts.rows(0, 128).store_f32(64, b.dot(x.rows(0, 128), x.rows(0, 64), 2));
+            parts.signal(Peers::all(), &flags, rank(), epoch);
+        });
+    });
+    assert!(!has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a")));
+}
+
 #[test]
 fn timelines_have_none() {
     let kernel = role_of(8, |b, g| g.store(g.product(b)));

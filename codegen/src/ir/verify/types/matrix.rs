@@ -72,7 +72,7 @@ impl Check<'_, '_> {
         self.readable(rows.place);
         self.operand("row", rows.row, U32);
         rows.end.iter().for_each(|end| self.operand("end of rows", *end, U32));
-        if !matches!(rows.place, Place::Param(_)) {
+        if !matches!(rows.place, Place::Param(_) | Place::Peer(..)) {
             let param = self.report.place_name(rows.place);
             self.add(Problem::NoMatrix { op: self.name, param });
             return None;
