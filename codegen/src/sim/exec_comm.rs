@@ -36,6 +36,7 @@ impl World<'_> {
     pub fn communicate(&mut self, id: AgentId, agent: &mut Agent, insn: &CommInsn) -> Flow {
         let done = match insn {
             CommInsn::Put(insn) => self.put(agent, insn).map(|()| true),
+            CommInsn::PutMatrix(insn) => self.put_matrix(agent, insn).map(|()| true),
             CommInsn::Signal(insn) => self.signal(agent, insn).map(|()| true),
             &CommInsn::Wait(insns::Wait { receipt, flag, index, from, value, epoch }) => {
                 let rank = agent.get(from);
@@ -77,7 +78,7 @@ impl World<'_> {
     }
 
     /// The epoch that a put belongs to.
-    fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
+    pub(super) fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
         epoch.map_or(DataEpoch::default(), |e| DataEpoch {
             word: agent.buffer(e.word) as u16 + 1,
             flag: agent.buffer(e.flag) as u16 + 1,
@@ -121,7 +122,7 @@ impl World<'_> {
     }
 
     /// Records a put in the shadow of the target rank.
-    fn note_put(
+    pub(super) fn note_put(
         &mut self,
         agent: &Agent,
         place: Place,
