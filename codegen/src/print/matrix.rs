@@ -1,7 +1,5 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
-use serde::Serialize;
-
 use crate::family::{CudaArch, Target};
 use crate::ir::{
     CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place,
@@ -24,7 +22,7 @@ use super::{
 const PART: u32 = 16;
 
 /// Columns of a result that a warpgroup's instructions have, as far as they are used.
-const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
+pub(super) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
 
 /// Whether a target has matrix instructions that read shared memory by themselves.
 fn has_wgmma(target: Target) -> bool {
@@ -46,69 +44,6 @@ pub(super) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
     match (target, pieces.max()) {
         (Target::Hip(_), Some(one)) => one,
         (Target::Hip(_) | Target::Cuda(_), _) => kernel.shared[id.index()].len,
-    }
-}
-
-/// What the template of a warpgroup's products is rendered with.
-#[derive(Debug, Serialize)]
-pub(super) struct ProductsText {
-    products: Vec<ProductText>,
-}
-
-/// A product of 64 rows and so many columns.
-#[derive(Debug, PartialEq, Serialize)]
-struct ProductText {
-    columns: u32,
-    dtype: &'static str,
-    ptx: &'static str,
-    /// Pairs of sums of a lane.
-    steps: u32,
-    /// The operands of the sums, a line each eight.
-    registers: Vec<String>,
-    outputs: Vec<String>,
-    /// Numbers of the other operands.
-    a: u32,
-    b: u32,
-}
-
-impl ProductsText {
-    /// Those of a kernel, each once.
-    pub fn of(kernel: &Kernel) -> ProductsText {
-        let mut products = vec![];
-        for op in &kernel.ops {
-            let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, .. })) = &op.kind else { continue };
-            let (Some((_, columns)), Some(param)) = (kernel.ty(*out).shape(), a.place.param()) else {
-                continue;
-            };
-            let product = ProductText::new(columns, kernel.params[param.index()].dtype);
-            if WGMMA_COLUMNS.contains(&columns) && !products.contains(&product) {
-                products.push(product);
-            }
-        }
-        ProductsText { products }
-    }
-}
-
-impl ProductText {
-    fn new(columns: u32, dtype: Dtype) -> ProductText {
-        let sums = columns / 2;
-        let lines = |each: &dyn Fn(u32) -> String, per_line: u32| -> Vec<String> {
-            let line =
-                |first: u32| (first..sums.min(first + per_line)).map(each).collect::<Vec<_>>().join(", ");
-            let end = |first: u32| if first + per_line < sums { ", " } else { "" };
-            (0..sums).step_by(per_line as usize).map(|first| line(first) + end(first)).collect()
-        };
-        let output = |n: u32| format!("\"+f\"(sums[{}][{}])", n / 2, n % 2);
-        ProductText {
-            columns,
-            dtype: ops::type_name(dtype),
-            ptx: if dtype == Dtype::Fp16 { "f16" } else { "bf16" },
-            steps: sums / 2,
-            registers: lines(&|n| format!("%{n}"), 16),
-            outputs: lines(&output, 4).into_iter().map(|line| line.trim_end().to_owned()).collect(),
-            a: sums,
-            b: sums + 1,
-        }
     }
 }
 

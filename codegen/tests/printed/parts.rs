@@ -74,9 +74,10 @@ fn add(b: Group, a: Parts, epoch: Epoch) {
         for peer in 0..RANKS {
             let got = a.arrived.from(peer).wait(flag(epoch, peer.val(), tile), epoch);
             let rounded = a.inbox.rows(&got, (epoch.parity() * RANKS + peer) * BAND + row, TILE);
+            let rounded = rounded.load_f32(column, TILE);
             let got = a.ready.from(peer).wait(flag(epoch, peer.val(), tile), epoch);
             let exact = a.window.of(peer).rows(&got, epoch.parity() * BAND + row, TILE);
-            let part = rounded.load_f32(column, TILE) + exact.load_f32(column, TILE);
+            let part = rounded + exact.load_f32(column, TILE);
             all = Some(all.map_or(part, |all| all + part));
         }
         a.out.rows(row, TILE).store_f32(column, all.expect("there are ranks"));
