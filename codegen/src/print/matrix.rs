@@ -105,12 +105,10 @@ pub(super) struct Moved<'k> {
 impl<'k> Moved<'k> {
     /// What an operation moves.
     pub fn of(kind: &'k OpKind) -> Option<Moved<'k>> {
-        match kind {
-            OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) => {
-                Some(Moved { rows: at, column: *column, matrix: *out })
-            }
-            _ => Moved::stored(kind),
-        }
+        let OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) = kind else {
+            return Moved::stored(kind);
+        };
+        Some(Moved { rows: at, column: *column, matrix: *out })
     }
 
     /// What it stores, on this rank or another one.
