@@ -60,21 +60,25 @@ fn parts_of_all_ranks_are_added_up() {
     .iter()
     .enumerate()
     {
-        explore::<MatmulReduceScatter>(&format!("{rest} dtype={}", ["bf16", "fp16"][i % 2]), 2);
+        let dtype = ["bf16", "fp16"][i % 2];
+        for (how, seeds) in [("algorithm=pull early=true", 2), ("algorithm=push early=false", 1)] {
+            explore::<MatmulReduceScatter>(&format!("{rest} dtype={dtype} {how}"), seeds);
+        }
     }
 }
 
 /// Every row, slot, flag, rank and epoch that is off by one, each by itself.
 #[test]
 fn every_bug_of_one_change_in_adding_up_is_found() {
-    let config = config::<MatmulReduceScatter>(
-        "m=195 n=72 k=72 ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2",
-    );
-    let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
-    let exploration = Exploration { inputs, seeds: 4, resident_blocks: None };
-    let suite = suite::of::<MatmulReduceScatter>();
-    let run = plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"));
-    assert!(run.planted > 20 && run.survivors.is_empty(), "{run}");
+    for algorithm in ["pull early=true", "push"] {
+        let shape = "m=195 n=72 k=8 ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2";
+        let config = config::<MatmulReduceScatter>(&format!("{shape} algorithm={algorithm}"));
+        let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
+        let exploration = Exploration { inputs, seeds: 4, resident_blocks: None };
+        let suite = suite::of::<MatmulReduceScatter>();
+        let run = plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"));
+        assert!(run.planted > 20 && run.survivors.is_empty(), "{algorithm}: {run}");
+    }
 }
 
 #[test]
@@ -170,4 +174,9 @@ fn emitted_roles() {
             roles::<MatmulReduceScatter>(shape, target)
         );
     }
+    let few = "m=256 n=4096 k=7168 ranks=2 dtype=bf16";
+    insta::assert_snapshot!(
+        "matmul_reduce_scatter_of_few_rows.sm_90a",
+        roles::<MatmulReduceScatter>(few, "cuda:sm_90a")
+    );
 }

@@ -53,8 +53,13 @@ fn gathered_rows_are_right_to_the_bit() {
 
 #[test]
 fn parts_are_added_up_to_the_bit() {
-    cases("matmul_reduce_scatter", 12, |cases| {
-        for dtype in ["bf16", "fp16"] {
+    cases("matmul_reduce_scatter", 24, |cases| {
+        for (dtype, how) in [
+            ("bf16", "algorithm=pull early=false"),
+            ("fp16", "algorithm=pull early=true"),
+            ("bf16", "algorithm=push early=true"),
+            ("fp16", "algorithm=push early=false"),
+        ] {
             for rest in [
                 "m=2 n=8 k=8",
                 // Rows of a rank that end within a tile.
@@ -65,7 +70,7 @@ fn parts_are_added_up_to_the_bit() {
                 // What warps multiply.
                 "m=512 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
             ] {
-                run::<MatmulReduceScatter>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
+                run::<MatmulReduceScatter>(cases, &format!("{rest} ranks=2 dtype={dtype} {how}"));
             }
         }
     });

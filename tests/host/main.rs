@@ -8,6 +8,7 @@ mod collectives;
 mod job;
 mod matmul;
 mod moe;
+mod parts;
 mod ptx;
 mod rewrite;
 mod shapes;

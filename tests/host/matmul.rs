@@ -41,11 +41,11 @@ fn rows_that_are_gathered() {
 
 #[test]
 fn parts_that_are_added_up() {
-    let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2 blocks=2";
-    // By warps, by warpgroups for which a loader brings operands, and by warps once more, of more than two ranks.
-    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=128 warps=4"));
-    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 warps=4"));
-    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 warps=4"));
+    let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2 blocks=2 warps=4";
+    // By warps, by warpgroups for which a loader brings operands, and of more than two ranks.
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=128 algorithm=pull early=true"));
+    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 algorithm=push"));
+    run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 algorithm=pull"));
 }
 
 /// How a block multiplies.
@@ -72,9 +72,12 @@ impl By {
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
             By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
-            By::Parts => {
-                outcomes::<MatmulReduceScatter>(language, &format!("m=140 warps=8 {key}"), 0..2, edit)
-            }
+            By::Parts => outcomes::<MatmulReduceScatter>(
+                language,
+                &format!("m=140 warps=8 {key} algorithm=pull early=true"),
+                0..2,
+                edit,
+            ),
         }
     }
 }

@@ -1,19 +1,20 @@
 //! Matrices: in memory, and as tiles of two dimensions that a group makes of them.
 
+use super::any::AnyTile;
 use super::args::{Arg, Bound, MatrixArg};
 use super::buffer::{Buf, cast};
 use super::error::TraceError;
 use super::group::Group;
 use super::index::IntoIndex;
-use super::mem::{AnyPtr, AnySym};
-use super::protocol::Arrived;
+use super::mem::{AnyPtr, AnySym, param_of};
+use super::protocol::{Arrived, Parcel};
 use super::scope::{Thing, require_role};
 use super::tile::{IntoTile, Tile, check_len};
 use super::trace::{Trace, attempt};
-use super::val::{FromRaw, IntoVal, Val, host};
+use super::val::{FromRaw, IntoVal, Raw, Val, host};
 use crate::ir::{
-    DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, Rows, SharedId, StoreMatrix,
-    Type, ValueId,
+    CommOp, DOT_COLUMNS, Dot, Dtype, LoadMatrix, LoadRow, Loc, MatrixOp, ParamKind, PutMatrix, Rows,
+    SharedId, StoreMatrix, Type, ValueId,
 };
 
 /// A matrix in this rank's global memory, whose shape and element type the config chooses (`#[shape(|c| [rows, columns])]`,
@@ -124,14 +125,24 @@ impl MatrixRows {
     #[track_caller]
     pub fn load_f32(self, from: impl IntoVal<u32>, columns: u32) -> Tile<f32> {
         let (loc, column) = (Loc::caller(), from.val());
+        Tile::from_raw(cast(self.load_raw(column, columns, loc), Dtype::F32, loc))
+    }
+
+    /// The same, of the element type: it takes fewer registers, until [`AnyTile::to_f32`].
+    #[track_caller]
+    pub fn load(self, from: impl IntoVal<u32>, columns: u32) -> AnyTile {
+        let (loc, column) = (Loc::caller(), from.val());
+        AnyTile::from_raw(self.load_raw(column, columns, loc))
+    }
+
+    fn load_raw(self, column: Val<u32>, columns: u32, loc: Loc) -> Raw {
         require_role(loc, "a load");
-        let raw = attempt(loc, |t| {
+        attempt(loc, |t| {
             let ty = matrix_type(self.buf.dtype, [self.count, columns], loc)?;
             let (at, column) = (self.of(t, loc)?, used(t, column, loc)?);
             let out = t.emit(ty, loc, |out| MatrixOp::LoadMatrix(LoadMatrix { out, at, column }));
             Ok(t.raw(out))
-        });
-        Tile::from_raw(cast(raw, Dtype::F32, loc))
+        })
     }
 
     /// Writes a matrix of as many rows from column `from` on, rounded to the element type.
@@ -190,6 +201,33 @@ impl AnySymMatrix {
     #[track_caller]
     pub fn rows(&self, receipt: &Arrived, row: impl IntoVal<u32>, count: u32) -> MatrixRows {
         MatrixRows::new(self.buf, row.val(), count, Some(*receipt))
+    }
+}
+
+impl Parcel {
+    /// Stores a matrix to as many rows from row `row` on of the targets' instance of a matrix, from column `from` on, rounded to its
+    /// element type.
+    #[track_caller]
+    pub fn put_rows_f32(
+        &mut self,
+        buffer: &AnySymMatrix,
+        row: impl IntoVal<u32>,
+        from: impl IntoVal<u32>,
+        tile: impl IntoTile<f32>,
+    ) {
+        let (loc, row, column) = (Loc::caller(), row.val(), from.val());
+        let value = cast(tile.tile().to_raw(), buffer.buf.dtype, loc);
+        attempt(loc, |t| {
+            self.check(t, loc)?;
+            let value = t.use_value(value.trace, value.id, loc)?;
+            let count = t.ty(value).shape().map_or(0, |(rows, _)| rows);
+            let rows = MatrixRows::new(buffer.buf, row, count, None);
+            rows.takes(t.ty(value), loc)?;
+            let (to, column) = (rows.of(t, loc)?, used(t, column, loc)?);
+            self.note(t, param_of(&buffer.buf).expect("symmetric memory is a parameter"), loc);
+            t.push(CommOp::PutMatrix(PutMatrix { parcel: self.id(), to, column, value }), loc);
+            Ok(())
+        });
     }
 }
 

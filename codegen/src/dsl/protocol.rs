@@ -275,11 +275,16 @@ impl Parcel {
             let count = if mask.is_some() { 0 } else { t.ty(value).len.unwrap_or(1).into() };
             let index = buf.at(t, index, count, loc)?;
             let buffer = param_of(buf).expect("symmetric memory is a parameter");
-            let made = t.made(loc);
-            t.parcels[parcel.index()].puts.push((buffer, made));
+            self.note(t, buffer, loc);
             t.push(CommOp::Put(Put { parcel, buffer, index, value, mask }), loc);
             Ok(())
         });
+    }
+
+    /// Remembers that something is put into a buffer.
+    pub(super) fn note(&self, t: &mut Trace, buffer: ParamId, loc: Loc) {
+        let made = t.made(loc);
+        t.parcels[self.parcel.index()].puts.push((buffer, made));
     }
 
     pub(super) fn id(&self) -> ParcelId {

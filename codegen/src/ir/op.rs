@@ -311,6 +311,9 @@ operation_structs! {
         /// Stores a tile or scalar to the target ranks' instance of a symmetric buffer, as part of a parcel (whose target
         /// it has). Not ordered before the parcel is signalled.
         Put { parcel: ParcelId, buffer: ParamId, index: In, value: In, mask: OptIn }
+        /// Stores a matrix to rows of the target ranks' instance of a symmetric matrix, from `column` (`U32`) on, as part of a parcel.
+        /// What lies beyond its last row or column is left out.
+        PutMatrix { parcel: ParcelId, to: Rows, column: In, value: In }
         /// As a `Put` of the `len` elements of this rank's own buffer `source` (of `Local` memory) from element `from` on. Where
         /// the target can, they are copied in bulk by way of `room`, a shared array of the group with space for all of them.
         BulkCopy {

@@ -7,7 +7,7 @@ use std::fmt;
 
 use super::{
     BlockSignal, BlockWait, BulkCopy, CommOp, ControlOp, Dot, LoadMatrix, LoadRow, MatrixOp, MemoryOp,
-    OpKind, ParamId, ParcelId, Part, Place, Put, ReadLl, SendLl, SendPackets, Signal, SignalOrder,
+    OpKind, ParamId, ParcelId, Part, Place, Put, PutMatrix, ReadLl, SendLl, SendPackets, Signal, SignalOrder,
     StoreMatrix, TakePackets, ValueId, ValueOp, VarId, Wait, WaitAll,
 };
 
@@ -316,6 +316,9 @@ impl CommOp {
         let to = |access, param, index| Accessed { access, place: Place::Param(param), index };
         vec![match self {
             CommOp::Put(Put { buffer, index, .. }) => to(Access::Put, *buffer, Some(*index)),
+            CommOp::PutMatrix(PutMatrix { to, .. }) => {
+                Accessed { access: Access::Put, place: to.place, index: None }
+            }
             CommOp::BulkCopy(BulkCopy { buffer, index, source, from, .. }) => {
                 return vec![to(Access::Load, *source, Some(*from)), to(Access::Put, *buffer, Some(*index))];
             }
@@ -340,6 +343,10 @@ impl CommOp {
             CommOp::Put(Put { parcel, buffer, .. }) | CommOp::BulkCopy(BulkCopy { parcel, buffer, .. }) => {
                 Some((*parcel, Member::Put(*buffer)))
             }
+            CommOp::PutMatrix(PutMatrix { parcel, to, .. }) => match to.place.param() {
+                Some(buffer) => Some((*parcel, Member::Put(buffer))),
+                None => None,
+            },
             CommOp::Signal(signal) => Some((signal.parcel, Member::Signal(signal))),
             CommOp::Wait(_)
             | CommOp::WaitAll(_)

@@ -182,6 +182,7 @@ impl OpKind {
             OpKind::Matrix(MatrixOp::LoadRow(_)) => "load_row",
             OpKind::Matrix(MatrixOp::StoreMatrix(_)) => "store_matrix",
             OpKind::Comm(CommOp::Put(_)) => "put",
+            OpKind::Comm(CommOp::PutMatrix(_)) => "put_matrix",
             OpKind::Comm(CommOp::BulkCopy(_)) => "copy",
             OpKind::Comm(CommOp::Signal(_)) => "signal",
             OpKind::Comm(CommOp::Wait(_)) => "wait",

@@ -32,6 +32,7 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
             CommOp::ReadLl(ReadLl { ll, .. }) => format!("{}_read", p.kernel.params[ll.index()].name),
             CommOp::TakePackets(_)
             | CommOp::Put(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)
@@ -119,6 +120,7 @@ fn names_index(kind: &OpKind) -> bool {
         OpKind::Memory(_) | OpKind::Matrix(_) => true,
         OpKind::Comm(op) => match op {
             CommOp::Put(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)

@@ -3,7 +3,8 @@
 use std::collections::BTreeMap;
 
 use crate::ir::{
-    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, ValueId, ValueOp,
+    BinaryOp, BulkCopy, CommOp, ControlOp, MemoryOp, OpId, OpKind, PACKET_BYTES, Place, Put, PutMatrix,
+    ValueId, ValueOp,
 };
 
 use super::{layout::Layouts, program::Program, reach::Reach};
@@ -128,6 +129,9 @@ pub(super) fn accesses(p: &Program, layouts: &Layouts, op: OpId) -> Vec<Access> 
             let written = Lanes::Spread { len, per_lane: len, lanes: 1 };
             both.extend(one(Place::Param(buffer), true, true, written, Some(index)));
             both
+        }
+        OpKind::Comm(CommOp::PutMatrix(PutMatrix { ref to, .. })) => {
+            one(to.place, true, true, Lanes::Anywhere, None)
         }
         // Which lane has which element is the matrix instruction's business.
         OpKind::Matrix(_) => {

@@ -99,6 +99,7 @@ fn moved(p: &Program, id: OpId) -> Option<ValueId> {
             // A lane for each element, whatever the group, or none at all.
             CommOp::SendLl(_)
             | CommOp::ReadLl(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)

@@ -227,7 +227,7 @@ pub(super) fn reads_by_element(p: &Program, layouts: &Layouts, op: OpId) -> bool
                 let one_rank = matches!(p.kernel.parcels[parcel.index()].target, Target::Rank(_));
                 one_rank && by_element(*value, *mask)
             }
-            CommOp::SendPackets(_) | CommOp::SendLl(_) => false,
+            CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::PutMatrix(_) => false,
             CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)

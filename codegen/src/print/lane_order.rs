@@ -8,13 +8,14 @@
 
 use std::collections::{HashMap, HashSet};
 
-use crate::ir::{Kernel, LoadMatrix, MatrixOp, OpId, OpKind, ParamId, ParamKind, Rows, StoreMatrix, ValueId};
+use crate::ir::{Kernel, LoadMatrix, OpId, ParamId, ParamKind, Rows, ValueId};
 
 use super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
     layout::{Layout, Layouts, WIDEST},
+    matrix::Moved,
     ops,
     prim::Prim,
     program::Program,
@@ -35,16 +36,16 @@ pub(super) fn matrices(p: &Program, layouts: &Layouts) -> HashSet<ParamId> {
     let mut others = HashSet::new();
     for &id in p.ops() {
         let kind = &p.kernel.op(id).kind;
-        let access = part(kind).and_then(|(rows, column, tile)| {
-            let param = rows.place.param().filter(|param| is_own(p.kernel, *param))?;
-            whole_tile(p, layouts, id, rows, column, tile).map(|tile| (param, tile))
+        let access = Moved::of(kind).and_then(|moved| {
+            let param = moved.rows.place.param().filter(|param| is_own(p.kernel, *param))?;
+            whole_tile(p, layouts, id, moved).map(|tile| (param, tile))
         });
         match access {
             Some((param, tile)) => {
                 let seen = found.entry(param).or_insert(Seen { tile, stored: false, loaded: false });
-                match kind {
-                    OpKind::Matrix(MatrixOp::LoadMatrix(_)) => seen.loaded = true,
-                    _ => seen.stored = true,
+                match Moved::stored(kind) {
+                    Some(_) => seen.stored = true,
+                    None => seen.loaded = true,
                 }
                 if seen.tile != tile {
                     others.insert(param);
@@ -63,25 +64,13 @@ fn is_own(kernel: &Kernel, param: ParamId) -> bool {
     param.columns.is_some() && matches!(param.kind, ParamKind::Window | ParamKind::Symmetric)
 }
 
-/// The rows that an operation moves a matrix to or from, the first column there, and the matrix.
-fn part(kind: &OpKind) -> Option<(&Rows, ValueId, ValueId)> {
-    let OpKind::Matrix(op) = kind else { return None };
-    match op {
-        MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => Some((at, *column, *out)),
-        MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => Some((to, *column, *value)),
-        MatrixOp::Dot(_) | MatrixOp::LoadRow(_) => None,
-    }
-}
-
 /// How lanes hold what is moved, if that is all columns of rows that are there, which begin where a tile does, and lanes have
 /// whole 16 bytes of it.
 fn whole_tile(
     p: &Program,
     layouts: &Layouts,
     id: OpId,
-    rows: &Rows,
-    column: ValueId,
-    tile: ValueId,
+    Moved { rows, column, matrix: tile }: Moved<'_>,
 ) -> Option<Layout> {
     let param = &p.kernel.params[rows.place.param()?.index()];
     let (all, columns) = param.shape()?;
@@ -103,15 +92,13 @@ impl Emitter<'_, '_> {
     }
 
     /// Stores a tile of a matrix that lies as lanes hold it.
-    pub fn store_lanes(&mut self, store: &StoreMatrix) -> Result<(), PrintError> {
-        self.flush()?;
-        let StoreMatrix { to, value, .. } = store;
+    pub fn store_lanes(&mut self, base: &Expr, to: &Rows, value: ValueId) -> Result<(), PrintError> {
         self.used.add(Prim::StoreLanes);
-        let (lanes, at) = (self.group.lanes, self.first_of_row(to)?);
-        let name = match self.values.get(value) {
+        let (lanes, at) = (self.group.lanes, self.first_of_row(base, to)?);
+        let name = match self.values.get(&value) {
             Some(name) => name.clone(),
             // A variable's registers go by its name, equal elements have none.
-            None => self.copied(*value)?,
+            None => self.copied(value)?,
         };
         let lane = self.lane();
         self.w.line(&format!("store_lanes<{lanes}>({}, {lane}, {name});", at.plain()));
@@ -123,7 +110,8 @@ impl Emitter<'_, '_> {
         self.flush()?;
         let LoadMatrix { out, at, .. } = load;
         self.used.add(Prim::LoadLanes);
-        let (lanes, from) = (self.group.lanes, self.first_of_row(at)?);
+        let base = self.base(at.place)?;
+        let (lanes, from) = (self.group.lanes, self.first_of_row(&base, at)?);
         let (layout, dtype) = (self.f.layouts.of(*out), self.ty(*out).dtype);
         let name = self.declare(*out);
         self.declare_registers(&name, dtype, layout);
@@ -133,12 +121,12 @@ impl Emitter<'_, '_> {
     }
 
     /// A pointer to the first element of a row.
-    fn first_of_row(&mut self, rows: &Rows) -> Result<Expr, PrintError> {
+    fn first_of_row(&mut self, base: &Expr, rows: &Rows) -> Result<Expr, PrintError> {
         let columns = self.shape(rows.place).1;
-        let (base, row) = (self.base(rows.place)?, self.scalar(rows.row)?);
+        let row = self.scalar(rows.row)?;
         let wide = Expr::call("u64", [&row]);
         let offset = Expr::binary("*", Prec::Product, &wide, &Expr::atom(columns.to_string()));
-        Ok(Expr::binary("+", Prec::Sum, &base, &offset))
+        Ok(Expr::binary("+", Prec::Sum, base, &offset))
     }
 
     /// New registers with a matrix.

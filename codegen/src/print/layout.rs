@@ -145,6 +145,7 @@ impl Layouts {
                 CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
                 CommOp::ReadLl(ReadLl { out, .. }) => (*out, 1),
                 CommOp::Put(_)
+                | CommOp::PutMatrix(_)
                 | CommOp::BulkCopy(_)
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
@@ -281,6 +282,7 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
             | CommOp::TakePackets(_)
             | CommOp::SendLl(_)
             | CommOp::ReadLl(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)

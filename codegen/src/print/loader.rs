@@ -13,15 +13,15 @@ use crate::{
     family::{CudaArch, Target},
     ir::{
         CommOp, Const, ControlOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, MatrixOp, OpId,
-        OpKind, Param, ParamId, ParamKind, Place, ReceiptId, Region, Rows, SharedId, StoreMatrix, ValueId,
-        ValueOp, Wait, WaitAll, mutate::constant,
+        OpKind, Param, ParamId, ParamKind, Place, ReceiptId, Region, Rows, SharedId, ValueId, ValueOp, Wait,
+        WaitAll, mutate::constant,
     },
 };
 
 use super::{
     args::{self, TensorMap},
     emitter::Facts,
-    matrix,
+    matrix::{self, Moved},
     ops::type_name,
     source,
 };
@@ -210,10 +210,10 @@ impl Fit<'_, '_> {
         let (mut rings, mut products) = (vec![], 0);
         let (mut shapes, mut stores, mut fits) = (vec![], vec![], true);
         kernel.walk(body, &mut |id, op| {
-            if let OpKind::Matrix(MatrixOp::StoreMatrix(store)) = &op.kind
-                && !self.in_lane_order(store.to.place)
+            if let Some(moved) = Moved::stored(&op.kind)
+                && !self.in_lane_order(moved.rows.place)
             {
-                stores.push(matrix::exchanges(self.f, store));
+                stores.push(matrix::exchanges(self.f, moved));
             }
             if let OpKind::Matrix(MatrixOp::Dot(dot)) = &op.kind {
                 rings.extend(self.ring_of(id, dot, &written));
@@ -272,7 +272,7 @@ impl Fit<'_, '_> {
     }
 
     /// Whether an operation is of one side only, or the same on both. Either waits for what it reads itself. What those who
-    /// multiply write and read again lies as lanes hold it: no lane reads what another one has written.
+    /// multiply read of the operation's own memory lies as lanes hold it: no lane reads what another one has written.
     fn allows(&self, op: &OpKind, written: &HashSet<ParamId>) -> bool {
         let kernel = self.f.p.kernel;
         let own =
@@ -309,7 +309,7 @@ impl Fit<'_, '_> {
                 | ControlOp::Split { .. } => false,
             },
             OpKind::Comm(op) => match op {
-                CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::Signal(_) => true,
+                CommOp::Wait(_) | CommOp::WaitAll(_) | CommOp::PutMatrix(_) | CommOp::Signal(_) => true,
                 CommOp::Put(_)
                 | CommOp::BulkCopy(_)
                 | CommOp::BlockSignal(_)
@@ -322,9 +322,7 @@ impl Fit<'_, '_> {
             OpKind::Memory(_) => false,
             OpKind::Matrix(op) => match op {
                 MatrixOp::Dot(_) => true,
-                MatrixOp::StoreMatrix(StoreMatrix { to, .. }) => {
-                    own(to.place).is_some() || self.in_lane_order(to.place)
-                }
+                MatrixOp::StoreMatrix(_) => true,
                 MatrixOp::LoadMatrix(LoadMatrix { at: Rows { place, receipt, .. }, .. }) => {
                     input(*place, *receipt) || self.in_lane_order(*place)
                 }

@@ -1,11 +1,9 @@
 //! Matrices: products by the matrix instructions of a target, and what moves matrices to and from memory.
 
-use serde::Serialize;
-
 use crate::family::{CudaArch, Target};
 use crate::ir::{
-    DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place, Region, Rows,
-    SharedId, StoreMatrix, ValueId,
+    CommOp, DOT_COLUMNS, Dot, Dtype, Kernel, LoadMatrix, LoadRow, Loc, MatrixOp, OpId, OpKind, Place,
+    PutMatrix, Region, Rows, SharedId, StoreMatrix, Target as To, ValueId,
 };
 
 use super::{
@@ -24,7 +22,7 @@ use super::{
 const PART: u32 = 16;
 
 /// Columns of a result that a warpgroup's instructions have, as far as they are used.
-const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
+pub(super) const WGMMA_COLUMNS: [u32; 3] = [64, 128, 256];
 
 /// Whether a target has matrix instructions that read shared memory by themselves.
 fn has_wgmma(target: Target) -> bool {
@@ -46,69 +44,6 @@ pub(super) fn shared_len(kernel: &Kernel, id: SharedId, target: Target) -> u32 {
     match (target, pieces.max()) {
         (Target::Hip(_), Some(one)) => one,
         (Target::Hip(_) | Target::Cuda(_), _) => kernel.shared[id.index()].len,
-    }
-}
-
-/// What the template of a warpgroup's products is rendered with.
-#[derive(Debug, Serialize)]
-pub(super) struct ProductsText {
-    products: Vec<ProductText>,
-}
-
-/// A product of 64 rows and so many columns.
-#[derive(Debug, PartialEq, Serialize)]
-struct ProductText {
-    columns: u32,
-    dtype: &'static str,
-    ptx: &'static str,
-    /// Pairs of sums of a lane.
-    steps: u32,
-    /// The operands of the sums, a line each eight.
-    registers: Vec<String>,
-    outputs: Vec<String>,
-    /// Numbers of the other operands.
-    a: u32,
-    b: u32,
-}
-
-impl ProductsText {
-    /// Those of a kernel, each once.
-    pub fn of(kernel: &Kernel) -> ProductsText {
-        let mut products = vec![];
-        for op in &kernel.ops {
-            let OpKind::Matrix(MatrixOp::Dot(Dot { out, a, .. })) = &op.kind else { continue };
-            let (Some((_, columns)), Some(param)) = (kernel.ty(*out).shape(), a.place.param()) else {
-                continue;
-            };
-            let product = ProductText::new(columns, kernel.params[param.index()].dtype);
-            if WGMMA_COLUMNS.contains(&columns) && !products.contains(&product) {
-                products.push(product);
-            }
-        }
-        ProductsText { products }
-    }
-}
-
-impl ProductText {
-    fn new(columns: u32, dtype: Dtype) -> ProductText {
-        let sums = columns / 2;
-        let lines = |each: &dyn Fn(u32) -> String, per_line: u32| -> Vec<String> {
-            let line =
-                |first: u32| (first..sums.min(first + per_line)).map(each).collect::<Vec<_>>().join(", ");
-            let end = |first: u32| if first + per_line < sums { ", " } else { "" };
-            (0..sums).step_by(per_line as usize).map(|first| line(first) + end(first)).collect()
-        };
-        let output = |n: u32| format!("\"+f\"(sums[{}][{}])", n / 2, n % 2);
-        ProductText {
-            columns,
-            dtype: ops::type_name(dtype),
-            ptx: if dtype == Dtype::Fp16 { "f16" } else { "bf16" },
-            steps: sums / 2,
-            registers: lines(&|n| format!("%{n}"), 16),
-            outputs: lines(&output, 4).into_iter().map(|line| line.trim_end().to_owned()).collect(),
-            a: sums,
-            b: sums + 1,
-        }
     }
 }
 
@@ -158,6 +93,40 @@ impl Fragments {
     }
 }
 
+/// A matrix that goes to rows of one in memory, or comes from there.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Moved<'k> {
+    pub rows: &'k Rows,
+    /// The first column there.
+    pub column: ValueId,
+    pub matrix: ValueId,
+}
+
+impl<'k> Moved<'k> {
+    /// What an operation moves.
+    pub fn of(kind: &'k OpKind) -> Option<Moved<'k>> {
+        let OpKind::Matrix(MatrixOp::LoadMatrix(LoadMatrix { out, at, column })) = kind else {
+            return Moved::stored(kind);
+        };
+        Some(Moved { rows: at, column: *column, matrix: *out })
+    }
+
+    /// What it stores, on this rank or another one.
+    pub fn stored(kind: &'k OpKind) -> Option<Moved<'k>> {
+        match kind {
+            OpKind::Matrix(MatrixOp::StoreMatrix(StoreMatrix { to, column, value }))
+            | OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, column, value, .. })) => {
+                Some(Moved { rows: to, column: *column, matrix: *value })
+            }
+            OpKind::Matrix(_)
+            | OpKind::Comm(_)
+            | OpKind::Value(_)
+            | OpKind::Memory(_)
+            | OpKind::Control(_) => None,
+        }
+    }
+}
+
 /// Consecutive elements of a row that a lane has of a matrix, as the matrix instructions leave them.
 pub(super) fn per_lane(kernel: &Kernel) -> u32 {
     if kernel.warp_size == 32 { 2 } else { 4 }
@@ -174,13 +143,13 @@ pub(super) fn room_of(kind: &OpKind) -> Option<SharedId> {
 
 /// Whether lanes exchange what they hold of a matrix before they store it, so that each stores 16 bytes at once: two elements
 /// of a row are what the matrix instructions of NVIDIA's GPUs leave them.
-pub(super) fn exchanges(f: &Facts, StoreMatrix { to, column, value }: &StoreMatrix) -> bool {
-    let Some(Fragments { columns, across, .. }) = f.layouts.of(*value).fragments else { return false };
-    let dtype = to.place.param().map(|p| f.p.kernel.params[p.index()].dtype);
+pub(super) fn exchanges(f: &Facts, Moved { rows, column, matrix }: Moved<'_>) -> bool {
+    let Some(Fragments { columns, across, .. }) = f.layouts.of(matrix).fragments else { return false };
+    let dtype = rows.place.param().map(|p| f.p.kernel.params[p.index()].dtype);
     matches!(f.target, Target::Cuda(_))
         && dtype.is_some_and(|dtype| dtype.bytes() == 2)
         && (columns / across).is_multiple_of(EXCHANGED)
-        && f.p.divisor(*column, 8) == 8
+        && f.p.divisor(column, 8) == 8
 }
 
 impl Emitter<'_, '_> {
@@ -208,8 +177,9 @@ impl Emitter<'_, '_> {
             MatrixOp::LoadMatrix(LoadMatrix { out, at, .. }) => (!self.in_lane_order(at)).then_some(*out),
             MatrixOp::LoadRow(LoadRow { out, .. }) => Some(*out),
             MatrixOp::StoreMatrix(store) => {
-                let at_once = self.in_lane_order(&store.to) || exchanges(self.f, store);
-                (!at_once).then_some(store.value)
+                let StoreMatrix { to, column, value } = store;
+                let moved = Moved { rows: to, column: *column, matrix: *value };
+                (!self.in_lane_order(to) && !exchanges(self.f, moved)).then_some(*value)
             }
             MatrixOp::Dot(_) => None,
         }
@@ -223,8 +193,11 @@ impl Emitter<'_, '_> {
     pub fn matrix_op(&mut self, id: OpId, op: &MatrixOp) -> Result<(), PrintError> {
         match op {
             MatrixOp::Dot(dot) => self.dot(id, dot),
-            MatrixOp::StoreMatrix(store) if self.in_lane_order(&store.to) => self.store_lanes(store),
-            MatrixOp::StoreMatrix(store) => self.store_rows(id, store),
+            MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
+                self.flush()?;
+                let base = self.base(to.place)?;
+                self.store_at(id, &base, Moved { rows: to, column: *column, matrix: *value })
+            }
             MatrixOp::LoadMatrix(load) if self.in_lane_order(&load.at) => self.load_lanes(load),
             MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) => {
                 let loc = self.f.p.kernel.op(id).loc;
@@ -284,21 +257,42 @@ impl Emitter<'_, '_> {
         self.used.add(Prim::Dot);
     }
 
-    /// Stores a matrix after lanes have exchanged what they hold of it.
-    fn store_rows(&mut self, id: OpId, store: &StoreMatrix) -> Result<(), PrintError> {
+    /// Stores a matrix to other ranks.
+    pub fn put_matrix(&mut self, id: OpId, put: &PutMatrix) -> Result<(), PrintError> {
         self.flush()?;
-        let StoreMatrix { to, column, value } = store;
-        let (layout, loc) = (self.f.layouts.of(*value), self.f.p.kernel.op(id).loc);
-        let Some(name) = self.values.get(value).cloned() else {
+        let PutMatrix { parcel, to, column, value } = put;
+        let moved = Moved { rows: to, column: *column, matrix: *value };
+        let buffer = to.place.param().expect("the verifier lets matrices that are put to be parameters");
+        match self.f.p.kernel.parcels[parcel.index()].target {
+            To::Rank(rank) => {
+                let base = Expr::index(&self.arg(buffer), &self.scalar(rank)?);
+                self.store_at(id, &base, moved)
+            }
+            To::Mask(set) => {
+                let loc = self.f.p.kernel.op(id).loc;
+                self.for_each_rank(loc, set, buffer, |me, base| me.store_at(id, base, moved))
+            }
+        }
+    }
+
+    /// Stores a matrix to rows of one in memory that begins at `base`: as lanes hold it, or after lanes have exchanged what they
+    /// hold of it, or piece by piece.
+    fn store_at(&mut self, id: OpId, base: &Expr, moved: Moved<'_>) -> Result<(), PrintError> {
+        let Moved { rows: to, column, matrix: value } = moved;
+        if self.in_lane_order(to) {
+            return self.store_lanes(base, to, value);
+        }
+        let (layout, loc) = (self.f.layouts.of(value), self.f.p.kernel.op(id).loc);
+        let name = self.values.get(&value).filter(|_| exchanges(self.f, moved)).cloned();
+        let Some(name) = name else {
             // Equal elements have no registers.
-            return self.step_loop(Step::new(layout), false, loc, |me, step| {
-                me.matrix_step(loc, &MatrixOp::StoreMatrix(store.clone()), step)
-            });
+            return self
+                .step_loop(Step::new(layout), false, loc, |me, step| me.store_step(base, moved, step));
         };
         self.used.add(Prim::StoreRows);
         let columns = self.shape(to.place).1;
-        let (base, end) = (self.base(to.place)?, self.end_of(to)?);
-        let (row, column) = (self.scalar(to.row)?, self.scalar(*column)?);
+        let end = self.end_of(to)?;
+        let (row, column) = (self.scalar(to.row)?, self.scalar(column)?);
         let (part, lane) = (self.part_name(layout.fragments), self.lane());
         self.w.line(&format!(
             "store_rows<{part}, {columns}>({}, {}, {}, {}, {lane}, {name});",
@@ -386,7 +380,8 @@ impl Emitter<'_, '_> {
         match op {
             MatrixOp::LoadMatrix(LoadMatrix { out, at, column }) => {
                 self.used.add(Prim::LoadInside);
-                let (template, part) = self.part(at, *column, Some(step.layout.per_lane), step)?;
+                let (base, moved) = (self.base(at.place)?, Moved { rows: at, column: *column, matrix: *out });
+                let (template, part) = self.part(&base, moved, Some(step.layout.per_lane), step)?;
                 let load = format!("load_inside<{template}>({part})");
                 self.keep_vector(*out, &load, step);
             }
@@ -400,13 +395,20 @@ impl Emitter<'_, '_> {
                 self.keep_vector(*out, &load, step);
             }
             MatrixOp::StoreMatrix(StoreMatrix { to, column, value }) => {
-                self.used.add(Prim::StoreInside);
-                let (template, part) = self.part(to, *column, None, step)?;
-                let value = self.vector(*value, step)?;
-                self.w.line(&format!("store_inside<{template}>({part}, {value});"));
+                let base = self.base(to.place)?;
+                self.store_step(&base, Moved { rows: to, column: *column, matrix: *value }, step)?;
             }
             MatrixOp::Dot(_) => return Err(PrintError::Misplaced { loc, op: "dot" }),
         }
+        Ok(())
+    }
+
+    /// A step of storing a matrix to rows of one in memory that begins at `base`.
+    fn store_step(&mut self, base: &Expr, moved: Moved<'_>, step: &mut Step) -> Result<(), PrintError> {
+        self.used.add(Prim::StoreInside);
+        let (template, part) = self.part(base, moved, None, step)?;
+        let value = self.vector(moved.matrix, step)?;
+        self.w.line(&format!("store_inside<{template}>({part}, {value});"));
         Ok(())
     }
 
@@ -424,14 +426,14 @@ impl Emitter<'_, '_> {
     /// Template arguments and arguments that say which part of a matrix in memory the step's elements are.
     fn part(
         &mut self,
-        rows: &Rows,
-        column: ValueId,
+        base: &Expr,
+        Moved { rows, column, .. }: Moved<'_>,
         count: Option<u32>,
         step: &mut Step,
     ) -> Result<(String, String), PrintError> {
         let columns = self.shape(rows.place).1;
         let width = self.width_of(&[column], step);
-        let (base, end) = (self.base(rows.place)?, self.end_of(rows)?);
+        let end = self.end_of(rows)?;
         let down = Expr::atom(self.fragment("row", step));
         let row = Expr::binary("+", Prec::Sum, &self.scalar(rows.row)?, &down);
         let column = Expr::binary("+", Prec::Sum, &self.scalar(column)?, &self.across(step));

@@ -35,6 +35,7 @@ impl Emitter<'_, '_> {
     pub fn comm_op(&mut self, id: OpId, op: &CommOp) -> Result<(), PrintError> {
         match op {
             CommOp::Put(op) => self.put(id, op),
+            CommOp::PutMatrix(op) => self.put_matrix(id, op),
             CommOp::BulkCopy(op) => self.copy(id, op),
             CommOp::Signal(op) => self.signal(id, op),
             CommOp::Wait(op) => self.wait(id, op),

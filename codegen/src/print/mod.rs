@@ -48,6 +48,7 @@ mod ops;
 mod packets;
 mod pieces;
 mod prim;
+mod products;
 mod program;
 mod protocol;
 mod reach;

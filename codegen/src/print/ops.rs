@@ -102,7 +102,7 @@ fn feeds_a_sum(p: &Program, product: ValueId) -> bool {
         matches!(
             u,
             OpKind::Memory(MemoryOp::Store { .. })
-                | OpKind::Comm(CommOp::Put(_))
+                | OpKind::Comm(CommOp::Put(_) | CommOp::PutMatrix(_))
                 | OpKind::Value(
                     ValueOp::Cast { .. }
                         | ValueOp::Bitcast { .. }

@@ -112,9 +112,11 @@ impl Walk<'_, '_> {
                 | CommOp::TakePackets(_)
                 | CommOp::ReadLl(_)
                 | CommOp::Signal(_) => State::new(),
-                CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::SendPackets(_) | CommOp::SendLl(_) => {
-                    self.touch(op, state)
-                }
+                CommOp::Put(_)
+                | CommOp::PutMatrix(_)
+                | CommOp::BulkCopy(_)
+                | CommOp::SendPackets(_)
+                | CommOp::SendLl(_) => self.touch(op, state),
             },
             OpKind::Matrix(matrix) => match matrix {
                 // Its lanes meet before they bring anything.

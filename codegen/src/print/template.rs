@@ -13,6 +13,7 @@ use super::{
     loader::Crew,
     matrix,
     prim::{Context, Prim},
+    products,
     timeline::{Timeline, TimelineSite},
 };
 
@@ -255,7 +256,7 @@ pub(super) fn primitive(
             };
             render(name, &TargetText { fence_acquire })
         }
-        Context::Products => render(name, &matrix::ProductsText::of(kernel)),
+        Context::Products => render(name, &products::ProductsText::of(kernel)),
     };
     text.map(|t| t.trim_end().to_string())
 }

@@ -108,7 +108,8 @@ impl Emitter<'_, '_> {
                     Target::Rank(_) => Some(*value),
                     Target::Mask(_) => None,
                 },
-                CommOp::BulkCopy(_)
+                CommOp::PutMatrix(_)
+                | CommOp::BulkCopy(_)
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)
                 | CommOp::WaitAll(_)

@@ -244,6 +244,7 @@ fn recorded(kernel: &Kernel, op: &OpKind) -> Option<(SiteKind, Option<ParamId>, 
         // Puts are recorded with their parcel; reads of LL elements poll for each lane's own; blocks are no peers.
         OpKind::Comm(
             CommOp::Put(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::ReadLl(_)
             | CommOp::BlockSignal(_)
@@ -287,7 +288,7 @@ fn words(kernel: &Kernel, op: &OpKind) -> Option<(ValueId, ValueId)> {
         CommOp::SendPackets(SendPackets { target, index, .. })
         | CommOp::SendLl(SendLl { target, index, .. }) => Some((*index, of(target))),
         CommOp::TakePackets(TakePackets { tiles, .. }) => Some((tiles[0].index, tiles[0].from)),
-        CommOp::Put(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_) => None,
+        CommOp::Put(_) | CommOp::PutMatrix(_) | CommOp::BulkCopy(_) | CommOp::ReadLl(_) => None,
     }
 }
 

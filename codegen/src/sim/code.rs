@@ -217,12 +217,9 @@ impl Insn {
                 matches!(memory, MemoryInsn::Atomic { .. } | MemoryInsn::Ticket { .. } | MemoryInsn::Peer(_));
             return if communicates { COMMUNICATION } else { 1 };
         }
-        let communicates = match self {
-            Insn::Comm(_) => true,
-            Insn::Matrix(MatrixInsn::Load { at, .. }) => at.rank.is_some(),
-            _ => return matches!(self, Insn::Matrix(_)).into(),
-        };
-        if communicates { COMMUNICATION } else { 1 }
+        let of_peer = matches!(self, Insn::Matrix(MatrixInsn::Load { at, .. }) if at.rank.is_some());
+        let communicates = of_peer || matches!(self, Insn::Comm(_));
+        if communicates { COMMUNICATION } else { matches!(self, Insn::Matrix(_)).into() }
     }
 
     /// Calls `visit` on every tile register of the instruction; those it writes come last.

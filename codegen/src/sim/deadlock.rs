@@ -100,6 +100,7 @@ impl World<'_> {
             }
             // These do not wait.
             CommInsn::Put(_)
+            | CommInsn::PutMatrix(_)
             | CommInsn::Signal(_)
             | CommInsn::BlockSignal(_)
             | CommInsn::SendPackets(_)

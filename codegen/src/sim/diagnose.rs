@@ -11,7 +11,8 @@ use super::wire::{Signal, Spot};
 use super::world::{HOST_SITE, World};
 use crate::ir::{
     BulkCopy, CommOp, ControlOp, Dot, Kernel, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpId, OpKind, ParamId,
-    Place, Put, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll, analysis::Tree,
+    Place, Put, PutMatrix, ReadLl, Rows, SendLl, SendPackets, StoreMatrix, TakePackets, Wait, WaitAll,
+    analysis::Tree,
 };
 
 /// The role that a block does something as, and its number there: it may have gone on as another one.
@@ -306,6 +307,7 @@ pub(super) fn describe(kernel: &Kernel, op: OpId) -> String {
         OpKind::Memory(MemoryOp::Atomic { place: p, .. }) => format!("atomic on {}", place(*p)),
         OpKind::Memory(MemoryOp::Tally { place: p, .. }) => format!("tally on {}", place(*p)),
         OpKind::Comm(CommOp::Put(Put { buffer, .. })) => format!("put to {}", param(*buffer)),
+        OpKind::Comm(CommOp::PutMatrix(PutMatrix { to, .. })) => format!("put to {}", place(to.place)),
         OpKind::Comm(CommOp::BulkCopy(BulkCopy { buffer, source, .. })) => {
             format!("copy of {} to {}", param(*source), param(*buffer))
         }

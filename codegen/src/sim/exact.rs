@@ -179,9 +179,9 @@ fn index_of(kind: &OpKind) -> Option<ValueId> {
             CommOp::SendPackets(op) => Some(op.index),
             CommOp::SendLl(op) => Some(op.index),
             CommOp::TakePackets(TakePackets { tiles, .. }) => Some(tiles.first()?.index),
-            CommOp::ReadLl(_) => None,
+            // Rows and columns are not indices.
+            CommOp::ReadLl(_) | CommOp::PutMatrix(_) => None,
         },
-        // Rows and columns are not indices.
         OpKind::Matrix(
             MatrixOp::Dot(_) | MatrixOp::LoadMatrix(_) | MatrixOp::LoadRow(_) | MatrixOp::StoreMatrix(_),
         ) => None,

@@ -38,6 +38,7 @@ impl World<'_> {
     pub fn communicate(&mut self, id: AgentId, agent: &mut Agent, insn: &CommInsn) -> Flow {
         let done = match insn {
             CommInsn::Put(insn) => self.put(agent, insn).map(|()| true),
+            CommInsn::PutMatrix(insn) => self.put_matrix(agent, insn).map(|()| true),
             CommInsn::Signal(insn) => self.signal(agent, insn).map(|()| true),
             &CommInsn::Wait(insns::Wait { receipt, flag, index, from, value, epoch }) => {
                 let rank = agent.get(from);
@@ -80,7 +81,7 @@ impl World<'_> {
     }
 
     /// The epoch that a put belongs to.
-    fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
+    pub(super) fn data_epoch(agent: &Agent, epoch: Option<EpochOf>) -> DataEpoch {
         epoch.map_or(DataEpoch::default(), |e| DataEpoch {
             word: agent.buffer(e.word) as u16 + 1,
             flag: agent.buffer(e.flag) as u16 + 1,
@@ -124,7 +125,7 @@ impl World<'_> {
     }
 
     /// Records a put in the shadow of the target rank.
-    fn note_put(
+    pub(super) fn note_put(
         &mut self,
         agent: &Agent,
         place: Place,

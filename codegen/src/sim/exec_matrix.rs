@@ -5,8 +5,9 @@ use super::code::{Access, Reg};
 use super::convert::cast_tile;
 use super::exec::Flow;
 use super::exec_memory::Fault;
-use super::insns::{Dot, MatrixInsn, RowsReg};
+use super::insns::{Dot, MatrixInsn, PutMatrix, RowsReg};
 use super::value::Tile;
+use super::wire::{Cargo, Payload, Pending, Spot};
 use super::world::World;
 use crate::ir::{Dtype, Place, ReceiptId};
 
@@ -116,6 +117,43 @@ impl World<'_> {
                 self.note_write(agent, part.place, first, end, size as u64);
                 let there = (end - first) as usize * size;
                 self.write(agent, part.place, first * size as u64, &from[..there]);
+            }
+        }
+        Ok(())
+    }
+
+    /// Rows that are there, each of which is on its way by itself, unless the next one follows it.
+    pub(super) fn put_matrix(&mut self, agent: &mut Agent, insn: &PutMatrix) -> Result<(), Fault> {
+        let PutMatrix { target, to, column, shape, value, epoch } = *insn;
+        let part = Part::new(agent, to, narrow(agent, column), shape);
+        let param = part.place.param().expect("the verifier lets matrices in memory be parameters");
+        let size = u64::from(part.dtype.bytes());
+        let (buffer, data_epoch) = (agent.buffer(param), Self::data_epoch(agent, epoch));
+        let mut runs: Vec<((u64, u64), Vec<u8>)> = vec![];
+        let tile = agent.tile(value);
+        for (row, from) in (0..).zip(tile.view::<u8>().chunks_exact(shape.1 as usize * size as usize)) {
+            let Some((first, end)) = part.row(agent, row) else { continue };
+            let there = &from[..((end - first) * size) as usize];
+            match runs.last_mut().filter(|(range, _)| range.1 == first) {
+                Some((range, bytes)) => {
+                    range.1 = end;
+                    bytes.extend_from_slice(there);
+                }
+                None => runs.push(((first, end), there.to_vec())),
+            }
+        }
+        for rank in self.targets(agent, target)? {
+            self.counts[agent.kernel].puts += 1;
+            for ((first, end), bytes) in &runs {
+                let (from, to) = (first * size, end * size);
+                self.counts[agent.kernel].bytes[agent.rank as usize][rank] += to - from;
+                self.note_put(agent, part.place, rank, (from, to), size, data_epoch);
+                let by = agent.event(&self.sites);
+                let mut data = Tile::default();
+                data.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
+                let cargo = Cargo::Data { buffer, at: from, payload: Payload::Tile(data) };
+                let spot = Spot::Bytes { buffer, from, to };
+                self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
             }
         }
         Ok(())

@@ -9,6 +9,7 @@ impl Flattener<'_> {
     pub(super) fn communication(&mut self, op: &CommOp) {
         let insn = match *op {
             CommOp::BulkCopy(ref copy) => return self.bulk_copy(copy),
+            CommOp::PutMatrix(ref put) => self.put_matrix(put),
             CommOp::Put(ir::Put { parcel, buffer, index, value, mask }) => CommInsn::Put(insns::Put {
                 target: self.target(self.kernel.parcels[parcel.index()].target),
                 buffer,
@@ -131,7 +132,7 @@ impl Flattener<'_> {
         self.emit(Insn::Comm(CommInsn::Put(put)));
     }
 
-    fn target(&mut self, target: Target) -> TargetReg {
+    pub(super) fn target(&mut self, target: Target) -> TargetReg {
         match target {
             Target::Rank(v) => TargetReg::Rank(self.reg(v)),
             Target::Mask(v) => TargetReg::Mask(self.reg(v)),
@@ -139,7 +140,7 @@ impl Flattener<'_> {
     }
 
     /// A put comes before its signal, so the signal's value is known there only if it is of the prologue.
-    fn parcel_epoch(&mut self, parcel: ParcelId) -> Option<EpochOf> {
+    pub(super) fn parcel_epoch(&mut self, parcel: ParcelId) -> Option<EpochOf> {
         let (flag, value) = *self.facts.signalled.get(&parcel)?;
         let word = *self.facts.epoch_of.get(&value)?;
         self.facts.prologue.contains(&value).then(|| EpochOf { word, flag, value: self.reg(value) })

@@ -2,8 +2,8 @@
 
 use super::code::{Access, Insn};
 use super::flatten::Flattener;
-use super::insns::{self, MatrixInsn, RowsReg};
-use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, Rows, StoreMatrix, ValueId};
+use super::insns::{self, CommInsn, MatrixInsn, RowsReg};
+use crate::ir::{Dot, LoadMatrix, LoadRow, MatrixOp, PutMatrix, Rows, StoreMatrix, ValueId};
 
 impl Flattener<'_> {
     pub(super) fn matrix(&mut self, op: &MatrixOp) {
@@ -23,6 +23,18 @@ impl Flattener<'_> {
             }
         };
         self.emit(Insn::Matrix(insn));
+    }
+
+    pub(super) fn put_matrix(&mut self, put: &PutMatrix) -> CommInsn {
+        let PutMatrix { parcel, to, column, value } = put;
+        CommInsn::PutMatrix(insns::PutMatrix {
+            target: self.target(self.kernel.parcels[parcel.index()].target),
+            to: self.rows(to),
+            column: self.reg(*column),
+            shape: self.shape(*value),
+            value: self.tile(*value),
+            epoch: self.parcel_epoch(*parcel),
+        })
     }
 
     fn dot(&mut self, Dot { out, acc, a, b, from, count, .. }: &Dot) -> MatrixInsn {

@@ -73,6 +73,7 @@ pub(super) struct Dot {
 #[derive(Clone, Debug)]
 pub(super) enum CommInsn {
     Put(Put),
+    PutMatrix(PutMatrix),
     Signal(Signal),
     Wait(Wait),
     WaitAll(WaitAll),
@@ -147,6 +148,18 @@ pub(super) struct Put {
     pub value: AnyReg,
     pub mask: Option<AnyReg>,
     /// The epoch that the parcel is signalled with, where the code tells before the signal.
+    pub epoch: Option<EpochOf>,
+}
+
+/// Of a put of a matrix.
+#[derive(Clone, Debug)]
+pub(super) struct PutMatrix {
+    pub target: TargetReg,
+    pub to: RowsReg,
+    pub column: Reg,
+    pub shape: (u32, u32),
+    pub value: TileReg,
+    /// As of a put.
     pub epoch: Option<EpochOf>,
 }
 
@@ -326,9 +339,9 @@ impl CommInsn {
             CommInsn::Put(Put { value, mask, .. }) => {
                 [value].into_iter().chain(mask).for_each(|r| any(r, visit))
             }
-            CommInsn::SendPackets(SendPackets { value, .. }) | CommInsn::SendLl(SendLl { value, .. }) => {
-                visit(value)
-            }
+            CommInsn::SendPackets(SendPackets { value, .. })
+            | CommInsn::SendLl(SendLl { value, .. })
+            | CommInsn::PutMatrix(PutMatrix { value, .. }) => visit(value),
             CommInsn::ReadLl(ReadLl { out, index, from, mask, .. }) => {
                 [index, from, mask, out].into_iter().for_each(visit);
             }

@@ -4,6 +4,7 @@ mod broadcast;
 mod census;
 mod freight;
 mod mail;
+mod parts;
 mod products;
 mod pull;
 mod signals;
@@ -38,6 +39,7 @@ pub const ALL: &[Fixture] = &[
     ("tails_of_vectors", tails::tails_of_vectors),
     ("pull", pull::pull),
     ("products", products::products),
+    ("parts", parts::parts),
 ];
 
 /// Emits a fixture for a target.

@@ -1,10 +1,19 @@
 //! Matrix multiplication and reduce-scatter in one kernel.
 
 use peerwarp_codegen::dsl::prelude::*;
-use peerwarp_codegen::family::{Family, Illegal, Legal};
+use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::order::{self, Cut};
+
+/// How parts of tiles get to who adds them up.
+#[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Algorithm {
+    /// Who multiplies keeps them, and owners read them there: nobody waits for a link while others multiply.
+    Pull,
+    /// Who multiplies stores them into the owner's inbox: one way over the link less, of use where blocks have nothing else to do.
+    Push,
+}
 
 /// A variant of matrix multiplication and reduce-scatter.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -25,6 +34,12 @@ pub struct MatmulReduceScatter {
     /// Type of all elements. Products are summed up in `f32`, rounded where they go to another rank, and added up in `f32`.
     #[key(values = [Dtype::Bf16, Dtype::Fp16])]
     pub dtype: Dtype,
+    /// How parts of tiles get to who adds them up.
+    #[tune(default = |key| algorithm(key))]
+    pub algorithm: Algorithm,
+    /// Whether a block has another rank's part of a tile on its way while it multiplies its own, and waits for it before.
+    #[tune(short = "e", default = |key| early(key))]
+    pub early: bool,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -63,8 +78,23 @@ fn stages(key: &MatmulReduceScatterKey) -> u32 {
     order::stages(tile_rows(key), tile_columns(key))
 }
 
+fn tiles(key: &MatmulReduceScatterKey) -> u32 {
+    bands(key) * key.n.div_ceil(tile_columns(key))
+}
+
 fn blocks(key: &MatmulReduceScatterKey) -> u32 {
-    (bands(key) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
+    tiles(key).clamp(1, order::SMS)
+}
+
+/// Pushed where every block has one tile. Blocks with more of them would store at the same time, all of them, and stand still
+/// for as long as the link takes.
+fn algorithm(key: &MatmulReduceScatterKey) -> Algorithm {
+    if tiles(key) <= order::SMS { Algorithm::Push } else { Algorithm::Pull }
+}
+
+/// If what is read early has been multiplied by then: where as many tiles come before it as there are blocks.
+fn early(key: &MatmulReduceScatterKey) -> bool {
+    tiles(key) / key.ranks * (key.ranks - 1) >= order::SMS
 }
 
 impl Legal for MatmulReduceScatter {
@@ -104,6 +134,12 @@ impl MatmulReduceScatter {
     fn sent(&self) -> u32 {
         (self.ranks - 1) * self.cut().tiles()
     }
+
+    /// The shape of parts of tiles in two banks, one below the other; of nothing if they travel in another way.
+    fn parts(&self, how: Algorithm) -> [u32; 2] {
+        let there = self.algorithm == how;
+        [if there { 2 * self.sent() * self.tile_rows } else { 0 }, self.tile_columns]
+    }
 }
 
 /// Parameters of [`matmul_reduce_scatter`].
@@ -126,25 +162,28 @@ pub struct MatmulReduceScatterArgs {
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
     /// This rank's part of others' rows, `[parity][turn][tile][row][column]`.
-    #[shape(|c| [2 * c.sent() * c.tile_rows, c.tile_columns])]
+    #[shape(|c| c.parts(Algorithm::Pull))]
     #[dtype(|c| c.dtype)]
-    pub partials: AnyWindowMatrix,
-    /// Another rank has its part of a tile, `[parity][turn][tile]`.
+    pub partials: Option<AnyWindowMatrix>,
+    /// Others' parts of this rank's rows, `[parity][turn][tile][row][column]`.
+    #[shape(|c| c.parts(Algorithm::Push))]
+    #[dtype(|c| c.dtype)]
+    pub inbox: Option<AnySymMatrix>,
+    /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`.
     #[len(|c| 2 * u64::from(c.sent()))]
     pub multiplied: Flags,
     /// Counts launches.
     pub epoch: EpochWord,
 }
 
-/// Multiplies for everybody, and adds up for its own rows what all have: first its own part, then that of the next rank, and so on
-/// around.
+/// Multiplies for everybody, and adds up for its own rows what all have: first its own part, then that of the rank before it, and so
+/// on around.
 ///
 /// Every rank waits for all others in each launch: whoever multiplies into a bank again knows that all have read it.
 #[kernel]
 pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArgs) {
     let (epoch, cut) = (a.epoch.begin(), c.cut());
     let bank = epoch.parity() * c.sent();
-    let rows = |slot: Val<u32>| slot * c.tile_rows;
 
     role("multiply", c.blocks, |b| {
         for i in b.strided(c.ranks * cut.tiles()) {
@@ -155,22 +194,54 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             let row = at.row();
             let column = at.column();
             let x = a.x.rows(owner * c.rows() + row, c.tile_rows);
-            let sums = b.dot(x, a.w.rows(column, c.tile_columns), c.stages);
+            let w = a.w.rows(column, c.tile_columns);
             if owner == rank() {
-                let mut sums = sums;
-                for ahead in 1..c.ranks {
-                    let peer = (rank() + ahead) % c.ranks;
-                    let slot = bank + (c.ranks - 1 - ahead) * cut.tiles() + tile;
-                    let got = a.multiplied.from(peer).wait(slot, epoch);
-                    let theirs = a.partials.of(peer).rows(&got, rows(slot), c.tile_rows);
-                    sums = sums + theirs.load_f32(0, c.tile_columns);
+                // Whose turn this rank's rows were first has multiplied them first.
+                let part = |turn: u32| {
+                    let peer = (rank() + (c.ranks - 1 - turn)) % c.ranks;
+                    a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
+                };
+                let first = c.early.then(|| part(0));
+                let mut sums = b.dot(x, w, c.stages);
+                sums = sums + first.unwrap_or_else(|| part(0)).to_f32();
+                for turn in 1..c.ranks - 1 {
+                    sums = sums + part(turn).to_f32();
                 }
                 a.out.rows(row, c.tile_rows).store_f32(column, sums);
             } else {
-                let slot = bank + i % c.sent();
-                a.partials.rows(rows(slot), c.tile_rows).store_f32(0, sums);
-                a.partials.signal(Peers::rank(owner), &a.multiplied, slot, epoch);
+                a.send_part(c, owner, bank + i % c.sent(), b.dot(x, w, c.stages), epoch);
             }
         }
     });
+}
+
+impl MatmulReduceScatterArgs {
+    /// Lets the owner of a tile have this rank's part of it.
+    fn send_part(
+        &self,
+        c: &MatmulReduceScatter,
+        owner: Val<u32>,
+        slot: Val<u32>,
+        part: Tile<f32>,
+        epoch: Epoch,
+    ) {
+        let (owner, row) = (Peers::rank(owner), slot * c.tile_rows);
+        if let Some(partials) = self.partials {
+            partials.rows(row, c.tile_rows).store_f32(0, part);
+            partials.signal(owner, &self.multiplied, slot, epoch);
+        } else if let Some(inbox) = self.inbox {
+            let mut tile = send_to(owner);
+            tile.put_rows_f32(&inbox, row, 0, part);
+            tile.signal(&self.multiplied, slot, epoch);
+        }
+    }
+
+    /// Another rank's part of a tile of this rank's.
+    fn part(&self, c: &MatmulReduceScatter, peer: Val<u32>, slot: Val<u32>, epoch: Epoch) -> AnyTile {
+        let (got, row) = (self.multiplied.from(peer).wait(slot, epoch), slot * c.tile_rows);
+        let window = self.partials.map(|window| window.of(peer).rows(&got, row, c.tile_rows));
+        let inbox = self.inbox.map(|inbox| inbox.rows(&got, row, c.tile_rows));
+        let rows = window.or(inbox).expect("parts travel in one way or the other");
+        rows.load(0, c.tile_columns)
+    }
 }

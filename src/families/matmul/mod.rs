@@ -11,8 +11,8 @@ pub use all_gather_matmul::{
     AllGatherMatmul, AllGatherMatmulArgs, AllGatherMatmulKey, AllGatherMatmulLaunch, all_gather_matmul,
 };
 pub use matmul_reduce_scatter::{
-    MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey, MatmulReduceScatterLaunch,
-    matmul_reduce_scatter,
+    Algorithm, MatmulReduceScatter, MatmulReduceScatterArgs, MatmulReduceScatterKey,
+    MatmulReduceScatterLaunch, matmul_reduce_scatter,
 };
 pub use product::{Activation, Matmul, MatmulArgs, MatmulKey, MatmulLaunch, matmul};
 

@@ -136,8 +136,9 @@ impl Workload for MatmulReduceScatter {
     }
 
     fn expected(&self, turn: Turn) -> Vec<Expected> {
-        // The owner's own part first, then those of the ranks behind it.
-        let ranks = (0..self.ranks).map(|ahead| Turn { rank: (turn.rank + ahead) % self.ranks, ..turn });
+        // The owner's own part first, then those of the ranks before it.
+        let rank = |back| (turn.rank + self.ranks - back) % self.ranks;
+        let ranks = (0..self.ranks).map(|back| Turn { rank: rank(back), ..turn });
         let w = |turn| (0..self.n).map(|row| right(turn, self.k).row(row)).collect::<Vec<_>>();
         let parts: Vec<(Matrix, Vec<Vec<i32>>)> = ranks.map(|turn| (left(turn, self.k), w(turn))).collect();
         let of = |at: u32| {

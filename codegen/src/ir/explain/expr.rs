@@ -115,6 +115,7 @@ impl Exprs<'_> {
             | OpKind::Matrix(MatrixOp::StoreMatrix(_))
             | OpKind::Comm(
                 CommOp::Put(_)
+                | CommOp::PutMatrix(_)
                 | CommOp::BulkCopy(_)
                 | CommOp::Signal(_)
                 | CommOp::Wait(_)

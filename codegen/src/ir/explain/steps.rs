@@ -215,6 +215,11 @@ impl<'k> Teller<'k> {
                 let put = at(Deed::Puts, Place::Param(*buffer), index, value);
                 Action { ranks: Some(self.parcel_target(*parcel)), ..masked(put, mask.as_ref()) }
             }
+            OpKind::Comm(CommOp::PutMatrix(PutMatrix { parcel, to, column, value })) => {
+                let put = at(Deed::Puts, to.place, &to.row, value);
+                let index = format!("{}, {}", put.index, text(column));
+                Action { ranks: Some(self.parcel_target(*parcel)), index, ..put }
+            }
             OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, len, .. })) => {
                 let copy = at(Deed::Puts, Place::Param(*buffer), index, index);
                 let bytes = u64::from(*len) * u64::from(self.kernel.params[source.index()].element_bytes());

@@ -134,6 +134,7 @@ impl Every<'_> {
                 Some(*target)
             }
             CommOp::Put(_)
+            | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
             | CommOp::Wait(_)
@@ -172,7 +173,8 @@ impl Every<'_> {
             OpKind::Matrix(
                 MatrixOp::LoadMatrix(LoadMatrix { at: rows, .. })
                 | MatrixOp::StoreMatrix(StoreMatrix { to: rows, .. }),
-            ) => {
+            )
+            | OpKind::Comm(CommOp::PutMatrix(PutMatrix { to: rows, .. })) => {
                 let rank = rows.place.rank().map(|_| (0, "rank", 1));
                 let row = usize::from(rank.is_some());
                 let end = rows.end.map(|_| (row + 1, "end", 1));

@@ -47,6 +47,7 @@ fn aim(kind: &mut OpKind) -> Option<Aim<'_>> {
             Some(Aim::Own(target))
         }
         CommOp::Put(Put { parcel, .. })
+        | CommOp::PutMatrix(PutMatrix { parcel, .. })
         | CommOp::BulkCopy(BulkCopy { parcel, .. })
         | CommOp::Signal(Signal { parcel, .. }) => Some(Aim::Parcel(parcel)),
         CommOp::Wait(_)
@@ -140,6 +141,9 @@ fn comm_slots(op: &mut CommOp) -> Slots<'_> {
         CommOp::SendPackets(SendPackets { index, value, count, .. })
         | CommOp::SendLl(SendLl { index, epoch: value, count, .. }) => {
             Slots { index: Some(index), value: Some(value), count: count.as_mut(), ..none }
+        }
+        CommOp::PutMatrix(PutMatrix { to, value, .. }) => {
+            Slots { index: Some(&mut to.row), value: Some(value), ..none }
         }
         CommOp::BulkCopy(BulkCopy { index, .. }) => Slots { index: Some(index), ..none },
         CommOp::Wait(Wait { index, from, value, .. }) => {

@@ -206,6 +206,10 @@ impl Line<'_> {
                 let (at, mask) = (self.element(Place::Param(*buffer), *index), self.mask(*mask));
                 format!("put {at} <- {}{mask}{}", v(value), self.to(*parcel))
             }
+            OpKind::Comm(CommOp::PutMatrix(PutMatrix { parcel, to, column, value })) => {
+                let (to, parcel) = (self.rows(to), self.to(*parcel));
+                format!("put_matrix {to}, column {} <- {}{parcel}", v(column), v(value))
+            }
             OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room })) => {
                 let at = self.element(Place::Param(*buffer), *index);
                 let (source, from) = (self.param(*source), v(from));

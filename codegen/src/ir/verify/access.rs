@@ -61,6 +61,14 @@ impl Check<'_, '_, '_> {
                     Some(_) => self.wide_enough(Place::Param(*buffer), *index),
                 }
             }
+            OpKind::Comm(CommOp::PutMatrix(PutMatrix { parcel, to, .. })) => {
+                self.target(self.report.kernel.parcels[parcel.index()].target);
+                if self.report.kernel.parcels[parcel.index()].multicast {
+                    let buffer = self.report.place_name(to.place);
+                    self.report.add(self.loc, Problem::MultimemPut { buffer });
+                }
+                self.row(to.place, to.row);
+            }
             OpKind::Comm(CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, .. })) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 if self.report.kernel.parcels[parcel.index()].multicast {

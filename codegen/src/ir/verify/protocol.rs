@@ -38,6 +38,7 @@ fn waited(kind: &OpKind) -> Option<(ReceiptId, ParamId)> {
             Some((*receipt, *flag))
         }
         CommOp::Put(_)
+        | CommOp::PutMatrix(_)
         | CommOp::BulkCopy(_)
         | CommOp::Signal(_)
         | CommOp::BlockSignal(_)

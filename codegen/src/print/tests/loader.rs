@@ -240,17 +240,26 @@ fn the_loader_waits_for_what_it_brings() {
 
 #[test]
 fn what_goes_through_other_lanes_needs_them_to_meet() {
-    // A window in rows: it is stored by lanes that exchange what they have, and read by others.
-    let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
-        let x: AnyMatrix = p.matrix("x", [128, 64], Dtype::Bf16);
-        let parts: AnyWindowMatrix = p.matrix("parts", [128, 128], Dtype::Bf16);
-        let (flags, epoch) = (p.arg::<Flags>("flags", 2), p.arg::<EpochWord>("epoch", 1).begin());
-        role("multiply", 2, |b| {
-            parts.rows(0, 128).store_f32(64, b.dot(x.rows(0, 128), x.rows(0, 64), 2));
-            parts.signal(Peers::all(), &flags, rank(), epoch);
+    let with = |reads: bool| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+            let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [128, 64], Dtype::Bf16);
+            let (x, out) = (matrix(p, "x"), matrix(p, "out"));
+            let parts: AnyWindowMatrix = p.matrix("parts", [128, 128], Dtype::Bf16);
+            let (flags, epoch) = (p.arg::<Flags>("flags", 2), p.arg::<EpochWord>("epoch", 1).begin());
+            role("multiply", 2, |b| {
+                parts.rows(0, 128).store_f32(64, b.dot(x.rows(0, 128), x.rows(0, 64), 2));
+                parts.signal(Peers::all(), &flags, rank(), epoch);
+                let got = flags.from(1 - rank()).wait(1 - rank(), epoch);
+                if reads {
+                    let theirs = parts.of(1 - rank()).rows(&got, 0, 128).load_f32(64, 64);
+                    out.rows(0, 128).store_f32(0, theirs);
+                }
+            });
         });
-    });
-    assert!(!has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a")));
+        has_loader(&emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a"))
+    };
+    // A window in rows is stored by lanes that exchange what they have, and read by others.
+    assert!(with(false) && !with(true));
 }
 
 #[test]

@@ -68,7 +68,7 @@ impl Check<'_, '_> {
     }
 
     /// Rows of a matrix; how many columns they have.
-    fn rows(&mut self, rows: &Rows) -> Option<u64> {
+    pub(super) fn rows(&mut self, rows: &Rows) -> Option<u64> {
         self.readable(rows.place);
         self.operand("row", rows.row, U32);
         rows.end.iter().for_each(|end| self.operand("end of rows", *end, U32));
@@ -96,7 +96,7 @@ impl Check<'_, '_> {
         columns
     }
 
-    fn is_matrix(&mut self, what: &'static str, v: ValueId) {
+    pub(super) fn is_matrix(&mut self, what: &'static str, v: ValueId) {
         if self.ty(v).shape().is_none() {
             let value = self.report.typed(v);
             self.add(Problem::OperandType { op: self.name, what, value, expected: "a matrix".into() });

@@ -15,6 +15,20 @@ impl Check<'_, '_> {
                     self.multicast(*buffer, *value, *mask);
                 }
             }
+            CommOp::PutMatrix(PutMatrix { parcel, to, column, value }) => {
+                self.target(self.report.kernel.parcels[parcel.index()].target);
+                self.rows(to);
+                match to.place {
+                    Place::Param(buffer) => self.param(buffer, ParamKind::Symmetric, "a symmetric buffer"),
+                    Place::Peer(..) | Place::All(..) | Place::Shared(_) => {
+                        let param = self.report.place_name(to.place);
+                        self.add(Problem::NoMatrix { op: self.name, param });
+                    }
+                }
+                self.element(to.place, *value);
+                self.is_matrix("value", *value);
+                self.operand("column", *column, U32);
+            }
             CommOp::BulkCopy(BulkCopy { parcel, buffer, index, source, from, len, room }) => {
                 self.target(self.report.kernel.parcels[parcel.index()].target);
                 self.param(*buffer, ParamKind::Symmetric, "a symmetric buffer");
