@@ -92,6 +92,11 @@ impl Clock {
         }
     }
 
+    /// Whether it knows more than what it was copied from did then.
+    pub fn has_grown(&self) -> bool {
+        self.grown
+    }
+
     /// Lets go of everything, so that nobody else copies what this alone shares. The storage stays.
     pub fn clear(&mut self) {
         self.rows.clear();
