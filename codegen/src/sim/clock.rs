@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 /// An agent's place in the clocks: its rank, and its number there (0 is the rank's stream, that is, its host). Launches
 /// of one rank are ordered, so a later launch uses the places of an earlier one again, with later times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AgentNo(u32);
 
 const NUMBER_BITS: u32 = 20;
