@@ -65,8 +65,9 @@ impl Clone for Clock {
 
 impl Clock {
     pub fn new(ranks: usize, agents: usize) -> Clock {
-        let row: Rc<[Rc<Chunk>]> = vec![Rc::new([0; CHUNK]); agents.div_ceil(CHUNK)].into();
-        Clock { rows: vec![row; ranks], grown: false }
+        let chunk = Rc::new([0; CHUNK]);
+        let row: Rc<[Rc<Chunk>]> = std::iter::repeat_n(chunk, agents.div_ceil(CHUNK)).collect();
+        Clock { rows: std::iter::repeat_n(row, ranks).collect(), grown: false }
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
