@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 /// An agent's place in the clocks: its rank, and its number there (0 is the rank's stream, that is, its host). Launches
 /// of one rank are ordered, so a later launch uses the places of an earlier one again, with later times.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) struct AgentNo(u32);
 
 const NUMBER_BITS: u32 = 20;
@@ -65,8 +65,9 @@ impl Clone for Clock {
 
 impl Clock {
     pub fn new(ranks: usize, agents: usize) -> Clock {
-        let row: Rc<[Rc<Chunk>]> = vec![Rc::new([0; CHUNK]); agents.div_ceil(CHUNK)].into();
-        Clock { rows: vec![row; ranks], grown: false }
+        let chunk = Rc::new([0; CHUNK]);
+        let row: Rc<[Rc<Chunk>]> = std::iter::repeat_n(chunk, agents.div_ceil(CHUNK)).collect();
+        Clock { rows: std::iter::repeat_n(row, ranks).collect(), grown: false }
     }
 
     pub fn get(&self, agent: AgentNo) -> u32 {
@@ -90,6 +91,11 @@ impl Clock {
         if copy.grown {
             self.join(copy);
         }
+    }
+
+    /// Whether it knows more than what it was copied from did then.
+    pub fn has_grown(&self) -> bool {
+        self.grown
     }
 
     /// Lets go of everything, so that nobody else copies what this alone shares. The storage stays.

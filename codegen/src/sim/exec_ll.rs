@@ -104,8 +104,8 @@ impl World<'_> {
         let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
         let len = agent.compiled.kernel().params[ll.index()].len;
         self.check_indices(agent, Place::Param(ll), agent.tile(index), Some(agent.tile(mask)))?;
-        let of = |tile| agent.tile(tile).view::<u32>().to_vec();
-        let (index, from, mask) = (of(index), of(from), agent.tile(mask).view::<u8>().to_vec());
+        let [index, from, mask] = [index, from, mask].map(|tile| agent.tile(tile).clone());
+        let (index, from, mask) = (index.view::<u32>(), from.view::<u32>(), mask.view::<u8>());
         let buffer = agent.buffer(ll);
         // Each thing that was sent once, and who is believed to have sent it.
         let mut found: Vec<(u32, u64, u32)> = vec![];

@@ -3,6 +3,8 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::clock::{AgentNo, Clock};
 use super::machine::Bound;
 use super::memory::Block as Memory;
@@ -80,4 +82,6 @@ pub(super) struct RunningBlock {
     pub shared: Vec<Vec<Option<Memory>>>,
     /// Groups of a split that are not done.
     pub groups: u32,
+    /// Those that are, with the times at which they ended, until somebody needs to be ordered after them.
+    pub ended: SmallVec<[(AgentNo, u32); 8]>,
 }

@@ -1,7 +1,5 @@
 //! Pages of shadow memory: what happened to which bytes.
 
-use std::collections::HashSet;
-
 use smallvec::SmallVec;
 
 use super::clock::AgentNo;
@@ -83,10 +81,14 @@ impl Readers {
 
 /// Keeps the last event of each agent and sort.
 fn keep_last(list: &mut Vec<Event>) {
-    let mut seen = HashSet::new();
-    list.reverse();
-    list.retain(|e| seen.insert((e.agent, e.site & ATOMIC)));
-    list.reverse();
+    list.sort_by_key(|e| (e.agent, e.site & ATOMIC));
+    list.dedup_by(|later, kept| {
+        let same = later.agent == kept.agent && (later.site ^ kept.site) & ATOMIC == 0;
+        if same {
+            *kept = *later;
+        }
+        same
+    });
 }
 
 #[derive(Clone, Debug)]
@@ -222,5 +224,30 @@ pub(super) fn join(page: &mut Page, first: usize, last: usize) {
             page.remove(i);
         }
         i -= 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::clock::Clock;
+    use super::*;
+
+    #[test]
+    fn a_long_list_keeps_the_last_reading_of_each() {
+        let clock = Clock::new(1, 64);
+        let mut readers = Readers::None;
+        let event = |agent, time| Event { agent: AgentNo::new(0, agent), time, site: 3 };
+        for time in 1..=100 {
+            for agent in 0..20 {
+                readers.add(Who { clock: &clock, event: event(agent, time) }, agent == 7 && time == 50);
+            }
+        }
+        let list = readers.as_slice();
+        assert!(list.len() <= 64, "{}", list.len());
+        for agent in 0..20 {
+            assert!(list.contains(&event(agent, 100)), "agent {agent}");
+        }
+        let atomic = Event { site: 3 | ATOMIC, ..event(7, 50) };
+        assert_eq!(list.iter().filter(|e| e.site & ATOMIC != 0).collect::<Vec<_>>(), [&atomic]);
     }
 }

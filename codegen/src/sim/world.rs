@@ -4,9 +4,11 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use super::agent::{Agent, AgentId, BlockId, Ended, Storage};
 use super::clock::{AgentNo, Clock};
-use super::code::Pc;
+use super::code::{Insn, Pc};
 use super::exec::Stop;
 use super::finding::{Collector, FindingKind, Findings};
 use super::flags::next_epoch;
@@ -268,7 +270,7 @@ impl<'m> World<'m> {
         let code = &compiled.roles[role];
         let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
         let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
-        let block = RunningBlock { shared: shared.collect(), groups: 0 };
+        let block = RunningBlock { shared: shared.collect(), groups: 0, ended: SmallVec::new() };
         let mut place = self.ended.pop();
         let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
         let Storage { mut clock, mut scalars, mut tiles, mut receipts, mut heard } = storage;
@@ -386,17 +388,25 @@ impl<'m> World<'m> {
 
     fn join(&mut self, id: AgentId, group: &Agent) {
         self.free_agents.push(id);
-        let Some(parent) = group.parent.and_then(|p| self.agents[p as usize].as_mut().map(|a| (p, a))) else {
-            return;
-        };
-        let (parent_id, parent) = parent;
-        group.end_before(&mut parent.clock);
-        let Some(block) = &mut self.blocks[parent.block as usize] else { return };
+        let Some(block) = &mut self.blocks[group.block as usize] else { return };
+        block.ended.push((group.who, group.time));
         block.groups -= 1;
+        if block.groups > 0 && !group.clock.has_grown() {
+            return;
+        }
+        let Some(parent_id) = group.parent else { return };
+        let Some(parent) = &mut self.agents[parent_id as usize] else { return };
+        parent.clock.rejoin(&group.clock);
         if block.groups > 0 {
             return;
         }
-        parent.time = parent.clock.get(parent.who) + 1;
+        // The first group has had the block's own number.
+        let own = block.ended.iter().find(|e| e.0 == parent.who).map_or(parent.time, |e| e.1);
+        parent.time = own + 1;
+        // Most blocks are done then, and nobody asks them what they know.
+        if !matches!(parent.role_code().code[parent.pc as usize], Insn::End) {
+            block.ended.drain(..).for_each(|(who, time)| parent.clock.set(who, time));
+        }
         self.lives[parent.who.rank()].push(parent.life());
         self.sched.ready(Task::Agent(parent_id), parent.priority);
     }
@@ -404,9 +414,10 @@ impl<'m> World<'m> {
     fn end_block(&mut self, id: AgentId, agent: &Agent) {
         self.progress();
         self.free_agents.push(id);
-        self.blocks[agent.block as usize] = None;
+        let block = self.blocks[agent.block as usize].take();
         self.free_blocks.push(agent.block);
         if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
+            block.into_iter().flat_map(|b| b.ended).for_each(|(who, time)| launch.end.set(who, time));
             agent.end_before(&mut launch.end);
             launch.running -= 1;
         }

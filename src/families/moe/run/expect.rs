@@ -22,7 +22,11 @@ pub struct Expected {
 
 impl Expected {
     fn new(buffer: &'static str, at: u64, what: impl Into<String>, bytes: &[u8]) -> Expected {
-        Expected { buffer, at, what: what.into(), bytes: bytes.to_vec() }
+        Expected::of(buffer, at, what, bytes.to_vec())
+    }
+
+    fn of(buffer: &'static str, at: u64, what: impl Into<String>, bytes: Vec<u8>) -> Expected {
+        Expected { buffer, at, what: what.into(), bytes }
     }
 
     /// What is wrong about the bytes that are there, if something is.
@@ -186,7 +190,7 @@ impl Round {
         self.places(rank).into_iter().flat_map(move |(place, entry)| {
             let row = self.row(rank, entry);
             let what = format!("bytes of row {place}, which is {entry:?}");
-            let row = Expected::new(rows, place * row.len() as u64, what, &row);
+            let row = Expected::of(rows, place * row.len() as u64, what, row);
             let scales = scaled.then(|| {
                 let scales: &[u8] = cast_slice(self.scales(entry));
                 let what = format!("scales of row {place}, which is {entry:?}");
