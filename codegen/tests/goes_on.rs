@@ -172,14 +172,14 @@ fn blocks_meet_before_they_go_on_and_are_numbered_after_the_others() {
             [
                 "u32 nth_of_recv = ~0u;",
                 "if (block_in_grid() < 2) {",
-                "send_role(args, epoch);",
+                "send_role(args, epoch, bank, peer);",
                 "Block(0).sync();",
                 "nth_of_recv = block_in_grid() + 1;",
                 "} else {",
                 "nth_of_recv = block_in_grid() - 2;",
                 "}",
                 "if (nth_of_recv < 3) {",
-                "recv_role(args, epoch, nth_of_recv);",
+                "recv_role(args, epoch, bank, peer, nth_of_recv);",
             ],
             "{target}"
         );

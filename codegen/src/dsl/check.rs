@@ -14,6 +14,11 @@ pub(crate) fn at_end(t: &Trace) -> Result<(), TraceError> {
         ));
     }
     goes_on(t)?;
+    if let (true, [(_, first), (_, second), ..]) = (t.builder.kernel.begins_early, t.epochs.as_slice()) {
+        let help = "begin this epoch where the launch before is over: `a.epoch.begin()`";
+        return Err(TraceError::new(*second, "a second epoch of a kernel that begins early", help)
+            .note(*first, "the other one is begun here"));
+    }
     super::channel::at_end(t)?;
     unsignalled(t)?;
     receipts(t)

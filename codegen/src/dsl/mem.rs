@@ -408,6 +408,26 @@ impl EpochWord {
         self.epoch(true, Loc::caller())
     }
 
+    /// As [`begin`](EpochWord::begin), while the launch before this one may still run: where launches overlap, a block that starts
+    /// early knows its epoch when that launch ends, and the launch after this one may start as early. Nothing else is done before that end.
+    ///
+    /// It is for a kernel of which two launches never follow each other in a stream, as a dispatch comes after a combine, each with a
+    /// word of its own: the launch before leaves this word alone. The checker reports launches that break this (`early-epoch`).
+    /// And the launch does not notice that the one before it has given up: whatever that left behind, it must not make this one go
+    /// out of bounds. So what it loads from memory and uses as an index, it compares with a bound.
+    ///
+    /// It is the kernel's only epoch.
+    #[track_caller]
+    pub fn begin_early(&self) -> Epoch {
+        let loc = Loc::caller();
+        let epoch = self.epoch(true, loc);
+        attempt(loc, |t| {
+            t.builder.kernel.begins_early = true;
+            Ok(())
+        });
+        epoch
+    }
+
     /// This launch's epoch without advancing the word: for the first of two launches that share an epoch, such as the
     /// send phase of a split operation, whose receive phase calls [`EpochWord::begin`].
     #[track_caller]

@@ -29,6 +29,7 @@ impl Builder {
             parcels: vec![],
             receipts: vec![],
             ops: vec![],
+            begins_early: false,
             prologue: Region::default(),
             roles: vec![],
             loc,

@@ -58,6 +58,9 @@ pub struct EpochInfo {
     pub name: String,
     /// Whether the launch leaves the next epoch in it.
     pub advances: bool,
+    /// Whether it begins while the launch before may still run.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub early: bool,
 }
 
 /// A parameter.
@@ -184,7 +187,8 @@ fn epochs(kernel: &Kernel) -> Vec<EpochInfo> {
     let mut found = vec![];
     kernel.walk(&kernel.prologue, &mut |_, op| {
         if let OpKind::Value(ValueOp::Epoch { word, advance, .. }) = op.kind {
-            found.push(EpochInfo { name: kernel.params[word.index()].name.clone(), advances: advance });
+            let name = kernel.params[word.index()].name.clone();
+            found.push(EpochInfo { name, advances: advance, early: kernel.begins_early });
         }
     });
     found

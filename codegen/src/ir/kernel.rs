@@ -311,6 +311,9 @@ pub struct Kernel {
     pub receipts: Vec<Receipt>,
     /// Operations.
     pub ops: Vec<Op>,
+    /// Whether the launch begins its epoch while the launch before it may still run, and lets the next one do so: see
+    /// [`EpochWord::begin_early`](crate::dsl::EpochWord::begin_early). It has one epoch then, and advances it.
+    pub begins_early: bool,
     /// Run by every block before its role: constants, rank, epochs, scalar arithmetic.
     pub prologue: Region,
     /// Roles, in order of block index.

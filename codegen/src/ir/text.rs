@@ -91,6 +91,9 @@ impl<'k> Text<'k> {
         for (name, value) in &k.config {
             self.line(&format!("config {name} = {value}"), None);
         }
+        if k.begins_early {
+            self.line("begins early", None);
+        }
         let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
         let threads = u64::from(k.block_warps) * u64::from(k.warp_size);
         self.line(

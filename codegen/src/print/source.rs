@@ -26,6 +26,7 @@ use super::{
     splats,
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
+    writer::Writer,
 };
 
 /// Emits a kernel.
@@ -57,7 +58,7 @@ pub(super) fn emit(
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
     let parts = Parts::new(&facts, loaders.as_ref())?;
-    let body = entry_body(&parts, &mut used, &offsets)?;
+    let (early, body) = entry_body(&parts, &mut used, &offsets)?;
     let roles = role_texts(&parts, &mut used, &offsets)?;
     for p in &kernel.params {
         ops::use_dtype(&mut used, p.dtype);
@@ -77,6 +78,7 @@ pub(super) fn emit(
         threads: launch.block_threads,
         entry: kernel.variant.clone(),
         overlaps_previous: launch.overlaps_previous,
+        early,
         body,
     };
     let device = template::kernel(target, &context)?;
@@ -278,7 +280,7 @@ fn role_text(
     e.declare_opened(&role.body);
     e.region(&role.body)?;
     let body = e.w.finish();
-    let mut w = super::writer::Writer::new(0);
+    let mut w = Writer::new(0);
     let who = match facts.side {
         Some((Side::Loads, _)) => "the loader of blocks",
         Some((Side::Multiplies, _)) => "the other warps of blocks",
@@ -300,12 +302,13 @@ fn function(facts: &Facts, role: &Role) -> String {
     format!("{}_{}", role.name, if facts.loads() { "loader" } else { "role" })
 }
 
-/// The entry: prologue, and roles by block index.
+/// The entry: what comes before the end of the launch before, if anything does; and what comes after it. These are the prologue, and
+/// roles by block index.
 fn entry_body(
     parts: &Parts,
     used: &mut Used,
     offsets: &HashMap<SharedId, u32>,
-) -> Result<String, PrintError> {
+) -> Result<(Option<String>, String), PrintError> {
     let facts = parts.whole;
     let kernel = facts.p.kernel;
     let mut e = Emitter::new(facts, used, offsets);
@@ -314,6 +317,13 @@ fn entry_body(
     for &role in &joined {
         e.names.fresh(&nth_name(kernel, role)); // before anything of the author's, so that it is called just that
     }
+    let early = match kernel.begins_early {
+        true => {
+            e.region(&kernel.prologue)?;
+            Some(std::mem::replace(&mut e.w, Writer::new(1)).finish().trim_end().to_owned())
+        }
+        false => None,
+    };
     e.begin_timeline();
     let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
     let aborted = asks_status(kernel).then(|| e.names.fresh("aborted"));
@@ -323,7 +333,9 @@ fn entry_body(
             "const bool {aborted} = load_relaxed_system(&args.status[args.rank]->aborted) != 0;"
         ));
     }
-    e.region(&kernel.prologue)?;
+    if early.is_none() {
+        e.region(&kernel.prologue)?;
+    }
     // Only now, so that the loads of the prologue don't wait for this one. Whole blocks leave: groups meet at barriers
     // that would wait for the warps of a part.
     let leaves = match (epoch, aborted) {
@@ -385,7 +397,7 @@ fn entry_body(
         e.used.add(Prim::BulkDone);
         e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
     }
-    Ok(e.w.finish().trim_end().to_owned())
+    Ok((early, e.w.finish().trim_end().to_owned()))
 }
 
 /// The variable that has a block's number in a role that others go on as.

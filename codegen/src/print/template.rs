@@ -76,6 +76,8 @@ pub(super) struct KernelText {
     pub threads: u32,
     pub entry: String,
     pub overlaps_previous: bool,
+    /// What comes before the end of the launch before.
+    pub early: Option<String>,
     pub body: String,
 }
 

@@ -37,6 +37,8 @@ pub enum FindingKind {
     /// A wait that meets a newer epoch than it expects, a signal older than what the flag holds, or a read under a
     /// wait for one epoch of data of a newer one.
     EpochConfusion,
+    /// A launch that begins its epoch before the launch before it is over, which advances the same word.
+    EarlyEpoch,
     /// A wait satisfied by another rank than the one it names.
     WrongSender,
     /// Nothing can run any more.
@@ -76,6 +78,7 @@ impl FindingKind {
             FindingKind::UntakenPacket => "untaken-packet",
             FindingKind::DoubledSignal => "doubled-signal",
             FindingKind::EpochConfusion => "epoch-confusion",
+            FindingKind::EarlyEpoch => "early-epoch",
             FindingKind::WrongSender => "wrong-sender",
             FindingKind::Deadlock => "deadlock",
             FindingKind::NotResident => "not-resident",
@@ -107,6 +110,7 @@ impl FindingKind {
             FindingKind::OutOfBounds
             | FindingKind::WrappedIndex
             | FindingKind::EpochConfusion
+            | FindingKind::EarlyEpoch
             | FindingKind::Deadlock
             | FindingKind::NotResident
             | FindingKind::EndlessSpin
@@ -128,6 +132,7 @@ impl FindingKind {
             | FindingKind::UntakenPacket
             | FindingKind::DoubledSignal
             | FindingKind::EpochConfusion
+            | FindingKind::EarlyEpoch
             | FindingKind::WrongSender
             | FindingKind::CounterNotReset
             | FindingKind::Deadlock

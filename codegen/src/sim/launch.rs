@@ -19,6 +19,8 @@ pub(super) struct Stream {
     /// The step to do next, or being done.
     pub step: usize,
     pub launch: Option<Launch>,
+    /// Epoch words that the launch before has advanced.
+    pub advanced: Vec<usize>,
     pub priority: u64,
 }
 

@@ -79,6 +79,7 @@ impl<'m> World<'m> {
                 clock: clock.clone(),
                 step: 0,
                 launch: None,
+                advanced: vec![],
                 priority: sched.priority(rank, None),
             })
             .collect();
@@ -322,11 +323,21 @@ impl<'m> World<'m> {
         let Some(launch) = self.streams[rank as usize].launch.take() else { return };
         let stream = &mut self.streams[rank as usize];
         stream.clock.join(&launch.end);
+        stream.advanced = launch.begun.iter().map(|begun| begun.0).collect();
         self.end_step(rank);
     }
 
     /// The epoch that an agent's launch works in, read from the word. The last block to begin advances the word.
     pub fn read_epoch(&mut self, agent: &Agent, word: usize, advance: bool) -> u32 {
+        let stream = &self.streams[agent.rank as usize];
+        if agent.compiled.kernel.begins_early && stream.advanced.contains(&word) {
+            let name = &self.machine.buffers[word].name;
+            let message = format!(
+                "this launch begins its epoch before the launch before it is over, and that one advances `{name}`, too: \
+                 another launch has to stand between them"
+            );
+            self.find(FindingKind::EarlyEpoch, message, agent.event(&self.sites), None);
+        }
         let held = &mut self.memory[agent.rank as usize][word].view_mut::<u32>()[0];
         let epoch = next_epoch(*held);
         self.epochs[agent.launch] = Some(epoch);

@@ -13,10 +13,10 @@
 //
 // Launch on each of 8 ranks: 129 blocks of 1024 threads, 0 bytes of dynamic shared memory
 //     blocks 0..64     send   reads n_from, pos, y, weight_from; sends return_packets
-//                             (src/families/moe/kernels/combine.rs:105)
+//                             (src/families/moe/kernels/combine.rs:110)
 //     blocks 64..128   recv   reads n, ids; takes return_packets; writes out
-//                             (src/families/moe/kernels/combine.rs:108)
-//     blocks 128..129  ready  waits for ready (src/families/moe/kernels/combine.rs:110)
+//                             (src/families/moe/kernels/combine.rs:113)
+//     blocks 128..129  ready  waits for ready (src/families/moe/kernels/combine.rs:115)
 //
 // Buffers
 //     y               local    bf16[58720256]  112 MiB  The experts' outputs, in the order of the rows of
@@ -396,10 +396,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -412,7 +412,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -424,21 +425,18 @@ __device__ __forceinline__ bool take_seen_packets(
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -458,8 +456,7 @@ __device__ __forceinline__ bool take_packets(
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
     const WaitSite site) {
     Packet seen[Tiles][Steps] = {};
-    look_at_packets(group, packets, first, len, mask, seen);
-    return take_seen_packets(group, args, packets, first, from, len, mask, seen, out, site);
+    return take_seen_packets<false>(group, args, packets, first, from, len, mask, seen, out, site);
 }
 
 // The epoch after `last`: never 0, and its parity keeps alternating.
@@ -491,11 +488,11 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// send: blocks 0..64 (src/families/moe/kernels/combine.rs:105)
+// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
 __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     const Block block(0);
 
-    // 16 groups of a warp each (combine.rs:105)
+    // 16 groups of a warp each (combine.rs:110)
     {
         const Warp group;
         for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:71
@@ -584,15 +581,15 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     }
 }
 
-// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:108)
+// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const Block block(64);
 
-    // 16 groups of a warp each (combine.rs:108)
+    // 16 groups of a warp each (combine.rs:113)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // combine.rs:130
+        // combine.rs:135
         for (u32 i = group.number * 64 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 14; i += 1024) {
             const u32 token = i / 14;
@@ -622,13 +619,13 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 value_5 = value_2 + 3;
 
                 // Take 4 tiles of packets of return_packets: those that have not arrived end in all ones
-                // (combine.rs:173)
+                // (combine.rs:178)
                 Vec<bf16, 8> value_6[4][1];
                 if (!take_packets(group, args, args.return_packets[args.rank],
                     {u64(value + value_2) * 7168 + start_u64, u64(value + value_3) * 7168 + start_u64,
                     u64(value + value_4) * 7168 + start_u64, u64(value + value_5) * 7168 + start_u64},
                     {value_2, value_3, value_4, value_5}, 512, owners >> value_2, value_6,
-                    {role_recv, flag_return_packets, 173})) return;
+                    {role_recv, flag_return_packets, 178})) return;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] += to_f32(value_6[0][0][j]);
@@ -637,7 +634,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     sum[j] += to_f32(value_6[3][0][j]);
                 }
             }
-            {  // combine.rs:177
+            {  // combine.rs:182
                 const u32 at = group.lane * 8;
                 Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -651,7 +648,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     }
 }
 
-// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:110)
+// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:115)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(128);
 

@@ -13,16 +13,16 @@
 //
 // Launch on each of 8 ranks: 123 blocks of 1024 threads, 8192 bytes of dynamic shared memory
 //     blocks 0..4      route    reads n, ids, weights; sends ll_route, ll_weight, ll_n
-//                               (src/families/moe/kernels/dispatch.rs:167)
+//                               (src/families/moe/kernels/dispatch.rs:172)
 //     blocks 4..36     send     reads n, ids, x; sends inbox_packets
-//                               (src/families/moe/kernels/dispatch.rs:174)
+//                               (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 36..116   recv     waits for ll_route; takes inbox_packets; writes rows
-//                               (src/families/moe/kernels/dispatch.rs:180)
+//                               (src/families/moe/kernels/dispatch.rs:185)
 //     blocks 116..117  index    waits for ll_route; writes expert_start, expert_rows, gather
-//                               (src/families/moe/kernels/dispatch.rs:181)
+//                               (src/families/moe/kernels/dispatch.rs:186)
 //     blocks 117..122  entries  waits for ll_route, ll_weight, ll_n; writes entry_expert, weight_from,
-//                               n_from (src/families/moe/kernels/dispatch.rs:183)
-//     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs:188)
+//                               n_from (src/families/moe/kernels/dispatch.rs:188)
+//     blocks 122..123  ready    signals ready (src/families/moe/kernels/dispatch.rs:193)
 //
 // Buffers
 //     x              local    u32[458752]   1.8 MiB  Tokens to send, `[token][row]`. Of rows that are there,
@@ -560,10 +560,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -576,7 +576,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -588,21 +589,18 @@ __device__ __forceinline__ bool take_seen_packets(
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -689,14 +687,14 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:167)
+// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:172)
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
 
-    // 16 groups of a warp each (dispatch.rs:169)
+    // 16 groups of a warp each (dispatch.rs:174)
     {
         const Warp group;
-        for (u32 i = group.number * 4 + block.index; i < 64; i += 64) {  // dispatch.rs:206
+        for (u32 i = group.number * 4 + block.index; i < 64; i += 64) {  // dispatch.rs:211
             const u32 to = (i + args.rank) % 8;
             const u32 chunk = i / 8;
             const u32 first = chunk * 128;
@@ -711,7 +709,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
             const u32 value_2 = number * 128;
             Vec<f32, 4> weights;
             Vec<u32, 4> words;
-            if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:241
+            if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:246
                 const Vec<i32, 4> id = at < there_2 ? load<4>(args.ids + first + at) : Vec<i32, 4>{};
                 const Vec<f32, 4> weights_2 = at < there_2 ? load<4>(args.weights + first + at) : Vec<f32,
                     4>{};
@@ -752,15 +750,15 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     }
 }
 
-// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:174)
+// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:179)
 __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     const Block block(4);
 
-    // 16 groups of a warp each (dispatch.rs:174)
+    // 16 groups of a warp each (dispatch.rs:179)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:281
+        // dispatch.rs:286
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 7; i += 512) {
             const u32 token = i / 7;
@@ -778,7 +776,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
             const u64 as_u64 = u64(part * 512);
             Vec<u32, 4> x[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:291
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:296
                 const u32 at = (step * 64 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
             }
@@ -798,15 +796,15 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     }
 }
 
-// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:180)
+// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:185)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
     const u32 bank) {
     const Block block(36);
 
-    // 16 groups of a warp each (dispatch.rs:414)
+    // 16 groups of a warp each (dispatch.rs:419)
     {
         const Warp group;
-        for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:415
+        for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:420
             const u32 value_2 = i / 7;
             const u32 part = i % 7;
             const u32 source = value_2 % 8;
@@ -829,20 +827,20 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 {group.lane < 8 ? value_3 / 8 : 0u}, {group.lane < 8}, epoch, ll_route_read,
                 {role_recv, flag_ll_route, 137})) return;
             bool partial = false;
-            if (group.lane < 8) {  // dispatch.rs:423
+            if (group.lane < 8) {  // dispatch.rs:428
                 const u32 expert = ll_route_read[0] & 65535;
                 const u32 expert_2 = expert - args.rank * 32;
                 const bool mine = expert_2 < 32;
                 partial = mine;
             }
             const bool any_of = group.any(partial);
-            if (any_of) {  // dispatch.rs:424
+            if (any_of) {  // dispatch.rs:429
                 // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:65)
                 Vec<u32, 4> value_6[1][2];
                 if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {value_5}, {source}, 512,
                     1, inbox_packets_seen, value_6, {role_recv, flag_inbox_packets, 65})) return;
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:450
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:455
                     const u32 at = (step * 64 + group.lane) * 4;
                     store(args.rows + (u64(value_4) * 3584 + as_u64) + at, value_6[0][step]);
                 }
@@ -851,7 +849,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 116..117 (src/families/moe/kernels/dispatch.rs:181)
+// index: blocks 116..117 (src/families/moe/kernels/dispatch.rs:186)
 __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(116);
     u32* const base = shared_array<u32>(0);  // u32[2048]
@@ -980,11 +978,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
 }
 
-// entries: blocks 117..122 (src/families/moe/kernels/dispatch.rs:183)
+// entries: blocks 117..122 (src/families/moe/kernels/dispatch.rs:188)
 __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(117);
 
-    // 16 groups of a warp each (dispatch.rs:183)
+    // 16 groups of a warp each (dispatch.rs:188)
     {
         const Warp group;
         for (u32 i = group.number * 5 + block.index; i < 65; i += 80) {  // index.rs:157
@@ -1057,7 +1055,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
     }
 }
 
-// ready: blocks 122..123 (src/families/moe/kernels/dispatch.rs:188)
+// ready: blocks 122..123 (src/families/moe/kernels/dispatch.rs:193)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(122);
 

@@ -13,14 +13,14 @@
 //
 // Launch on each of 8 ranks: 96 blocks of 1024 threads, 8192 bytes of dynamic shared memory
 //     blocks 0..8    route  reads n, ids, weights; puts rec_route, rec_count, rec_weight, rec_n; signals
-//                           rec_flag (src/families/moe/kernels/dispatch.rs:167)
+//                           rec_flag (src/families/moe/kernels/dispatch.rs:172)
 //     blocks 8..72   send   reads n, ids, x; writes next_slot; puts inbox; signals row_flag
-//                           (src/families/moe/kernels/dispatch.rs:174)
+//                           (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 72..88  recv   waits for rec_flag, row_flag; reads rec_n, rec_route
-//                           (src/families/moe/kernels/dispatch.rs:180)
+//                           (src/families/moe/kernels/dispatch.rs:185)
 //     blocks 88..96  index  waits for rec_flag; reads rec_count, rec_route, rec_weight, rec_n; writes
 //                           expert_start, expert_rows, gather, entry_expert, weight_from, n_from
-//                           (src/families/moe/kernels/dispatch.rs:181)
+//                           (src/families/moe/kernels/dispatch.rs:186)
 //
 // Buffers
 //     x             local      u32[14680064]   56 MiB   Tokens to send, `[token][row]`. Of rows that are
@@ -673,13 +673,13 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// route: blocks 0..8 (src/families/moe/kernels/dispatch.rs:167)
+// route: blocks 0..8 (src/families/moe/kernels/dispatch.rs:172)
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[256]
-    for (u32 i = block.index; i < 8; i += 8) {  // dispatch.rs:255
+    for (u32 i = block.index; i < 8; i += 8) {  // dispatch.rs:260
         const u32 first = i * 4096;
-        if (block.lane < 256) {  // dispatch.rs:256
+        if (block.lane < 256) {  // dispatch.rs:261
             count[block.lane] = 0;
         }
         const u32 n_value = args.n[0];
@@ -693,7 +693,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         f32 weights[4];
         bool chunk[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:241
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:246
             const u32 at = step * 1024 + block.lane;
             const i32 id = at < there_2 ? args.ids[first + at] : 0;
             const f32 weights_2 = at < there_2 ? args.weights[first + at] : 0.0f;
@@ -705,14 +705,14 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         block.sync();
         u32 before[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:258
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:263
             before[step] = group_tally(block, count, 16, expert[step], chunk[step]);
         }
         const u32 number = bank + args.rank * 8 + i;
         const u32 rec_route_index = number * 4096;
         u32 words[4];
 #pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:259
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:264
             words[step] = chunk[step] ? (before[step] << 16) | expert[step] : 4294967295u;
         }
         for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:32)
@@ -754,19 +754,19 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     }
 }
 
-// send: blocks 8..72 (src/families/moe/kernels/dispatch.rs:174)
+// send: blocks 8..72 (src/families/moe/kernels/dispatch.rs:179)
 __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const Block block(8);
 
-    // 4 groups of 4 warps each (dispatch.rs:174)
+    // 4 groups of 4 warps each (dispatch.rs:179)
     {
         const Warps<4> group;
         const u32 n_value = args.n[0];
         const u32 value = min_of(n_value, min_of(args.rows_there, 4096u));
-        while (true) {  // dispatch.rs:281
+        while (true) {  // dispatch.rs:286
             const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-            if (i >= value) {  // dispatch.rs:281
-                if (i == value + 255) {  // dispatch.rs:281
+            if (i >= value) {  // dispatch.rs:286
+                if (i == value + 255) {  // dispatch.rs:286
                     // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_slot, 0u);
                 }
@@ -787,7 +787,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
                 const u64 as_u64 = u64(i_2 * 1024);
                 Vec<u32, 4> x;
-                {  // dispatch.rs:291
+                {  // dispatch.rs:296
                     const u32 at = group.lane * 4;
                     x = load<4>(args.x + (u64(i) * 3584 + as_u64) + at);
                 }
@@ -803,7 +803,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 }
             }
             Vec<u32, 4> x;
-            if (const u32 at = group.lane * 4; at < 512) {  // dispatch.rs:291
+            if (const u32 at = group.lane * 4; at < 512) {  // dispatch.rs:296
                 x = load<4>(args.x + (u64(i) * 3584 + 3072) + at);
             }
             for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
@@ -816,13 +816,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
                 }
             }
 
-            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:301)
+            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:306)
             signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
         }
     }
 }
 
-// recv: blocks 72..88 (src/families/moe/kernels/dispatch.rs:180)
+// recv: blocks 72..88 (src/families/moe/kernels/dispatch.rs:185)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(72);
 
@@ -836,10 +836,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
     const u32 most_2 = group_reduce<Max>(block, partial);
 
-    // 16 groups of a warp each (dispatch.rs:414)
+    // 16 groups of a warp each (dispatch.rs:419)
     {
         const Warp group;
-        for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:415
+        for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 256) {  // dispatch.rs:420
             const u32 source = i % 8;
             const u32 token = i / 8;
             const u32 chunk = token / 512;
@@ -854,7 +854,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 partial_2 = mine;
             }
             const bool any_of = group.any(partial_2);
-            if (any_of) {  // dispatch.rs:424
+            if (any_of) {  // dispatch.rs:429
                 // Wait for row_flag: what the rank put before setting it can be read from here on
                 // (inbox.rs:60)
                 if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + token, source, epoch,
@@ -864,7 +864,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 88..96 (src/families/moe/kernels/dispatch.rs:181)
+// index: blocks 88..96 (src/families/moe/kernels/dispatch.rs:186)
 __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(88);
     u32* const base = shared_array<u32>(0);  // u32[2048]

@@ -14,9 +14,9 @@
 // Launch on each of 8 ranks: 128 blocks of 1024 threads, 0 bytes of dynamic shared memory
 //     (116736 instead where there are as many SMs: each has one to itself then)
 //     blocks 0..64    send  writes next_send; reads n_from, entry_expert, y; puts returns; signals
-//                           return_flag (src/families/moe/kernels/combine.rs:105)
+//                           return_flag (src/families/moe/kernels/combine.rs:110)
 //     blocks 64..128  recv  reads n, ids, returns; writes next_token, out; waits for return_flag
-//                           (src/families/moe/kernels/combine.rs:108)
+//                           (src/families/moe/kernels/combine.rs:113)
 //
 // Buffers
 //     y             local      bf16[234881024]  448 MiB  The experts' outputs, in the order of the rows of
@@ -409,11 +409,11 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// send: blocks 0..64 (src/families/moe/kernels/combine.rs:105)
+// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
 __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     const Block block(0);
 
-    // 8 groups of 4 warps each (combine.rs:105)
+    // 8 groups of 4 warps each (combine.rs:110)
     {
         const Warps<4> group;
         while (true) {  // send_back.rs:102
@@ -485,19 +485,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     }
 }
 
-// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:108)
+// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
     const Block block(64);
 
-    // 8 groups of 4 warps each (combine.rs:108)
+    // 8 groups of 4 warps each (combine.rs:113)
     {
         const Warps<4> group;
         const u32 n_value = args.n[0];
         const u32 value = min_of(n_value, min_of(args.rows_there, 4096u));
-        while (true) {  // combine.rs:130
+        while (true) {  // combine.rs:135
             const u32 i = once(group, [&] { return fetch_sum(args.next_token, 1u); });
-            if (i >= value) {  // combine.rs:130
-                if (i == value + 511) {  // combine.rs:130
+            if (i >= value) {  // combine.rs:135
+                if (i == value + 511) {  // combine.rs:135
                     // for the next launch: every group has heard of the end
                     if (group.lane == 0) fetch_and(args.next_token, 0u);
                 }
@@ -515,12 +515,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             const u64 owners = mask;
 
             // Wait for some of 8 of return_flag: what was put before setting them can be read from here on
-            // (combine.rs:160)
+            // (combine.rs:165)
             if (!wait_some_flags(group, args, args.return_flag[args.rank], i / 4 * 8, 8, owners, 1, epoch,
-                {role_recv, flag_return_flag, 160})) return;
+                {role_recv, flag_return_flag, 165})) return;
             Vec<f32, 8> sum[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // combine.rs:171
+            for (u32 step = 0; step < 4; ++step) {  // combine.rs:176
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[step][j] = 0.0f;
@@ -530,7 +530,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
                 const u32 value_2 = i_2 * 2;
                 const u32 value_3 = value_2 + 1;
 #pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // combine.rs:173
+                for (u32 step = 0; step < 4; ++step) {  // combine.rs:178
                     const u32 at = (step * 128 + group.lane) * 8;
                     const Vec<bf16, 8> returns_tile = (owners & (1ull << value_2)) != 0
                         ? load<8>(args.returns[args.rank] + u64(first + value_2) * 7168 + at) : Vec<bf16,
@@ -547,7 +547,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             }
             const u64 out_index = u64(i) * 7168;
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // combine.rs:177
+            for (u32 step = 0; step < 4; ++step) {  // combine.rs:182
                 const u32 at = (step * 128 + group.lane) * 8;
                 Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -559,7 +559,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
             }
             Vec<f32, 8> sum_2[3];
 #pragma unroll
-            for (u32 step = 0; step < 3; ++step) {  // combine.rs:171
+            for (u32 step = 0; step < 3; ++step) {  // combine.rs:176
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum_2[step][j] = 0.0f;
@@ -569,7 +569,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
                 const u32 value_2 = i_2 * 2;
                 const u32 value_3 = value_2 + 1;
 #pragma unroll
-                for (u32 step = 0; step < 3; ++step) {  // combine.rs:173
+                for (u32 step = 0; step < 3; ++step) {  // combine.rs:178
                     const u32 at = (step * 128 + group.lane) * 8;
                     const Vec<bf16, 8> returns_tile = (owners & (1ull << value_2)) != 0
                         ? load<8>(args.returns[args.rank] + (u64(first + value_2) * 7168 + 4096) + at)
@@ -585,7 +585,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
                 }
             }
 #pragma unroll
-            for (u32 step = 0; step < 3; ++step) {  // combine.rs:177
+            for (u32 step = 0; step < 3; ++step) {  // combine.rs:182
                 const u32 at = (step * 128 + group.lane) * 8;
                 Vec<bf16, 8> sum_bf16;
 #pragma unroll

@@ -14,13 +14,13 @@
 // Launch on each of 8 ranks: 117 blocks of 512 threads, 4736 bytes of dynamic shared memory
 //     (116736 instead where there are as many SMs: each has one to itself then)
 //     blocks 0..4      route  reads n, ids, weights; sends ll_count, ll_route, ll_weight, ll_n
-//                             (src/families/moe/kernels/dispatch.rs:167)
+//                             (src/families/moe/kernels/dispatch.rs:172)
 //     blocks 4..36     send   reads n, ids, x; sends inbox_packets
-//                             (src/families/moe/kernels/dispatch.rs:174)
+//                             (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 36..116   recv   waits for ll_n, ll_count, ll_route, ll_weight; writes n_from, expert_start,
 //                             expert_rows, pos, weight_from, rows; takes inbox_packets
-//                             (src/families/moe/kernels/dispatch.rs:178)
-//     blocks 116..117  ready  signals ready (src/families/moe/kernels/dispatch.rs:188)
+//                             (src/families/moe/kernels/dispatch.rs:183)
+//     blocks 116..117  ready  signals ready (src/families/moe/kernels/dispatch.rs:193)
 //
 // Buffers
 //     x              local    u32[458752]    1.8 MiB  Tokens to send, `[token][row]`. Of rows that are
@@ -518,10 +518,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -534,7 +534,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -545,21 +546,18 @@ __device__ __forceinline__ bool take_seen_packets(
         }
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -643,14 +641,14 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:167)
+// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:172)
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
     u32* const count = shared_array<u32>(0);  // u32[256]
-    for (u32 i = block.index; i < 4; i += 4) {  // dispatch.rs:255
+    for (u32 i = block.index; i < 4; i += 4) {  // dispatch.rs:260
         block.sync();
         const u32 first = i * 256;
-        if (block.lane < 256) {  // dispatch.rs:256
+        if (block.lane < 256) {  // dispatch.rs:261
             count[block.lane] = 0;
         }
         const u32 n_value = args.n[0];
@@ -663,7 +661,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
         u32 expert;
         f32 weights;
         bool chunk;
-        if (block.lane < 256) {  // dispatch.rs:241
+        if (block.lane < 256) {  // dispatch.rs:246
             const i32 id = block.lane < there_2 ? args.ids[first + block.lane] : 0;
             const f32 weights_2 = block.lane < there_2 ? args.weights[first + block.lane] : 0.0f;
             expert = u32(id);
@@ -676,7 +674,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
             group_tally(block, count, 8, block.lane < 256 ? expert : 0u, block.lane < 256 && chunk);
         const u32 number = bank + args.rank * 4 + i;
         u32 words;
-        if (block.lane < 256) {  // dispatch.rs:259
+        if (block.lane < 256) {  // dispatch.rs:264
             words = chunk ? (before << 16) | expert : 4294967295u;
         }
         for (u32 to = 0; to < 8; ++to) {  // records.rs:46
@@ -717,15 +715,15 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     }
 }
 
-// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:174)
+// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:179)
 __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     const Block block(4);
 
-    // 16 groups of a warp each (dispatch.rs:174)
+    // 16 groups of a warp each (dispatch.rs:179)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:281
+        // dispatch.rs:286
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 7; i += 512) {
             const u32 token = i / 7;
@@ -743,7 +741,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
             const u64 as_u64 = u64(part * 512);
             Vec<u32, 4> x[4];
 #pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:291
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:296
                 const u32 at = (step * 32 + group.lane) * 4;
                 x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
             }
@@ -763,7 +761,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     }
 }
 
-// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:178)
+// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:183)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
     const u32 bank) {
     const Block block(36);
@@ -776,12 +774,12 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         {block.lane < 32 ? block.lane / 4 : 0u}, {block.lane < 32}, epoch, ll_n_read,
         {role_recv, flag_ll_n, 110})) return;
     const bool holds = block.index == 0;
-    if (block.lane < 32) {  // dispatch.rs:346
+    if (block.lane < 32) {  // dispatch.rs:351
         n[block.lane] = ll_n_read[0];
     }
-    if (holds) {  // dispatch.rs:347
+    if (holds) {  // dispatch.rs:352
         block.sync();
-        if (block.lane < 8) {  // dispatch.rs:348
+        if (block.lane < 8) {  // dispatch.rs:353
             const u32 n_gathered = n[block.lane * 4];
             args.n_from[block.lane] = n_gathered;
         }
@@ -842,11 +840,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         }
     }
 
-    // 16 groups of a warp each (dispatch.rs:353)
+    // 16 groups of a warp each (dispatch.rs:358)
     {
         const Warp group;
         i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
-        for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:355
+        for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:360
             const u32 value_2 = i / 7;
             const u32 part = i % 7;
             const u32 source = value_2 % 8;
@@ -854,7 +852,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             const u32 chunk = slot / 32;
             const u32 record_2 = source * 4 + chunk;
             const u32 n_value = n[record_2];
-            if (slot < n_value) {  // dispatch.rs:362
+            if (slot < n_value) {  // dispatch.rs:367
                 const u32 entry = slot * 8;
                 const u32 in_record = entry - chunk * 256;
                 const u32 value_3 = (bank + record_2) * 256 + in_record;
@@ -873,7 +871,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     {group.lane < 8}, epoch, ll_route_read, {role_recv, flag_ll_route, 137})) return;
                 bool mine;
                 i32 row;
-                if (group.lane < 8) {  // dispatch.rs:366
+                if (group.lane < 8) {  // dispatch.rs:371
                     const u32 expert_2 = ll_route_read[0] & 65535;
                     const u32 expert_3 = expert_2 - args.rank * 32;
                     mine = expert_3 < 32;
@@ -883,7 +881,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 }
                 if (part == 0) {  // pieces.rs:72
                     const u32 from = source * 1024 + entry;
-                    if (group.lane < 8) {  // dispatch.rs:379
+                    if (group.lane < 8) {  // dispatch.rs:384
                         args.pos[from + group.lane] = row;
                     }
 
@@ -892,17 +890,17 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     if (!read_ll(group, args, args.ll_weight[args.rank],
                         {group.lane < 8 ? group.lane + value_3 : 0u}, {group.lane < 8 ? value_4 : 0u},
                         {group.lane < 8}, epoch, ll_weight_read, {role_recv, flag_ll_weight, 152})) return;
-                    if (group.lane < 8) {  // dispatch.rs:382
+                    if (group.lane < 8) {  // dispatch.rs:387
                         args.weight_from[from + group.lane] = ll_weight_read[0];
                     }
                 }
                 bool partial_2 = false;
-                if (group.lane < 8) {  // dispatch.rs:385
+                if (group.lane < 8) {  // dispatch.rs:390
                     partial_2 = mine;
                 }
                 const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:385
-                    if (group.lane < 8) {  // dispatch.rs:386
+                if (any_of) {  // dispatch.rs:390
+                    if (group.lane < 8) {  // dispatch.rs:391
                         rows_2[group.lane] = row;
                     }
 
@@ -915,7 +913,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                         const i32 row_2 = rows_2[k];
                         if (row_2 >= 0) {  // layout.rs:88
 #pragma unroll
-                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:450
+                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:455
                                 const u32 at = (step * 32 + group.lane) * 4;
                                 store(args.rows + (u64(u32(row_2)) * 3584 + as_u64) + at, value_6[0][step]);
                             }
@@ -927,7 +925,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:188)
+// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:193)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(116);
 
@@ -937,11 +935,13 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, co
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets(const __grid_constant__ Args args) {
-    // Blocks may start while the launch before ends: none touches memory until that is over.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     const u32 epoch = begin_epoch(args, args.epoch, 117);
     const u32 value = epoch & 1;
     const u32 bank = value * 32;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is touched
+    // until that launch is over. And blocks of the next one may start from now on, as this one's have all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 4) {
         route_role(args, epoch, bank);
@@ -952,8 +952,6 @@ moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_
     } else {
         ready_role(args, epoch, value);
     }
-    // Blocks of the next launch may take the place of those that are done.
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 }  // namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source

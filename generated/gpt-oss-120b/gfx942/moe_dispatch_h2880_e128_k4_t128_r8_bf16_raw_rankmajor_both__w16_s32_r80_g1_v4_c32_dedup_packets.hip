@@ -13,16 +13,16 @@
 //
 // Launch on each of 8 ranks: 119 blocks of 1024 threads, 2048 bytes of dynamic shared memory
 //     blocks 0..2      route    reads n, ids, weights; sends ll_route, ll_weight, ll_n
-//                               (src/families/moe/kernels/dispatch.rs:167)
+//                               (src/families/moe/kernels/dispatch.rs:172)
 //     blocks 2..34     send     reads n, ids, x; sends inbox_packets
-//                               (src/families/moe/kernels/dispatch.rs:174)
+//                               (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 34..114   recv     waits for ll_route; takes inbox_packets; writes rows
-//                               (src/families/moe/kernels/dispatch.rs:180)
+//                               (src/families/moe/kernels/dispatch.rs:185)
 //     blocks 114..115  index    waits for ll_route; writes expert_start, expert_rows, gather
-//                               (src/families/moe/kernels/dispatch.rs:181)
+//                               (src/families/moe/kernels/dispatch.rs:186)
 //     blocks 115..118  entries  waits for ll_route, ll_weight, ll_n; writes entry_expert, weight_from,
-//                               n_from (src/families/moe/kernels/dispatch.rs:183)
-//     blocks 118..119  ready    signals ready (src/families/moe/kernels/dispatch.rs:188)
+//                               n_from (src/families/moe/kernels/dispatch.rs:188)
+//     blocks 118..119  ready    signals ready (src/families/moe/kernels/dispatch.rs:193)
 //
 // Buffers
 //     x              local    u32[184320]   720 KiB   Tokens to send, `[token][row]`. Of rows that are
@@ -538,10 +538,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -554,7 +554,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -566,21 +567,18 @@ __device__ __forceinline__ bool take_seen_packets(
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -600,8 +598,7 @@ __device__ __forceinline__ bool take_packets(
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
     const WaitSite site) {
     Packet seen[Tiles][Steps] = {};
-    look_at_packets(group, packets, first, len, mask, seen);
-    return take_seen_packets(group, args, packets, first, from, len, mask, seen, out, site);
+    return take_seen_packets<false>(group, args, packets, first, from, len, mask, seen, out, site);
 }
 
 // An element and its epoch arrive as one.
@@ -678,14 +675,14 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// route: blocks 0..2 (src/families/moe/kernels/dispatch.rs:167)
+// route: blocks 0..2 (src/families/moe/kernels/dispatch.rs:172)
 __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(0);
 
-    // 16 groups of a warp each (dispatch.rs:169)
+    // 16 groups of a warp each (dispatch.rs:174)
     {
         const Warp group;
-        for (u32 i = group.number * 2 + block.index; i < 32; i += 32) {  // dispatch.rs:206
+        for (u32 i = group.number * 2 + block.index; i < 32; i += 32) {  // dispatch.rs:211
             const u32 to = (i + args.rank) % 8;
             const u32 chunk = i / 8;
             const u32 first = chunk * 128;
@@ -700,7 +697,7 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
             const u32 value_2 = number * 128;
             Vec<f32, 4> weights;
             Vec<u32, 4> words;
-            if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:241
+            if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:246
                 const Vec<i32, 4> id = at < there_2 ? load<4>(args.ids + first + at) : Vec<i32, 4>{};
                 const Vec<f32, 4> weights_2 = at < there_2 ? load<4>(args.weights + first + at) : Vec<f32,
                     4>{};
@@ -741,15 +738,15 @@ __device__ __forceinline__ void route_role(const Args& args, const u32 epoch, co
     }
 }
 
-// send: blocks 2..34 (src/families/moe/kernels/dispatch.rs:174)
+// send: blocks 2..34 (src/families/moe/kernels/dispatch.rs:179)
 __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     const Block block(2);
 
-    // 16 groups of a warp each (dispatch.rs:174)
+    // 16 groups of a warp each (dispatch.rs:179)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:281
+        // dispatch.rs:286
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 3; i += 512) {
             const u32 token = i / 3;
@@ -769,7 +766,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
                 const u64 as_u64 = u64(min_of(part, 1u) * 512);
                 Vec<u32, 4> x[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:291
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:296
                     const u32 at = (step * 64 + group.lane) * 4;
                     x[step] = load<4>(args.x + (u64(token) * 1440 + as_u64) + at);
                 }
@@ -787,7 +784,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
             } else {
                 Vec<u32, 4> x[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:291
+                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:296
                     const u32 at = (step * 64 + group.lane) * 4;
                     if (step < 1 || at < 416) {  // the last step is partial
                         x[step] = load<4>(args.x + (u64(token) * 1440 + 1024) + at);
@@ -811,15 +808,15 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 value) {
     }
 }
 
-// recv: blocks 34..114 (src/families/moe/kernels/dispatch.rs:180)
+// recv: blocks 34..114 (src/families/moe/kernels/dispatch.rs:185)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
     const u32 bank) {
     const Block block(34);
 
-    // 16 groups of a warp each (dispatch.rs:414)
+    // 16 groups of a warp each (dispatch.rs:419)
     {
         const Warp group;
-        for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:415
+        for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:420
             const u32 value_2 = i / 3;
             const u32 part = i % 3;
             const u32 source = value_2 % 8;
@@ -835,14 +832,14 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 {group.lane < 4 ? value_3 / 4 : 0u}, {group.lane < 4}, epoch, ll_route_read,
                 {role_recv, flag_ll_route, 137})) return;
             bool partial = false;
-            if (group.lane < 4) {  // dispatch.rs:423
+            if (group.lane < 4) {  // dispatch.rs:428
                 const u32 expert = ll_route_read[0] & 65535;
                 const u32 expert_2 = expert - args.rank * 16;
                 const bool mine = expert_2 < 16;
                 partial = mine;
             }
             const bool any_of = group.any(partial);
-            if (any_of) {  // dispatch.rs:424
+            if (any_of) {  // dispatch.rs:429
                 const u32 value_4 = source * 128 + token;
                 const u64 value_5 = u64(value_4 + value * 1024) * 1440;
                 if (part < 2) {  // pieces.rs:59
@@ -854,7 +851,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + as_u64},
                         {source}, 512, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:450
+                    for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:455
                         const u32 at = (step * 64 + group.lane) * 4;
                         store(args.rows + (u64(value_4) * 1440 + as_u64) + at, value_6[0][step]);
                     }
@@ -865,7 +862,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                     if (!take_packets(group, args, args.inbox_packets[args.rank], {value_5 + 1024}, {source},
                         416, 1, value_6, {role_recv, flag_inbox_packets, 65})) return;
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:450
+                    for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:455
                         const u32 at = (step * 64 + group.lane) * 4;
                         if (step < 1 || at < 416) {  // the last step is partial
                             store(args.rows + (u64(value_4) * 1440 + 1024) + at, value_6[0][step]);
@@ -877,7 +874,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     }
 }
 
-// index: blocks 114..115 (src/families/moe/kernels/dispatch.rs:181)
+// index: blocks 114..115 (src/families/moe/kernels/dispatch.rs:186)
 __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(114);
     u32* const base = shared_array<u32>(0);  // u32[512]
@@ -997,11 +994,11 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     }
 }
 
-// entries: blocks 115..118 (src/families/moe/kernels/dispatch.rs:183)
+// entries: blocks 115..118 (src/families/moe/kernels/dispatch.rs:188)
 __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
     const Block block(115);
 
-    // 16 groups of a warp each (dispatch.rs:183)
+    // 16 groups of a warp each (dispatch.rs:188)
     {
         const Warp group;
         for (u32 i = group.number * 3 + block.index; i < 33; i += 48) {  // index.rs:157
@@ -1074,7 +1071,7 @@ __device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, 
     }
 }
 
-// ready: blocks 118..119 (src/families/moe/kernels/dispatch.rs:188)
+// ready: blocks 118..119 (src/families/moe/kernels/dispatch.rs:193)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(118);
 

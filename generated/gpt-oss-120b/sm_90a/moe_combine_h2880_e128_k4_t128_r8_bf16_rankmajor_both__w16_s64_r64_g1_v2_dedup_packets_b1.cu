@@ -14,10 +14,10 @@
 // Launch on each of 8 ranks: 129 blocks of 512 threads, 0 bytes of dynamic shared memory
 //     (116736 instead where there are as many SMs: each has one to itself then)
 //     blocks 0..64     send   reads entry_expert, y; sends return_packets
-//                             (src/families/moe/kernels/combine.rs:105)
+//                             (src/families/moe/kernels/combine.rs:110)
 //     blocks 64..128   recv   reads n, ids; takes return_packets; writes out
-//                             (src/families/moe/kernels/combine.rs:108)
-//     blocks 128..129  ready  waits for ready (src/families/moe/kernels/combine.rs:110)
+//                             (src/families/moe/kernels/combine.rs:113)
+//     blocks 128..129  ready  waits for ready (src/families/moe/kernels/combine.rs:115)
 //
 // Buffers
 //     y               local    bf16[2949120]  5.6 MiB   The experts' outputs, in the order of the rows of
@@ -374,10 +374,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -390,7 +390,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -401,21 +402,18 @@ __device__ __forceinline__ bool take_seen_packets(
         }
         if (all) break;
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -435,8 +433,7 @@ __device__ __forceinline__ bool take_packets(
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
     const WaitSite site) {
     Packet seen[Tiles][Steps] = {};
-    look_at_packets(group, packets, first, len, mask, seen);
-    return take_seen_packets(group, args, packets, first, from, len, mask, seen, out, site);
+    return take_seen_packets<false>(group, args, packets, first, from, len, mask, seen, out, site);
 }
 
 // The epoch after `last`: never 0, and its parity keeps alternating.
@@ -463,11 +460,11 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
 
 // ---- Roles: each has blocks of its own and returns early where the world is aborted
 
-// send: blocks 0..64 (src/families/moe/kernels/combine.rs:105)
+// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
 __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     const Block block(0);
 
-    // 16 groups of a warp each (combine.rs:105)
+    // 16 groups of a warp each (combine.rs:110)
     {
         const Warp group;
         for (u32 i = group.number * 64 + block.index; i < 6144; i += 1024) {  // send_back.rs:71
@@ -525,15 +522,15 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     }
 }
 
-// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:108)
+// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
 __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const Block block(64);
 
-    // 16 groups of a warp each (combine.rs:108)
+    // 16 groups of a warp each (combine.rs:113)
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // combine.rs:130
+        // combine.rs:135
         for (u32 i = group.number * 64 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 6; i += 1024) {
             const u32 token = i / 6;
@@ -553,7 +550,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 const u32 start = min_of(part, 4u) * 512;
                 Vec<f32, 8> sum[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:171
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:176
 #pragma unroll
                     for (u32 j = 0; j < 8; ++j) {
                         sum[step][j] = 0.0f;
@@ -567,15 +564,15 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     const u32 value_5 = value_2 + 3;
 
                     // Take 4 tiles of packets of return_packets: those that have not arrived end in all ones
-                    // (combine.rs:173)
+                    // (combine.rs:178)
                     Vec<bf16, 8> value_6[4][2];
                     if (!take_packets(group, args, args.return_packets[args.rank],
                         {u64(value + value_2) * 2880 + start_u64, u64(value + value_3) * 2880 + start_u64,
                         u64(value + value_4) * 2880 + start_u64, u64(value + value_5) * 2880 + start_u64},
                         {value_2, value_3, value_4, value_5}, 512, owners >> value_2, value_6,
-                        {role_recv, flag_return_packets, 173})) return;
+                        {role_recv, flag_return_packets, 178})) return;
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:174
+                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:179
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
                             sum[step][j] += to_f32(value_6[0][step][j]);
@@ -586,7 +583,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     }
                 }
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:177
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:182
                     const u32 at = (step * 32 + group.lane) * 8;
                     Vec<bf16, 8> sum_bf16;
 #pragma unroll
@@ -599,7 +596,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             } else {
                 Vec<f32, 8> sum[2];
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:171
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:176
                     const u32 at = (step * 32 + group.lane) * 8;
                     if (step < 1 || at < 320) {  // the last step is partial
 #pragma unroll
@@ -615,15 +612,15 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     const u32 value_5 = value_2 + 3;
 
                     // Take 4 tiles of packets of return_packets: those that have not arrived end in all ones
-                    // (combine.rs:173)
+                    // (combine.rs:178)
                     Vec<bf16, 8> value_6[4][2];
                     if (!take_packets(group, args, args.return_packets[args.rank],
                         {u64(value + value_2) * 2880 + 2560, u64(value + value_3) * 2880 + 2560,
                         u64(value + value_4) * 2880 + 2560, u64(value + value_5) * 2880 + 2560},
                         {value_2, value_3, value_4, value_5}, 320, owners >> value_2, value_6,
-                        {role_recv, flag_return_packets, 173})) return;
+                        {role_recv, flag_return_packets, 178})) return;
 #pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:174
+                    for (u32 step = 0; step < 2; ++step) {  // combine.rs:179
                         const u32 at = (step * 32 + group.lane) * 8;
                         if (step < 1 || at < 320) {  // the last step is partial
 #pragma unroll
@@ -637,7 +634,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     }
                 }
 #pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:177
+                for (u32 step = 0; step < 2; ++step) {  // combine.rs:182
                     const u32 at = (step * 32 + group.lane) * 8;
                     if (step < 1 || at < 320) {  // the last step is partial
                         Vec<bf16, 8> sum_bf16;
@@ -654,7 +651,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     }
 }
 
-// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:110)
+// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:115)
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
     const Block block(128);
 
@@ -665,11 +662,13 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, co
 
 extern "C" __global__ void __launch_bounds__(512, 1)
 moe_combine_h2880_e128_k4_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1(const __grid_constant__ Args args) {
-    // Blocks may start while the launch before ends: none touches memory until that is over.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
     const u32 epoch = begin_epoch(args, args.epoch, 129);
     const u32 value = epoch & 1;
     const u32 bank = value * 1024;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is touched
+    // until that launch is over. And blocks of the next one may start from now on, as this one's have all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (epoch == 0) return;  // what launches before this one left behind may be anything
     if (block_in_grid() < 64) {
         send_role(args, bank);
@@ -678,8 +677,6 @@ moe_combine_h2880_e128_k4_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_p
     } else {
         ready_role(args, epoch, value);
     }
-    // Blocks of the next launch may take the place of those that are done.
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
 }
 
 }  // namespace moe_combine_h2880_e128_k4_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source

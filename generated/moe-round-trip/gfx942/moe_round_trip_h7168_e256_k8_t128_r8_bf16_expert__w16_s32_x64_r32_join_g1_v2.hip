@@ -474,10 +474,10 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there before: polls this lane's
-// packets of all of them until none is missing, and leaves them empty for the next but one launch. Other tiles
-// are zero. Nothing but the packets' own content is ordered by it.
-template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at, if
+// they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the next
+// but one launch. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
@@ -490,7 +490,8 @@ __device__ __forceinline__ bool take_seen_packets(
     };
     bool all = false;
     u64 start = 0;
-    for (u32 polls = 0;; ++polls) {
+    for (u32 polls = 0; !all; ++polls) {
+        if (!looked || polls > 0) look_at_packets(group, packets, first, len, mask, seen);
         all = true;
 #pragma unroll
         for (u32 i = 0; i < Tiles; ++i) {
@@ -502,21 +503,18 @@ __device__ __forceinline__ bool take_seen_packets(
         if (all) break;
         __builtin_amdgcn_s_sleep(1);
         if (polls == 0) start = now_ns();
-        if (polls % 64 == 63) {
-            if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
-            if (now_ns() - start > args.wait_budget_ns) {
+        if (polls % 64 != 63) continue;
+        if (load_relaxed_system(&args.status[args.rank]->aborted) != 0) break;
+        if (now_ns() - start <= args.wait_budget_ns) continue;
 #pragma unroll
-                for (u32 i = 0; i < Tiles; ++i) {
+        for (u32 i = 0; i < Tiles; ++i) {
 #pragma unroll
-                    for (u32 step = 0; step < Steps; ++step) {
-                        if (!mine(i, step) || has_arrived(seen[i][step])) continue;
-                        give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
-                    }
-                }
-                break;
+            for (u32 step = 0; step < Steps; ++step) {
+                if (!mine(i, step) || has_arrived(seen[i][step])) continue;
+                give_up(args, site, u64(place(i, step) - packets), from[i], 0, 0xffffffffu);
             }
         }
-        look_at_packets(group, packets, first, len, mask, seen);
+        break;
     }
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
@@ -536,8 +534,7 @@ __device__ __forceinline__ bool take_packets(
     const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
     const WaitSite site) {
     Packet seen[Tiles][Steps] = {};
-    look_at_packets(group, packets, first, len, mask, seen);
-    return take_seen_packets(group, args, packets, first, from, len, mask, seen, out, site);
+    return take_seen_packets<false>(group, args, packets, first, from, len, mask, seen, out, site);
 }
 
 // An element and its epoch arrive as one.
@@ -662,7 +659,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
     {
         const Warp group;
         const u32 n_value = args.n[0];
-        // dispatch.rs:281
+        // dispatch.rs:286
         for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
             * 14; i += 512) {
             const u32 token = i / 14;
@@ -679,7 +676,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
             const u64 to = mask;
             const u64 as_u64 = u64(part * 512);
             Vec<bf16, 8> x;
-            {  // dispatch.rs:291
+            {  // dispatch.rs:296
                 const u32 at = group.lane * 8;
                 x = load<8>(args.x + (u64(token) * 7168 + as_u64) + at);
             }
@@ -808,7 +805,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             const u32 start = part * 256;
             Vec<f32, 8> sum;
             const u64 start_u64 = u64(start);
-            if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:171
+            if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:176
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     sum[j] = 0.0f;
@@ -816,15 +813,15 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             }
 
             // Take 8 tiles of packets of return_packets: those that have not arrived end in all ones
-            // (combine.rs:173)
+            // (combine.rs:178)
             Vec<bf16, 8> value_2[8][1];
             if (!take_packets(group, args, args.return_packets[args.rank],
                 {u64(value) * 7168 + start_u64, u64(value + 1) * 7168 + start_u64, u64(value + 2) * 7168
                 + start_u64, u64(value + 3) * 7168 + start_u64, u64(value + 4) * 7168 + start_u64,
                 u64(value + 5) * 7168 + start_u64, u64(value + 6) * 7168 + start_u64, u64(value + 7) * 7168
                 + start_u64}, {0, 1, 2, 3, 4, 5, 6, 7}, 256, owners, value_2,
-                {role_recv, flag_return_packets, 173})) return;
-            if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:174
+                {role_recv, flag_return_packets, 178})) return;
+            if (const u32 at = group.lane * 8; at < 256) {  // combine.rs:179
                 Vec<bf16, 8> sum_bf16;
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {

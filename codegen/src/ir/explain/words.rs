@@ -57,7 +57,8 @@ impl Explain {
             } else {
                 "and leaves it for a later launch"
             };
-            writeln!(f, "Works in the epoch after the one in `{}` {then}.", e.name)?;
+            let early = if e.early { ", while the launch before may still run" } else { "" };
+            writeln!(f, "Works in the epoch after the one in `{}` {then}{early}.", e.name)?;
         }
         Ok(())
     }

@@ -32,6 +32,15 @@ fn shape(report: &mut Report<'_>) {
         let limit = MAX_BLOCK_THREADS;
         report.add(k.loc, Problem::BlockWarps { warps: k.block_warps, lanes: k.warp_size, limit });
     }
+    let mut epochs = vec![];
+    k.walk(&k.prologue, &mut |_, op| {
+        if let OpKind::Value(ValueOp::Epoch { advance, .. }) = op.kind {
+            epochs.push(advance);
+        }
+    });
+    if k.begins_early && epochs != [true] {
+        report.add(k.loc, Problem::EarlyEpochs { found: epochs.len() });
+    }
     if k.roles.is_empty() {
         report.add(k.loc, Problem::NoRoles);
     }

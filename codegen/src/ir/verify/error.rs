@@ -92,6 +92,8 @@ pub enum Problem {
     NotInPrologue { op: &'static str },
     #[error("an epoch is read inside a role; read it once, before the roles")]
     EpochInRole,
+    #[error("the kernel begins early and has {found} epochs; it has one then, which it advances")]
+    EarlyEpochs { found: usize },
     #[error("epoch word `{param}` is read here and at {first}; read it once")]
     EpochTwice { param: String, first: Loc },
     #[error(

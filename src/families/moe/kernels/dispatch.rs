@@ -160,7 +160,12 @@ pub fn dispatch(c: &Dispatch, a: &DispatchArgs) {
 #[kernel]
 pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
     // Of the two launches of a split operation, the second one ends the epoch.
-    let epoch = if c.phase == Phase::Send { a.epoch.peek() } else { a.epoch.begin() };
+    let epoch = match (c.phase, c.protocol) {
+        (Phase::Send, _) => a.epoch.peek(),
+        // The launch before is a combine. Of what it leaves nothing is an index here.
+        (Phase::Both, Protocol::Packets) => a.epoch.begin_early(),
+        (Phase::Both | Phase::Recv, _) => a.epoch.begin(),
+    };
     // Records exist twice: this launch uses the bank that starts here.
     let bank = epoch.parity() * c.records();
     if c.phase.sends() {

@@ -1,0 +1,104 @@
+//! Kernels that begin before the launch before them is over: what must stand between two of them, and what is emitted.
+
+use std::sync::Arc;
+
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{Binder, TraceError, TraceMeta, trace};
+use peerwarp_codegen::family::Target;
+use peerwarp_codegen::ir::{Kernel, verify};
+use peerwarp_codegen::print::{EmitInfo, emit};
+use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
+
+const RANKS: u32 = 2;
+
+/// All ranks meet, in an epoch of the word of this name.
+fn meeting(word: &str, early: bool) -> Kernel {
+    let body = |p: &mut Binder| {
+        let (met, word) =
+            (p.arg::<Flags>(&format!("met_{word}"), (2 * RANKS).into()), p.arg::<EpochWord>(word, 1));
+        let epoch = if early { word.begin_early() } else { word.begin() };
+        role("meet", 2, |b| {
+            if_first(b, || {
+                let bank = epoch.parity() * RANKS;
+                met.signal(Peers::all(), bank + rank(), epoch);
+                let _all = met.wait_all(bank, RANKS, 1, epoch);
+            });
+        });
+    };
+    trace(TraceMeta::new("meeting", RANKS, 32, 1), body).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[kernel]
+fn if_first(b: Group, act: impl FnOnce()) {
+    if b.index() == 0 {
+        act();
+    }
+}
+
+/// What is found where launches of these words follow each other.
+fn found(words: &[(&str, bool)]) -> Vec<FindingKind> {
+    let mut machine = Machine::new(RANKS);
+    let mut declared = vec![];
+    for &(word, early) in words {
+        let kernel = Arc::new(Compiled::new(verify(meeting(word, early)).unwrap()));
+        if !declared.contains(&word) {
+            machine.buffers_of(kernel.kernel()).unwrap();
+            declared.push(word);
+        }
+        machine.launch_all(&kernel, &Bindings::new()).unwrap();
+    }
+    let run = |seed| machine.run(&Options::default().with_seed(seed)).map_or_else(|f| f.list, |_| vec![]);
+    let mut kinds: Vec<FindingKind> = (0..8).flat_map(run).map(|f| f.kind).collect();
+    kinds.sort();
+    kinds.dedup();
+    kinds
+}
+
+#[test]
+fn another_launch_has_to_stand_between_two_of_a_word() {
+    assert_eq!(found(&[("a", true), ("b", true), ("a", true), ("b", true)]), []);
+    assert_eq!(found(&[("a", false), ("a", false)]), []);
+    assert_eq!(found(&[("a", true), ("a", true)]), [FindingKind::EarlyEpoch]);
+    assert_eq!(found(&[("b", true), ("a", false), ("a", true)]), [FindingKind::EarlyEpoch]);
+    // The second one begins when the first is over, whoever was early.
+    assert_eq!(found(&[("a", true), ("a", false)]), []);
+}
+
+#[test]
+fn it_begins_before_the_wait_for_the_launch_before_and_lets_the_next_one_start() {
+    let emitted = |early, target: &str| {
+        let target: Target = target.parse().unwrap();
+        let kernel = verify(meeting("word", early)).unwrap();
+        emit(&kernel, target, &EmitInfo { command: "cargo test".into() }).unwrap().text
+    };
+    let order = |text: &str| {
+        let entry = &text[text.find("__global__").unwrap()..];
+        let mut at: Vec<(usize, &str)> =
+            ["begin_epoch(", "griddepcontrol.wait", "launch_dependents", "meet_role("]
+                .into_iter()
+                .filter_map(|what| Some((entry.find(what)?, what)))
+                .collect();
+        at.sort_unstable();
+        at.into_iter().map(|(_, what)| what).collect::<Vec<_>>()
+    };
+    let late = ["griddepcontrol.wait", "begin_epoch(", "meet_role(", "launch_dependents"];
+    let early = ["begin_epoch(", "griddepcontrol.wait", "launch_dependents", "meet_role("];
+    assert_eq!(order(&emitted(false, "cuda:sm_90a")), late);
+    assert_eq!(order(&emitted(true, "cuda:sm_90a")), early);
+    assert_eq!(order(&emitted(true, "cuda:sm_80")), ["begin_epoch(", "meet_role("]);
+}
+
+#[test]
+fn it_has_one_epoch() {
+    let body = |p: &mut Binder| {
+        let (a, b) = (p.arg::<EpochWord>("a", 1), p.arg::<EpochWord>("b", 1));
+        let (_, _) = (a.begin_early(), b.peek());
+        role("r", 1, |_| ());
+    };
+    let error: TraceError = trace(TraceMeta::new("two", RANKS, 32, 1), body).unwrap_err();
+    assert_eq!(error.message, "a second epoch of a kernel that begins early");
+    let mut kernel = meeting("a", false);
+    kernel.prologue.ops.clear();
+    kernel.begins_early = true;
+    assert!(verify(kernel).unwrap_err().to_string().contains("begins early and has 0 epochs"));
+}
