@@ -40,9 +40,13 @@ pub struct AllGatherMatmul {
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub group: u32,
-    /// Elements that are sent under one flag.
+    /// Elements that a block sends at once.
     #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192], default = |key| chunk(key))]
     pub chunk: u32,
+    /// Rows of tiles that each block sends its part of under one flag: with fewer than are gone through together, blocks that multiply
+    /// begin at different times and no longer share what is in the cache.
+    #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], default = 8)]
+    pub sent: u32,
     /// Blocks that send.
     #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
@@ -71,8 +75,17 @@ fn chunk(key: &AllGatherMatmulKey) -> u32 {
     [8192, 4096, 2048, 1024].into_iter().find(|chunk| band.is_multiple_of(*chunk)).unwrap_or(512)
 }
 
+/// Columns of `w` that take as long to be multiplied with a row of another rank as a block takes to send a row: at 750 TFLOP/s and
+/// 22 GB/s.
+const COLUMNS_OF_A_BLOCK: u32 = 34_000;
+
+/// So many that rows are with the others by the time that these have multiplied their own; all that a link has use for where each block
+/// has one tile, as nobody has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
-    (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two().min(16)
+    let pieces = (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two();
+    let one_each = bands(key) * key.n.div_ceil(128) <= order::SMS;
+    let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
+    pieces.min(if one_each { 16 } else { wanted.clamp(2, 16) })
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
@@ -118,9 +131,24 @@ impl AllGatherMatmul {
         Cut { rows: self.rows(), columns, tile_rows, tile_columns, group }
     }
 
-    /// Chunks of a rank's rows, the last of which may be shorter.
-    fn chunks(&self) -> u32 {
-        (self.rows() * self.k).div_ceil(self.chunk)
+    /// A rank's rows, in pieces that are sent at once.
+    fn pieces(&self) -> Tiles {
+        tiles(self.rows() * self.k, self.chunk)
+    }
+
+    /// Rows that have flags of their own, one of each block that sends.
+    fn part_rows(&self) -> u32 {
+        self.sent * self.tile_rows
+    }
+
+    /// Such parts of a rank's rows.
+    fn parts(&self) -> u32 {
+        self.rows().div_ceil(self.part_rows())
+    }
+
+    /// Flags for the rows of a rank.
+    fn flags(&self) -> u32 {
+        self.parts() * self.send_blocks
     }
 }
 
@@ -147,8 +175,8 @@ pub struct AllGatherMatmulArgs {
     #[shape(|c| [2 * c.m, c.k])]
     #[dtype(|c| c.dtype)]
     pub inbox: AnySymMatrix,
-    /// A chunk of a rank's rows has arrived, `[parity][rank][chunk]`.
-    #[len(|c| 2 * u64::from(c.ranks) * u64::from(c.chunks()))]
+    /// What a block sends of a part of a rank's rows has arrived, `[parity][rank][part][block]`.
+    #[len(|c| 2 * u64::from(c.ranks) * u64::from(c.flags()))]
     pub arrived: Flags,
     /// Counts launches.
     pub epoch: EpochWord,
@@ -161,18 +189,23 @@ pub struct AllGatherMatmulArgs {
 pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let (epoch, cut) = (a.epoch.begin(), c.cut());
     let bank = epoch.parity() * c.m;
-    let flags = epoch.parity() * (c.ranks * c.chunks());
+    let flags = epoch.parity() * (c.ranks * c.flags());
     // Where a rank's rows end within a tile, what comes behind is not read nor written: it has not arrived.
     let ragged = !c.rows().is_multiple_of(c.tile_rows);
     let of_rank =
         |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + c.rows()) } else { rows };
 
     role("send", c.send_blocks, |b| {
-        for chunk in b.tiles(c.rows() * c.k, c.chunk) {
+        let (pieces, of_part) = (c.pieces(), c.part_rows() * c.k / c.chunk);
+        for part in 0u32.val()..c.parts().val() {
             let mut rows = send_to(Peers::others());
-            let to = (bank + rank() * c.rows()) * c.k + chunk.at();
-            rows.put_any(&a.inbox.elements(), to, a.x.elements().load(chunk.at(), chunk.len()));
-            rows.signal(&a.arrived, flags + rank() * c.chunks() + chunk.number(), epoch);
+            let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
+            for number in (first + b.index()..end).step_by(b.count()) {
+                let piece = pieces.tile(number);
+                let to = (bank + rank() * c.rows()) * c.k + piece.at();
+                rows.put_any(&a.inbox.elements(), to, a.x.elements().load(piece.at(), piece.len()));
+            }
+            rows.signal(&a.arrived, flags + rank() * c.flags() + part * c.send_blocks + b.index(), epoch);
         }
     });
 
@@ -187,9 +220,8 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             let sums = if from == rank() {
                 b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
             } else {
-                let (first, end) = (row * c.k / c.chunk, (row + c.tile_rows) * c.k / c.chunk);
-                let count = end.lt(c.chunks()).select(end, c.chunks()) - first;
-                let got = a.arrived.wait_all(flags + from * c.chunks() + first, count, c.chunks(), epoch);
+                let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
+                let got = a.arrived.wait_all(first, c.send_blocks, c.flags(), epoch);
                 let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
                 b.dot(of_rank(rows, bank + out), w, c.stages)
             };
