@@ -36,10 +36,7 @@ impl AddAllGather {
             let z = mixed(z);
             ((z ^ z >> 31) >> 40) as f32 / (1 << 22) as f32 - 2.0
         };
-        [1, 2].map(|which| {
-            let vector: Vec<f32> = (0..self.elements).map(|i| number(which, i)).collect();
-            round(self.dtype, &vector)
-        })
+        [1, 2].map(|which| round(self.dtype, (0..self.elements).map(|i| number(which, i)).collect()))
     }
 
     /// The sums of all ranks, `[ranks][elements]`: the same on every rank.
@@ -48,6 +45,6 @@ impl AddAllGather {
             let [x, y] = self.vectors(Turn { rank, ..turn });
             x.iter().zip(&y).map(|(x, y)| x + y).collect::<Vec<f32>>()
         };
-        round(self.dtype, &(0..self.ranks).flat_map(of_rank).collect::<Vec<f32>>())
+        round(self.dtype, (0..self.ranks).flat_map(of_rank).collect())
     }
 }

@@ -75,9 +75,10 @@ fn chunk(key: &AllGatherMatmulKey) -> u32 {
     [8192, 4096, 2048, 1024].into_iter().find(|chunk| band.is_multiple_of(*chunk)).unwrap_or(512)
 }
 
-/// Columns of `w` that take as long to be multiplied with a row of another rank as a block takes to send a row: at 750 TFLOP/s and
-/// 22 GB/s.
-const COLUMNS_OF_A_BLOCK: u32 = 34_000;
+/// Columns of `w` with which a rank's own rows are multiplied for as long as one block takes to send them. Of 7168 columns four blocks
+/// kept up and two did not, of 1792 sixteen did and eight did not
+/// (`bench/results/2026-11-25-collectives-and-products-on-two-h100.md`).
+const COLUMNS_OF_A_BLOCK: u32 = 28_000;
 
 /// So many that rows are with the others by the time that these have multiplied their own; all that a link has use for where each block
 /// has one tile, as nobody has anything to do until then.
