@@ -71,8 +71,11 @@ class RoundTrip:
         loaded = load(library)
         self.entries = [Entry(kernel, loaded) for kernel in self.kernels]
         self.buffers = together(self.kernels)
-        # The expert's rows are what dispatch leaves.
-        self.buffers.pop("y")
+        # The expert's rows are what dispatch leaves: of another layout there are more or fewer of them.
+        left, taken = self.buffers["rows"].bytes, self.buffers.pop("y").bytes
+        if left != taken:
+            names = f"{dispatch.name} leaves {left} bytes of rows, and {combine.name} takes {taken}"
+            raise EmittedError(f"{names}: both have to be of one layout")
         self.offsets, size = arena(self.buffers)
         self.shared = Shared(size)
         self.local = {}

@@ -12,6 +12,7 @@ import json
 import os
 import sys
 import time
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -173,9 +174,37 @@ def moe(world: peerwarp.World) -> None:
         close(out, reference(x, ids, weights))
     refusals(op, d)
     moe_graph(op)
+    ladder(world)
+    FOUND["kernels"] = [origin for _, origin in op.kernels]
     FOUND["moe"] = "rank-major, bf16, ragged, in a graph"
     expert_major(world)
     world.check()
+
+
+def ladder(world: peerwarp.World) -> None:
+    """Capacities in turn, in one operation; another number for nobody; all by the native part alone."""
+    sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS}
+    op = peerwarp.MoeAllToAll(world, **sizes, capacities=[4, 16], nobody=EXPERTS)
+    assert op.capacities == (4, 16, TOKENS)
+    assert list(op.memory_bytes) == sorted(op.memory_bytes)
+    device = op._device
+    assert device is not None and device.device.exchange is not None, "PyTorch has no DLPack table"
+
+    def slowly(*_: object) -> None:
+        raise AssertionError("the native part did not take tensors that are as they have to be")
+
+    device._dispatch_slowly = slowly  # type: ignore[method-assign, assignment]
+    for seed, (n, capacity) in enumerate(((4, 4), (9, 16), (1, 4), (TOKENS, TOKENS), (16, 16))):
+        x, ids, weights = tokens(60 + seed, n)
+        d = op.dispatch(x, ids, weights, max_tokens=n)
+        assert d.capacity == capacity
+        assert len(d.rows) == capacity * dist.get_world_size()
+        assert int((d.ids == EXPERTS).sum()) == d.ids.numel() - int(d.expert_rows.sum())
+        here = torch.where(d.ids == EXPERTS, -1, d.ids)
+        y = rank_major(types.SimpleNamespace(rows=d.rows, ids=here, weights=d.weights))  # type: ignore[arg-type]
+        out = torch.empty_like(x)
+        assert op.combine(d, y, out=out) is out
+        close(out, reference(x, ids, weights))
 
 
 def everybodys_ragged(x: torch.Tensor) -> list[torch.Tensor]:
