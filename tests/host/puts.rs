@@ -70,8 +70,8 @@ fn a_tile_that_is_signalled_before_it_is_put_is_found() {
     for language in Language::ALL {
         let (job, text) = job(language);
         let text = text.edited(
-            "    group.sync();\n    for (u32 turn = group.lane; turn < ranks;",
-            "    for (u32 turn = group.lane; turn < ranks;",
+            "    group.sync();\n#pragma unroll 1\n    for (u32 turn = group.lane; turn < ranks;",
+            "#pragma unroll 1\n    for (u32 turn = group.lane; turn < ranks;",
             1,
         );
         assert!(!holds(&text, &job), "{language:?}: nothing found");

@@ -590,8 +590,8 @@ __device__ __forceinline__ bool wait_flags(
     return group.all(arrived);
 }
 
-// The epoch after `last`: never 0, and its parity keeps alternating.
-__device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 2u : last + 1u; }
+// The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
+__device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
 // Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
 // counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
