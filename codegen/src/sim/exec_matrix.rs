@@ -153,7 +153,7 @@ impl World<'_> {
                 data.fresh::<u8>(bytes.len()).copy_from_slice(bytes);
                 let cargo = Cargo::Data { buffer, at: from, payload: Payload::Tile(data) };
                 let spot = Spot::Bytes { buffer, from, to };
-                self.send(agent, rank, Pending { by, spot, cargo: cargo.into() });
+                self.send(agent, rank, Pending { by, spot, cargo });
             }
         }
         Ok(())

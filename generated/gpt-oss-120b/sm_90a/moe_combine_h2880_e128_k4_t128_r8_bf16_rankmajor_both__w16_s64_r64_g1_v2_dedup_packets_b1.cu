@@ -359,8 +359,8 @@ __device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values)
     store_packet(p, packet);
 }
 
-// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of `mask`
-// is set: as they are now, whether or not they have arrived.
+// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
+// `mask` is set: as they are now, whether or not they have arrived.
 template <u32 Tiles, u32 Steps, typename Group, typename T>
 __device__ __forceinline__ void look_at_packets(
     const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
@@ -374,9 +374,9 @@ __device__ __forceinline__ void look_at_packets(
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked at,
-// if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for the
-// launch that has this bank again. Other tiles are zero. Nothing but the packets' own content is ordered by it.
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
+// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
+// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
     const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
