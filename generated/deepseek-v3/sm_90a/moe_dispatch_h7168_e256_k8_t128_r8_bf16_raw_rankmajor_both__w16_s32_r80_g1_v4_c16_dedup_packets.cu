@@ -1055,8 +1055,9 @@ moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c1
     const u32 epoch = begin_epoch(args, args.epoch, 123);
     const u32 value = epoch & 1;
     const u32 bank = value * 64;
-    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is touched
-    // until that launch is over. And blocks of the next one may start from now on, as this one's have all begun.
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (epoch == 0) return;  // what launches before this one left behind may be anything

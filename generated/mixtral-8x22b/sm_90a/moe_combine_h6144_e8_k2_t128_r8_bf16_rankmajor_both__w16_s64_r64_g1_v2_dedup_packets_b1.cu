@@ -589,8 +589,9 @@ moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_pac
     const u32 epoch = begin_epoch(args, args.epoch, 129);
     const u32 value = epoch & 1;
     const u32 bank = value * 1024;
-    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is touched
-    // until that launch is over. And blocks of the next one may start from now on, as this one's have all begun.
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
     asm volatile("griddepcontrol.wait;" ::: "memory");
     asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
     if (epoch == 0) return;  // what launches before this one left behind may be anything
