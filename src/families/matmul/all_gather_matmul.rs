@@ -62,7 +62,7 @@ fn tile_rows(key: &AllGatherMatmulKey) -> u32 {
 
 /// Rows of tiles of all ranks.
 fn bands(key: &AllGatherMatmulKey) -> u32 {
-    (key.m / key.ranks).div_ceil(tile_rows(key)) * key.ranks
+    order::bands(key.m / key.ranks) * key.ranks
 }
 
 fn tile_columns(key: &AllGatherMatmulKey) -> u32 {
@@ -100,16 +100,8 @@ fn blocks(key: &AllGatherMatmulKey) -> u32 {
 
 impl Legal for AllGatherMatmul {
     fn legal(&self) -> Result<(), Illegal> {
-        for (field, value) in [("n", self.n), ("k", self.k)] {
-            Illegal::unless(
-                value.is_multiple_of(8),
-                field,
-                value,
-                || "a multiple of 8: rows are whole 16 bytes",
-            )?;
-        }
-        let allowed = || format!("a multiple of {}, the number of ranks", self.ranks);
-        Illegal::unless(self.m.is_multiple_of(self.ranks), "m", self.m, allowed)?;
+        order::whole_rows(self.n, self.k)?;
+        order::shared_rows(self.m, self.ranks)?;
         // Elements and flags are counted in 32 bits.
         let most = u32::MAX / (2 * self.k);
         Illegal::unless(self.m <= most, "m", self.m, || format!("at most {most} with k = {}", self.k))?;

@@ -67,7 +67,7 @@ fn tile_rows(key: &MatmulReduceScatterKey) -> u32 {
 
 /// Rows of tiles of all ranks.
 fn bands(key: &MatmulReduceScatterKey) -> u32 {
-    (key.m / key.ranks).div_ceil(tile_rows(key)) * key.ranks
+    order::bands(key.m / key.ranks) * key.ranks
 }
 
 fn tile_columns(key: &MatmulReduceScatterKey) -> u32 {
@@ -99,16 +99,8 @@ fn early(key: &MatmulReduceScatterKey) -> bool {
 
 impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
-        for (field, value) in [("n", self.n), ("k", self.k)] {
-            Illegal::unless(
-                value.is_multiple_of(8),
-                field,
-                value,
-                || "a multiple of 8: rows are whole 16 bytes",
-            )?;
-        }
-        let allowed = || format!("a multiple of {}, the number of ranks", self.ranks);
-        Illegal::unless(self.m.is_multiple_of(self.ranks), "m", self.m, allowed)?;
+        order::whole_rows(self.n, self.k)?;
+        order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();

@@ -72,6 +72,20 @@ impl Place {
 /// whatever is asked for.
 const MOST_SHARED: u32 = 227 * 1024;
 
+/// Whether rows of `n` and of `k` elements are whole 16 bytes.
+pub(super) fn whole_rows(n: u32, k: u32) -> Result<(), Illegal> {
+    let whole = |(field, value): (&'static str, u32)| {
+        Illegal::unless(value.is_multiple_of(8), field, value, || "a multiple of 8: rows are whole 16 bytes")
+    };
+    [("n", n), ("k", k)].into_iter().try_for_each(whole)
+}
+
+/// Whether all ranks have equally many of `m` rows.
+pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
+    let allowed = || format!("a multiple of {ranks}, the number of ranks");
+    Illegal::unless(m.is_multiple_of(ranks), "m", m, allowed)
+}
+
 /// Whether a tile fits the warps, their registers, and shared memory.
 pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
@@ -96,6 +110,11 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
 /// Rows of tiles: as many as there are rows, if these are few.
 pub(super) fn tile_rows(rows: u32) -> u32 {
     if rows > 64 { 128 } else { 64 }
+}
+
+/// Such rows of tiles.
+pub(super) fn bands(rows: u32) -> u32 {
+    rows.div_ceil(tile_rows(rows))
 }
 
 /// Warps that multiply such tiles: warpgroups have 64 rows of a product.

@@ -73,12 +73,8 @@ pub struct Matmul {
     pub blocks: u32,
 }
 
-fn bands(key: &MatmulKey) -> u32 {
-    key.m.div_ceil(order::tile_rows(key.m))
-}
-
 fn tile_columns(key: &MatmulKey) -> u32 {
-    order::tile_columns(bands(key), key.n, order::SMS)
+    order::tile_columns(order::bands(key.m), key.n, order::SMS)
 }
 
 fn stages(key: &MatmulKey) -> u32 {
@@ -86,19 +82,12 @@ fn stages(key: &MatmulKey) -> u32 {
 }
 
 fn blocks(key: &MatmulKey) -> u32 {
-    (bands(key) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
+    (order::bands(key.m) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
 }
 
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
-        for (field, value) in [("n", self.n), ("k", self.k)] {
-            Illegal::unless(
-                value.is_multiple_of(8),
-                field,
-                value,
-                || "a multiple of 8: rows are whole 16 bytes",
-            )?;
-        }
+        order::whole_rows(self.n, self.k)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
     }
 }

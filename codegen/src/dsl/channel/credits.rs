@@ -32,7 +32,7 @@ impl Credits {
     }
 
     /// Waits until every rank has begun the launch, or with three banks the one before: what the next launch sends comes after what
-    /// they did before that. Where epochs begin, or wrap around, there is no launch before: then it waits for this one.
+    /// they did before that. In the first launch there is nothing to wait for. Where epochs wrap around it waits for this launch.
     fn wait(&self, epoch: Epoch, loc: Loc) {
         let value = match self.lag {
             0 => epoch.value,
