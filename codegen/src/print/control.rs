@@ -287,12 +287,14 @@ impl Emitter<'_, '_> {
 
     /// The primitive that a group of so many warps is.
     fn group_prim(&self, warps: u32, loc: Loc) -> Result<Prim, PrintError> {
-        let block_warps = self.f.p.kernel.block_warps;
-        let groups = block_warps / warps;
+        let kernel = self.f.p.kernel;
+        let groups = kernel.block_warps / warps;
+        let beside = kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32;
         match (warps, self.f.target) {
             (1, _) => Ok(Prim::Warp),
             _ if groups == 1 => Ok(Prim::Block),
-            (_, Target::Cuda(_)) if groups > MOST_NAMED_BARRIERS => {
+            (_, Target::Hip(_)) if beside > 0 => Err(PrintError::SplitBeside { loc, warps }),
+            (_, Target::Cuda(_)) if groups + beside > MOST_NAMED_BARRIERS => {
                 Err(PrintError::TooManyNamedBarriers { loc, groups, warps })
             }
             _ => Ok(Prim::Warps),

@@ -268,8 +268,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let role = self.f.p.position(id).role;
         let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
         match self.f.p.split(id) {
-            None if self.f.loads() => Expr::atom("loader.index"),
-            None => Expr::atom("block.index"),
+            None => Expr::atom(format!("{}.index", self.group.name)),
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
                 let by_block = Expr::binary(

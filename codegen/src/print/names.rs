@@ -118,6 +118,7 @@ const RESERVED: &[&str] = &[
     "args",
     "block",
     "loader",
+    "warps",
     "group",
     "min",
     "max",

@@ -142,12 +142,16 @@ prims! {
     ToInt = own "to_int", Nothing, [];
     /// Smallest and largest value of a type.
     Limits = own "limits", Nothing, [];
+    /// Where warps meet.
+    Meeting = own "meeting", Block, [Index];
     /// A block as a group.
     Block = own "block", Block, [Index];
     /// A warp as a group.
     Warp = own "warp", Block, [Index];
     /// Several warps as a group.
-    Warps = own "warps", Block, [Index];
+    Warps = own "warps", Block, [Meeting];
+    /// Warps of a role beside another one as a group.
+    Beside = own "beside", Block, [Meeting];
     /// Values of other lanes.
     Shuffle = own "shuffle", Block, [Index, Bits];
     /// Sums.

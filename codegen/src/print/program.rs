@@ -246,6 +246,7 @@ impl<'k> Program<'k> {
 
     /// Lanes of the group that runs an operation.
     pub fn lanes(&self, op: OpId) -> u32 {
-        self.split(op).unwrap_or(self.kernel.block_warps) * self.kernel.warp_size
+        let of_role = || self.position(op).role.map_or(self.kernel.block_warps, |r| self.kernel.role_warps(r));
+        self.split(op).unwrap_or_else(of_role) * self.kernel.warp_size
     }
 }

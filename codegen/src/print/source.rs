@@ -6,7 +6,7 @@ use crate::{
     device::Device,
     family::Target,
     ir::{
-        BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp,
+        Beside, BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp,
     },
 };
 
@@ -15,10 +15,10 @@ use super::{
     args::{self, ArgsLayout},
     banner, blocks,
     copy::room_of,
-    emitter::{Emitter, Facts},
+    emitter::{Emitter, Facts, Group},
     inline::Form,
     launch,
-    loader::{Crew, Loaders, Side},
+    loader::{Crew, Loaders, Ring, Side},
     matrix, multimem,
     names::{is_identifier, is_taken},
     ops::{self, type_name},
@@ -41,11 +41,10 @@ pub(super) fn emit(
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
-    let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
-    let shared_bytes = shared_bytes.max(loaders.as_ref().map_or(0, Loaders::shared_bytes));
+    let (offsets, shared_bytes) = shared_offsets(kernel, target, loaders.as_ref())?;
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
-        block_threads: kernel.block_threads() + loaders.as_ref().map_or(0, Loaders::threads),
+        block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
@@ -57,6 +56,9 @@ pub(super) fn emit(
     used.add(Prim::Types);
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
+    if loaders.is_some() || kernel.beside_warps() > 0 {
+        used.add(Prim::Meeting);
+    }
     let parts = Parts::new(&facts, loaders.as_ref())?;
     let (early, body) = entry_body(&parts, &mut used, &offsets)?;
     let roles = role_texts(&parts, &mut used, &offsets)?;
@@ -115,8 +117,9 @@ pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
             target_lanes: target.warp_size(),
         });
     }
-    if kernel.block_threads() > 1024 {
-        return Err(PrintError::BlockTooLarge { kernel: variant(), threads: kernel.block_threads(), target });
+    let threads = block_threads(kernel);
+    if threads > 1024 {
+        return Err(PrintError::BlockTooLarge { kernel: variant(), threads, target });
     }
     let roles = kernel.roles.iter().map(|r| ("role", &r.name));
     let params = kernel.params.iter().map(|p| ("parameter", &p.name));
@@ -150,13 +153,25 @@ fn exclusive_sm_bytes(target: Target) -> Option<u32> {
     matches!(target, Target::Cuda(_)).then_some(half)
 }
 
-/// The first byte of each shared array, and the bytes of a block. A block has one role, so roles overlap.
-fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
+/// Threads of a block, of roles beside others too.
+fn block_threads(kernel: &Kernel) -> u32 {
+    kernel.block_threads() + kernel.beside_warps() * kernel.warp_size
+}
+
+/// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
+/// behind its arrays and its ring.
+fn shared_offsets(
+    kernel: &Kernel,
+    target: Target,
+    loaders: Option<&Loaders>,
+) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
     let mut offsets = HashMap::new();
     let mut most = 0u64;
     let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrix::room_of(&op.kind)).collect();
-    for role in &kernel.roles {
-        let mut end = 0u64;
+    let mut taken: HashMap<&str, u64> = HashMap::new();
+    for (number, role) in kernel.roles.iter().enumerate() {
+        let block = role.beside.as_ref().map_or(role.name.as_str(), |beside| &beside.role);
+        let mut end = taken.get(block).copied().unwrap_or(0);
         for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.
@@ -168,6 +183,9 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
             let one = (len * u64::from(s.dtype.bytes())).next_multiple_of(16);
             end = end.max(start + one * u64::from(s.copies));
         }
+        let ring = loaders.and_then(|loaders| loaders.ring(number)).map_or(0, Ring::bytes);
+        end = end.max(ring.into());
+        taken.insert(block, end);
         most = most.max(end);
     }
     let limit = u64::from(Device::of(target).block_array_bytes());
@@ -216,6 +234,17 @@ impl<'a> Parts<'a> {
         Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
     }
 
+    /// The type of the group that a role beside another one is.
+    fn beside(&self, role: usize) -> Option<String> {
+        let kernel = self.whole.p.kernel;
+        let host = kernel.roles[role].beside.as_ref()?;
+        let before = kernel.roles[..role].iter().filter_map(|r| r.beside.as_ref());
+        let before: Vec<u32> = before.filter(|b| b.role == host.role).map(|b| b.warps).collect();
+        let loader = self.loaders.as_ref().map_or(0, |(loaders, _)| loaders.crew.warps);
+        let first = kernel.block_warps + loader + before.iter().sum::<u32>();
+        Some(format!("Beside<{first}, {}, {}>", host.warps, before.len()))
+    }
+
     /// What a role's functions are written from, one each.
     fn of(&self, role: usize) -> &[Facts<'a>] {
         match &self.loaders {
@@ -232,12 +261,10 @@ fn role_texts(
     offsets: &HashMap<SharedId, u32>,
 ) -> Result<Vec<String>, PrintError> {
     let mut texts = vec![];
-    let mut first = 0;
-    for (i, role) in parts.whole.p.kernel.roles.iter().enumerate() {
-        for part in parts.of(i) {
-            texts.push(role_text(part, used, offsets, i, first)?);
+    for role in 0..parts.whole.p.kernel.roles.len() {
+        for part in parts.of(role) {
+            texts.push(role_text(part, parts, used, offsets, role)?);
         }
-        first += role.blocks;
     }
     Ok(texts)
 }
@@ -245,15 +272,20 @@ fn role_texts(
 /// One role's function.
 fn role_text(
     facts: &Facts,
+    parts: &Parts,
     used: &mut Used,
     offsets: &HashMap<SharedId, u32>,
     index: usize,
-    first_block: u32,
 ) -> Result<String, PrintError> {
     let kernel = facts.p.kernel;
-    let role = &kernel.roles[index];
+    let (role, first_block) = (&kernel.roles[index], kernel.first_block(index));
     used.add(Prim::Block);
     let mut e = Emitter::new(facts, used, offsets);
+    let beside = parts.beside(index);
+    if beside.is_some() {
+        e.used.add(Prim::Beside);
+        e.group = Group { name: "warps", lanes: kernel.role_warps(index) * kernel.warp_size };
+    }
     // Before anything of the author's, so that it is called just that.
     let nth = kernel.joining(index).next().is_some().then(|| e.names.fresh("nth"));
     let mut parameters = vec!["const Args& args".to_string()];
@@ -263,7 +295,11 @@ fn role_text(
         parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
     }
     let loads = facts.loads();
-    let group = if loads { "Loader loader" } else { "Block block" };
+    let group = match &beside {
+        Some(ty) => format!("{ty} warps"),
+        None if loads => "Loader loader".into(),
+        None => "Block block".into(),
+    };
     match nth {
         Some(nth) => {
             parameters.push(format!("const u32 {nth}"));
@@ -277,14 +313,19 @@ fn role_text(
     e.declare_shared(&role.body, 1);
     e.declare_ring(index);
     e.share_registers();
+    if let (Some(_), Some((loaders, _))) = (&beside, &parts.loaders) {
+        e.give_registers(loaders);
+    }
     e.declare_opened(&role.body);
     e.region(&role.body)?;
     let body = e.w.finish();
     let mut w = Writer::new(0);
-    let who = match facts.side {
-        Some((Side::Loads, _)) => "the loader of blocks",
-        Some((Side::Multiplies, _)) => "the other warps of blocks",
-        None => "blocks",
+    let who = match (facts.side, &role.beside) {
+        (Some((Side::Loads, _)), _) => "the loader of blocks".into(),
+        (Some((Side::Multiplies, _)), _) => "the other warps of blocks".into(),
+        (None, Some(Beside { role, warps: 1 })) => format!("a warp beside {role}, in each of blocks"),
+        (None, Some(Beside { role, warps })) => format!("{warps} warps beside {role}, in each of blocks"),
+        (None, None) => "blocks".to_string(),
     };
     let blocks = format!("{first_block}..{}", first_block + role.blocks);
     let others =
@@ -312,6 +353,10 @@ fn entry_body(
     let facts = parts.whole;
     let kernel = facts.p.kernel;
     let mut e = Emitter::new(facts, used, offsets);
+    if kernel.beside_warps() > 0 && matches!(facts.target, Target::Hip(_)) {
+        e.used.add(Prim::Beside);
+        e.w.line("open_meetings();");
+    }
     let joined: Vec<usize> =
         (0..kernel.roles.len()).filter(|&role| kernel.joining(role).next().is_some()).collect();
     for &role in &joined {
@@ -340,6 +385,7 @@ fn entry_body(
     // that would wait for the warps of a part.
     let leaves = match (epoch, aborted) {
         (Some(epoch), _) => Some(format!("{} == 0", e.values[&epoch])),
+        (None, Some(aborted)) if kernel.beside_warps() > 0 => Some(format!("__syncthreads_or({aborted})")),
         (None, Some(aborted)) => {
             e.used.add(Prim::Block);
             Some(format!("Block(0).any({aborted})"))
@@ -351,7 +397,8 @@ fn entry_body(
             "if ({leaves}) return;  // what launches before this one left behind may be anything"
         ));
     }
-    let alone = kernel.roles.len() == 1;
+    let with_blocks: Vec<usize> =
+        (0..kernel.roles.len()).filter(|&role| kernel.roles[role].beside.is_none()).collect();
     for &role in &joined {
         let (name, role) = (nth_name(kernel, role), &kernel.roles[role].name);
         e.w.line_with(
@@ -360,11 +407,12 @@ fn entry_body(
         );
     }
     let mut first = 0;
-    for (i, role) in kernel.roles.iter().enumerate() {
+    for (n, &i) in with_blocks.iter().enumerate() {
+        let role = &kernel.roles[i];
         first += role.blocks;
-        let last = i + 1 == kernel.roles.len();
-        match i {
-            _ if alone => {
+        let last = n + 1 == with_blocks.len();
+        match n {
+            _ if with_blocks.len() == 1 => {
                 call_role(&mut e, parts, i);
                 continue;
             }
@@ -413,37 +461,68 @@ fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32
     e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));
 }
 
-/// The calls of a role's functions, by the warps that run them.
+/// The calls of a role's functions and of those beside it, by the warps that run them.
 fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
     let kernel = parts.whole.p.kernel;
-    let role = &kernel.roles[index];
     let timeline = e.timeline_parameter();
-    let call = |facts: &Facts| {
+    let call = |e: &Emitter, facts: &Facts, index: usize| {
         let mut values: String =
             role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
         if kernel.joining(index).next().is_some() {
             values += &format!(", {}", nth_name(kernel, index));
         }
-        format!("{}(args{timeline}{values});", function(facts, role))
+        format!("{}(args{timeline}{values});", function(facts, &kernel.roles[index]))
     };
-    let calls: Vec<String> = parts.of(index).iter().map(call).collect();
-    let lines = match (calls.as_slice(), &parts.loaders) {
-        ([loads, multiplies], _) => {
-            vec![
-                "if (in_loader()) {".into(),
-                format!("    {loads}"),
-                "} else {".into(),
-                format!("    {multiplies}"),
-                "}".into(),
-            ]
-        }
-        ([all], Some(_)) => vec![format!("if (!in_loader()) {all}")],
-        _ => calls,
-    };
-    lines.iter().for_each(|line| e.w.line(line));
-    if kernel.roles[index].goes_on_as.is_none() {
-        e.end_role(index, &nth_name(kernel, index));
+    // By whom, what they call, and the role that they are of.
+    let mut calls: Vec<(String, String, usize)> = vec![];
+    let own = parts.of(index);
+    if let [loads, _] = own {
+        calls.push(("in_loader()".into(), call(e, loads, index), index));
     }
+    let companions = kernel.companions(index).map(|role| kernel.role_warps(role)).sum::<u32>();
+    for role in kernel.companions(index) {
+        let ty = parts.beside(role).expect("it runs beside another role");
+        calls.push((format!("{ty}::has_this()"), call(e, parts.whole, role), role));
+    }
+    let last = call(e, own.last().expect("a role has a function"), index);
+    // Blocks may have warps that have nothing to do in this role.
+    let idle = companions < kernel.beside_warps() || (parts.loaders.is_some() && own.len() == 1);
+    let condition = if idle { "in_block()" } else { "" };
+    calls.push((condition.into(), last, index));
+    write_calls(e, kernel, &calls);
+}
+
+/// Chooses among calls, and says that roles end.
+fn write_calls(e: &mut Emitter, kernel: &Kernel, calls: &[(String, String, usize)]) {
+    let ends = |e: &mut Emitter, role: usize| {
+        if kernel.roles[role].goes_on_as.is_none() {
+            e.end_role(role, &nth_name(kernel, role));
+        }
+    };
+    if let [(condition, call, role)] = calls {
+        let asked = if condition.is_empty() { String::new() } else { format!("if ({condition}) ") };
+        e.w.line(&format!("{asked}{call}"));
+        return ends(e, *role);
+    }
+    for (n, (condition, call, role)) in calls.iter().enumerate() {
+        let otherwise = if n == 0 { "" } else { "} else " };
+        let asked = if condition.is_empty() { String::new() } else { format!("if ({condition}) ") };
+        e.w.line(&format!("{otherwise}{asked}{{"));
+        e.w.deeper();
+        e.w.line(call);
+        ends(e, *role);
+        e.w.shallower();
+    }
+    if let Some((condition, _, role)) = calls.last()
+        && !condition.is_empty()
+        && e.f.timeline.is_some()
+    {
+        e.w.line("} else {");
+        e.w.deeper();
+        ends(e, *role); // warps that have nothing to do have ended, too
+        e.w.shallower();
+    }
+    e.w.line("}");
 }
 
 /// The epoch that an operation begins.
