@@ -2,6 +2,10 @@
 
 /// Every identifier that the primitives define, for names to keep clear of. Tested against the templates.
 pub(super) const DEFINED: &[&str] = &[
+    "load_early",
+    "packet_of",
+    "read_ll_row",
+    "series",
     "abs_of",
     "acquire_system",
     "begin_epoch",

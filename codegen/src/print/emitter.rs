@@ -195,6 +195,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
         }
         let f = self.f;
         let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
+        if let (Form::Everywhere, Some(same)) = (self.form(v), f.p.same_as(v)) {
+            return self.scalar(same);
+        }
         let op = f.p.kernel.op(id);
         match (&op.kind, self.form(v)) {
             (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
@@ -484,6 +487,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             let stride = (len * s.dtype.bytes()).next_multiple_of(16);
             let at = match s.copies {
                 1 => format!("{}", self.offsets[&id]),
+                _ if self.offsets[&id] == 0 => format!("group.number * {stride}"),
                 _ => format!("{} + group.number * {stride}", self.offsets[&id]),
             };
             self.w.line_with(

@@ -116,8 +116,12 @@ prims! {
     Fill = common "fill", Nothing, [Vec];
     /// Vector of consecutive integers.
     Iota = common "iota", Nothing, [Vec];
+    /// Vector of numbers at equal distances.
+    Series = common "series", Nothing, [Vec];
     /// Vector load.
     Load = common "load", Nothing, [Vec];
+    /// Vector load that is not put off.
+    LoadEarly = cuda "load_early", Nothing, [Bits, Vec];
     /// Vector store to global memory.
     Store = own "store", Nothing, [Bits, Vec];
     /// Vector store to shared memory.
@@ -278,6 +282,8 @@ prims! {
     SendLl = own "send_ll", Nothing, [Bits];
     /// Read LL elements.
     ReadLl = own "read_ll", Nothing, [Bits, Poll];
+    /// Read consecutive LL elements.
+    ReadLlRow = common "read_ll_row", Nothing, [ReadLl];
     /// Successor of an epoch.
     Epoch = common "epoch", Nothing, [];
     /// Every block gets the epoch, the last one to do so advances it.

@@ -23,6 +23,7 @@ use super::{
     names::{is_identifier, is_taken},
     ops::{self, type_name},
     prim::{Prim, Used},
+    sections::Sections,
     splats,
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
@@ -66,16 +67,19 @@ pub(super) fn emit(
         ops::use_dtype(&mut used, p.dtype);
     }
     let crew = loaders.as_ref().map(|loaders| loaders.crew);
+    let primitives = texts(&used, target, kernel, crew, false)?;
+    let between = roles.iter().chain(&early).chain([&body]).map(String::as_str);
+    let sections = Sections::of(&primitives, &between.collect::<Vec<_>>());
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
         types: texts(&used, target, kernel, crew, true)?,
-        args: args_name(kernel),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
         constants: constants(kernel, facts.timeline.as_ref()),
-        primitives: texts(&used, target, kernel, crew, false)?,
+        before: sections.before,
+        after: sections.after,
         roles,
         threads: launch.block_threads,
         entry: kernel.variant.clone(),
@@ -623,12 +627,12 @@ pub(super) fn kernel_id(kernel: &Kernel) -> String {
     format!("{hash:#018x}")
 }
 
-/// The argument struct's type, on the device and in the header.
+/// The argument struct's type in the header.
 pub(super) fn args_name(kernel: &Kernel) -> String {
     format!("{}_Args", kernel.variant)
 }
 
-/// The namespace of all that is not an entry.
+/// The namespace of all that is not an entry: short, and no other kernel's.
 pub(super) fn namespace(kernel: &Kernel) -> String {
-    format!("{}_source", kernel.variant)
+    format!("kernel_{}", kernel_id(kernel).trim_start_matches("0x"))
 }

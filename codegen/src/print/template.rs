@@ -67,11 +67,13 @@ pub(super) struct KernelText {
     pub includes: Vec<&'static str>,
     pub namespace: String,
     pub types: Vec<String>,
-    pub args: String,
     pub fields: Vec<FieldText>,
     pub ranks: u32,
     pub constants: Vec<ConstantText>,
-    pub primitives: Vec<String>,
+    /// Types of primitives, and declarations.
+    pub before: Vec<String>,
+    /// What they do.
+    pub after: Vec<String>,
     pub roles: Vec<String>,
     pub threads: u32,
     pub entry: String,

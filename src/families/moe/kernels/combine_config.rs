@@ -85,7 +85,9 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
 /// more.
 fn batch_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) { 1 << (key.tokens * key.ranks / 2048).clamp(1, 4).ilog2() } else { 1 }
+    let own = key.phase == Phase::Both && key.ranks == 2;
+    let rows = key.tokens * (key.ranks - u32::from(own));
+    if many_by_token(key) { 1 << (rows / 2048).clamp(1, 4).ilog2() } else { 1 }
 }
 
 /// Configuration of [`combine`](super::combine()).
@@ -208,6 +210,19 @@ impl Combine {
         Combine { protocol, batch, ..self }
     }
 
+    /// Whether rows that this rank has of its own tokens stay where they are, and are summed from there. Of two ranks they are half of
+    /// all, and few multiprocessors take longer to move them through memory than the link takes for the others. Which of two
+    /// comes first makes no difference to the sum; of more it does.
+    pub(super) fn keeps_own(&self) -> bool {
+        let moves = self.dedup && self.layout == Layout::RankMajor && self.protocol != Protocol::Packets;
+        moves && self.phase == Phase::Both && self.ranks == 2
+    }
+
+    /// Ranks that rows go back to.
+    pub(super) fn destinations(&self) -> u32 {
+        self.ranks - u32::from(self.keeps_own())
+    }
+
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
         self.tokens.div_ceil(self.batch)
@@ -217,7 +232,7 @@ impl Combine {
     pub(super) fn dynamic_sends(&self) -> bool {
         let groups = self.send_blocks * (self.warps / self.group_warps);
         let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
-        worth_dynamic_scheduling(self.protocol, slots * self.ranks, groups)
+        worth_dynamic_scheduling(self.protocol, slots * self.destinations(), groups)
     }
 
     /// Whether tokens to sum are scheduled dynamically.

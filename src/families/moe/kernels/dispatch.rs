@@ -195,8 +195,11 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
 }
 
 /// How many tokens this rank sends.
+#[kernel]
 pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
-    a.n.get(0).min(rows_there(c, a))
+    let given = a.n.get(0);
+    let there = rows_there(c, a);
+    given.min(there)
 }
 
 /// How many rows of tokens there are: what is loaded before `n` is known ends there.
@@ -241,15 +244,16 @@ impl Chunk {
         let (first, i) = (chunk * len, arange(len));
         let n = tokens(c, &a.tokens);
         // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
-        let there = rows_there(c, &a.tokens) * c.topk;
-        let there = there - first.min(there);
+        let entries_there = rows_there(c, &a.tokens) * c.topk;
+        let there = entries_there - first.min(entries_there);
         let id = a.tokens.ids.load(first.only(arange(len) < there), len);
-        let weights = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
+        let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
         let expert = id.cast::<u32>();
         let entries = n * c.topk;
-        let used = entries - first.min(entries);
-        let weights = weights.map(|weights| (i < used).select(weights, 0.0));
-        Chunk { n, expert, valid: (i < used) & (expert < c.experts), weights }
+        let counted = i < entries - first.min(entries);
+        let valid = counted & (expert < c.experts);
+        let weights = loaded.map(|weights| counted.select(weights, 0.0));
+        Chunk { n, expert, valid, weights }
     }
 }
 
@@ -314,7 +318,8 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
     let pieces = c.pieces();
     for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
         let to = (i + rank()) % c.ranks;
-        let (slot, part) = pieces.part(i / c.ranks);
+        let piece = i / c.ranks;
+        let (slot, part) = pieces.part(piece);
         let token = slot / c.token_slots();
         if token < a.rows_there {
             let rows = arrive.rows.open(epoch);
@@ -358,10 +363,10 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     b.split(c.group_warps, |g| {
         let rows = shared::<i32>("rows", c.slot_entries());
         for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
-            let (i, part) = pieces.part(i);
+            let (message, part) = pieces.part(i);
             // All sources' first slots, then their second ones: the order in which they are sent.
-            let source = i % c.ranks;
-            let slot = i / c.ranks;
+            let source = message % c.ranks;
+            let slot = message / c.ranks;
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
             if slot < n.get(record) * c.token_slots() {
@@ -418,10 +423,10 @@ fn receive_by_token(
     // Where there is nothing to move, a warp that waits is enough.
     b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
         for i in g.strided(most * (c.ranks * pieces.parts())) {
-            let (i, part) = pieces.part(i);
+            let (message, part) = pieces.part(i);
             // All sources' first tokens, then their second ones: the order in which they are sent.
-            let source = i % c.ranks;
-            let token = i / c.ranks;
+            let source = message % c.ranks;
+            let token = message / c.ranks;
             let chunk = token / c.chunk;
             let in_record = token * c.topk - chunk * c.record_entries();
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
@@ -429,7 +434,8 @@ fn receive_by_token(
             if mine.any() {
                 let received = Received::wait(&a.inbox, source, token, part, epoch);
                 if !c.in_place() {
-                    deliver(c, a, &Places::One(source * c.tokens + token), &received, hook);
+                    let place = source * c.tokens + token;
+                    deliver(c, a, &Places::One(place), &received, hook);
                 }
             }
         }
