@@ -23,7 +23,8 @@ impl Host {
     fn new(language: Language) -> Host {
         let target = language.target();
         let kernel = verify(relay(target.warp_size())).unwrap_or_else(|e| panic!("{e}"));
-        let source = emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap_or_else(|e| panic!("{e}"));
+        let source =
+            emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap_or_else(|e| panic!("{e}"));
         let emitted = Emitted { kernel: kernel.into_kernel(), source };
         let mut job = Job::new(language, RANKS);
         job.buffers_of(&emitted.kernel, str::to_owned);

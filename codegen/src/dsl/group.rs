@@ -8,8 +8,8 @@ use super::fold::Pure;
 use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, Int, IntoVal, Val, host};
-use crate::ir::{Beside, ControlOp, Kernel, Loc, Role};
 use crate::ir::verify::MAX_BLOCK_THREADS;
+use crate::ir::{Beside, ControlOp, Kernel, Loc, Role};
 
 /// This rank's number, from 0.
 #[track_caller]

@@ -17,6 +17,7 @@ pub(super) const DEFINED: &[&str] = &[
     "copy_bulk_ranks",
     "copy_vectors",
     "emptied",
+    "everybodys_place",
     "exp_of",
     "bring_rows",
     "bring_pieces",

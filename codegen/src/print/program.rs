@@ -1,7 +1,8 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets, ValueId, ValueOp, VarId, VarUse,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets,
+    ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
 
@@ -338,7 +339,8 @@ impl<'k> Program<'k> {
 
     /// Lanes of the group that runs an operation.
     pub fn lanes(&self, op: OpId) -> u32 {
-        let of_role = || self.position(op).role.map_or(self.kernel.block_warps, |r| self.kernel.role_warps(r));
+        let of_role =
+            || self.position(op).role.map_or(self.kernel.block_warps, |r| self.kernel.role_warps(r));
         self.split(op).unwrap_or_else(of_role) * self.kernel.warp_size
     }
 }

@@ -42,6 +42,7 @@ pub const ALL: &[Fixture] = &[
     ("products", products::products),
     ("parts", parts::parts),
     ("relay", relay::relay),
+    ("relay_in_anothers_epoch", relay::relay_in_anothers_epoch),
 ];
 
 /// Emits a fixture for a target.

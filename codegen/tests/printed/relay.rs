@@ -14,6 +14,16 @@ pub const ROW: u32 = 256;
 /// Blocks double rows and turn them round. A warp beside each sends them to the other rank, and two more take what that one sends;
 /// a block of another role adds up a row.
 pub fn relay(warp_size: u32) -> Kernel {
+    relay_in(warp_size, EpochWord::begin)
+}
+
+/// As [`relay`], in an epoch that another kernel advances.
+#[allow(dead_code)] // not all tests that have this file emit it
+pub fn relay_in_anothers_epoch(warp_size: u32) -> Kernel {
+    relay_in(warp_size, EpochWord::peek)
+}
+
+fn relay_in(warp_size: u32, epoch: fn(&EpochWord) -> Epoch) -> Kernel {
     let mut meta = TraceMeta::new("relay", RANKS, warp_size, 4);
     meta.doc = "Doubles rows, turns them round and swaps them.".into();
     let body = |p: &mut Binder| {
@@ -24,7 +34,7 @@ pub fn relay(warp_size: u32) -> Kernel {
         let sum = p.arg::<Ptr<f32>>("sum", 1);
         let done = p.arg::<BlockFlags>("done", (2 * ROWS).into());
         let arrived = p.arg::<Flags>("arrived", (2 * ROWS).into());
-        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        let epoch = epoch(&p.arg::<EpochWord>("epoch", 1));
         let bank = epoch.parity() * ROWS;
         role("add", 1, |_| add(x, sum));
         role("double", 2, |b| double(b, x, doubled, done, bank, epoch));
