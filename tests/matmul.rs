@@ -67,11 +67,36 @@ fn parts_of_all_ranks_are_added_up() {
     }
 }
 
+#[test]
+fn sums_over_parts_of_the_columns_are_added_up() {
+    for (i, rest) in [
+        "m=100 n=72 k=256 ranks=2 split=4 blocks=8",
+        // The parts of a tile are in the hands of the last block and the first ones.
+        "m=330 n=136 k=128 ranks=2 split=2 blocks=3",
+        "m=64 n=8 k=448 ranks=3 split=7 blocks=4",
+    ]
+    .iter()
+    .enumerate()
+    {
+        let tile = "tile_rows=64 tile_columns=64 warps=4";
+        let shape = format!("{rest} {tile} dtype={}", ["bf16", "fp16"][i % 2]);
+        explore::<Matmul>(&format!("{shape} bias=true"), 2);
+        let shape = shape.replace("m=100", "m=102");
+        for together in [true, false] {
+            explore::<AllGatherMatmul>(&format!("{shape} chunk=512 send_blocks=2 together={together}"), 2);
+        }
+        for how in ["pull early=true", "push"] {
+            explore::<MatmulReduceScatter>(&format!("{shape} algorithm={how}"), 2);
+        }
+    }
+}
+
 /// Every row, slot, flag, rank and epoch that is off by one, each by itself.
 #[test]
 fn every_bug_of_one_change_in_adding_up_is_found() {
-    for algorithm in ["pull early=true", "push"] {
-        let shape = "m=195 n=72 k=8 ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2";
+    for algorithm in ["pull early=true", "push", "push split=2"] {
+        let k = if algorithm.contains("split") { 128 } else { 8 };
+        let shape = format!("m=195 n=72 k={k} ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2");
         let config = config::<MatmulReduceScatter>(&format!("{shape} algorithm={algorithm}"));
         let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
         let exploration = Exploration { inputs, seeds: 4, resident_blocks: None };
@@ -122,6 +147,8 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
         &format!("m=64 n=64 k=64 {key} warps=8 tile_rows=128 tile_columns=256 stages=6"),
         &["stages", "6", "at most 4"],
     );
+    refused::<Matmul>(&format!("m=64 n=64 k=192 {key} split=2"), &["split", "2", "divides 3"]);
+    refused::<MatmulReduceScatter>(&format!("m=64 n=64 k=72 {key} split=2"), &["split", "2", "1", "k = 72"]);
     refused::<AllGatherMatmul>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
     refused::<AllGatherMatmul>(
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
@@ -173,6 +200,11 @@ fn emitted_roles() {
             format!("matmul_reduce_scatter.{}", target.split_once(':').unwrap().1),
             roles::<MatmulReduceScatter>(shape, target)
         );
+    }
+    for few in ["m=128 tile_columns=128 split=2", "m=512 tile_columns=256 stages=4 split=2 together=false"] {
+        let name = few.split_once(' ').unwrap().0.replace("m=", "all_gather_matmul_of_rows_");
+        let settings = format!("{few} n=7168 k=4096 ranks=2 dtype=bf16 blocks=112");
+        insta::assert_snapshot!(name, roles::<AllGatherMatmul>(&settings, "cuda:sm_90a"));
     }
     let few = "m=256 n=4096 k=7168 ranks=2 dtype=bf16";
     insta::assert_snapshot!(

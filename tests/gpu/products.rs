@@ -13,7 +13,7 @@ fn run<F: Workload>(cases: &mut Cases<'_>, settings: &str) {
 
 #[test]
 fn products_are_right_to_the_bit() {
-    cases("matmul", 18, |cases| {
+    cases("matmul", 20, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=1 n=8 k=8",
@@ -26,6 +26,8 @@ fn products_are_right_to_the_bit() {
                 "m=300 n=520 k=264 tile_columns=256 stages=3 blocks=4",
                 "m=300 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
                 "m=200 n=264 k=136 warps=8 tile_rows=64 tile_columns=128",
+                // Blocks that share the columns of tiles, in turn and not.
+                "m=200 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=9",
             ] {
                 run::<Matmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }
@@ -35,7 +37,7 @@ fn products_are_right_to_the_bit() {
 
 #[test]
 fn gathered_rows_are_right_to_the_bit() {
-    cases("all_gather_matmul", 10, |cases| {
+    cases("all_gather_matmul", 16, |cases| {
         for dtype in ["bf16", "fp16"] {
             for rest in [
                 "m=2 n=8 k=8",
@@ -44,6 +46,10 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=256 n=264 k=512 send_blocks=2",
                 "m=512 n=264 k=512 send_blocks=4 blocks=4",
                 "m=512 n=136 k=520 tile_columns=64 send_blocks=4 blocks=3 chunk=512",
+                // Tiles of both ranks' rows, and blocks that share the columns of tiles.
+                "m=128 n=520 k=512 together=true tile_columns=128 split=4 stages=4",
+                "m=96 n=264 k=512 together=true split=2",
+                "m=512 n=520 k=512 together=false tile_columns=256 split=2 stages=4 blocks=7",
             ] {
                 run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));
             }
@@ -53,7 +59,7 @@ fn gathered_rows_are_right_to_the_bit() {
 
 #[test]
 fn parts_are_added_up_to_the_bit() {
-    cases("matmul_reduce_scatter", 24, |cases| {
+    cases("matmul_reduce_scatter", 28, |cases| {
         for (dtype, how) in [
             ("bf16", "algorithm=pull early=false"),
             ("fp16", "algorithm=pull early=true"),
@@ -67,6 +73,7 @@ fn parts_are_added_up_to_the_bit() {
                 "m=256 n=264 k=512",
                 "m=1024 n=520 k=512 tile_columns=256 stages=3 blocks=5",
                 "m=1024 n=520 k=200 tile_columns=64 stages=6 blocks=7",
+                "m=256 n=520 k=512 tile_columns=128 split=4 stages=4 blocks=8",
                 // What warps multiply.
                 "m=512 n=264 k=136 warps=4 tile_rows=128 tile_columns=64",
             ] {

@@ -48,6 +48,25 @@ fn parts_that_are_added_up() {
     run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 algorithm=pull"));
 }
 
+#[test]
+fn products_whose_columns_blocks_share() {
+    let key = "n=72 k=256 ranks=2 tile_rows=64 tile_columns=64 warps=4 stages=2";
+    // Blocks that take turns with the parts of a tile, and blocks whose last one has the next tile's.
+    run::<Matmul>(&format!("{key} m=100 dtype=bf16 bias=true activation=relu split=2 blocks=4"));
+    run::<Matmul>(&format!("{key} m=100 dtype=fp16 split=4 blocks=3"));
+    // By warps.
+    run::<Matmul>(
+        "m=20 n=136 k=128 ranks=2 dtype=bf16 warps=4 tile_rows=64 tile_columns=128 stages=2 split=2 blocks=2",
+    );
+    let sent = format!("{key} dtype=bf16 chunk=512 send_blocks=2 blocks=4 split=2");
+    run::<AllGatherMatmul>(&format!("{sent} m=128 together=true"));
+    run::<AllGatherMatmul>(&format!("{sent} m=128 together=false"));
+    // Tiles that end with the rows of all ranks, behind which are those of the next epoch.
+    run::<AllGatherMatmul>(&format!("{sent} m=72 together=true"));
+    run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=130 split=2 blocks=5 algorithm=push"));
+    run::<MatmulReduceScatter>(&format!("{key} dtype=bf16 m=128 split=4 blocks=4 algorithm=pull early=true"));
+}
+
 /// How a block multiplies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum By {
@@ -68,7 +87,7 @@ impl By {
             By::Warps => outcomes::<Matmul>(language, &format!("m=140 warps=4 {key}"), 0..2, edit),
             // Rows that end within a tile, and what comes behind has not arrived: no boxes of it are loaded.
             By::Warpgroups => {
-                let settings = format!("m=280 warps=8 {key} chunk=512 send_blocks=1");
+                let settings = format!("m=280 warps=8 {key} chunk=512 send_blocks=1 together=false");
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
             By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),

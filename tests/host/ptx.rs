@@ -184,6 +184,9 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
         (["mbarrier", "try_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
             format!("{done} = ::host::barrier_wait({}, {parity});", address(barrier).ok_or_else(refused)?)
         }
+        (["mbarrier", "test_wait", "parity", "shared::cta", "b64"], [done, barrier, parity]) => {
+            format!("{done} = ::host::barrier_test({}, {parity});", address(barrier).ok_or_else(refused)?)
+        }
         (
             [
                 "cp",

@@ -235,7 +235,8 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         }
         _ => {}
     }
-    if let (Some((at, _)), "Val" | "EpochWord") = (&len, kind) {
+    let single = kind == "Val" || kind == "EpochWord" && optional.is_none();
+    if let (Some((at, _)), true) = (&len, single) {
         errors.at(at.span(), format!("`{kind}` is one value and has no length"));
     }
     if let (Some(_), None) = (optional, &len) {

@@ -218,6 +218,7 @@ impl Binder {
                 let id = t.builder.param(&spec.name, spec.kind, spec.dtype, spec.len);
                 let param = &mut t.builder.kernel.params[id.index()];
                 (param.doc, param.columns) = (spec.doc, spec.columns);
+                param.own = spec.binding == Binding::State;
                 Ok(())
             });
         }

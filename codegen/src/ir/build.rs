@@ -40,7 +40,7 @@ impl Builder {
     /// Adds a parameter.
     pub fn param(&mut self, name: &str, kind: ParamKind, dtype: Dtype, len: u64) -> ParamId {
         let (name, doc) = (name.into(), String::new());
-        self.kernel.params.push(Param { name, kind, dtype, len, columns: None, doc });
+        self.kernel.params.push(Param { name, kind, dtype, len, columns: None, own: false, doc });
         ParamId(self.kernel.params.len() as u32 - 1)
     }
 

@@ -163,6 +163,8 @@ pub struct Param {
     pub len: u64,
     /// Elements of a row, of a matrix: its rows follow one another.
     pub columns: Option<u64>,
+    /// Whether it is the operation's own: callers neither give nor read it.
+    pub own: bool,
     /// First line of the field's doc comment.
     pub doc: String,
 }

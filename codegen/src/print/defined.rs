@@ -21,6 +21,8 @@ pub(super) const DEFINED: &[&str] = &[
     "exp_of",
     "bring_rows",
     "bring_pieces",
+    "bring_rest",
+    "bring_right_ahead",
     "dot",
     "dot_by_warpgroups",
     "dot_of_pieces",

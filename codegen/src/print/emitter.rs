@@ -6,8 +6,8 @@ use std::collections::{HashMap, HashSet};
 use crate::{
     family::Target,
     ir::{
-        BinaryOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, Region,
-        SharedId, Type, ValueId, ValueOp, VarId,
+        BinaryOp, ControlOp, Kernel, Loc, OpId, OpKind, ParamId, ParamKind, ParcelId, Place, ReceiptId,
+        Region, SharedId, Type, ValueId, ValueOp, VarId,
     },
 };
 
@@ -116,6 +116,8 @@ pub(super) struct Emitter<'f, 'k> {
     pub shared: HashMap<SharedId, String>,
     /// Name of the ring by which a loader and the others meet.
     pub ring: String,
+    /// Waits of a loader that are written where what they are for is brought.
+    pub put_off: Vec<(ReceiptId, OpId)>,
     /// With a timeline: the variables that say when parcels were opened.
     pub opened: HashMap<ParcelId, String>,
     /// Of takings that have been looked ahead for: the packets that were seen.
@@ -151,6 +153,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             vars: HashMap::new(),
             shared: HashMap::new(),
             ring: String::new(),
+            put_off: vec![],
             opened: HashMap::new(),
             seen: HashMap::new(),
             offsets,

@@ -61,7 +61,18 @@ pub(super) fn matrices(p: &Program, layouts: &Layouts) -> HashSet<ParamId> {
 /// Whether a matrix is the operation's own, of which launches of the same kernel alone know.
 fn is_own(kernel: &Kernel, param: ParamId) -> bool {
     let param = &kernel.params[param.index()];
-    param.columns.is_some() && matches!(param.kind, ParamKind::Window | ParamKind::Symmetric)
+    let own = match param.kind {
+        ParamKind::Window | ParamKind::Symmetric => true,
+        ParamKind::Local => param.own,
+        ParamKind::Flags
+        | ParamKind::Packets
+        | ParamKind::Ll
+        | ParamKind::EpochWord
+        | ParamKind::Counters
+        | ParamKind::BlockFlags
+        | ParamKind::Scalar => false,
+    };
+    param.columns.is_some() && own
 }
 
 /// How lanes hold what is moved, if that is all columns of rows that are there, which begin where a tile does, and lanes have

@@ -46,14 +46,17 @@ pub(super) struct Ring {
     dtype: Dtype,
     /// Rows of the left and of the right matrix.
     rows: [u32; 2],
+    /// How many of them boxes have: fewer if that is all that a matrix has.
+    boxes: [u32; 2],
     stages: u32,
 }
 
 impl Ring {
     /// The type in emitted source.
     pub fn text(&self) -> String {
-        let Ring { dtype, rows: [left, right], stages, .. } = *self;
-        format!("Ring<{stages}, {left}, {right}, {}>", type_name(dtype))
+        let Ring { dtype, rows: [left, right], boxes, stages, .. } = *self;
+        let fewer = if boxes == self.rows { String::new() } else { format!(", {}, {}", boxes[0], boxes[1]) };
+        format!("Ring<{stages}, {left}, {right}, {}{fewer}>", type_name(dtype))
     }
 
     /// Bytes of shared memory, barriers included. Where the pieces fit these do, too: pieces end at a multiple of 8 KiB, which is 1
@@ -165,9 +168,16 @@ impl Loaders {
 
     /// The member with the boxes of an operand.
     pub fn boxes(&self, param: ParamId, rows: u32) -> &str {
+        let rows = box_rows(&self.loads, param, rows);
         let found = self.maps.iter().find(|(of, map)| *of == param && map.box_rows == rows);
         &found.expect("every operand has boxes").1.name
     }
+}
+
+/// Rows of boxes of a matrix: those of tiles, or all that it has, as the rest of a box would be filled row by row.
+fn box_rows(kernel: &Kernel, param: ParamId, rows: u32) -> u32 {
+    let all = kernel.params[param.index()].shape().map_or(u64::MAX, |(all, _)| all);
+    u32::try_from(all).map_or(rows, |all| rows.min(all))
 }
 
 /// The maps of a product's operands, each once.
@@ -178,6 +188,7 @@ fn add_maps(f: &Facts, op: &OpKind, maps: &mut Vec<(ParamId, TensorMap)>) {
         let Some(id) = rows.place.param() else { continue };
         let param = &f.p.kernel.params[id.index()];
         let Some((all, columns)) = param.shape() else { continue };
+        let box_rows = self::box_rows(f.p.kernel, id, box_rows);
         if maps.iter().any(|(of, map)| *of == id && map.box_rows == box_rows) {
             continue;
         }
@@ -237,18 +248,22 @@ impl Fit<'_, '_> {
         let (left, right) = f.p.kernel.ty(*out).shape()?;
         let split = f.p.split(id).is_some();
         let by_warpgroups = f.layouts.of(*out).fragments?.by_warpgroups(f.target);
-        let (from, count) = (f.p.int(*from)?, f.p.int(*count)?);
+        let (from, count) = (f.p.int(*from), f.p.int(*count)?);
         let whole = |rows: &Rows| {
             let Some((_, columns)) = self.param(rows).and_then(|p| p.shape()) else { return false };
             // Boxes have zeros only where the matrix ends.
-            from + count == i128::from(columns) || count % i128::from(DOT_COLUMNS) == 0
+            let to_the_end = from.is_some_and(|from| from + count == i128::from(columns));
+            to_the_end || count % i128::from(DOT_COLUMNS) == 0
         };
         let fits = [a, b].into_iter().all(|rows| self.is_loaded(rows, written) && whole(rows));
         let dtype = self.param(a)?.dtype;
+        let boxes = [(a.place.param()?, left), (b.place.param()?, right)];
+        let boxes = boxes.map(|(param, rows)| box_rows(f.p.kernel, param, rows));
         (fits && by_warpgroups && !split).then_some(Ring {
             room: *room,
             dtype,
             rows: [left, right],
+            boxes,
             stages: *stages,
         })
     }
@@ -312,10 +327,10 @@ impl Fit<'_, '_> {
                 | CommOp::WaitAll(_)
                 | CommOp::PutMatrix(_)
                 | CommOp::Signal(_)
-                | CommOp::BlockSignal(_) => true,
+                | CommOp::BlockSignal(_)
+                | CommOp::BlockWait(_) => true,
                 CommOp::Put(_)
                 | CommOp::BulkCopy(_)
-                | CommOp::BlockWait(_)
                 | CommOp::SendPackets(_)
                 | CommOp::TakePackets(_)
                 | CommOp::SendLl(_)

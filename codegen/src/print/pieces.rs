@@ -1,6 +1,6 @@
 //! What a loader and the other warps of its block do: pieces of matrices are brought, multiplied and given back.
 
-use crate::ir::{DOT_COLUMNS, Dot, OpId, ValueId};
+use crate::ir::{DOT_COLUMNS, Dot, MatrixOp, OpId, OpKind, ReceiptId, ValueId};
 
 use super::{
     PrintError,
@@ -51,25 +51,55 @@ impl Emitter<'_, '_> {
         let Dot { out, a, b, from, count, .. } = dot;
         let (left, right) = (self.matrix_name(a.place), self.matrix_name(b.place));
         let place = self.place(self.f.p.kernel.op(id).loc);
-        self.w.gap();
-        self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
         let (rows, columns) = self.ty(*out).shape().expect("products are matrices");
         let boxes = [(a, rows), (b, columns)].map(|(of, rows)| {
             let param = of.place.param().expect("operands of a loader are parameters");
             format!("args.{}", loaders.boxes(param, rows))
         });
-        let (a, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
-        let ring = &self.ring;
-        let pieces = self.pieces(*count);
+        let (row, b, from) = (self.scalar(a.row)?, self.scalar(b.row)?, self.scalar(*from)?);
+        let (ring, pieces) = (self.ring.clone(), self.pieces(*count));
+        let [row, right_rows, from] =
+            [row.plain(), &format!("{}, {}", boxes[1], b.plain()), from.plain()].map(str::to_owned);
+        let rest = format!("{}, {row}, {right_rows}, {from}, {pieces}", boxes[0]);
+        self.w.gap();
+        let mut put_off = self.put_off.iter().filter(|(receipt, _)| a.receipt == Some(*receipt));
+        let Some(&(_, wait)) = put_off.next() else {
+            self.w.comment(&format!("Bring rows of {left} and rows of {right} ({place})"));
+            self.w.line(&format!("bring_pieces(loader, {ring}, {rest});"));
+            return Ok(());
+        };
+        self.used.add(Prim::BringAhead);
+        self.w.comment(&format!("Bring rows of {right} while those of {left} are awaited ({place})"));
+        let ahead = self.names.fresh("ahead");
         self.w.line(&format!(
-            "bring_pieces(loader, {ring}, {}, {}, {}, {}, {}, {pieces});",
-            boxes[0],
-            a.plain(),
-            boxes[1],
-            b.plain(),
-            from.plain()
+            "const u32 {ahead} = bring_right_ahead(loader, {ring}, {right_rows}, {from}, {pieces});"
         ));
+        if let OpKind::Comm(wait_for) = &self.f.p.kernel.op(wait).kind {
+            self.comm_op(wait, wait_for)?;
+        }
+        self.w.gap();
+        self.w.comment(&format!("Bring rows of {left}, and the other ones of {right} ({place})"));
+        self.w.line(&format!("bring_rest(loader, {ring}, {ahead}, {rest});"));
         Ok(())
+    }
+
+    /// Puts a loader's wait off until what it is for is brought, if that is one product's left operand: the right one needs no wait.
+    pub fn put_off(&mut self, id: OpId, receipt: ReceiptId) -> bool {
+        if !self.f.loads() || self.put_off.contains(&(receipt, id)) {
+            return false;
+        }
+        let kernel = self.f.p.kernel;
+        let mut products = self.f.p.ops().iter().filter_map(|&id| {
+            let OpKind::Matrix(MatrixOp::Dot(dot)) = &kernel.op(id).kind else { return None };
+            [&dot.a, &dot.b].iter().any(|rows| rows.receipt == Some(receipt)).then_some((id, dot))
+        });
+        let one = products.next().filter(|_| products.next().is_none());
+        let off =
+            one.is_some_and(|(product, dot)| dot.b.receipt.is_none() && self.f.p.same_region(id, product));
+        if off {
+            self.put_off.push((receipt, id));
+        }
+        off
     }
 
     /// The others' part of a product.

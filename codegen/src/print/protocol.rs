@@ -246,6 +246,9 @@ impl Emitter<'_, '_> {
     }
 
     pub fn wait(&mut self, id: OpId, op: &Wait) -> Result<(), PrintError> {
+        if self.put_off(id, op.receipt) {
+            return Ok(());
+        }
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let Wait { receipt, flag, index, from, value } = *op;
@@ -288,6 +291,9 @@ impl Emitter<'_, '_> {
     }
 
     pub fn wait_all(&mut self, id: OpId, op: &WaitAll) -> Result<(), PrintError> {
+        if self.put_off(id, op.receipt) {
+            return Ok(());
+        }
         self.flush()?;
         let loc = self.f.p.kernel.op(id).loc;
         let WaitAll { receipt, flag, index, count, only, per_rank, value, or_later } = *op;

@@ -58,7 +58,7 @@ mod tests {
         for kind in ParamKind::ALL {
             for dtype in Dtype::ALL {
                 let (name, doc) = ("a_name".to_owned(), String::new());
-                let param = Param { name, kind, dtype, len: 3, columns: None, doc };
+                let param = Param { name, kind, dtype, len: 3, columns: None, own: false, doc };
                 let read = PackBuffer::parse(&param.signature()).unwrap();
                 assert_eq!((read.kind, read.dtype, read.len), (kind, dtype, 3));
                 assert_eq!(read.bytes(), Some(3 * u64::from(param.element_bytes())));

@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::order::{self, Cut};
+use super::split::{Split, SplitArgs};
 
 /// A variant of all-gather and matrix multiplication.
 #[derive(Family, Clone, Debug, PartialEq)]
@@ -35,11 +36,18 @@ pub struct AllGatherMatmul {
     #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
+    #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub group: u32,
+    /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    pub split: u32,
+    /// Whether tiles are of all ranks' rows together, which lie in each rank's inbox, its own as well: of few rows there are fewer tiles
+    /// then, and each row of `w` is read once.
+    #[tune(short = "tg", default = |key| together(key))]
+    pub together: bool,
     /// Elements that a block sends at once.
     #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192], default = |key| chunk(key))]
     pub chunk: u32,
@@ -55,14 +63,19 @@ pub struct AllGatherMatmul {
     pub blocks: u32,
 }
 
-/// Of tiles of one rank's rows.
+/// Where there are fewer tiles then, and a block has one or none: nobody would multiply its own rows meanwhile.
+fn together(key: &AllGatherMatmulKey) -> bool {
+    let [all, apart] = [order::bands(key.m), key.ranks * order::bands(key.m / key.ranks)];
+    all < apart && all * key.n.div_ceil(128) <= order::SMS
+}
+
 fn tile_rows(key: &AllGatherMatmulKey) -> u32 {
-    order::tile_rows(key.m / key.ranks)
+    order::tile_rows(if together(key) { key.m } else { key.m / key.ranks })
 }
 
 /// Rows of tiles of all ranks.
 fn bands(key: &AllGatherMatmulKey) -> u32 {
-    order::bands(key.m / key.ranks) * key.ranks
+    if together(key) { order::bands(key.m) } else { order::bands(key.m / key.ranks) * key.ranks }
 }
 
 fn tile_columns(key: &AllGatherMatmulKey) -> u32 {
@@ -108,7 +121,8 @@ impl Legal for AllGatherMatmul {
         let band = self.tile_rows * self.k;
         let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
         Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.split_parts().legal()
     }
 }
 
@@ -118,10 +132,15 @@ impl AllGatherMatmul {
         self.m / self.ranks
     }
 
-    /// The tiles of one rank's rows.
+    /// The tiles of one rank's rows, or of all.
     fn cut(&self) -> Cut {
         let AllGatherMatmul { n: columns, tile_rows, tile_columns, group, .. } = *self;
-        Cut { rows: self.rows(), columns, tile_rows, tile_columns, group }
+        let rows = if self.together { self.m } else { self.rows() };
+        Cut { rows, columns, tile_rows, tile_columns, group }
+    }
+
+    fn split_parts(&self) -> Split {
+        self.cut().split(self.split, self.k, if self.together { 1 } else { self.ranks })
     }
 
     /// A rank's rows, in pieces that are sent at once.
@@ -164,10 +183,13 @@ pub struct AllGatherMatmulArgs {
     #[shape(|c| [c.m, c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
-    /// Others' rows, `[parity][rank][row][k]`.
+    /// Others' rows, `[parity][rank][row][k]`; where tiles are of all ranks' rows, this rank's own as well.
     #[shape(|c| [2 * c.m, c.k])]
     #[dtype(|c| c.dtype)]
     pub inbox: AnySymMatrix,
+    /// What blocks need that share the columns of tiles.
+    #[group(|c| c.split_parts())]
+    pub split: SplitArgs,
     /// What a block sends of a part of a rank's rows has arrived, `[parity][rank][part][block]`.
     #[len(|c| 2 * u64::from(c.ranks) * u64::from(c.flags()))]
     pub arrived: Flags,
@@ -180,18 +202,18 @@ pub struct AllGatherMatmulArgs {
 /// Every rank waits for all others in each launch: whoever sends in a bank again knows that all are done with it.
 #[kernel]
 pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
-    let (epoch, cut) = (a.epoch.begin(), c.cut());
+    let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
     let bank = epoch.parity() * c.m;
     let flags = epoch.parity() * (c.ranks * c.flags());
-    // Where a rank's rows end within a tile, what comes behind is not read nor written: it has not arrived.
-    let ragged = !c.rows().is_multiple_of(c.tile_rows);
+    // Where rows end within a tile, what comes behind is not read nor written: it has not arrived.
+    let ragged = !cut.rows.is_multiple_of(c.tile_rows);
     let of_rank =
-        |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + c.rows()) } else { rows };
+        |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + cut.rows) } else { rows };
 
     role("send", c.send_blocks, |b| {
         let (pieces, of_part) = (c.pieces(), c.part_rows() * c.k / c.chunk);
         for part in 0u32.val()..c.parts().val() {
-            let mut rows = send_to(Peers::others());
+            let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
             let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
             for number in (first + b.index()..end).step_by(b.count()) {
                 let piece = pieces.tile(number);
@@ -203,22 +225,31 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     });
 
     role("multiply", c.blocks, |b| {
-        for i in b.strided(c.ranks * cut.tiles()) {
+        for i in b.strided(parts.items()) {
+            let part = parts.item(i);
             // This rank's own rows first: the others' travel meanwhile.
-            let from = (i / cut.tiles() + rank()) % c.ranks;
-            let at = cut.tile(i % cut.tiles());
+            let from = (part.tile / cut.tiles() + rank()) % c.ranks;
+            let at = cut.tile(part.tile % cut.tiles());
             let row = at.row();
             let column = at.column();
-            let (w, out) = (a.w.rows(column, c.tile_columns), from * c.rows());
-            let sums = if from == rank() {
-                b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
-            } else {
-                let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
-                let got = a.arrived.wait_all(first, c.send_blocks, c.flags(), epoch);
+            let w = part.of(a.w.rows(column, c.tile_columns));
+            let out = if c.together { 0u32.val() } else { from * c.rows() };
+            let gathered = |first: Val<u32>, blocks: u32| {
+                let got = a.arrived.wait_all(first, blocks, c.flags(), epoch);
                 let rows = a.inbox.rows(&got, bank + out + row, c.tile_rows);
                 b.dot(of_rank(rows, bank + out), w, c.stages)
             };
-            of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
+            let sums = if c.together {
+                gathered(flags, c.ranks * c.flags())
+            } else if from == rank() {
+                b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
+            } else {
+                let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
+                gathered(first, c.send_blocks)
+            };
+            a.split.whole(b, part, sums, Some(epoch), |sums| {
+                of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
+            });
         }
     });
 }

@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::order::{self, Cut};
+use super::split::{Split, SplitArgs};
 
 /// How parts of tiles get to who adds them up.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -50,11 +51,14 @@ pub struct MatmulReduceScatter {
     #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
+    #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
+    /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    pub split: u32,
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
@@ -102,6 +106,7 @@ impl Legal for MatmulReduceScatter {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
         let most = u32::MAX / of_a_band / self.tile_rows * self.tile_rows;
@@ -120,6 +125,10 @@ impl MatmulReduceScatter {
     fn cut(&self) -> Cut {
         let MatmulReduceScatter { n: columns, tile_rows, tile_columns, group, .. } = *self;
         Cut { rows: self.rows(), columns, tile_rows, tile_columns, group }
+    }
+
+    fn split_parts(&self) -> Split {
+        self.cut().split(self.split, self.k, self.ranks)
     }
 
     /// Tiles that a rank multiplies for the others.
@@ -164,6 +173,9 @@ pub struct MatmulReduceScatterArgs {
     /// Another rank has multiplied its part of a tile, `[parity][turn][tile]`.
     #[len(|c| 2 * u64::from(c.sent()))]
     pub multiplied: Flags,
+    /// What blocks need that share the columns of tiles.
+    #[group(|c| c.split_parts())]
+    pub split: SplitArgs,
     /// Counts launches.
     pub epoch: EpochWord,
 }
@@ -174,18 +186,19 @@ pub struct MatmulReduceScatterArgs {
 /// Every rank waits for all others in each launch: whoever multiplies into a bank again knows that all have read it.
 #[kernel]
 pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArgs) {
-    let (epoch, cut) = (a.epoch.begin(), c.cut());
+    let (epoch, cut, parts) = (a.epoch.begin(), c.cut(), c.split_parts());
     let bank = epoch.parity() * c.sent();
 
     role("multiply", c.blocks, |b| {
-        for i in b.strided(c.ranks * cut.tiles()) {
+        for i in b.strided(parts.items()) {
             // The next rank's rows first, this rank's own last: by then the others have multiplied their part.
-            let owner = (rank() + 1 + i / cut.tiles()) % c.ranks;
-            let tile = i % cut.tiles();
+            let columns = parts.item(i);
+            let owner = (rank() + 1 + columns.tile / cut.tiles()) % c.ranks;
+            let tile = columns.tile % cut.tiles();
             let at = cut.tile(tile);
             let row = at.row();
             let column = at.column();
-            let x = a.x.rows(owner * c.rows() + row, c.tile_rows);
+            let x = columns.of(a.x.rows(owner * c.rows() + row, c.tile_rows));
             let w = a.w.rows(column, c.tile_columns);
             if owner == rank() {
                 // Whose turn this rank's rows were first has multiplied them first.
@@ -194,14 +207,19 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
                     a.part(c, peer, bank + turn * cut.tiles() + tile, epoch)
                 };
                 let first = c.early.then(|| part(0));
-                let mut sums = b.dot(x, w, c.stages);
-                sums = sums + first.unwrap_or_else(|| part(0)).to_f32();
-                for turn in 1..c.ranks - 1 {
-                    sums = sums + part(turn).to_f32();
-                }
-                a.out.rows(row, c.tile_rows).store_f32(column, sums);
+                let sums = b.dot(x, w, c.stages);
+                a.split.whole(b, columns, sums, Some(epoch), |sums| {
+                    let mut sums = sums + first.unwrap_or_else(|| part(0)).to_f32();
+                    for turn in 1..c.ranks - 1 {
+                        sums = sums + part(turn).to_f32();
+                    }
+                    a.out.rows(row, c.tile_rows).store_f32(column, sums);
+                });
             } else {
-                a.send_part(c, owner, bank + i % c.sent(), b.dot(x, w, c.stages), epoch);
+                let sums = b.dot(x, w, c.stages);
+                a.split.whole(b, columns, sums, Some(epoch), |sums| {
+                    a.send_part(c, owner, bank + columns.tile % c.sent(), sums, epoch);
+                });
             }
         }
     });

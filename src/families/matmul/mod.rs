@@ -5,6 +5,7 @@ mod matmul_reduce_scatter;
 mod order;
 mod product;
 mod reference;
+mod split;
 mod workload;
 
 pub use all_gather_matmul::{

@@ -4,6 +4,8 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::Illegal;
 use peerwarp_codegen::ir::DOT_COLUMNS;
 
+use super::split::Split;
+
 /// How rows of one matrix times rows of another are cut into tiles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Cut {
@@ -30,6 +32,11 @@ impl Cut {
 
     pub fn tiles(&self) -> u32 {
         self.bands() * self.strips()
+    }
+
+    /// The products of so many columns for as many ranks, cut into parts.
+    pub fn split(&self, parts: u32, columns: u32, ranks: u32) -> Split {
+        Split { parts, columns, tiles: ranks * self.tiles(), tile: [self.tile_rows, self.tile_columns] }
     }
 
     /// Tile `i`, of a group of rows of tiles column by column.

@@ -5,6 +5,7 @@ use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::order::{self, Cut};
+use super::split::{Split, SplitArgs};
 
 /// What becomes of a sum of products before it is rounded.
 #[derive(Choice, Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -63,11 +64,14 @@ pub struct Matmul {
     #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
-    #[tune(short = "s", values = [2, 3, 4, 5, 6], default = |key| stages(key))]
+    #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
     pub stages: u32,
     /// Rows of tiles that are gone through column by column.
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
+    /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    pub split: u32,
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
@@ -88,7 +92,8 @@ fn blocks(key: &MatmulKey) -> u32 {
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        self.parts().legal()
     }
 }
 
@@ -96,6 +101,10 @@ impl Matmul {
     fn cut(&self) -> Cut {
         let Matmul { m: rows, n: columns, tile_rows, tile_columns, group, .. } = *self;
         Cut { rows, columns, tile_rows, tile_columns, group }
+    }
+
+    fn parts(&self) -> Split {
+        self.cut().split(self.split, self.k, 1)
     }
 }
 
@@ -123,24 +132,34 @@ pub struct MatmulArgs {
     #[shape(|c| [c.m, c.n])]
     #[dtype(|c| c.dtype)]
     pub out: AnyMatrix,
+    /// What blocks need that share the columns of tiles.
+    #[group(|c| c.parts())]
+    pub split: SplitArgs,
+    /// Counts launches, if blocks wait for each other.
+    #[len(|c| u64::from(c.split > 1))]
+    pub epoch: Option<EpochWord>,
 }
 
 /// Multiplies `x` with `w`, rows with rows.
 #[kernel]
 pub fn matmul(c: &Matmul, a: &MatmulArgs) {
-    let cut = c.cut();
+    let (cut, parts) = (c.cut(), c.parts());
+    let epoch = a.epoch.map(|epoch| epoch.begin());
     role("multiply", c.blocks, |b| {
-        for i in b.strided(cut.tiles()) {
-            let at = cut.tile(i);
+        for i in b.strided(parts.items()) {
+            let part = parts.item(i);
+            let at = cut.tile(part.tile);
             let row = at.row();
             let column = at.column();
             let (x, w) = (a.x.rows(row, c.tile_rows), a.w.rows(column, c.tile_columns));
-            let sums = b.dot(x, w, c.stages);
-            let sums = match a.bias {
-                Some(bias) => sums + bias.load_rows_f32(column, [c.tile_rows, c.tile_columns]),
-                None => sums,
-            };
-            a.out.rows(row, c.tile_rows).store_f32(column, c.activation.of(sums));
+            let sums = b.dot(part.of(x), w, c.stages);
+            a.split.whole(b, part, sums, epoch, |sums| {
+                let sums = match a.bias {
+                    Some(bias) => sums + bias.load_rows_f32(column, [c.tile_rows, c.tile_columns]),
+                    None => sums,
+                };
+                a.out.rows(row, c.tile_rows).store_f32(column, c.activation.of(sums));
+            });
         }
     });
 }

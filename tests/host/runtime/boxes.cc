@@ -55,6 +55,13 @@ void Boxes::wait(const void* const barrier, const u32 parity, const Site site) {
     if (machine->checks()) me->knows.join(b.ended);
 }
 
+bool Boxes::test(const void* const barrier, const u32 parity, const Site site) {
+    Barrier& b = at(barrier, site);
+    if (b.phase % 2 == parity) return false;
+    if (machine->checks()) me->knows.join(b.ended);
+    return true;
+}
+
 void Boxes::bring(void* const to, const BoxMap& map, const u32 column, const u32 row, const void* const barrier,
                   const Site site) {
     at(barrier, site);

@@ -24,6 +24,8 @@ class Boxes {
     void arrive(const void* barrier, u32 bytes, Site site);
     // Until a phase of this parity has ended.
     void wait(const void* barrier, u32 parity, Site site);
+    // Whether it has.
+    bool test(const void* barrier, u32 parity, Site site);
     void bring(void* to, const BoxMap& map, u32 column, u32 row, const void* barrier, Site site);
 
     bool on_their_way() const { return !coming_.empty(); }

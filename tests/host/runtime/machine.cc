@@ -597,6 +597,9 @@ bool barrier_wait(const void* const barrier, const u32 parity) {
     machine->boxes().wait(barrier, parity, HERE);
     return true;
 }
+bool barrier_test(const void* const barrier, const u32 parity) {
+    return machine->boxes().test(barrier, parity, HERE);
+}
 void bring_box(void* const to, const void* const map, const u32 column, const u32 row, const void* const barrier) {
     machine->boxes().bring(to, *static_cast<const BoxMap*>(map), column, row, barrier, HERE);
 }
