@@ -52,6 +52,7 @@ mod products;
 mod program;
 mod protocol;
 mod reach;
+mod released;
 mod source;
 mod splats;
 mod steps;
