@@ -26,6 +26,7 @@ use super::{
     ops::{self, type_name},
     prim::{Prim, Used},
     program::Program,
+    released,
     sync::Barriers,
     tiles::Item,
     timeline::Sites,
@@ -44,6 +45,8 @@ pub(super) struct Facts<'k> {
     pub own: OwnNames,
     /// Packets that are looked at before reads of LL elements.
     pub ahead: Ahead,
+    /// Signals of what earlier launches did.
+    pub released: Vec<OpId>,
     /// The matrices in memory that lie as lanes hold them.
     pub lane_order: HashSet<ParamId>,
     /// What the kernel records about itself, if it does.
@@ -69,6 +72,7 @@ impl<'k> Facts<'k> {
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
             ahead: ahead::find(kernel),
+            released: released::of_kernel(kernel, target),
             lane_order,
             timeline,
             side: None,
@@ -82,7 +86,8 @@ impl<'k> Facts<'k> {
             Side::Loads => &loaders.loads,
             Side::Multiplies => &loaders.multiplies,
         };
-        Ok(Facts { side: Some((side, loaders)), ..Facts::new(kernel, target, None)? })
+        // The loaders' threads are not among those of the block as a group.
+        Ok(Facts { side: Some((side, loaders)), released: vec![], ..Facts::new(kernel, target, None)? })
     }
 
     /// Whether what is written is run by loaders.

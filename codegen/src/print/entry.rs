@@ -53,6 +53,7 @@ pub(super) fn entry_body(
         ));
     }
     if early.is_none() {
+        e.release_earlier_launches(|role| parts.of(role).len() > 1);
         e.region(&kernel.prologue)?;
     }
     // Only now, so that the loads of the prologue don't wait for this one. Whole blocks leave: groups meet at barriers

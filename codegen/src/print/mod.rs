@@ -54,6 +54,7 @@ mod products;
 mod program;
 mod protocol;
 mod reach;
+mod released;
 mod roles;
 mod sections;
 mod source;

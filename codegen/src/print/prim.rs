@@ -220,6 +220,8 @@ prims! {
     Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
     SignalRanks = own "signal_ranks", Nothing, [System];
+    /// Signal a set of ranks what earlier launches did.
+    SignalReleased = cuda "signal_released", Nothing, [Block, System];
     /// Rows of a matrix in memory.
     Rows = common "rows", Nothing, [];
     /// Which elements of a matrix a lane has.

@@ -208,7 +208,9 @@ impl Emitter<'_, '_> {
         let sent = &self.f.p.kernel.parcels[parcel.index()];
         let windows: Vec<&str> =
             sent.windows.iter().map(|w| &*self.f.p.kernel.params[w.index()].name).collect();
+        let released = self.f.released.contains(&id);
         let what = match windows.is_empty() {
+            true if released => "what earlier launches did comes before it".into(),
             true if sent.bare => "what every lane did before comes before it".into(),
             true => "every lane's puts are there before it is".into(),
             false => format!("what every lane has stored to {} is there before it is", windows.join(", ")),
@@ -223,10 +225,14 @@ impl Emitter<'_, '_> {
                 self.w.line(&format!("signal_rank({group}, {}, {});", at.text, value.plain()));
             }
             Target::Mask(set) => {
-                self.used.add(Prim::SignalRanks);
+                let (prim, call) = match released {
+                    true => (Prim::SignalReleased, "signal_released(".to_owned()),
+                    false => (Prim::SignalRanks, format!("signal_ranks({group}, ")),
+                };
+                self.used.add(prim);
                 let set = self.scalar(set)?;
                 self.w.line(&format!(
-                    "signal_ranks({group}, args, {}, {}, {}, {});",
+                    "{call}args, {}, {}, {}, {});",
                     self.arg(flag).text,
                     index.plain(),
                     set.plain(),

@@ -277,17 +277,21 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
 
-// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
-// all store to the same rank first.
-template <typename Group>
-__device__ __forceinline__ void signal_ranks(
-    const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
-    const u32 value) {
-    group.sync();
+// The threads that will signal what earlier launches did go through their fence while the first thread, in
+// another warp if there is one, begins the epoch.
+__device__ __forceinline__ void release_earlier_launches() {
+    if (Block::lanes - 1 - thread_in_block() < ranks) asm volatile("fence.acq_rel.sys;" ::: "memory");
+}
+// As signal_ranks, by those threads: what earlier launches did is visible before the flags are.
+__device__ __forceinline__ void signal_released(
+    const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask, const u32 value) {
 #pragma unroll 1
-    for (u32 turn = group.lane; turn < ranks; turn += Group::lanes) {
+    for (u32 turn = Block::lanes - 1 - thread_in_block(); turn < ranks; turn += Block::lanes) {
         const u32 peer = (args.rank + turn) % ranks;
-        if ((mask >> peer) & 1) store_release_system(flags[peer] + index, value);
+        if ((mask >> peer) & 1) {
+            u32* const flag = flags[peer] + index;
+            asm volatile("st.relaxed.sys.global.u32 [%0], %1;" ::"l"(flag), "r"(value) : "memory");
+        }
     }
 }
 
@@ -800,8 +804,8 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch) {
     const Block block(131);
     const u32 value = (epoch & 1) * 8;
 
-    // Signal ready: what every lane did before comes before it (records.rs:77)
-    signal_ranks(block, args, args.ready, value + args.rank, 255, epoch);
+    // Signal ready: what earlier launches did comes before it (records.rs:77)
+    signal_released(args, args.ready, value + args.rank, 255, epoch);
 
     // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
     if (!wait_flags(block, args, args.ready[args.rank], value, 8, 1, epoch,
@@ -812,6 +816,7 @@ extern "C" __global__ void __launch_bounds__(512, 1)
 moe_round_trip_h7168_e256_k8_t128_r8_bf16_expert__w16_s32_x64_r32_join_g1_v2(const __grid_constant__ Args args) {
     // Blocks may start while the launch before ends: none touches memory until that is over.
     asm volatile("griddepcontrol.wait;" ::: "memory");
+    if (block_in_grid() >= 131) release_earlier_launches();
     const u32 epoch = begin_epoch(args, args.epoch, 132);
     if (epoch == 0) return;  // what launches before this one left behind may be anything
     u32 nth_of_recv = ~0u;  // this block's number in recv, once it is of it

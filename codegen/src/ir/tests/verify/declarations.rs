@@ -174,7 +174,14 @@ fn names() {
     assert_snapshot!(changed(|k| k.roles[0].name = "sénd".into()), @"src/sample.rs:3: the role name `sénd` is no identifier; use ASCII letters, digits and `_`");
     let twin = changed(|k| {
         let loc = k.loc;
-        k.roles.push(Role { name: "r".into(), blocks: 1, body: Region::default(), goes_on_as: None, beside: None, loc });
+        k.roles.push(Role {
+            name: "r".into(),
+            blocks: 1,
+            body: Region::default(),
+            goes_on_as: None,
+            beside: None,
+            loc,
+        });
     });
     assert_snapshot!(twin, @"src/sample.rs:1: two roles are named `r`");
     let shared = role_error(|s, _| {
