@@ -60,7 +60,11 @@ pub fn options() -> Vec<OptionSpec> {
              expert-major, the same with each expert's first row at a multiple of 8, 16 or 128 (expert-major-128), or at a fixed \
              stride (expert-strided) [default: rank-major; expert-major with --dedup false]",
         )),
-        list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
+        list(option(
+            "dtype",
+            "TYPE",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4 [default: bf16]",
+        )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(

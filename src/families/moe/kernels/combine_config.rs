@@ -35,8 +35,8 @@ impl CombineDtype {
 impl From<RowDtype> for CombineDtype {
     fn from(dispatched: RowDtype) -> CombineDtype {
         match dispatched {
-            RowDtype::Bf16 | RowDtype::Fp8 => CombineDtype::Bf16,
             RowDtype::Fp16 => CombineDtype::Fp16,
+            _ => CombineDtype::Bf16,
         }
     }
 }
@@ -44,7 +44,7 @@ impl From<RowDtype> for CombineDtype {
 /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
 /// pieces' registers at once, so that 32 warps of it spill for `sm_90a`, and 16 with four vectors for `gfx950`.
 fn one_vector_left_over(key: &CombineKey) -> bool {
-    let lanes = 32 * group_warps(key.hidden, 2, key.tokens);
+    let lanes = 32 * group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens);
     let vectors = key.hidden.div_ceil(8);
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
@@ -76,7 +76,10 @@ fn many_by_token(key: &CombineKey) -> bool {
 
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) || key.tokens <= 128 {
-        with_barriers(group_warps(key.hidden, 2, key.tokens), warps_of_combine(key))
+        with_barriers(
+            group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
+            warps_of_combine(key),
+        )
     } else {
         1
     }

@@ -8,7 +8,9 @@ use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::{Begins, Layout};
-use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
+use super::limits::{
+    fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
+};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
@@ -63,7 +65,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.dtype.row_bytes(key.hidden), protocol(key.hidden, key.tokens), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -134,12 +136,12 @@ pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
 
 /// One where groups share rows, which spreads a row over as many SMs as can be; else as many that a lane has
 /// one to four vectors, and for few tokens more.
-pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
-    match protocol(hidden, tokens) {
+pub(super) fn group_warps(row_bytes: u32, protocol: Protocol, tokens: u32) -> u32 {
+    match protocol {
         Protocol::Packets => 1,
         Protocol::Flags | Protocol::Bulk => {
             let most = if tokens <= 8 { 8 } else { 4 };
-            (hidden * element_bytes).div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+            row_bytes.div_ceil(16 * 32 * 4).next_power_of_two().min(most)
         }
     }
 }
@@ -222,7 +224,7 @@ impl Dispatch {
     pub fn moved(&self) -> Dtype {
         match self.hook {
             Hook::None => Dtype::U32,
-            Hook::Expert | Hook::Custom => self.dtype.dispatched(),
+            Hook::Expert | Hook::Custom => self.dtype.dispatched().unwrap_or(Dtype::U32),
         }
     }
 
@@ -239,9 +241,19 @@ impl Dispatch {
         self.shape().row_bytes() / self.moved().bytes()
     }
 
-    /// Scales of a row.
+    /// Scales of a row, in words.
     pub fn scales(&self) -> u32 {
         self.shape().scales()
+    }
+
+    /// Type of the words of scales.
+    pub(super) fn scale(&self) -> Dtype {
+        self.dtype.moved_scales()
+    }
+
+    /// Whether scales go with the part of a row that they are of, as a hook needs them; else all of a row's go with its first.
+    pub(super) fn scales_apart(&self) -> bool {
+        self.dtype == RowDtype::Fp8
     }
 
     /// Elements of a row, of the type in which it moves, that have a scale together.
@@ -265,7 +277,10 @@ impl Dispatch {
 
     /// Elements of a row's scales as they travel.
     pub fn sent_scales(&self) -> u32 {
-        if self.scales() == 0 { 0 } else { self.sent_scales_of(self.row()) }
+        match self.protocol {
+            Protocol::Flags | Protocol::Bulk => self.scales(),
+            Protocol::Packets => self.scales().next_multiple_of(PACKET_BYTES / 4),
+        }
     }
 
     /// The most scales of a piece that a hook needs.
@@ -425,6 +440,7 @@ impl Legal for Dispatch {
 impl Dispatch {
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
+        rows_of(self.dtype, self.hidden, self.hook)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;
