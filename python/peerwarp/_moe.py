@@ -16,13 +16,13 @@ if TYPE_CHECKING:
     import numpy as np
 
 LAYOUTS = ("rank_major", "expert_major", "expert_strided")
-#: Rows whose elements are bytes, or two of them one.
-BYTES = ("uint8", "int8", "float8_e4m3fn", "float8_e5m2")
+#: Rows whose elements are bytes.
+BYTES = ("uint8", "float8_e4m3fn", "float8_e5m2")
 #: What rows may come as, by the type that they are dispatched in.
 ROWS = {
     "bf16": ("bfloat16", "uint16", "float32"),
     "fp16": ("float16",),
-    "fp8": ("uint8", "float8_e4m3fn"),
+    "fp8": BYTES,
     "fp8-token": BYTES,
     "fp8-tensor": BYTES,
     "mxfp8": BYTES,
@@ -108,7 +108,7 @@ class MoeAllToAll:
         capacities: smaller numbers of tokens that there are kernels and memory for besides `max_tokens`, in ascending order:
             `dispatch` takes the smallest that suffices for its own `max_tokens`.
         dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-token"`
-            (bytes, a float32 scale for a row), `"fp8-tensor"` (bytes without scales), `"mxfp8"` (bytes, a scale of a byte for every
+            (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for every
             32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements). Rows are
             combined in the same type, those of less than 16 bits in bf16.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.

@@ -47,9 +47,11 @@ fn rows_as_bytes_in_every_mode() {
             run(&problem, &tuning, 2);
             run(&problem, &tuning.with_layout(Layout::ExpertMajor).with_protocol(Protocol::Flags), 2);
         }
-        let mut apart = small(&shape);
+        let mut apart = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets);
         (apart.dispatch.vectors, apart.dispatch.send_blocks) = (1, 16);
-        run(&problem, &apart, 2);
+        if apart.check(&shape).is_ok() {
+            run(&problem, &apart, 2);
+        }
         for tokens in [3, 300] {
             let shape = MoeShape { tokens, ..shape };
             let problem = MoeProblem::uniform(shape, &[3, 1], 6).unwrap();

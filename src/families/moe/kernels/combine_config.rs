@@ -211,6 +211,18 @@ impl Combine {
         Combine { protocol, batch, ..self }
     }
 
+    /// The same for rows that went out so. Where there are few of them and they are no packets all the same, as many warps move
+    /// one as would if there were more.
+    #[must_use]
+    pub(crate) fn back_from(self, protocol: Protocol) -> Combine {
+        if self.protocol.arrival() == protocol.arrival() {
+            return self;
+        }
+        let warps = group_warps(2 * self.hidden, protocol, self.tokens);
+        let group_warps = with_barriers(warps.min(self.warps), self.warps);
+        Combine { group_warps, ..self.with_protocol(protocol.arrival()) }
+    }
+
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
         self.tokens.div_ceil(self.batch)

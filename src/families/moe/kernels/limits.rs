@@ -6,6 +6,7 @@ use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 
 use super::hook::Hook;
 use super::layout::Layout;
+use super::protocol::Protocol;
 use crate::families::moe::RowDtype;
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
@@ -29,8 +30,8 @@ pub(super) fn layout_of(layout: Layout, dedup: bool, places: u64) -> Result<(), 
 /// Words of scales that a group moves at once: so many that a few registers of a lane hold them.
 const MAX_SCALES: u32 = 512;
 
-/// Whether rows of so many elements can be moved, and looked into if there is a hook.
-pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook) -> Result<(), Illegal> {
+/// Whether rows of so many elements can be moved so, and looked into if there is a hook.
+pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protocol) -> Result<(), Illegal> {
     dtype.check_hidden(hidden).map_err(|allowed| Illegal::new("hidden", hidden, allowed))?;
     let (words, apart) = (dtype.scale_bytes(hidden) / 4, dtype == RowDtype::Fp8);
     Illegal::unless(words <= MAX_SCALES || apart, "hidden", hidden, || {
@@ -39,6 +40,12 @@ pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook) -> Result<(), Il
     })?;
     Illegal::unless(hook == Hook::None || dtype.dispatched().is_some(), "hook", hook.name(), || {
         format!("raw where rows are {dtype}, of which kernels move the bytes")
+    })?;
+    let legal = protocol != Protocol::Packets || dtype.survives_packets();
+    Illegal::unless(legal, "protocol", protocol.name(), || {
+        format!(
+            "flags or bulk for {dtype}: a packet that ends in all ones stands for one that has not arrived"
+        )
     })
 }
 

@@ -185,7 +185,7 @@ impl RoundTrip {
             self.hook.name(),
             || "expert: a round trip has the experts' work in it",
         )?;
-        rows_of(self.dtype, self.hidden, self.hook)?;
+        rows_of(self.dtype, self.hidden, self.hook, Protocol::Packets)?;
         topk_of(self.topk, self.experts)?;
         let row_bytes = self.dispatch().shape().row_bytes();
         Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {

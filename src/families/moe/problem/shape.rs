@@ -22,9 +22,9 @@ pub enum RowDtype {
     Fp16,
     /// 8-bit e4m3 with an f32 scale for every 128 elements of a row.
     Fp8,
-    /// 8-bit e4m3, or any other element of a byte, with an f32 scale for a row.
+    /// 8-bit floats, e4m3 or e5m2, with an f32 scale for a row.
     Fp8Token,
-    /// 8-bit e4m3, or any other element of a byte, without scales that travel: such as with one for all rows.
+    /// 8-bit floats, e4m3 or e5m2, without scales that travel: such as with one for all rows.
     Fp8Tensor,
     /// 8-bit e4m3 with a scale of a byte, e8m0, for every 32 elements of a row (OCP Microscaling Formats 1.0).
     Mxfp8,
@@ -98,6 +98,18 @@ impl RowDtype {
                 let bytes = if matches!(self.moved_scales(), Dtype::F32) { 4 } else { 1 };
                 hidden.div_ceil(scaled) * bytes
             }
+        }
+    }
+
+    /// Whether rows and scales may go as packets: one that ends in all ones loses a bit there, which leaves a NaN a NaN where all are
+    /// floats that have some, and makes another number of others.
+    pub(in crate::families::moe) const fn survives_packets(self) -> bool {
+        match self {
+            RowDtype::Bf16 | RowDtype::Fp16 | RowDtype::Fp8 | RowDtype::Fp8Token | RowDtype::Fp8Tensor => {
+                true
+            }
+            // e2m1 has no NaN, and all ones without the top bit are e8m0's 1.
+            RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4 => false,
         }
     }
 
