@@ -108,9 +108,9 @@ class MoeAllToAll:
         capacities: smaller numbers of tokens that there are kernels and memory for besides `max_tokens`, in ascending order:
             `dispatch` takes the smallest that suffices for its own `max_tokens`.
         dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-token"`
-            (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for every
-            32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements). Rows are
-            combined in the same type, those of less than 16 bits in bf16.
+            (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for
+            every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements). Rows
+            are combined in the same type, those of less than 16 bits in bf16.
         layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
