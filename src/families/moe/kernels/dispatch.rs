@@ -29,7 +29,8 @@ pub struct TokenArgs {
     #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
     #[rows(rows_there, |c| c.tokens)]
-    pub x_scale: Option<Ptr<f32>>,
+    #[dtype(|c| c.scale())]
+    pub x_scale: Option<AnyPtr>,
     /// How many tokens there are: at most as many as rows; of more than these, these.
     #[input]
     pub n: Ptr<u32>,
@@ -65,7 +66,8 @@ pub struct DispatchArgs {
     pub rows: Option<AnyPtr>,
     /// Out: their scales.
     #[len(|c| if c.keeps_scales() && !c.in_place() { c.placed_rows() * u64::from(c.scales()) } else { 0 })]
-    pub row_scale: Option<Ptr<f32>>,
+    #[dtype(|c| c.scale())]
+    pub row_scale: Option<AnyPtr>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
     #[len(|c| u64::from(c.map().at_most()) + 1)]
     pub expert_start: Ptr<u32>,
@@ -302,9 +304,9 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
             });
         }
         if let Some(scales) = a.x_scale {
-            pieces.each(part, |start, len| {
-                let scale = scales_to_send(c, &scales, token, start, len);
-                put_scales(c, &rows, &row, start, scale);
+            each_scales(c, part, |first, n, sent| {
+                let scale = scales_to_send(c, &scales, token, first, n, sent);
+                put_scales(&rows, &row, first, scale);
             });
         }
         row.done();
@@ -326,12 +328,26 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
             let message = rows.to(Peers::rank(to)).slot(slot);
             pieces.each(part, |start, len| {
                 let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+                let scale = a.x_scale.map(|scales| match c.scales_apart() {
+                    true => {
+                        let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+                        scales_to_send(c, &scales, token, start / c.scaled(), n, sent)
+                    }
+                    // All loads are on their way at once: those of a row's scales in the part that sends them.
+                    false => {
+                        let here = (arange(c.sent_scales()) < c.scales()) & (part == 0);
+                        scales.load_where(at(token, c.scales()), here)
+                    }
+                });
                 let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
                 if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
                     put_row(&rows, &message, start, x);
                     if let Some(scale) = scale {
-                        put_scales(c, &rows, &message, start, scale);
+                        if c.scales_apart() {
+                            put_scales(&rows, &message, start / c.scaled(), scale);
+                        } else {
+                            pieces.once(part, || put_scales(&rows, &message, 0u32.val(), scale));
+                        }
                     }
                 }
             });
@@ -340,12 +356,29 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
     }
 }
 
-/// The scales of a piece of a token's row, as they travel.
+/// Does something with each of the scales that go with a part of a row, given the first word, how many there are, and how many
+/// travel.
 #[kernel]
-fn scales_to_send(c: &Dispatch, scales: &Ptr<f32>, token: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
-    let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-    let first = at(token, c.scales()) + (start / c.scaled()).to_u64();
-    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n, 0.0) }
+fn each_scales(c: &Dispatch, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32, u32)) {
+    if c.scales_apart() {
+        c.pieces().each(part, |start, len| act(start / c.scaled(), c.scales_of(len), c.sent_scales_of(len)));
+    } else {
+        c.pieces().once(part, || act(0u32.val(), c.scales(), c.sent_scales()));
+    }
+}
+
+/// Words of a token's scales from word `first` on: `n` of them, and zeros after them as far as they travel.
+#[kernel]
+fn scales_to_send(
+    c: &Dispatch,
+    scales: &AnyPtr,
+    token: Val<u32>,
+    first: Val<u32>,
+    n: u32,
+    sent: u32,
+) -> AnyTile {
+    let first = at(token, c.scales()) + first.to_u64();
+    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n) }
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
@@ -459,18 +492,38 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, rece
     c.pieces().each(received.part, |start, len| {
         let x = received.piece(start, len);
         places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
-        if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(c, start, len)) {
-            places.each(|row| {
-                let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
-                let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-                if sent == n {
-                    row_scale.store(to, scales);
-                } else {
-                    row_scale.store_where(to, scales, arange(sent) < n);
-                }
-            });
+        if c.scales_apart() {
+            let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+            move_scales(c, a, places, received, start / c.scaled(), n, sent);
         }
     });
+    if a.row_scale.is_some() && !c.scales_apart() {
+        let (n, sent) = (c.scales(), c.sent_scales());
+        c.pieces().once(received.part, || move_scales(c, a, places, received, 0u32.val(), n, sent));
+    }
+}
+
+/// Stores `n` words of a row's scales from word `first` on, where rows have some, of which `sent` have travelled.
+#[kernel]
+fn move_scales(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    places: &Places,
+    received: &Received<'_>,
+    first: Val<u32>,
+    n: u32,
+    sent: u32,
+) {
+    if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(first, sent)) {
+        places.each(|row| {
+            let to = at(row, c.scales()) + first.to_u64();
+            if sent == n {
+                row_scale.store(to, scales);
+            } else {
+                row_scale.store_where(to, scales, arange(sent) < n);
+            }
+        });
+    }
 }
 
 /// Stores what the hook makes of a part of a row.
@@ -499,9 +552,9 @@ pub(super) fn hooked(
     len: u32,
 ) -> Tile<f32> {
     let x = received.piece(start, len).to_f32();
-    hook(match (scales, received.scales(c, start, len)) {
+    hook(match (scales, received.scales(start / c.scaled(), c.sent_scales_of(len))) {
         (Some(scales), Some(arrived)) => {
-            scales.store(0, arrived);
+            scales.store(0, arrived.to_f32());
             x * scales.gather(arange(len) / c.scaled(), true, 0.0)
         }
         _ => x,

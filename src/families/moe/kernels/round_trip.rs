@@ -14,7 +14,7 @@ use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, rows_there, scale
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
-use super::limits::{fewer, groups_of, resident, topk_of};
+use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::RowDtype;
@@ -185,6 +185,7 @@ impl RoundTrip {
             self.hook.name(),
             || "expert: a round trip has the experts' work in it",
         )?;
+        rows_of(self.dtype, self.hidden, self.hook, Protocol::Packets)?;
         topk_of(self.topk, self.experts)?;
         let row_bytes = self.dispatch().shape().row_bytes();
         Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {

@@ -4,12 +4,12 @@ use std::sync::{Arc, OnceLock};
 
 use bytemuck::cast_slice;
 use peerwarp_codegen::family::Family;
-use peerwarp_codegen::ir::Const;
+use peerwarp_codegen::ir::{Const, Dtype};
 
 use super::data::{Round, Semantics};
 use super::{MoeTuning, Traffic, between, fused};
 use crate::families::moe::kernels::{Layout, RoundTrip};
-use crate::families::moe::{MoeError, MoeProblem, MoeShape, RowDtype, work};
+use crate::families::moe::{MoeError, MoeProblem, MoeShape, work};
 use crate::harness::elements::decode;
 use crate::harness::suite::random_bytes;
 use crate::harness::verdict::{Expected, Verdict};
@@ -112,7 +112,7 @@ impl MoeRounds {
         ];
         // Also where there are none, for want of rows: all rounds have the same buffers.
         if self.shape().scales() > 0 {
-            all.push(Contents::of("x_scale", &sent.x_scale));
+            all.push(Contents::new("x_scale", sent.x_scale));
         }
         all
     }
@@ -188,12 +188,13 @@ impl Problem for MoeRounds {
         let n = routing.tokens_per_rank(shape.topk)[at];
         let mut rows = |dtype| random_bytes(dtype, PATTERN, &mut rng);
         let mut all = vec![
-            Contents::repeated("x", rows(shape.dtype.dispatched())),
+            // Of bytes that nobody looks into, any will do.
+            Contents::repeated("x", rows(shape.dtype.dispatched().unwrap_or(Dtype::Fp8))),
             Contents::of("n", &[n]),
             Contents::of("ids", &routing.ids[at]),
             Contents::of("weights", &routing.weights[at]),
         ];
-        if shape.dtype == RowDtype::Fp8 {
+        if shape.scales() > 0 {
             all.push(Contents::repeated("x_scale", cast_slice(&[1.0f32; 1024]).to_vec()));
         }
         if self.host_writes() {
@@ -318,6 +319,7 @@ fn off_and_largest(found: &[f32], want: &[f32]) -> [f64; 2] {
 mod tests {
     use super::*;
     use crate::families::moe::Routing;
+    use crate::families::moe::RowDtype;
     use crate::harness::session::GpuSession;
     use crate::runtime::mock::{Machine, MockGpu, Uncompiled};
     use crate::runtime::{World, WorldOptions};
