@@ -94,7 +94,8 @@ pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
 }
 
 /// Whether a tile fits the warps, their registers, and shared memory.
-pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
+/// beside `room` bytes that others have.
+pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32, room: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
     let parts = rows / 16 * (columns / 16);
     let shared = (1..=warps).any(|down| {
@@ -110,8 +111,10 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
         || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
     Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
     let stage = (rows + columns) * DOT_COLUMNS * 2;
-    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
-    Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+    // A loader's barriers come behind the stages, and what else a block has begins at a multiple of 1 KiB.
+    let most = MOST_SHARED - if room > 0 { room + 1024 } else { 0 };
+    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", most / stage);
+    Illegal::unless(stages * stage <= most, "stages", stages, allowed)
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
@@ -133,13 +136,15 @@ pub(super) fn warps(tile_rows: u32) -> u32 {
 /// 128 x 128 take 27.7 (`bench/results/2026-11-24-matmul-on-one-h200.md`).
 const TILE_COLUMNS: u32 = 350;
 
+/// How long blocks take that go through all tiles of such a width, in columns.
+pub(super) fn time(bands: u32, columns: u32, width: u32, blocks: u32) -> u64 {
+    let turns = (bands * columns.div_ceil(width)).div_ceil(blocks);
+    u64::from(turns) * u64::from(width + TILE_COLUMNS)
+}
+
 /// Columns of tiles: those with which so many blocks have been through all of them the soonest.
 pub(super) fn tile_columns(bands: u32, columns: u32, blocks: u32) -> u32 {
-    let cost = |width: &u32| {
-        let turns = (bands * columns.div_ceil(*width)).div_ceil(blocks);
-        u64::from(turns) * u64::from(width + TILE_COLUMNS)
-    };
-    [64, 128, 256].into_iter().min_by_key(cost).unwrap_or(64)
+    [64, 128, 256].into_iter().min_by_key(|width| time(bands, columns, *width, blocks)).unwrap_or(64)
 }
 
 /// As many as fit an SM's shared memory, and no more than were of use.
