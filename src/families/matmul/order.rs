@@ -136,15 +136,13 @@ pub(super) fn warps(tile_rows: u32) -> u32 {
 /// 128 x 128 take 27.7 (`bench/results/2026-11-24-matmul-on-one-h200.md`).
 const TILE_COLUMNS: u32 = 350;
 
-/// How long blocks take that go through all tiles of such a width, in columns.
-pub(super) fn time(bands: u32, columns: u32, width: u32, blocks: u32) -> u64 {
-    let turns = (bands * columns.div_ceil(width)).div_ceil(blocks);
-    u64::from(turns) * u64::from(width + TILE_COLUMNS)
-}
-
 /// Columns of tiles: those with which so many blocks have been through all of them the soonest.
 pub(super) fn tile_columns(bands: u32, columns: u32, blocks: u32) -> u32 {
-    [64, 128, 256].into_iter().min_by_key(|width| time(bands, columns, *width, blocks)).unwrap_or(64)
+    let cost = |width: &u32| {
+        let turns = (bands * columns.div_ceil(*width)).div_ceil(blocks);
+        u64::from(turns) * u64::from(width + TILE_COLUMNS)
+    };
+    [64, 128, 256].into_iter().min_by_key(cost).unwrap_or(64)
 }
 
 /// As many as fit an SM's shared memory, and no more than were of use.
