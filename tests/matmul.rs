@@ -73,7 +73,7 @@ fn sums_over_parts_of_the_columns_are_added_up() {
         "m=100 n=72 k=256 ranks=2 split=4 blocks=8",
         // The parts of a tile are in the hands of the last block and the first ones.
         "m=330 n=136 k=128 ranks=2 split=2 blocks=3",
-        "m=64 n=8 k=448 ranks=3 split=7 blocks=4",
+        "m=63 n=8 k=448 ranks=3 split=7 blocks=4",
     ]
     .iter()
     .enumerate()

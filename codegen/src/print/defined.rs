@@ -15,6 +15,7 @@ pub(super) const DEFINED: &[&str] = &[
     "emptied",
     "exp_of",
     "bring_rows",
+    "bring_near",
     "bring_pieces",
     "bring_rest",
     "bring_right_ahead",
