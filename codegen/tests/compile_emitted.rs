@@ -27,7 +27,8 @@ fn folder(name: &str) -> PathBuf {
 /// Compiles every fixture for a target, and collects what failed and what spilled.
 fn compile_all(dir: &Path, target: &str, command: impl Fn(&Path, &Path) -> Command + Sync) -> Vec<String> {
     let plain = printed::ALL.iter().map(|(name, make)| (name, "", printed::emitted(*make, target)));
-    let timed = printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams"].contains(name));
+    let timed =
+        printed::ALL.iter().filter(|(name, _)| ["token_copy", "mail", "teams", "relay"].contains(name));
     let timed = timed.map(|(name, make)| (name, "timeline_", printed::emitted_with_timeline(*make, target)));
     let complaint = |(name, prefix, source): (&&str, &str, Result<Source, PrintError>)| {
         let source = source.unwrap_or_else(|e| panic!("{name} for {target}: {e}"));

@@ -88,6 +88,48 @@ fn it_begins_before_the_wait_for_the_launch_before_and_lets_the_next_one_start()
     assert_eq!(order(&emitted(true, "cuda:sm_80")), ["begin_epoch(", "meet_role("]);
 }
 
+/// A role that tells all ranks that it has begun; `stores` something before, or not.
+fn telling(early: bool, stores: bool) -> Kernel {
+    let body = |p: &mut Binder| {
+        let (met, x) = (p.arg::<Flags>("met", (2 * RANKS).into()), p.arg::<Ptr<u32>>("x", 4));
+        let word = p.arg::<EpochWord>("word", 1);
+        let epoch = if early { word.begin_early() } else { word.begin() };
+        role("work", 3, |b| x.set(b.index(), 1u32));
+        role("tell", 1, |_| {
+            let bank = epoch.parity() * RANKS;
+            if stores {
+                x.set(3, 0u32);
+            }
+            met.signal(Peers::all(), bank + rank(), epoch);
+            let _all = met.wait_all(bank, RANKS, 1, epoch);
+        });
+    };
+    trace(TraceMeta::new("telling", RANKS, 32, 2), body).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn what_earlier_launches_did_is_released_beside_the_epoch() {
+    let emitted = |early, stores, target: &str| {
+        let (kernel, target) = (verify(telling(early, stores)).unwrap(), target.parse().unwrap());
+        emit(&kernel, target, &EmitInfo { command: "cargo test".into() }).unwrap().text
+    };
+    for target in ["cuda:sm_80", "cuda:sm_90a"] {
+        let beside = emitted(false, false, target);
+        let entry = &beside[beside.find("__global__").unwrap()..];
+        let fence = entry.find("if (block_in_grid() >= 3) release_earlier_launches();").unwrap();
+        assert!(fence < entry.find("begin_epoch(").unwrap());
+        assert!(entry.find("griddepcontrol.wait").is_none_or(|wait| wait < fence));
+        assert!(beside.contains("    signal_released(args, args.met, ") && !beside.contains("signal_ranks("));
+    }
+    // What the role has done itself is published by a fence behind it; and so is everything where the epoch is known before.
+    let others = [(false, true, "cuda:sm_90a"), (true, false, "cuda:sm_90a"), (false, false, "hip:gfx942")];
+    for (early, stores, target) in others {
+        let other = emitted(early, stores, target);
+        assert!(!other.contains("release_earlier_launches"), "{other}");
+        assert!(other.contains("    signal_ranks(block, args, args.met, "));
+    }
+}
+
 #[test]
 fn it_has_one_epoch() {
     let body = |p: &mut Binder| {

@@ -27,10 +27,15 @@ ELEMENTS = {
     "bf16": ("<i2", "bfloat16", 2),
     "fp16": ("<f2", "float16", 2),
     "fp8": ("|u1", "float8_e4m3fn", 1),
+    "u8": ("|u1", "uint8", 1),
     "f32": ("<f4", "float32", 4),
     "i32": ("<i4", "int32", 4),
 }
 OPS = ("sum", "max", "min")
+#: Types of a byte, by PyTorch's names: rows and scales that are bytes may come as any of them.
+BYTES = ("float8_e4m3fn", "uint8", "int8", "float8_e5m2", "float8_e8m0fnu", "float4_e2m1fn_x2")
+#: What rows come out as, of which dispatch moves the bytes.
+OF_BYTES = {"nvfp4": "u8", "mxfp4": "u8"}
 
 
 class Memory:
@@ -84,11 +89,11 @@ class Device:
         tensor: Tensor = self.torch.from_dlpack(value)
         return tensor
 
-    def checked(self, field: str, value: Any, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
-        """The tensor, if it is on this GPU, contiguous, and of this type and shape."""
+    def checked(self, field: str, value: Any, dtypes: Sequence[torch.dtype], shape: tuple[int, ...]) -> Tensor:
+        """The tensor, if it is on this GPU, contiguous, of one of these types and of this shape."""
         tensor = self.taken(field, value)
-        if tensor.dtype != dtype:
-            raise InvalidArgument(f"{field}.dtype", tensor.dtype, str(dtype))
+        if tensor.dtype not in dtypes:
+            raise InvalidArgument(f"{field}.dtype", tensor.dtype, " or ".join(map(str, dtypes)))
         if tensor.shape != shape:
             raise InvalidArgument(f"{field}.shape", tuple(tensor.shape), str(shape))
         self.placed(field, tensor)
@@ -128,7 +133,7 @@ class DeviceCollectives:
         if out is None:
             out = device.torch.empty(wanted, dtype=tensor.dtype, device=device.device)
         else:
-            out = device.checked("out", out, tensor.dtype, wanted)
+            out = device.checked("out", out, (tensor.dtype,), wanted)
             if overlap(tensor, out):
                 raise InvalidArgument("out", "memory of x", "memory of its own")
         elements = tensor.numel()
@@ -163,14 +168,17 @@ class DispatchedTensors:
     came is known there.
 
     Attributes:
-        rows: `(R * T, hidden)` if rank-major, where row `source * T + token` is what came of that token; `(R * T * K, hidden)` if
-            expert-major, sorted by expert, source, token and k. Where no row came there is anything.
-        scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
+        rows: `(places, hidden)`, of 4 bits `(places, hidden / 2)`. Rank-major: `places` is `R * T`, and row `source * T + token` is
+            what came of that token. Expert-major: it is `R * T * K`, and some more where experts are aligned; rows are sorted by
+            expert, source, token and k. Expert-strided: it is the most experts of a rank times `R * T`. Where no row came there is
+            anything.
+        scales: `(places, ..)`, as dispatch takes them: float32, or uint8.
         gather: rank-major only: int32 `(R * T * K,)`, the numbers of the rows of this rank's experts, expert by expert.
         ids: rank-major only: int32 `(R * T, K)`, ids among all experts, `nobody` in entries that are not this rank's own.
         expert_start: int32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
-            `gather` if rank-major and in `rows` if expert-major.
-        expert_rows: int32 `(experts of the rank,)`.
+            `gather` if rank-major and in `rows` if not.
+        expert_rows: int32 `(experts of the rank,)`: tokens of each expert, counted on the GPU.
+        overflow: expert-strided only: int32 `(1,)`, how many rows had no place. They contribute nothing.
         tokens_from: int32 `(R,)`: how many tokens each source had.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         capacity: `T`.
@@ -238,23 +246,32 @@ class DeviceMoe:
         device: Device,
         sizes: tuple[int, int, int],
         capacities: Sequence[int],
-        dtype_layout: tuple[str, str],
-        nobody: int,
-        sms: int | None,
+        dtype_layout_align: tuple[str, str, int],
+        nobody_sms_split: tuple[int, int | None, bool],
     ) -> None:
         device.settled("MoeAllToAll")
-        self.device, (self.dtype, self.layout), self.nobody = device, dtype_layout, nobody
+        self.device, (self.dtype, self.layout, _), self.nobody = device, dtype_layout_align, nobody_sms_split[0]
         (self.hidden, self.experts, self.topk), self.capacities = sizes, list(capacities)
-        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, dtype_layout, (nobody, sms), device.exchange)
+        self._core = _core.DeviceMoe(device.core, sizes, self.capacities, dtype_layout_align, nobody_sms_split, device.exchange)
         torch = device.torch
-        self._sent = getattr(torch, ELEMENTS[self.dtype][1])
         self.combined = torch.float16 if self.dtype == "fp16" else torch.bfloat16
-        self._scales = self._core.scales()
+        row_bytes, scale_bytes, floats = self._core.row_sizes()
+        #: Kernels' names of what rows and scales come out as, and elements of a row of each.
+        self._row = self.dtype if self.dtype in ELEMENTS else OF_BYTES.get(self.dtype, "fp8")
+        self._row_elements = row_bytes // ELEMENTS[self._row][2]
+        self._scale = "f32" if floats else "u8"
+        self._scales = scale_bytes // ELEMENTS[self._scale][2]
+        any_byte = tuple(getattr(torch, name) for name in BYTES if hasattr(torch, name))
+        self._sent = (self.combined,) if self.dtype in ("bf16", "fp16") else any_byte
+        self._sent_scales = (torch.float32,) if floats else any_byte
         firsts, rank = self._core.first_experts(), device.rank
         self.first_expert, self._own = firsts[rank], firsts[rank + 1] - firsts[rank]
         self.steps = [Step(self, at, tokens, self._views(at)) for at, tokens in enumerate(self.capacities)]
         self._largest = self.steps[-1]
         self._send, self._bring_back = self._core.send_tensors, self._core.bring_back_tensors
+
+    def set_wait_budget(self, seconds: float) -> None:
+        self._core.set_wait_budget(seconds)
 
     def memory_bytes(self) -> list[int]:
         return self._core.memory_bytes()
@@ -275,10 +292,11 @@ class DeviceMoe:
         """Tensors of what dispatch leaves in one capacity, by their names in Python."""
         ranks = self.device.ranks
         shapes: dict[str, tuple[str, str, tuple[int, ...]]] = {
-            "rows": ("rows", self.dtype, (self.hidden,)),
-            "row_scale": ("scales", "f32", (self._scales,)),
+            "rows": ("rows", self._row, (self._row_elements,)),
+            "row_scale": ("scales", self._scale, (self._scales,)),
             "expert_start": ("expert_start", "i32", ()),
             "expert_rows": ("expert_rows", "i32", ()),
+            "overflow": ("overflow", "i32", ()),
             "n_from": ("tokens_from", "i32", ()),
             "gather": ("gather", "i32", ()),
             "entry_expert": ("ids", "i32", (self.topk,)),
@@ -295,52 +313,88 @@ class DeviceMoe:
             views[called] = self.device.tensor(self._core, address, element, (first, *row))[: lengths.get(called, first)]
         return views
 
-    def dispatch(self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None) -> DispatchedTensors:
-        """Sends rows on PyTorch's current stream, and receives."""
+    def dispatch(
+        self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None, half: bool = False
+    ) -> DispatchedTensors:
+        """Sends rows on PyTorch's current stream, and receives, unless half of it is to be done."""
         step = self._largest if max_tokens is None else self.step(max_tokens)
-        sent = self._send(step.number, x, ids, weights, scales)
+        sent = self._send(step.number, x, ids, weights, scales, half)
         if sent is None:
-            return self._dispatch_slowly(step, x, ids, weights, scales)
+            return self._dispatch_slowly(step, x, ids, weights, scales, half)
         n, number = sent
         return DispatchedTensors(step, number, n, (x, ids, weights, scales))
 
-    def _dispatch_slowly(self, step: Step, x: Any, ids: Any, weights: Any, scales: Any) -> DispatchedTensors:
+    def _dispatch_slowly(self, step: Step, x: Any, ids: Any, weights: Any, scales: Any, half: bool) -> DispatchedTensors:
         """The same after a look at each tensor."""
         device, torch = self.device, self.device.torch
         tensor = device.taken("x", x)
         n = tensor.shape[0] if tensor.dim() else 0
         if n > step.tokens:
             raise InvalidArgument("x.shape", tuple(tensor.shape), f"at most {step.tokens} rows, max_tokens")
-        device.checked("x", tensor, self._sent, (n, self.hidden))
+        device.checked("x", tensor, self._sent, (n, self._row_elements))
         given = [
             tensor,
-            device.checked("ids", ids, torch.int32, (n, self.topk)),
-            device.checked("weights", weights, torch.float32, (n, self.topk)),
+            device.checked("ids", ids, (torch.int32,), (n, self.topk)),
+            device.checked("weights", weights, (torch.float32,), (n, self.topk)),
         ]
         if (scales is not None) != (self._scales > 0):
-            allowed = "a float32 tensor" if self._scales else f"nothing: rows are {self.dtype}"
+            allowed = f"a tensor of {self._sent_scales[0]}" if self._scales else f"nothing: rows are {self.dtype}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         if scales is not None:
-            given.append(device.checked("scales", scales, torch.float32, (n, self._scales)))
+            given.append(device.checked("scales", scales, self._sent_scales, (n, self._scales)))
         x_at, ids_at, weights_at, *scales_at = (one.data_ptr() for one in given)
         places = (x_at, scales_at[0] if scales_at else 0, ids_at, weights_at)
-        number = self._core.dispatch(step.number, places, n, device.stream(device.number))
+        number = self._core.dispatch(step.number, places, n, device.stream(device.number), half)
         return DispatchedTensors(step, number, n, tuple(given))
+
+    def receive(self, d: DispatchedTensors) -> DispatchedTensors:
+        """The second half of a dispatch."""
+        self._core.dispatch_receive(d._step.number, d._number, self.device.stream(self.device.number))
+        return d
 
     def combine(self, d: Any, y: Any, out: Any) -> Tensor:
         """Brings `y` back on PyTorch's current stream."""
-        if not isinstance(d, DispatchedTensors) or d._step.moe is not self:
-            raise InvalidArgument("d", type(d).__name__, "what dispatch of this operation returned")
-        step, n, device = d._step, d._n, self.device
+        step, n = self._own_dispatch(d), d._n
         if out is None:
-            out = device.torch.empty((n, self.hidden), dtype=self.combined, device=device.device)
+            out = self._empty(n)
         if self._bring_back(step.number, (n, d._number), y, out, step.places):
             return out  # type: ignore[no-any-return]
-        rows = device.checked("y", y, self.combined, (step.places, self.hidden))
-        out = device.checked("out", out, self.combined, (n, self.hidden))
+        rows = self._outputs(step, y)
+        out = self.device.checked("out", out, (self.combined,), (n, self.hidden))
         if overlap(rows, out):
             raise InvalidArgument("out", "memory of y", "memory of its own")
         # An empty tensor has no memory, and nothing is written.
         target = out.data_ptr() or rows.data_ptr()
-        self._core.combine(step.number, d._number, rows.data_ptr(), target, device.stream(device.number))
+        self._core.combine(step.number, d._number, rows.data_ptr(), target, self.device.stream(self.device.number))
         return out  # type: ignore[no-any-return]
+
+    def combine_send(self, d: Any, y: Any) -> tuple[DispatchedTensors, Tensor]:
+        """The first half of a combine, which reads `y`."""
+        step = self._own_dispatch(d)
+        rows = self._outputs(step, y)
+        self._core.combine_send(step.number, d._number, rows.data_ptr(), self.device.stream(self.device.number))
+        return d, rows
+
+    def combine_receive(self, going_on: tuple[DispatchedTensors, Tensor], out: Any) -> Tensor:
+        """The second half."""
+        d, rows = going_on
+        out = self._empty(d._n) if out is None else self.device.checked("out", out, (self.combined,), (d._n, self.hidden))
+        if overlap(rows, out):
+            raise InvalidArgument("out", "memory of y", "memory of its own")
+        target = out.data_ptr() or rows.data_ptr()
+        self._core.combine_receive(d._step.number, d._number, target, self.device.stream(self.device.number))
+        return out  # type: ignore[no-any-return]
+
+    def _own_dispatch(self, d: Any) -> Step:
+        """The capacity of a dispatch of this operation."""
+        if not isinstance(d, DispatchedTensors) or d._step.moe is not self:
+            raise InvalidArgument("d", type(d).__name__, "what dispatch of this operation returned")
+        return d._step
+
+    def _outputs(self, step: Step, y: Any) -> Tensor:
+        """What the experts of this rank have made, if it is as it has to be."""
+        return self.device.checked("y", y, (self.combined,), (step.places, self.hidden))
+
+    def _empty(self, n: int) -> Tensor:
+        """Room for combined rows."""
+        return self.device.torch.empty((n, self.hidden), dtype=self.combined, device=self.device.device)

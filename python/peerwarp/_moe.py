@@ -9,19 +9,28 @@ from typing import TYPE_CHECKING, Any
 
 from peerwarp import _arrays, _core
 from peerwarp._device import Device, DeviceMoe, DispatchedTensors
-from peerwarp._world import World, runs_on, whole
+from peerwarp._world import World, runs_on, seconds_of, whole
 from peerwarp.errors import InvalidArgument
 
 if TYPE_CHECKING:
     import numpy as np
 
-LAYOUTS = ("rank_major", "expert_major")
+LAYOUTS = ("rank_major", "expert_major", "expert_strided")
+#: Rows whose elements are bytes.
+BYTES = ("uint8", "float8_e4m3fn", "float8_e5m2")
 #: What rows may come as, by the type that they are dispatched in.
 ROWS = {
     "bf16": ("bfloat16", "uint16", "float32"),
     "fp16": ("float16",),
-    "fp8": ("uint8", "float8_e4m3fn"),
+    "fp8": BYTES,
+    "fp8-token": BYTES,
+    "fp8-tensor": BYTES,
+    "mxfp8": BYTES,
+    "nvfp4": ("uint8",),
+    "mxfp4": ("uint8",),
 }
+#: What scales may come as: float32, or bytes.
+SCALES = {True: ("float32",), False: ("uint8", "float8_e8m0fnu", "float8_e4m3fn")}
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,20 +39,25 @@ class Dispatched:
 
     Rank-major: `places` is `R * T`, and row `source * T + token` is what came of that token. An expert's output for a row is
     weighted with the row's weight for it; a rank sums over its own experts and rounds once.
-    Expert-major: `places` is the number of rows that came, sorted by expert, source, token and k. Combine weights and sums.
+    Expert-major: `places` is the number of rows that came, sorted by expert, source, token and k, with gaps where the first rows of
+    experts are multiples of `expert_align`. Combine weights and sums.
+    Expert-strided: `places` is the most experts of a rank times `R * T`, and the rows of the e-th own expert are those from
+    `e * R * T` on. Combine weights and sums those that have a place.
 
     A list that there is nothing of, for this layout or type, is empty.
 
     Attributes:
-        rows: `(places, hidden)`, of the type of `x`; zeros where no row came.
-        scales: fp8 only: float32 `(places, hidden / 128 rounded up)`.
+        rows: `(places, hidden)`, of the type of `x`; zeros where no row came. Of 4 bits `(places, hidden / 2)`.
+        scales: `(places, ..)`, of the shape and type of those that `dispatch` takes.
         ids: rank-major only: int32 `(places, K)`, ids of this rank's experts among all of them, `nobody` in entries that are not
             its own.
         weights: rank-major only: float32 `(places, K)`, 0 in entries that are not this rank's own.
         gather: rank-major only: uint32 `(n,)`, the numbers of the rows of this rank's experts, expert by expert.
         expert_start: uint32 `(experts of the rank + 1,)`: the rows of the e-th own expert are `expert_rows[e]` from here on, in
-            `gather` if rank-major and in `rows` if expert-major.
+            `gather` if rank-major and in `rows` if not.
         expert_rows: uint32 `(experts of the rank,)`.
+        overflow: expert-strided only: uint32 `(1,)`, how many rows had no place, as tokens named an expert several times. They
+            contribute nothing.
         first_expert: the id of the rank's first expert; its experts are contiguous.
         tokens_from: uint32 `(R,)`: how many tokens each source had.
         capacity: `T`.
@@ -56,11 +70,28 @@ class Dispatched:
     gather: list[np.ndarray]
     expert_start: list[np.ndarray]
     expert_rows: list[np.ndarray]
+    overflow: list[np.ndarray]
     first_expert: list[int]
     tokens_from: list[np.ndarray]
     layout: str
     capacity: int
     _round: _core.Round
+
+
+@dataclass(frozen=True, eq=False)
+class Sending:
+    """A dispatch that has sent, of `dispatch_send`: for `dispatch_receive`."""
+
+    _of: MoeAllToAll
+    _go_on: Any
+
+
+@dataclass(frozen=True, eq=False)
+class Returning:
+    """A combine that has sent, of `combine_send`: for `combine_receive`."""
+
+    _of: MoeAllToAll
+    _go_on: Any
 
 
 class MoeAllToAll:
@@ -70,17 +101,22 @@ class MoeAllToAll:
 
     Args:
         world: the ranks.
-        hidden: elements of a row, a multiple of 8.
+        hidden: elements of a row, a multiple of 8; of 64 if nvfp4, and of 128 if mxfp8 or mxfp4.
         experts: experts of all ranks together.
         topk: expert ids of a token.
         max_tokens: the most tokens of a rank.
         capacities: smaller numbers of tokens that there are kernels and memory for besides `max_tokens`, in ascending order:
             `dispatch` takes the smallest that suffices for its own `max_tokens`.
-        dtype: what rows travel as: `"bf16"`, `"fp16"` or `"fp8"` (e4m3, with a scale for every 128 elements). Rows are combined in
-            the same type, fp8 ones in bf16.
-        layout: `"rank_major"` or `"expert_major"`, how rows stand after dispatch: see `Dispatched`.
+        dtype: what rows travel as: `"bf16"`, `"fp16"`, `"fp8"` (e4m3, with a float32 scale for every 128 elements), `"fp8-token"`
+            (e4m3 or e5m2, a float32 scale for a row), `"fp8-tensor"` (the same without scales), `"mxfp8"` (a scale of a byte for
+            every 32 elements), `"nvfp4"` or `"mxfp4"` (two elements a byte, a scale of a byte for every 16, or 32, elements). Rows
+            are combined in the same type, those of less than 16 bits in bf16.
+        layout: `"rank_major"`, `"expert_major"` or `"expert_strided"`, how rows stand after dispatch: see `Dispatched`.
         nobody: what stands in `ids` of entries that are not the rank's own: negative, or `experts` and more.
         sms: the most blocks of a launch, each of which takes an SM of a GPU; as many as are fastest if none.
+        expert_align: expert-major only: 1, 8, 16 or 128, which the first row of each expert is a multiple of.
+        split: whether sending and receiving are launches of their own, with work of other kinds in between: `dispatch_send`,
+            `dispatch_receive`, `combine_send`, `combine_receive`. `dispatch` and `combine` do both then, one after the other.
     """
 
     def __init__(
@@ -96,6 +132,8 @@ class MoeAllToAll:
         capacities: Sequence[int] | None = None,
         nobody: int = -1,
         sms: int | None = None,
+        expert_align: int = 1,
+        split: bool = False,
     ) -> None:
         on = runs_on(world)
         if dtype not in ROWS:
@@ -109,15 +147,22 @@ class MoeAllToAll:
         if 0 <= nobody < experts:
             raise InvalidArgument("nobody", nobody, f"negative, or {experts} or more: no expert")
         sms = None if sms is None else whole("sms", sms, 1, 2**31)
-        self._world = world
+        align = whole("expert_align", expert_align, 1, 128)
+        self._world, self._split = world, bool(split)
         #: The last dispatch of `torch.ops.peerwarp.moe_dispatch`.
         self._last: DispatchedTensors | None = None
         self._device: DeviceMoe | None = None
         if isinstance(on, Device):
-            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, layout), nobody, sms)
+            limits = nobody, sms, self._split
+            self._device = DeviceMoe(on, (hidden, experts, topk), ladder, (dtype, layout, align), limits)
             return
-        self._cores = {one: _core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, layout) for one in ladder}
+        made = (_core.MoeAllToAll(on, (hidden, experts, topk, one), dtype, (layout, align), self._split) for one in ladder)
+        self._cores = dict(zip(ladder, made, strict=True))
         self._core = self._cores[tokens]
+        row_bytes, scale_bytes, floats = self._core.row_sizes()
+        #: Elements of a row as it travels, and of its scales, and what these may come as.
+        self._row = hidden if dtype in ("bf16", "fp16") else row_bytes
+        self._scales_row, self._scale_types = scale_bytes // 4 if floats else scale_bytes, SCALES[floats]
         self._hidden, self._experts, self._topk = hidden, experts, topk
         self._dtype, self._layout, self._nobody = dtype, layout, nobody
         self._first_expert = self._core.first_experts()
@@ -142,21 +187,41 @@ class MoeAllToAll:
         """Brings every token to the ranks that own its experts: a `Dispatched`, or in a world of GPUs a `DispatchedTensors`.
 
         In a simulated world each argument is a list with one array for each rank. In a world of GPUs it is a tensor on this rank's
-        GPU, launched on PyTorch's current stream: `x` is `torch.bfloat16`, `torch.float16` or `torch.float8_e4m3fn`. They must not
+        GPU, launched on PyTorch's current stream: `x` is `torch.bfloat16`, `torch.float16`, or of a type of one byte. They must not
         change until combine has ended. Ids that are no expert's mask their entry.
 
         Args:
             x: `(n, hidden)` with `n` from 0 to `max_tokens`, which may differ by rank. bf16: `bfloat16` of `ml_dtypes`, `uint16`
-                (the bits) or `float32`, which is rounded to bfloat16, to the nearest and to even. fp16: `float16`. fp8: `uint8`
-                (the bits) or `float8_e4m3fn` of `ml_dtypes`.
+                (the bits) or `float32`, which is rounded to bfloat16, to the nearest and to even. fp16: `float16`. Of 8 bits:
+                `uint8` (the bits), `float8_e4m3fn` of `ml_dtypes` and others of a byte. Of 4 bits: `uint8`, `(n, hidden / 2)`.
             ids: int32 `(n, topk)`: ids of experts from 0 on; -1 masks an entry.
             weights: float32 `(n, topk)`.
-            scales: fp8 only: float32 `(n, hidden / 128 rounded up)`.
+            scales: fp8: float32 `(n, hidden / 128 rounded up)`. fp8-token: float32 `(n, 1)`. mxfp8 and mxfp4: bytes,
+                `(n, hidden / 32)`; nvfp4: bytes, `(n, hidden / 16)`. Of others none.
             max_tokens: a number that is the same on all ranks, and on none less than `n`, for which the smallest of `capacities` is
                 taken; the largest if none.
         """
         if self._device is not None:
             return self._device.dispatch(x, ids, weights, scales, max_tokens)
+        return self._simulated(*self._sent(x, ids, weights, scales, max_tokens))
+
+    def dispatch_send(self, x: Any, ids: Any, weights: Any, *, scales: Any = None, max_tokens: int | None = None) -> Sending:
+        """The first half of `dispatch`, of an operation that is `split`: sends, and waits for nobody. `dispatch_receive` goes on,
+        after whatever is launched in between."""
+        self._is_split()
+        if self._device is not None:
+            return Sending(self, self._device.dispatch(x, ids, weights, scales, max_tokens, half=True))
+        sent = self._sent(x, ids, weights, scales, max_tokens)
+        # Simulated ranks have nothing to do in between.
+        return Sending(self, lambda: self._simulated(*sent))
+
+    def dispatch_receive(self, sending: Sending) -> Any:
+        """The second half: receives what other ranks sent. Returns what `dispatch` does."""
+        going_on = self._goes_on("sending", sending, Sending)
+        return going_on() if self._device is None else self._device.receive(going_on)
+
+    def _sent(self, x: Any, ids: Any, weights: Any, scales: Any, max_tokens: int | None) -> tuple[list[Any], Any, int]:
+        """The bytes that each simulated rank sends, the type of rows, and the capacity."""
         tokens = self._capacity(max_tokens)
         ranks = self._world.ranks
         rows = _arrays.each_rank("x", x, ranks)
@@ -164,7 +229,7 @@ class MoeAllToAll:
         scaled = self._scales(scales)
         sent = []
         for rank, row in enumerate(rows):
-            _arrays.checked(f"x[{rank}]", row, ROWS[self._dtype], (None, self._hidden))
+            _arrays.checked(f"x[{rank}]", row, ROWS[self._dtype], (None, self._row))
             if row.dtype != rows[0].dtype:
                 raise InvalidArgument(f"x[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
             if len(row) > tokens:
@@ -175,8 +240,23 @@ class MoeAllToAll:
             self._check_ids(rank, entries[0][rank])
             scale = self._scale_of(rank, len(row), scaled)
             sent.append((self._to_wire(row).tobytes(), entries[0][rank].tobytes(), entries[1][rank].tobytes(), scale))
+        types = rows[0].dtype, scaled[0].dtype if scaled else None
+        return sent, types, tokens
+
+    def _simulated(self, sent: list[Any], types: tuple[np.dtype, np.dtype | None], tokens: int) -> Dispatched:
+        """Dispatches on simulated ranks."""
         round_, found = self._cores[tokens].dispatch(sent)
-        return self._dispatched(round_, found, rows[0].dtype, tokens)
+        return self._dispatched(round_, found, types, tokens)
+
+    def _is_split(self) -> None:
+        if not self._split:
+            raise InvalidArgument("split", False, "True, when the operation is made, for calls that send or receive only")
+
+    def _goes_on(self, field: str, given: Any, kind: type) -> Any:
+        """What a half of an operation left for the other."""
+        if not isinstance(given, kind) or given._of is not self:
+            raise InvalidArgument(field, type(given).__name__, f"what {'dispatch' if kind is Sending else 'combine'}_send returned")
+        return given._go_on
 
     def combine(self, d: Dispatched | DispatchedTensors, y: Any, *, out: Any = None) -> Any:
         """Brings the experts' outputs back, summed, to the ranks that have the tokens.
@@ -186,26 +266,55 @@ class MoeAllToAll:
         Args:
             d: what `dispatch` of this operation returned.
             y: `(places, hidden)` for each rank, in the order of `d.rows`; rows where nothing came are not read. Rank-major: this
-                rank's experts' outputs of a row, weighted with `d.weights` and summed. Expert-major: each row's output, not
-                weighted. bf16 and fp8: `bfloat16`, `uint16` or `float32`, which is rounded; fp16: `float16`.
+                rank's experts' outputs of a row, weighted with `d.weights` and summed. Else each row's output, not
+                weighted. fp16: `float16`; others: `bfloat16`, `uint16` or `float32`, which is rounded.
             out: arrays that results go to, if given.
 
         Returns `(n, hidden)` for each rank, of the type of `y`; float32 has the values of the bfloat16 that travelled.
         """
         if self._device is not None:
             return self._device.combine(d, y, out)
+        return self._combined(*self._returned(d, y), out)
+
+    def combine_send(self, d: Dispatched | DispatchedTensors, y: Any) -> Returning:
+        """The first half of `combine`, of an operation that is `split`: sends, and waits for nobody."""
+        self._is_split()
+        if self._device is not None:
+            return Returning(self, self._device.combine_send(d, y))
+        return Returning(self, self._returned(d, y))
+
+    def combine_receive(self, returning: Returning, *, out: Any = None) -> Any:
+        """The second half: sums what comes back. Returns what `combine` does."""
+        going_on = self._goes_on("returning", returning, Returning)
+        if self._device is not None:
+            return self._device.combine_receive(going_on, out)
+        return self._combined(*going_on, out)
+
+    def set_wait_budget(self, seconds: float) -> None:
+        """Lets waits of launches from here on last so long before the world is aborted; graphs keep what they were captured with.
+        Ranks may have budgets of their own. Simulated ranks have none."""
+        budget = seconds_of("seconds", seconds)
+        if self._device is not None:
+            self._device.set_wait_budget(budget)
+
+    def _returned(self, d: Any, y: Any) -> tuple[Dispatched, list[np.ndarray]]:
+        """What each simulated rank sends back."""
         if not isinstance(d, Dispatched):
             raise InvalidArgument("d", type(d).__name__, "what dispatch returned")
         types = ROWS["fp16" if self._dtype == "fp16" else "bf16"]
-        ranks = self._world.ranks
-        rows = _arrays.each_rank("y", y, ranks)
+        rows = _arrays.each_rank("y", y, self._world.ranks)
         for rank, row in enumerate(rows):
             _arrays.checked(f"y[{rank}]", row, types, (len(d.rows[rank]), self._hidden))
             if row.dtype != rows[0].dtype:
                 raise InvalidArgument(f"y[{rank}].dtype", row.dtype, f"{rows[0].dtype}, as on rank 0")
-        into = _arrays.outputs("out", out, self._results_like(d, rows[0].dtype)) if out is not None else None
+        return d, rows
+
+    def _combined(self, d: Dispatched, rows: list[np.ndarray], out: Any) -> list[np.ndarray]:
+        """Combines on simulated ranks."""
+        dtype = rows[0].dtype
+        into = _arrays.outputs("out", out, self._results_like(d, dtype)) if out is not None else None
         raw = self._cores.get(d.capacity, self._core).combine(d._round, [self._to_wire(row).tobytes() for row in rows])
-        return _arrays.delivered([self._from_wire(one, rows[0].dtype) for one in raw], into)
+        return _arrays.delivered([self._from_wire(one, dtype, self._hidden) for one in raw], into)
 
     def _capacity(self, tokens: int | None) -> int:
         """The smallest capacity with room for so many tokens of a rank, or the largest."""
@@ -226,13 +335,13 @@ class MoeAllToAll:
         """Rows as they travel."""
         return _arrays.to_bf16(rows) if rows.dtype.name == "float32" else rows
 
-    def _from_wire(self, raw: bytes, dtype: np.dtype) -> np.ndarray:
-        """Rows that travelled, in the type that the caller has."""
+    def _from_wire(self, raw: bytes, dtype: np.dtype, elements: int) -> np.ndarray:
+        """Rows of so many elements that travelled, in the type that the caller has."""
         import numpy as np
 
         if dtype.name == "float32":
-            return _arrays.from_bf16(np.frombuffer(raw, np.uint16)).reshape(-1, self._hidden)
-        return _arrays.from_bytes(raw, dtype, (-1, self._hidden))
+            return _arrays.from_bf16(np.frombuffer(raw, np.uint16)).reshape(-1, elements)
+        return _arrays.from_bytes(raw, dtype, (-1, elements))
 
     def _check_ids(self, rank: int, ids: np.ndarray) -> None:
         """Whether ids are those of experts, or -1."""
@@ -244,27 +353,27 @@ class MoeAllToAll:
 
     def _scales(self, scales: Sequence[Any] | None) -> list[np.ndarray] | None:
         """The scales of all ranks, where there are some to be."""
-        if (self._dtype == "fp8") != (scales is not None):
-            allowed = "a list of float32 arrays" if self._dtype == "fp8" else f"nothing: rows are {self._dtype}"
+        if bool(self._scales_row) != (scales is not None):
+            allowed = f"a list of {self._scale_types[0]} arrays" if self._scales_row else f"nothing: rows are {self._dtype}"
             raise InvalidArgument("scales", "none" if scales is None else type(scales).__name__, allowed)
         return None if scales is None else _arrays.each_rank("scales", scales, self._world.ranks)
 
     def _scale_of(self, rank: int, n: int, scales: list[np.ndarray] | None) -> bytes | None:
         if scales is None:
             return None
-        shape = (n, self._core.scales())
-        return _arrays.checked(f"scales[{rank}]", scales[rank], ("float32",), shape).tobytes()
+        shape = (n, self._scales_row)
+        return _arrays.checked(f"scales[{rank}]", scales[rank], self._scale_types, shape).tobytes()
 
-    def _dispatched(self, round_: _core.Round, found: list[dict[str, bytes]], dtype: np.dtype, capacity: int) -> Dispatched:
+    def _dispatched(self, round_: _core.Round, found: list[dict[str, bytes]], types: Any, capacity: int) -> Dispatched:
         """Arrays of the bytes that each rank has."""
         import numpy as np
 
         def each(name: str, of: Any, shape: tuple[int, ...]) -> list[np.ndarray]:
             return [_arrays.from_bytes(one[name], np.dtype(of), shape) for one in found]
 
-        firsts = self._first_expert
+        (dtype, scale_dtype), firsts = types, self._first_expert
         own = [end - start for start, end in pairwise(firsts)]
-        scales = each("row_scale", np.float32, (-1, self._core.scales())) if self._dtype == "fp8" else []
+        scales = each("row_scale", scale_dtype, (-1, self._scales_row)) if scale_dtype is not None else []
         ids: list[np.ndarray] = []
         weights: list[np.ndarray] = []
         gather: list[np.ndarray] = []
@@ -277,13 +386,14 @@ class MoeAllToAll:
         starts = each("expert_start", np.uint32, (-1,))
         counts = each("expert_rows", np.uint32, (-1,))
         return Dispatched(
-            rows=[self._from_wire(one["rows"], dtype) for one in found],
+            rows=[self._from_wire(one["rows"], dtype, self._row) for one in found],
             scales=scales,
             ids=ids,
             weights=weights,
             gather=gather,
             expert_start=[start[: n + 1] for start, n in zip(starts, own, strict=True)],
             expert_rows=[count[:n] for count, n in zip(counts, own, strict=True)],
+            overflow=each("overflow", np.uint32, (1,)) if self._layout == "expert_strided" else [],
             first_expert=firsts[:-1],
             tokens_from=each("n_from", np.uint32, (-1,)),
             layout=self._layout,

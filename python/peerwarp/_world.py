@@ -71,7 +71,7 @@ class World:
         def own() -> tuple[int, float, float]:
             if (why := _core.why_no_gpu()) is not None:
                 raise NoDriver(why)
-            return _gpu_number(device), _seconds("wait_budget", wait_budget), _seconds("form_timeout", form_timeout)
+            return _gpu_number(device), seconds_of("wait_budget", wait_budget), seconds_of("form_timeout", form_timeout)
 
         gpu, budget, timeout = _agree(dist, group, ranks, own)
         told: list[Any] = [None]
@@ -101,6 +101,22 @@ class World:
     def is_simulated(self) -> bool:
         """Whether ranks are simulated."""
         return isinstance(self._core, _core.SimulatedWorld)
+
+    @property
+    def fault(self) -> Any:
+        """A word on this rank's GPU that says whether the world was aborted, int32 `(1,)`: 0 while all is well, and 1 + the rank
+        that gave up first after a wait has run out of time, on every rank.
+
+        A kernel or a copy on a stream reads it without waiting for anything; `check` then says what happened, and `reset` clears
+        it. Nobody else may write it; it is dropped before `leave`.
+
+        Raises `InvalidArgument` in a simulated world, where a run says so by itself.
+        """
+        on = runs_on(self)
+        if not isinstance(on, Device):
+            raise InvalidArgument("world", "simulated", "one of GPUs: a simulated run raises what is wrong")
+        address, keeper = on.core.fault_word(on.rank)
+        return on.tensor(keeper, address, "i32", (1,))
 
     def check(self) -> None:
         """Raises `Aborted` if a wait of a kernel has run out of time on any rank. A simulated run says so by itself."""
@@ -186,7 +202,7 @@ def _machine() -> str:
         return socket.gethostname()
 
 
-def _seconds(field: str, value: Any) -> float:
+def seconds_of(field: str, value: Any) -> float:
     """A time in seconds."""
     number = float(value) if isinstance(value, (int, float)) else math.nan
     if not 0 < number < 1e6:

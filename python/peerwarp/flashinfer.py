@@ -24,7 +24,15 @@ if TYPE_CHECKING:
     from peerwarp._device import DispatchedTensors
 
 #: Our types by the names of flashinfer's formats.
-FORMATS = {"BF16": "bf16", "FP16": "fp16", "DeepSeekFp8": "fp8"}
+FORMATS = {
+    "BF16": "bf16",
+    "FP16": "fp16",
+    "FP8PerTensor": "fp8-tensor",
+    "DeepSeekFp8": "fp8",
+    "MXFP8": "mxfp8",
+    "NVFP4": "nvfp4",
+    "MXFP4": "mxfp4",
+}
 
 
 def _rows(params: MoEEpCommParams) -> str:
@@ -35,7 +43,15 @@ def _rows(params: MoEEpCommParams) -> str:
         found, given = FORMATS.get(params.dispatch_format.name), params.dispatch_format.name
     if found is None:
         raise InvalidArgument("dispatch_format", given, f"{', '.join(FORMATS)}, or rows of bfloat16 or float16")
+    combined = "torch.float16" if found == "fp16" else "torch.bfloat16"
+    if str(params.token_dtype) != combined:
+        raise InvalidArgument("dtype", params.token_dtype, f"{combined}, as which rows of {given} come back")
     return found
+
+
+def _as(tensor: Tensor, like: Tensor) -> Tensor:
+    """Bytes that came, of the type that they were sent as."""
+    return tensor if tensor.dtype == like.dtype else tensor.view(like.dtype)
 
 
 @register_communication("peerwarp")
@@ -79,11 +95,11 @@ class Communication(MoEEpCommunication):
         d = self._moe.dispatch(hidden_states, ids, weights, scales=scales, max_tokens=max_tokens_per_rank)
         self._dispatched = d
         return MoEEpDispatchResult(
-            hidden_states=d.rows,
+            hidden_states=_as(d.rows, hidden_states),
             topk_ids=d.ids,
             topk_weights=None if topk_weights is None else d.sent_weights,
             tokens_per_rank=d.capacity,
-            hidden_states_scale=None if scales is None else d.scales,
+            hidden_states_scale=None if scales is None else _as(d.scales, scales),
         )
 
     def combine(self, expert_output: Tensor, *, output: Tensor | None = None) -> Tensor:

@@ -33,7 +33,7 @@ mod _core {
     #[pymodule_export]
     use crate::pack::open_pack;
     #[pymodule_export]
-    use crate::world::{GpuWorld, SimulatedWorld, draw_secret, why_no_gpu};
+    use crate::world::{FaultWord, GpuWorld, SimulatedWorld, draw_secret, why_no_gpu};
     use pyo3::prelude::*;
 
     #[pymodule_init]

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex};
 
-use peerwarp::codegen::ir::Const;
+use peerwarp::codegen::ir::{Const, Dtype};
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
 use peerwarp::families::moe::{MoeShape, RowDtype};
@@ -17,16 +17,31 @@ use crate::error::{Failure, detached};
 use crate::simulated::{Ranks, lock, one_each};
 use crate::world::SimulatedWorld;
 
-/// A layout by its name.
-pub fn layout_of(name: &str) -> Result<Layout, Failure> {
-    match name {
-        "rank_major" => Ok(Layout::RankMajor),
-        "expert_major" => Ok(Layout::ExpertMajor),
-        other => Err(Failure::invalid("layout", other, "rank_major or expert_major")),
+/// A layout by its name, and what the first rows of experts are multiples of.
+pub fn layout_of((name, align): (&str, u32)) -> Result<Layout, Failure> {
+    match (name, align) {
+        ("rank_major", 1) => Ok(Layout::RankMajor),
+        ("expert_major", 1) => Ok(Layout::ExpertMajor),
+        ("expert_major", 8) => Ok(Layout::ExpertMajor8),
+        ("expert_major", 16) => Ok(Layout::ExpertMajor16),
+        ("expert_major", 128) => Ok(Layout::ExpertMajor128),
+        ("expert_strided", 1) => Ok(Layout::ExpertStrided),
+        ("expert_major", other) => Err(Failure::invalid("expert_align", other, "1, 8, 16 or 128")),
+        ("rank_major" | "expert_strided", other) => Err(Failure::invalid(
+            "expert_align",
+            other,
+            format!("1: experts' rows of {name} are where they are"),
+        )),
+        (other, _) => Err(Failure::invalid("layout", other, "rank_major, expert_major or expert_strided")),
     }
 }
 
-/// What a rank sends: its rows, ids, weights and, of fp8, scales.
+/// What callers have to know of a shape's rows: the bytes of one, of its scales, and whether these are f32; else they are bytes.
+pub fn row_sizes(shape: &MoeShape) -> (u32, u32, bool) {
+    (shape.row_bytes(), shape.scale_bytes(), shape.dtype.moved_scales() == Dtype::F32)
+}
+
+/// What a rank sends: its rows, ids, weights and scales, where some travel.
 type Sent = (PyBackedBytes, PyBackedBytes, PyBackedBytes, Option<PyBackedBytes>);
 
 /// What a buffer of some name holds that a rank ends up with.
@@ -109,10 +124,13 @@ impl Op {
             let weights = self.weights_from(&words(&all["n_from"]), memory)?;
             all.insert("weight_from", weights);
         }
-        let places = self.places(&all, rows);
+        if self.layout == Layout::ExpertStrided {
+            all.insert("overflow", memory.read("overflow", 0, 4)?);
+        }
+        let places = self.places(&all);
         let [rows, scales] = self.rows;
         all.insert("rows", self.each(rows, self.shape.row_bytes(), &places, memory)?);
-        all.insert("row_scale", self.each(scales, 4 * self.shape.scales(), &places, memory)?);
+        all.insert("row_scale", self.each(scales, self.shape.scale_bytes(), &places, memory)?);
         Ok(all)
     }
 
@@ -128,9 +146,14 @@ impl Op {
     }
 
     /// Whether there is a row in each of the places that there are.
-    fn places(&self, all: &Buffers, rows: u32) -> Vec<bool> {
+    fn places(&self, all: &Buffers) -> Vec<bool> {
         if self.layout.by_expert() {
-            return vec![true; rows as usize];
+            let (starts, rows) = (words(&all["expert_start"]), words(&all["expert_rows"]));
+            let mut here = vec![false; starts.last().map_or(0, |end| *end as usize)];
+            for (&start, &rows) in starts.iter().zip(&rows) {
+                here[start as usize..(start + rows) as usize].fill(true);
+            }
+            return here;
         }
         let experts = words(&all["entry_expert"]);
         let is_here = |entries: &[u32]| entries.iter().any(|&expert| expert != u32::MAX);
@@ -164,7 +187,7 @@ impl Op {
     /// Writes the rows of `y` that there are.
     fn write_y(&self, y: &[u8], memory: &mut dyn RankMemory) -> Result<(), String> {
         let all = self.dispatched(memory)?;
-        let places = self.places(&all, words(&all["expert_rows"]).iter().sum());
+        let places = self.places(&all);
         let row = self.combined_row();
         for (place, y) in y.chunks(row).enumerate().filter(|(place, _)| places.get(*place) == Some(&true)) {
             memory.write("y", (place * row) as u64, y)?;
@@ -238,15 +261,16 @@ impl MoeAllToAll {
         world: &Bound<'_, SimulatedWorld>,
         hidden_experts_topk_tokens: (u32, u32, u32, u32),
         dtype: &str,
-        layout: &str,
+        layout_align: (&str, u32),
+        split: bool,
     ) -> Result<MoeAllToAll, Failure> {
         let (hidden, experts, topk, tokens) = hidden_experts_topk_tokens;
         let ranks = Arc::clone(&world.get().ranks);
         let dtype: RowDtype = dtype.parse()?;
-        let layout = layout_of(layout)?;
+        let layout = layout_of(layout_align)?;
         let shape = MoeShape { hidden, experts, topk, tokens, ranks: ranks.ranks, dtype };
         let op = detached(py, || {
-            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout)?.with_split(split);
             tuning.check(&shape)?;
             let (rows, dispatches) = (tuning.semantics().rows(), tuning.dispatch_launches().len());
             let launches = SimLaunches::new(&tuning.launch_specs())?;
@@ -255,9 +279,9 @@ impl MoeAllToAll {
         Ok(MoeAllToAll { ranks, op })
     }
 
-    /// Elements of a row that share a scale give that many scales a row; 0 but for fp8.
-    fn scales(&self) -> u32 {
-        self.op.shape.scales()
+    /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
+    fn row_sizes(&self) -> (u32, u32, bool) {
+        row_sizes(&self.op.shape)
     }
 
     /// First expert of each rank, and after the last one all experts.

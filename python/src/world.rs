@@ -42,7 +42,7 @@ pub struct GpuWorld {
 }
 
 /// Seconds as a duration: what is no number of them is refused.
-fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
+pub fn seconds(field: &str, value: f64) -> Result<Duration, Failure> {
     let refused = || Failure::invalid(field, value, "seconds: more than 0");
     Duration::try_from_secs_f64(value).ok().filter(|d| !d.is_zero()).ok_or_else(refused)
 }
@@ -122,6 +122,12 @@ impl GpuWorld {
         detached(py, || Ok(self.world()?.check()?))
     }
 
+    /// Where this process's rank finds the word that says whether the world was aborted, and what keeps it there.
+    fn fault_word(&self, rank: u32) -> Result<(u64, FaultWord), Failure> {
+        let world = self.world()?;
+        Ok((world.fault_word(rank)?, FaultWord { _world: world }))
+    }
+
     /// Clears flags, epochs and counters on all ranks.
     fn reset(&self, py: Python<'_>) -> Result<(), Failure> {
         detached(py, || Ok(self.world()?.reset()?))
@@ -142,6 +148,12 @@ impl GpuWorld {
             }
         })
     }
+}
+
+/// Keeps a world, so that its words stay where they are.
+#[pyclass(frozen)]
+pub struct FaultWord {
+    _world: Arc<World>,
 }
 
 /// Why this process cannot have a rank on a GPU, in words; none if it can.

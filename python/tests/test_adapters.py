@@ -194,6 +194,9 @@ class Rows:
         assert axis == 0 and sizes[0] * sizes[1] == self.shape[0]
         return Rows(*sizes, *self.shape[1:], dtype=self.dtype)
 
+    def view(self, dtype: str) -> Rows:
+        return Rows(*self.shape, dtype=dtype)
+
     def new_empty(self, shape: tuple[int, ...], dtype: str) -> Rows:
         return Rows(*shape, dtype=dtype)
 
@@ -277,20 +280,25 @@ def test_flashinfers_communication_brings_rows_there_and_back(monkeypatch: pytes
         params = types.SimpleNamespace(dispatch_format=dispatch_format, token_dtype=dtype, **sizes)
         return known["peerwarp"](types.SimpleNamespace(process_group="group"), params)
 
-    for form, dtype, rows in ((None, "torch.float16", "fp16"), ("BF16", "torch.float16", "bf16"), ("DeepSeekFp8", "", "fp8")):
-        communication = made(form, dtype)
+    formats = {"FP16": "fp16", "BF16": "bf16", "FP8PerTensor": "fp8-tensor", "MXFP8": "mxfp8", "NVFP4": "nvfp4", "MXFP4": "mxfp4"}
+    for form, rows in {None: "fp16", **formats, "DeepSeekFp8": "fp8"}.items():
+        communication = made(form, "torch.float16" if rows == "fp16" else "torch.bfloat16")
         sizes = {"hidden": 8, "experts": 4, "topk": 2, "max_tokens": 4, "dtype": rows, "nobody": 9}
         assert asked[-1] == ("group", sizes)
-    with pytest.raises(peerwarp.InvalidArgument, match="NVFP4"):
-        made("NVFP4")
+    with pytest.raises(peerwarp.InvalidArgument, match="MXINT4"):
+        made("MXINT4")
+    with pytest.raises(peerwarp.InvalidArgument, match=r"torch\.bfloat16, as which rows of NVFP4 come back"):
+        made("NVFP4", "torch.float16")
     with pytest.raises(peerwarp.InvalidArgument, match=r"torch\.float32"):
         made(None, "torch.float32")
-    x, scales = Rows(3, 8), Rows(3, 1, dtype="torch.float32")
+    x, scales = Rows(3, 8, dtype="torch.float8_e4m3fn"), Rows(3, 1, dtype="torch.float32")
     result = communication.dispatch(x, Rows(3, 2, dtype="torch.int64"), None, hidden_states_scale=scales, max_tokens_per_rank=3)
     name, sent, ids, weights, sent_scales, most = operation.calls[-1]
     assert (name, sent, ids.dtype, weights.shape, sent_scales, most) == ("dispatch", x, "torch.int32", (3, 2), scales, 3)
     assert (result.hidden_states, result.topk_ids) == (operation.d.rows, operation.d.ids)
     assert (result.tokens_per_rank, result.topk_weights, result.hidden_states_scale) == (4, None, operation.d.scales)
+    # What came as bytes is of the types that were sent.
+    assert (adapter._as(Rows(8, 8, dtype="torch.uint8"), x).dtype, result.hidden_states.dtype) == ("torch.float8_e4m3fn",) * 2
     with pytest.raises(peerwarp.PeerwarpError, match="before the combine"):
         communication.dispatch(x, Rows(3, 2))
     out = Rows(3, 8)

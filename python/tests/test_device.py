@@ -104,8 +104,20 @@ class Moe:
         calls.append(("made", sizes, capacities, *arguments))
         self.number, self.capacities = 0, capacities
 
-    def scales(self) -> int:
-        return 0
+    def row_sizes(self) -> tuple[int, int, bool]:
+        return 16, 0, True
+
+    def set_wait_budget(self, *arguments: object) -> None:
+        calls.append(("budget", *arguments))
+
+    def dispatch_receive(self, *arguments: object) -> None:
+        calls.append(("receive", *arguments))
+
+    def combine_send(self, *arguments: object) -> None:
+        calls.append(("send back", *arguments))
+
+    def combine_receive(self, *arguments: object) -> None:
+        calls.append(("sum", *arguments))
 
     def first_experts(self) -> list[int]:
         return [0, 2, 4]
@@ -145,6 +157,10 @@ class Moe:
 
 class Core:
     """In place of a world's native part."""
+
+    def fault_word(self, rank: int) -> tuple[int, object]:
+        assert rank == 1
+        return 0x7000, self
 
 
 @pytest.fixture
@@ -242,10 +258,10 @@ def sent(n: int) -> list[Tensor]:
 
 def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world: peerwarp.World) -> None:
     op = moe(world)
-    assert calls == [("made", (8, 4, 2), [3], ("bf16", "rank_major"), (-1, None), None)]
+    assert calls == [("made", (8, 4, 2), [3], ("bf16", "rank_major", 1), (-1, None, False), None)]
     x, ids, weights = sent(3)
     d = op.dispatch(x, ids, weights)
-    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 3, 71)
+    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 3, 71, False)
     assert (d.rows.shape, d.rows.dtype, d.first_expert) == ((6, 8), "torch.bfloat16", 2)
     d._step.buffers["ids"].values = [2, -1, 3, 2]
     assert d.local_ids.values == [0, -1, 1, 0]
@@ -260,14 +276,43 @@ def test_dispatch_passes_tensors_as_they_are_however_few_tokens_there_are(world:
     world.capturing[0] = True  # type: ignore[attr-defined]
     x, ids, weights = sent(2)
     op.dispatch(x, ids, weights)
-    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71)
+    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71, False)
     nothing = op.combine(op.dispatch(*sent(0)), y, out=Tensor(0, 8, at=0))
     assert (nothing.shape, calls[-1][3:5]) == ((0, 8), (y.address, y.address))
 
 
+def test_halves_of_a_call_are_launched_apart(world: peerwarp.World) -> None:
+    op = moe(world, split=True)
+    assert calls[-1][4] == (-1, None, True)
+    x, ids, weights = sent(2)
+    sending = op.dispatch_send(x, ids, weights)
+    assert calls[-1] == ("dispatch", 0, (x.address, 0, ids.address, weights.address), 2, 71, True)
+    d = op.dispatch_receive(sending)
+    assert (calls[-1], d.rows.shape) == (("receive", 0, 1, 71), (6, 8))
+    y = Tensor(6, 8)
+    returning = op.combine_send(d, y)
+    assert calls[-1] == ("send back", 0, 1, y.address, 71)
+    refused("out", lambda: op.combine_receive(returning, out=Tensor(2, 8, at=y.address)))
+    refused("out.shape", lambda: op.combine_receive(returning, out=Tensor(3, 8)))
+    refused("y.shape", lambda: op.combine_send(d, Tensor(5, 8)))
+    out = op.combine_receive(returning)
+    assert (out.shape, calls[-1]) == ((2, 8), ("sum", 0, 1, out.address, 71))
+    whole = moe(world)
+    refused("split", lambda: whole.dispatch_send(x, ids, weights))
+    refused("sending", lambda: op.dispatch_receive(d))
+    op.set_wait_budget(2)
+    assert calls[-1] == ("budget", 2.0)
+    refused("seconds", lambda: op.set_wait_budget(0))
+
+
+def test_the_world_has_a_word_that_says_whether_it_was_aborted(world: peerwarp.World) -> None:
+    word = world.fault
+    assert (word.shape, word.dtype, word.address) == ((1,), "torch.int32", 0x7000)
+
+
 def test_a_call_takes_the_smallest_capacity_that_has_room(world: peerwarp.World) -> None:
     op = peerwarp.MoeAllToAll(world, hidden=8, experts=4, topk=2, max_tokens=9, capacities=[2, 4], nobody=4, sms=16)
-    assert calls == [("made", (8, 4, 2), [2, 4, 9], ("bf16", "rank_major"), (4, 16), None)]
+    assert calls == [("made", (8, 4, 2), [2, 4, 9], ("bf16", "rank_major", 1), (4, 16, False), None)]
     assert (op.capacities, op.memory_bytes) == ((2, 4, 9), (2000, 4000, 9000))
     assert op.kernels[1] == ("for_4", "default")
     for most, step, places in ((0, 0, 4), (2, 0, 4), (3, 1, 8), (5, 2, 18), (None, 2, 18)):

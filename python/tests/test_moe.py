@@ -194,6 +194,137 @@ def test_fp8_rows_come_with_their_scales() -> None:
     assert not out[0].any()
 
 
+@pytest.mark.parametrize("dtype", ["fp8-token", "fp8-tensor", "mxfp8", "nvfp4", "mxfp4"])
+@pytest.mark.parametrize("layout", ["rank_major", "expert_major"])
+def test_rows_that_are_bytes_come_with_all_of_their_scales(layout: str, dtype: str) -> None:
+    hidden = 256
+    world = peerwarp.World.simulated(2)
+    moe = operation(world, layout, dtype=dtype, hidden=hidden)
+    problem, rng = Problem(2, "float32"), np.random.default_rng(7)
+    row = hidden // 2 if dtype.endswith("4") else hidden
+    width = {"fp8-token": 1, "fp8-tensor": 0, "mxfp8": hidden // 32, "nvfp4": hidden // 16, "mxfp4": hidden // 32}[dtype]
+    # All bytes there are, and whole rows of ones: nobody takes them for numbers. Of 8-bit floats, those that are some.
+    problem.x = [rng.integers(0, 256, (len(x), row), dtype=np.uint8) for x in problem.x]
+    scales = [rng.integers(0, 256, (len(x), width), dtype=np.uint8) for x in problem.x]
+    if dtype.startswith("fp8"):
+        problem.x = [one & 0xFE for one in problem.x]
+        scales = [one.astype(np.float32) for one in scales]
+    else:
+        for one in (*problem.x, *scales):
+            one[2::2] = 0xFF
+    given = {"scales": scales} if width else {}
+    d = moe.dispatch(problem.x, problem.ids, problem.weights, **given)
+    assert len(d.scales) == (2 if width else 0)
+    for rank in range(2):
+        assert d.rows[rank].shape[1] == row
+        came = [(s, t, e) for e in owned(2, rank) for s in range(2) for t, k in zip(*np.nonzero(problem.ids[s] == e), strict=True)]
+        assert len(came) == int(d.expert_rows[rank].sum()) > 0
+        places = d.gather[rank] if layout == "rank_major" else range(len(came))
+        for place, (source, token, _) in zip(places, came, strict=True):
+            assert same_bits(d.rows[rank][place], problem.x[source][token])
+            assert not width or same_bits(d.scales[rank][place], scales[source][token])
+    out = moe.combine(d, [np.ones((len(rows), hidden), np.float32) for rows in d.rows])
+    assert [one.shape for one in out] == [(len(x), hidden) for x in problem.x]
+    wrong = [one[:, :0] for one in scales] if width else scales
+    with pytest.raises(peerwarp.InvalidArgument) as error:
+        moe.dispatch(problem.x, problem.ids, problem.weights, scales=wrong)
+    assert error.value.field == ("scales[0].shape" if width else "scales")
+
+
+@pytest.mark.parametrize("align", [8, 16, 128])
+def test_experts_rows_begin_at_multiples(align: int) -> None:
+    world = peerwarp.World.simulated(2)
+    problem = Problem(2, "float32")
+    packed, aligned = operation(world, "expert_major"), operation(world, "expert_major", expert_align=align)
+    a, b = problem.dispatch(packed), problem.dispatch(aligned)
+    outputs: list[list[np.ndarray]] = [[], []]
+    for rank in range(2):
+        assert np.array_equal(a.expert_rows[rank], b.expert_rows[rank])
+        assert all(int(start) % align == 0 for start in b.expert_start[rank])
+        y = np.full((len(b.rows[rank]), HIDDEN), np.nan, np.float32)
+        parts = zip(a.expert_start[rank], b.expert_start[rank], a.expert_rows[rank], strict=False)
+        for number, (start, other, n) in zip(owned(2, rank), parts, strict=False):
+            rows = a.rows[rank][start : start + n]
+            assert same_bits(b.rows[rank][other : other + n], rows)
+            y[other : other + n] = expert(number, rows)
+        outputs[0].append(
+            np.concatenate(
+                [
+                    expert(e, a.rows[rank][s : s + n])
+                    for e, s, n in zip(owned(2, rank), a.expert_start[rank], a.expert_rows[rank], strict=False)
+                ]
+            )
+        )
+        outputs[1].append(y)
+    # Gaps are nobody's: what stands there changes nothing.
+    for found, wanted in zip(aligned.combine(b, outputs[1]), packed.combine(a, outputs[0]), strict=True):
+        assert same_bits(found, wanted)
+    for field, arguments in (
+        ("expert_align", {"layout": "expert_major", "expert_align": 12}),
+        ("expert_align", {"expert_align": 8}),
+        ("expert_align", {"layout": "expert_strided", "expert_align": 8}),
+        ("expert_align", {"layout": "expert_major", "expert_align": 0}),
+    ):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            operation(world, **arguments)
+        assert error.value.field == field
+
+
+def test_experts_at_a_fixed_stride_leave_out_what_has_no_place() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world, "expert_strided")
+    stride = 2 * TOKENS
+    x = [np.full((TOKENS, HIDDEN), rank + 1, np.float32) for rank in range(2)]
+    # Every token names expert 1 three times: 30 rows for 10 places; the first ten are rank 0's tokens 0 to 2, and one of token 3.
+    ids = [np.full((TOKENS, TOPK), 1, np.int32)] * 2
+    d = moe.dispatch(x, ids, [np.ones((TOKENS, TOPK), np.float32)] * 2)
+    assert [int(n[0]) for n in d.overflow] == [6 * TOKENS - stride, 0]
+    assert d.expert_start[0].tolist() == [stride * e for e in range(len(d.expert_start[0]))]
+    assert d.expert_rows[0].tolist() == [0, stride, 0, 0]
+    assert len(d.rows[0]) == 4 * stride
+    out = moe.combine(d, d.rows)
+    assert [[float(v) for v in one[:, 0]] for one in out] == [[3.0, 3.0, 3.0, 1.0, 0.0], [0.0] * TOKENS]
+
+
+def test_halves_of_an_operation_are_what_the_whole_is() -> None:
+    world = peerwarp.World.simulated(2)
+    whole, split = operation(world), operation(world, split=True)
+    problem = Problem(2, "uint16")
+    d = problem.dispatch(whole)
+    sending = split.dispatch_send(problem.x, problem.ids, problem.weights)
+    halves = split.dispatch_receive(sending)
+    assert all(same_bits(a, b) for a, b in zip(d.rows, halves.rows, strict=True))
+    out = [np.empty_like(x) for x in problem.x]
+    returning = split.combine_send(halves, halves.rows)
+    assert split.combine_receive(returning, out=out)[0] is out[0]
+    assert all(same_bits(a, b) for a, b in zip(whole.combine(d, d.rows), out, strict=True))
+    # Both at once too.
+    again = problem.dispatch(split)
+    assert all(same_bits(a, b) for a, b in zip(split.combine(again, again.rows), out, strict=True))
+    for field, call in (
+        ("split", lambda: whole.dispatch_send(problem.x, problem.ids, problem.weights)),
+        ("split", lambda: whole.combine_send(d, d.rows)),
+        ("sending", lambda: split.dispatch_receive(returning)),
+        ("returning", lambda: split.combine_receive(sending)),
+        ("sending", lambda: operation(world, split=True).dispatch_receive(sending)),
+    ):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            call()
+        assert error.value.field == field
+
+
+def test_a_wait_budget_is_a_time() -> None:
+    world = peerwarp.World.simulated(2)
+    moe = operation(world)
+    moe.set_wait_budget(0.5)
+    for wrong in (0, -1.0, float("nan"), "long"):
+        with pytest.raises(peerwarp.InvalidArgument) as error:
+            moe.set_wait_budget(wrong)
+        assert error.value.field == "seconds"
+    with pytest.raises(peerwarp.InvalidArgument, match="a simulated run raises what is wrong"):
+        _ = world.fault
+
+
 def test_rounds_follow_each_other_and_an_earlier_one_may_be_combined() -> None:
     world = peerwarp.World.simulated(2)
     moe = operation(world)
@@ -249,6 +380,8 @@ def test_what_is_refused() -> None:
         (lambda: operation(world, hidden=-8), "hidden"),
         (lambda: operation(world, topk=EXPERTS + 1), "topk"),
         (lambda: operation(world, dtype="fp4"), "dtype"),
+        (lambda: operation(world, dtype="nvfp4"), "hidden"),
+        (lambda: operation(world, dtype="mxfp8", hidden=192), "hidden"),
         (lambda: operation(world, layout="any"), "layout"),
         (lambda: operation("world"), "world"),
     ]

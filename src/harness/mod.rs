@@ -1,6 +1,7 @@
 //! What every family gets: runs against a reference, protocol checks, benchmarks, tuning and timelines.
 
 pub mod bench;
+pub mod blocks;
 pub mod catalogue;
 pub mod check;
 pub mod elements;

@@ -25,7 +25,7 @@ use super::processes::{await_ready, free_address, options_of, process, rank_0, t
 use super::{Nothing, SHORT, aborted, apart, every_bit, gpus, in_one_launch, options, report, shape, two};
 
 /// What the environment asks for.
-fn asked<T: FromStr<Err: Debug>>(variable: &str, otherwise: T) -> T {
+pub fn asked<T: FromStr<Err: Debug>>(variable: &str, otherwise: T) -> T {
     std::env::var(variable).map_or(otherwise, |given| given.parse().unwrap())
 }
 

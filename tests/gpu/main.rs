@@ -8,6 +8,7 @@ mod collectives;
 mod endurance;
 mod processes;
 mod products;
+mod soak;
 
 use std::sync::{Arc, Mutex, MutexGuard, Once};
 use std::time::{Duration, Instant};

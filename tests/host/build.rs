@@ -162,9 +162,11 @@ fn runtime() -> &'static [PathBuf] {
 fn kernel_object(text: &Text, mode: Mode) -> PathBuf {
     let entry = &text.entry;
     let source = rewrite(&text.text).unwrap_or_else(|e| panic!("{entry}: {e}"));
+    let (_, after) = source.split_once("\nnamespace ").expect("a source has a namespace");
+    let (space, _) = after.split_once(' ').expect("a namespace has a name");
     let source = format!(
-        "{source}\nstatic void run_entry(const void* args) {{ {entry}_source::{entry}(*static_cast<const {entry}_source::Args*>(args)); }}\n\
-         static ::host::Kernel registered(\"{entry}\", run_entry, sizeof({entry}_source::Args));\n"
+        "{source}\nstatic void run_entry(const void* args) {{ {space}::{entry}(*static_cast<const {space}::Args*>(args)); }}\n\
+         static ::host::Kernel registered(\"{entry}\", run_entry, sizeof({space}::Args));\n"
     );
     let dir = runtime_dir();
     let (prelude, include) = match text.language {

@@ -381,7 +381,10 @@ fn site_name(program: &Path, site: &str) -> Option<String> {
     let frames = lines.chunks(2).filter_map(|frame| {
         let (function, place) = (frame.first()?, frame.get(1)?);
         let line = place.rsplit_once(':')?.1.split_whitespace().next()?;
-        let function = function.rsplit_once("_source::").map_or(*function, |f| f.1);
+        let function = match function.strip_prefix("kernel_") {
+            Some(inside) => inside.split_once("::").map_or(inside, |f| f.1),
+            None => *function,
+        };
         let function = function.split(['(', '<']).next()?;
         (!place.contains("/runtime/")).then(|| format!("{function}:{line}"))
     });

@@ -2,6 +2,7 @@
 //! preludes of our own, a fiber for every GPU thread, all ranks in one process, under seeded schedules. See
 //! `docs/host-execution.md`.
 
+mod beside;
 mod bugs;
 mod build;
 mod collectives;

@@ -115,6 +115,10 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let words = vector(value, operands)?;
             format!("::host::store_words({to}, {words});")
         }
+        (["ld", "global", "v4", "b32"], [to, from]) => {
+            let (from, words) = (address(from).ok_or_else(refused)?, vector(to, operands)?);
+            format!("::host::load_words({from}, {words});")
+        }
         (
             ["multimem", "ld_reduce", "relaxed", "sys", "global", how, "v4", ty]
             | ["multimem", "ld_reduce", "relaxed", "sys", "global", how @ "add", "acc::f32", "v4", ty],

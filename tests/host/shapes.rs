@@ -106,6 +106,20 @@ fn fp8_rows_with_scales_as_packets() {
     run(&ragged(shape), &tuning.with_hook(Hook::Expert));
 }
 
+/// Rows that are bytes, with scales of a word, of several and of none.
+#[test]
+fn rows_as_bytes() {
+    let shape = MoeShape { hidden: 384, experts: 8, topk: 3, tokens: 4, ranks: 3, dtype: RowDtype::Nvfp4 };
+    run(&ragged(shape), &small(&shape));
+    run(&ragged(shape), &small(&shape).with_layout(Layout::RankMajor));
+    let token = MoeShape { hidden: 528, dtype: RowDtype::Fp8Token, ..shape };
+    let mut apart = small(&token).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets);
+    (apart.dispatch.vectors, apart.dispatch.send_blocks) = (1, 16);
+    run(&ragged(token), &apart);
+    let mxfp8 = MoeShape { dtype: RowDtype::Mxfp8, ..shape };
+    run(&ragged(mxfp8), &small(&mxfp8));
+}
+
 #[test]
 fn rounds_in_one_launch() {
     let bf16 = MoeShape { hidden: 200, experts: 10, topk: 3, tokens: 5, ranks: 4, dtype: RowDtype::Bf16 };

@@ -109,6 +109,32 @@ fn defaults_for_prefill_by_token_are_emitted() {
     }
 }
 
+/// A packet that ends in all ones loses a bit: of floats that leaves NaNs, of 4-bit elements and of scales of a byte other numbers.
+#[test]
+fn rows_that_packets_would_change_go_with_flags() {
+    for (dtype, packets) in [
+        (RowDtype::Bf16, true),
+        (RowDtype::Fp8Token, true),
+        (RowDtype::Fp8Tensor, true),
+        (RowDtype::Mxfp8, false),
+        (RowDtype::Nvfp4, false),
+        (RowDtype::Mxfp4, false),
+    ] {
+        let shape = MoeShape { dtype, ..shape(2048, 64, 4, 16, 4) };
+        for layout in [Layout::RankMajor, Layout::ExpertMajor] {
+            let tuning = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
+            tuning.check(&shape).unwrap();
+            assert_eq!(tuning.dispatch.protocol == Protocol::Packets, packets, "{dtype}");
+            assert_eq!(tuning.combine.protocol, tuning.dispatch.protocol);
+            let said = tuning.clone().with_protocol(Protocol::Packets).check(&shape);
+            assert_eq!(said.is_ok(), packets, "{dtype}: {said:?}");
+            assert!(packets || said.unwrap_err().to_string().contains("flags or bulk for"));
+            let hooked = tuning.with_hook(Hook::Expert).check(&shape);
+            assert_eq!(hooked.is_ok(), dtype == RowDtype::Bf16, "{dtype}: {hooked:?}");
+        }
+    }
+}
+
 #[test]
 fn defaults_of_the_known_models() {
     let mut names = vec![];

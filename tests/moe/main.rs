@@ -1,5 +1,6 @@
 //! MoE dispatch and combine: on the simulator against the reference, in all their configurations, and as emitted.
 
+mod batches;
 mod early;
 mod harness;
 mod hooks;

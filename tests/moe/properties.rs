@@ -15,7 +15,7 @@ fn shapes() -> impl Strategy<Value = MoeShape> {
     let dtype = select(RowDtype::ALL);
     (1..=45u32, 1..=40u32, 1..=6u32, 1..=9u32, 2..=6u32, dtype).prop_map(
         |(eighths, experts, topk, tokens, ranks, dtype)| MoeShape {
-            hidden: 8 * eighths,
+            hidden: 8 * eighths * if of_blocks(dtype) { 16 } else { 1 },
             experts,
             topk: topk.min(experts),
             tokens,
@@ -23,6 +23,11 @@ fn shapes() -> impl Strategy<Value = MoeShape> {
             dtype,
         },
     )
+}
+
+/// Whether rows are whole blocks, of which 128 elements are some.
+fn of_blocks(dtype: RowDtype) -> bool {
+    matches!(dtype, RowDtype::Mxfp8 | RowDtype::Nvfp4 | RowDtype::Mxfp4)
 }
 
 /// A legal tuning for a shape, not too many blocks for a test.
@@ -140,6 +145,10 @@ proptest! {
                 tuning.check(&shape).unwrap();
                 prop_assert!(tuning.dispatch.trace(32).is_ok());
                 prop_assert!(tuning.combine.trace(64).is_ok());
+            }
+            // Of blocks, every row has whole ones.
+            Err(e) if of_blocks(dtype) && e.to_string().contains("hidden") => {
+                prop_assert!(!shape.hidden.is_multiple_of(128) || shape.hidden > 32768, "{}", e);
             }
             Err(e) => prop_assert!(e.to_string().contains("`chunk`"), "{}", e),
         }

@@ -1,7 +1,7 @@
 //! Shapes and routings that protocols get wrong.
 
 use peerwarp::codegen::dsl::ParamSpec;
-use peerwarp::codegen::family::Family;
+use peerwarp::codegen::family::{Choice, Family};
 use peerwarp::codegen::ir::ParamKind;
 use peerwarp::families::moe::kernels::{Hook, Layout, Protocol, RoundTrip};
 use peerwarp::families::moe::run::MoeTuning;
@@ -33,6 +33,30 @@ fn every_type_in_every_mode_with_and_without_a_hook() {
             run(&problem, &tuning, 2);
         }
         run_fused(&problem, 2);
+    }
+}
+
+/// Rows whose bytes nobody looks into, with scales of any size or without: as flags and as packets, in parts of several groups,
+/// and by the defaults for few tokens and for many.
+#[test]
+fn rows_as_bytes_in_every_mode() {
+    for &dtype in RowDtype::ALL.iter().filter(|dtype| dtype.dispatched().is_none()) {
+        let shape = MoeShape { dtype, ..shape(1152, 6, 2, 3, 2) };
+        let problem = MoeProblem::uniform(shape, &[3, 2], 5).unwrap();
+        for tuning in modes(&small(&shape)) {
+            run(&problem, &tuning, 2);
+            run(&problem, &tuning.with_layout(Layout::ExpertMajor).with_protocol(Protocol::Flags), 2);
+        }
+        let mut apart = small(&shape).with_layout(Layout::RankMajor).with_protocol(Protocol::Packets);
+        (apart.dispatch.vectors, apart.dispatch.send_blocks) = (1, 16);
+        if apart.check(&shape).is_ok() {
+            run(&problem, &apart, 2);
+        }
+        for tokens in [3, 300] {
+            let shape = MoeShape { tokens, ..shape };
+            let problem = MoeProblem::uniform(shape, &[3, 1], 6).unwrap();
+            run(&problem, &MoeTuning::defaults(&shape).unwrap(), 2);
+        }
     }
 }
 

@@ -8,7 +8,8 @@ use super::fold::Pure;
 use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, Int, IntoVal, Val, host};
-use crate::ir::{ControlOp, Loc};
+use crate::ir::verify::MAX_BLOCK_THREADS;
+use crate::ir::{Beside, ControlOp, Kernel, Loc, Role};
 
 /// This rank's number, from 0.
 #[track_caller]
@@ -56,7 +57,77 @@ pub fn role(name: &str, blocks: u32, body: impl FnOnce(Group)) {
     role_at(name, blocks, Loc::caller(), body);
 }
 
+/// Declares a role that has `warps` warps of its own in each block of role `host`, which run `body` beside what that role does:
+/// they move rows while the others multiply, say. The body is traced once, with these warps as its group: [`Group::index`] is the
+/// number of the block.
+///
+/// Neither role waits for the other one by itself. They have no memory of a block in common, and tell each other things as any two
+/// blocks do, by [block flags](super::BlockFlags) and tickets. `host` is declared before, with blocks of its own; neither goes on
+/// as another role, and the warps do not split.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{prelude::*, TraceMeta, trace};
+/// # trace(TraceMeta::new("demo", 8, 32, 8), |p| {
+/// # let (x, y, z): (Ptr<f32>, Ptr<f32>, Ptr<f32>) = (p.arg("x", 4096), p.arg("y", 64), p.arg("z", 4096));
+/// # #[kernel]
+/// # fn body(x: Ptr<f32>, y: Ptr<f32>, z: Ptr<f32>) {
+/// role("sum", 16, |b| {
+///     for row in b.strided(64u32) {
+///         y.set(row, x.load(row * 64, 64).sum());
+///     }
+/// });
+/// role_beside("sum", "copy", 1, |b| {         // a warp more in each of the 16 blocks
+///     for row in b.strided(64u32) {
+///         z.store(row * 64, x.load(row * 64, 64));
+///     }
+/// });
+/// # }
+/// # body(x, y, z);
+/// # }).unwrap();
+/// ```
+#[track_caller]
+pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group)) {
+    let loc = Loc::caller();
+    let blocks = attempt(loc, |t| {
+        let kernel = &t.builder.kernel;
+        let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
+        if !(1..=kernel.block_warps).contains(&warps) {
+            let help = format!("give it 1 to {}, which is what blocks have", kernel.block_warps);
+            return wrong(format!("role `{name}` with {warps} warps beside `{host}`"), &help);
+        }
+        let all = kernel.block_warps + warps + others_beside(kernel, host);
+        let most = MAX_BLOCK_THREADS / kernel.warp_size;
+        if all > most {
+            let help = format!("blocks have at most {most} warps, of all roles together");
+            return wrong(format!("role `{name}` makes blocks of `{host}` have {all} warps"), &help);
+        }
+        let Some(found) = kernel.roles.iter().find(|r| r.name == host) else {
+            let help = "declare that role first: its blocks are there then";
+            return wrong(format!("role `{name}` beside `{host}`, which is no role yet"), help);
+        };
+        let reason = match found {
+            Role { beside: Some(_), .. } => "itself runs beside another one",
+            Role { goes_on_as: Some(_), .. } => "goes on as another one",
+            _ if kernel.roles.iter().any(|r| r.goes_on_as.as_deref() == Some(host)) => "others go on as",
+            _ => return Ok(found.blocks),
+        };
+        let help = "roles run beside one that has blocks of its own, from the beginning to the end";
+        Err(TraceError::new(loc, format!("role `{name}` beside `{host}`, which {reason}"), help)
+            .note(found.loc, "it is declared here"))
+    });
+    declare(name, blocks, Some(Beside { role: host.into(), warps }), loc, body);
+}
+
+/// Warps of roles that run beside a role already.
+fn others_beside(kernel: &Kernel, host: &str) -> u32 {
+    kernel.roles.iter().filter_map(|r| r.beside.as_ref()).filter(|b| b.role == host).map(|b| b.warps).sum()
+}
+
 pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group)) {
+    declare(name, blocks, None, loc, body);
+}
+
+fn declare(name: &str, blocks: u32, beside: Option<Beside>, loc: Loc, body: impl FnOnce(Group)) {
     let joining = attempt(loc, |t| {
         let wrong = |message, help: &str| Err(TraceError::new(loc, message, help));
         if let Some(s) = t.open_scopes().nth(1) {
@@ -95,7 +166,10 @@ pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group
         Ok(joining.map(|r| r.blocks).sum::<u32>())
     });
     let region = OpenRegion::open(RegionKind::Role(name.into()), loc);
-    let group = Group::current(blocks + joining, loc);
+    let mut group = Group::current(blocks + joining, loc);
+    if let Some(Beside { warps, .. }) = beside {
+        (group.warps, group.beside) = (warps, true);
+    }
     body(group);
     let region = region.close();
     attempt(loc, |t| {
@@ -108,6 +182,7 @@ pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group
         t.builder.role(name, blocks, region, loc);
         let role = t.builder.kernel.roles.last_mut().expect("just added");
         role.goes_on_as = goes_on.map(|(next, ..)| next);
+        role.beside = beside;
         Ok(())
     });
 }
@@ -123,6 +198,8 @@ pub struct Group {
     /// Groups of the whole role.
     count: u32,
     blocks: u32,
+    /// Whether the role runs beside another one.
+    beside: bool,
     _here: PhantomData<*const ()>,
 }
 
@@ -135,6 +212,7 @@ impl Group {
             warps: t.builder.kernel.block_warps,
             count: blocks,
             blocks,
+            beside: false,
             _here: PhantomData,
         })
     }
@@ -221,6 +299,11 @@ impl Group {
         let loc = Loc::caller();
         attempt(loc, |t| {
             self.check(t, loc)?;
+            if self.beside {
+                let message = format!("a role beside another one goes on as `{name}`");
+                let help = "only whole blocks go on: give the other role's work to this one as well";
+                return Err(TraceError::new(loc, message, help));
+            }
             let inner = t.open_scopes().next_back().expect("the prologue is open");
             let RegionKind::Role(own) = inner.kind.clone() else {
                 let message = format!("a role that goes on as `{name}` inside {}", inner.kind.what());
@@ -261,6 +344,10 @@ impl Group {
         let loc = Loc::caller();
         let block_warps = attempt(loc, |t| {
             self.check(t, loc)?;
+            if self.beside {
+                let help = "it is one group: declare several such roles for several groups";
+                return Err(TraceError::new(loc, "a split in a role that runs beside another one", help));
+            }
             let block_warps = t.builder.kernel.block_warps;
             let outer = t.open_scopes().find(|s| matches!(s.kind, RegionKind::Split(_)));
             if let Some(outer) = outer {

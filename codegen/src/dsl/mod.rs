@@ -102,7 +102,7 @@ pub use channel::{
 };
 pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
-pub use group::{DevRange, Group, rank, ranks, role};
+pub use group::{DevRange, Group, rank, ranks, role, role_beside};
 pub use index::{Index, IntoIndex};
 pub use ll::Ll;
 pub use matrix::{AnyMatrix, AnySymMatrix, MatrixRows};
@@ -137,7 +137,7 @@ pub mod prelude {
         Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
         Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots,
         Sym, Tile, TileRange, TileVar, Tiles, TraceError, Transport, Val, Var, Window, arange, bit,
-        multicast, rank, ranks, role, send_to, shared, splat, tiles, var,
+        multicast, rank, ranks, role, role_beside, send_to, shared, splat, tiles, var,
     };
     pub use crate::ir::ReduceOp;
     pub use half::{bf16, f16};

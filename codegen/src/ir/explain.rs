@@ -104,6 +104,9 @@ pub struct RoleInfo {
     pub first_block: u64,
     /// Number of blocks.
     pub blocks: u32,
+    /// The role in whose blocks it runs, and its warps in each of them.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub beside: Option<(String, u32)>,
     /// The role that they go on as.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub goes_on_as: Option<String>,
@@ -137,20 +140,18 @@ pub fn explain(kernel: &Kernel) -> Explain {
     let facts = Facts::of(kernel, &tree);
     let defs = DefUse::of(kernel, &tree);
     let teller = steps::Teller::new(kernel, &facts, &defs);
-    let mut first_block = 0;
     let roles = kernel.roles.iter().enumerate().map(|(i, r)| {
         let steps = teller.steps(r, kernel.role_blocks(i));
-        let info = RoleInfo {
+        RoleInfo {
             name: r.name.clone(),
-            first_block,
+            first_block: kernel.first_block(i).into(),
             blocks: r.blocks,
+            beside: r.beside.as_ref().map(|b| (b.role.clone(), b.warps)),
             goes_on_as: r.goes_on_as.clone(),
             joining: kernel.joining(i).map(|j| kernel.roles[j].name.clone()).collect(),
             traffic: traffic(&steps),
             steps,
-        };
-        first_block += u64::from(r.blocks);
-        info
+        }
     });
     let roles: Vec<RoleInfo> = roles.collect();
     let bytes = |kinds: &[ParamKind]| {
@@ -163,7 +164,7 @@ pub fn explain(kernel: &Kernel) -> Explain {
         variant: kernel.variant.clone(),
         config: kernel.config.clone(),
         ranks: kernel.ranks,
-        blocks: first_block,
+        blocks: kernel.grid_blocks().into(),
         block_warps: kernel.block_warps,
         warp_size: kernel.warp_size,
         block_threads: kernel.block_threads().into(),

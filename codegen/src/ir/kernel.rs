@@ -276,8 +276,19 @@ pub struct Role {
     pub body: Region,
     /// Name of the role that its blocks go on as when they are done with the body. There they come after that role's own blocks.
     pub goes_on_as: Option<String>,
+    /// The blocks that it runs in beside another role, with warps of its own; as many as that role has.
+    pub beside: Option<Beside>,
     /// Where it is declared.
     pub loc: Loc,
+}
+
+/// Warps of its own that a role has in each block of another role.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Beside {
+    /// Name of the other role.
+    pub role: String,
+    /// Warps in each of its blocks.
+    pub warps: u32,
 }
 
 /// A traced kernel. All arenas are append-only; ids index them.
@@ -297,7 +308,7 @@ pub struct Kernel {
     pub ranks: u32,
     /// Lanes a warp: 32 (CUDA) or 64 (CDNA).
     pub warp_size: u32,
-    /// Warps a block, the same for all roles.
+    /// Warps a block, the same for all roles but those that run [beside](Role::beside) another one.
     pub block_warps: u32,
     /// Parameters, in order.
     pub params: Vec<Param>,
@@ -337,14 +348,41 @@ impl Kernel {
         device::packet_bytes(self.warp_size).unwrap_or(PACKET_BYTES)
     }
 
-    /// Threads a block.
+    /// Threads of a block, those of roles beside others not counted.
     pub fn block_threads(&self) -> u32 {
         self.block_warps * self.warp_size
     }
 
     /// Blocks of all roles together.
     pub fn grid_blocks(&self) -> u32 {
-        self.roles.iter().map(|r| r.blocks).sum()
+        self.roles.iter().filter(|r| r.beside.is_none()).map(|r| r.blocks).sum()
+    }
+
+    /// The roles that run beside a role, in order.
+    pub fn companions(&self, role: usize) -> impl Iterator<Item = usize> + '_ {
+        let name = &self.roles[role].name;
+        let beside = move |r: &usize| self.roles[*r].beside.as_ref().is_some_and(|b| b.role == *name);
+        (0..self.roles.len()).filter(beside)
+    }
+
+    /// Warps that blocks have for roles beside others: as many as the role with most of them needs.
+    pub fn beside_warps(&self) -> u32 {
+        let of = |role| self.companions(role).map(|r| self.role_warps(r)).sum();
+        (0..self.roles.len()).map(of).max().unwrap_or(0)
+    }
+
+    /// Warps that a role has in a block.
+    pub fn role_warps(&self, role: usize) -> u32 {
+        self.roles[role].beside.as_ref().map_or(self.block_warps, |beside| beside.warps)
+    }
+
+    /// The first block of a role in the grid.
+    pub fn first_block(&self, role: usize) -> u32 {
+        if let Some(beside) = &self.roles[role].beside {
+            let host = self.roles.iter().position(|r| r.name == beside.role && r.beside.is_none());
+            return host.map_or(0, |host| self.first_block(host));
+        }
+        self.roles[..role].iter().filter(|r| r.beside.is_none()).map(|r| r.blocks).sum()
     }
 
     /// The roles whose blocks go on as a role, in order.

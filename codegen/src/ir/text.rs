@@ -18,18 +18,20 @@ impl fmt::Display for Kernel {
         text.header();
         text.parameters();
         text.section("prologue", None, &self.prologue);
-        let mut first = 0u64;
-        for role in &self.roles {
+        for (i, role) in self.roles.iter().enumerate() {
+            let first = u64::from(self.first_block(i));
             let end = first + u64::from(role.blocks);
             let mut title = match role.blocks {
                 1 => format!("role {}: block {first}", role.name),
                 n => format!("role {}: {n} blocks, {first}..{end}", role.name),
             };
+            if let Some(Beside { role: host, warps }) = &role.beside {
+                let _ = write!(title, ", {} beside {host}", count(u64::from(*warps), "warp"));
+            }
             if let Some(next) = &role.goes_on_as {
                 let _ = write!(title, ", then {next}");
             }
             text.section(&title, Some(role.loc), &role.body);
-            first = end;
         }
         f.write_str(&text.out)
     }
@@ -94,7 +96,8 @@ impl<'k> Text<'k> {
         if k.begins_early {
             self.line("begins early", None);
         }
-        let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
+        let own = k.roles.iter().filter(|r| r.beside.is_none());
+        let blocks: u64 = own.map(|r| u64::from(r.blocks)).sum();
         let threads = u64::from(k.block_warps) * u64::from(k.warp_size);
         self.line(
             &format!(

@@ -156,7 +156,8 @@ impl<'k> Search<'k> {
             if let OpKind::Control(ControlOp::Split { warps, .. }) = kind { Some(*warps) } else { None }
         };
         let split = self.tree.enclosing(id).find_map(warps);
-        let lanes = split.unwrap_or(self.kernel.block_warps) * self.kernel.warp_size;
+        let of_role = || self.tree.position(id).and_then(|p| p.role).map(|r| self.kernel.role_warps(r));
+        let lanes = split.or_else(of_role).unwrap_or(self.kernel.block_warps) * self.kernel.warp_size;
         let each = |value: ValueId| {
             let ty = self.kernel.ty(value);
             (ty.len.unwrap_or(1) * ty.dtype.bytes()).div_ceil(PACKET_BYTES * lanes)

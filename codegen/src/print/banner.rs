@@ -2,7 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{Access, Accessed, Kernel, ParamKind, Role},
+    ir::{Access, Accessed, Beside, Kernel, ParamKind, Role},
 };
 
 use super::{EmitInfo, LaunchShape, timeline::Timeline, writer::wrap_words};
@@ -64,13 +64,15 @@ fn indented(text: &str) -> impl Iterator<Item = String> {
 
 /// `blocks 0..8   send   what it does`.
 fn roles(kernel: &Kernel) -> Vec<String> {
-    let mut first = 0;
     let mut rows = vec![];
-    for role in &kernel.roles {
-        let blocks = format!("blocks {first}..{}", first + role.blocks);
+    for (i, role) in kernel.roles.iter().enumerate() {
+        let first = kernel.first_block(i);
+        let mut blocks = format!("blocks {first}..{}", first + role.blocks);
+        if let Some(Beside { role: host, warps }) = &role.beside {
+            blocks = format!("beside {host}, {warps} warp{}", if *warps == 1 { "" } else { "s" });
+        }
         let then = role.goes_on_as.as_ref().map_or(String::new(), |next| format!("; then go on as {next}"));
         rows.push(vec![blocks, role.name.clone(), format!("{}{then} ({})", deeds(kernel, role), role.loc)]);
-        first += role.blocks;
     }
     table(rows)
 }

@@ -2,11 +2,11 @@
 
 use crate::{
     family::Target,
-    ir::{Kernel, Loc, OpId, Region, ValueId},
+    ir::{Const, ControlOp, Kernel, Loc, OpId, OpKind, Region, ValueId},
 };
 
 use super::{
-    MOST_NAMED_BARRIERS, PrintError,
+    MOST_NAMED_BARRIERS, PrintError, bounds,
     emitter::{Emitter, Group},
     expr::{Expr, Prec},
     inline::Form,
@@ -33,6 +33,9 @@ impl Emitter<'_, '_> {
     ) -> Result<(), PrintError> {
         self.flush()?;
         let live: Vec<_> = results.iter().filter(|r| self.form(r.0) != Form::Dead).copied().collect();
+        if let (true, Some(Const::Bool(taken))) = (live.is_empty(), self.f.p.constant(cond)) {
+            return self.region(if taken { then } else { otherwise });
+        }
         let test = self.scalar(cond)?;
         if !live.is_empty()
             && self.only_expressions(then)
@@ -132,7 +135,16 @@ impl Emitter<'_, '_> {
         body: &Region,
     ) -> Result<(), PrintError> {
         self.flush()?;
-        let (from, to, by) = (self.scalar(start)?, self.scalar(end)?, self.scalar(step)?);
+        let (from, mut to, by) = (self.scalar(start)?, self.scalar(end)?, self.scalar(step)?);
+        if self.turns_once([start, end, step], body) {
+            return self.turn(id, [var, start, end], body);
+        }
+        if to.text.contains('(') {
+            // Not worked out again for each turn, in the eyes of whoever reads it.
+            let name = self.names.fresh("end");
+            self.w.line(&format!("const {} {name} = {};", type_name(self.ty(end).dtype), to.plain()));
+            to = Expr::atom(name);
+        }
         self.names.enter();
         let name = self.declare(var);
         let ty = type_name(self.ty(var).dtype);
@@ -143,6 +155,49 @@ impl Emitter<'_, '_> {
         let test = Expr::binary("<", Prec::Relation, &Expr::atom(name.clone()), &to);
         let head = format!("for ({ty} {name} = {}; {}; {advance}) {{", from.plain(), test.text);
         self.looped(id, &head, |e| e.block(body))?;
+        self.names.leave();
+        Ok(())
+    }
+
+    /// Whether a loop has one turn at most, and nothing in it jumps out of it.
+    fn turns_once(&self, [start, end, step]: [ValueId; 3], body: &Region) -> bool {
+        let p = &self.f.p;
+        let jumps = |region: &Region| {
+            let mut jumps = false;
+            p.kernel.walk(region, &mut |_, op| {
+                jumps |=
+                    matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
+            });
+            jumps
+        };
+        let unsigned = bounds::is_unsigned(p.kernel, start);
+        let by = p.int(step).and_then(|by| u128::try_from(by).ok());
+        // From the first number on, the step leads beyond the end, and does not wrap.
+        unsigned
+            && by.is_some_and(|by| p.most(end) <= by && p.most(end) + by <= bounds::type_most(p.kernel, end))
+            && !jumps(body)
+    }
+
+    /// A loop of one turn at most: without a loop.
+    fn turn(&mut self, id: OpId, [var, start, end]: [ValueId; 3], body: &Region) -> Result<(), PrintError> {
+        let place = self.place(self.f.p.kernel.op(id).loc);
+        let (from, to) = (self.scalar(start)?, self.scalar(end)?);
+        let ty = type_name(self.ty(var).dtype);
+        let surely = self.f.p.int(end).and_then(|end| u128::try_from(end).ok());
+        if surely.is_some_and(|end| self.f.p.most(start) < end) {
+            let name = self.declare(var);
+            self.w.line_with(&format!("const {ty} {name} = {};", from.plain()), &place);
+            return self.region(body);
+        }
+        self.names.enter();
+        let name = self.declare(var);
+        let test = Expr::binary("<", Prec::Relation, &Expr::atom(name.clone()), &to);
+        let head = format!("if (const {ty} {name} = {}; {}) {{", from.plain(), test.text);
+        self.w.line_with(&head, &place);
+        self.w.deeper();
+        self.block(body)?;
+        self.w.shallower();
+        self.w.line("}");
         self.names.leave();
         Ok(())
     }
@@ -253,8 +308,14 @@ impl Emitter<'_, '_> {
         self.w.gap();
         self.w.comment(&format!("{whole} ({})", self.place(loc)));
         let arrived = if votes { self.names.fresh("arrived") } else { String::new() };
-        self.w.line(&if votes { format!("const bool {arrived} = [&]() -> bool {{") } else { "{".into() });
-        self.w.deeper();
+        if votes {
+            self.w.line(&format!("const bool {arrived} = [&]() -> bool {{"));
+        } else if !last {
+            self.w.line("{");
+        }
+        if !last {
+            self.w.deeper();
+        }
         self.w.line(&if prim == Prim::Warp {
             "const Warp group;".to_string()
         } else if prim == Prim::Block {
@@ -275,11 +336,15 @@ impl Emitter<'_, '_> {
         if votes {
             self.w.line("return true;");
         }
+        if last {
+            return Ok(());
+        }
         self.w.shallower();
-        self.w.line(if votes { "}();" } else { "}" });
         if votes {
+            self.w.line("}();");
             self.w.line(&format!("if (!block.all({arrived})) return;"));
-        } else if !last {
+        } else {
+            self.w.line("}");
             self.w.line("block.sync();");
         }
         Ok(())
@@ -287,12 +352,14 @@ impl Emitter<'_, '_> {
 
     /// The primitive that a group of so many warps is.
     fn group_prim(&self, warps: u32, loc: Loc) -> Result<Prim, PrintError> {
-        let block_warps = self.f.p.kernel.block_warps;
-        let groups = block_warps / warps;
+        let kernel = self.f.p.kernel;
+        let groups = kernel.block_warps / warps;
+        let beside = kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32;
         match (warps, self.f.target) {
             (1, _) => Ok(Prim::Warp),
             _ if groups == 1 => Ok(Prim::Block),
-            (_, Target::Cuda(_)) if groups > MOST_NAMED_BARRIERS => {
+            (_, Target::Hip(_)) if beside > 0 => Err(PrintError::SplitBeside { loc, warps }),
+            (_, Target::Cuda(_)) if groups + beside > MOST_NAMED_BARRIERS => {
                 Err(PrintError::TooManyNamedBarriers { loc, groups, warps })
             }
             _ => Ok(Prim::Warps),

@@ -92,7 +92,7 @@ impl Emitter<'_, '_> {
             }
             To::Mask(set) => {
                 let loc = self.f.p.kernel.op(id).loc;
-                self.for_each_rank(loc, set, buffer, |me, base| {
+                self.for_each_rank(loc, set, buffer, None, |me, base| {
                     let to = Expr::offset(base, &me.scalar(index)?);
                     me.w.line(&format!("copy_vectors<{bytes}>({group}, {}, {});", to.plain(), from.plain()));
                     Ok(())

@@ -2,7 +2,7 @@
 
 use crate::ir::{
     BinaryOp, CommOp, ControlOp, LoadMatrix, LoadRow, MatrixOp, MemoryOp, OpKind, ParamKind, Place, ReadLl,
-    ReduceOp, ValueId, ValueOp,
+    ReduceOp, TakePackets, ValueId, ValueOp,
 };
 
 use super::program::Program;
@@ -30,8 +30,10 @@ pub(super) fn value(p: &Program, v: ValueId) -> String {
         },
         Some(OpKind::Comm(op)) => match op {
             CommOp::ReadLl(ReadLl { ll, .. }) => format!("{}_read", p.kernel.params[ll.index()].name),
-            CommOp::TakePackets(_)
-            | CommOp::Put(_)
+            CommOp::TakePackets(TakePackets { packets, .. }) => {
+                format!("{}_taken", p.kernel.params[packets.index()].name)
+            }
+            CommOp::Put(_)
             | CommOp::PutMatrix(_)
             | CommOp::BulkCopy(_)
             | CommOp::Signal(_)
@@ -73,20 +75,25 @@ fn computed(p: &Program, op: &ValueOp, v: ValueId) -> String {
             }
         }
         ValueOp::ScalarParam { param, .. } => p.kernel.params[param.index()].name.clone(),
-        ValueOp::Reduce { op, .. } => match op {
-            ReduceOp::Sum => "sum",
-            ReduceOp::Min => "smallest",
-            ReduceOp::Max => "largest",
-            ReduceOp::And => "all_of",
-            ReduceOp::Or => "any_of",
+        ValueOp::Reduce { op, a, .. } => {
+            let (with, alone) = match op {
+                ReduceOp::Sum => ("sum_of", "sum"),
+                ReduceOp::Min => ("smallest", "smallest"),
+                ReduceOp::Max => ("largest", "largest"),
+                ReduceOp::And => ("all", "all_of"),
+                ReduceOp::Or => ("any", "any_of"),
+            };
+            p.name(*a).map_or(alone.into(), |name| format!("{with}_{name}"))
         }
-        .into(),
         ValueOp::Scan { .. } => "prefix".into(),
         ValueOp::Compare { .. } => "holds".into(),
         ValueOp::Select { .. } => "chosen".into(),
-        ValueOp::Cast { out, a } | ValueOp::Bitcast { out, a } => {
-            let of = p.name(*a).map_or("as".into(), str::to_string);
-            format!("{of}_{}", p.kernel.ty(*out).dtype)
+        ValueOp::Cast { out, a } | ValueOp::Bitcast { out, a } => match p.name(*a) {
+            Some(of) => format!("{of}_{}", p.kernel.ty(*out).dtype),
+            None => used(p, v, &format!("as_{}", p.kernel.ty(*out).dtype)),
+        },
+        ValueOp::Binary { op: BinaryOp::And, a, b, .. } if is_epoch(p, *a) && p.int(*b) == Some(1) => {
+            "parity".into()
         }
         ValueOp::Binary { op: BinaryOp::Shl, .. } => used(p, v, "bit"),
         ValueOp::Binary { op: BinaryOp::Rem, .. } => used(p, v, "remainder"),
@@ -104,13 +111,35 @@ fn used(p: &Program, v: ValueId, plain: &str) -> String {
     use_of(p, v).unwrap_or_else(|| plain.into())
 }
 
-/// What a computed value is used for: an index is named after what it indexes.
+fn is_epoch(p: &Program, v: ValueId) -> bool {
+    matches!(p.def(v), Some(OpKind::Value(ValueOp::Epoch { .. })))
+}
+
+/// What a computed value is used for: an index is named after what it indexes, and so is what something is added to for one.
 fn use_of(p: &Program, v: ValueId) -> Option<String> {
+    let index = |v| indexed(p, v).map(|place| format!("{}_index", buffer(p, place)));
+    index(v).or_else(|| part_of(p, v, 3).map(|place| format!("{}_start", buffer(p, place))))
+}
+
+/// What a value is an index of.
+fn indexed(p: &Program, v: ValueId) -> Option<Place> {
     p.users(v).iter().find_map(|&u| {
         let kind = &p.kernel.op(u).kind;
         let accesses = if names_index(kind) { kind.accesses() } else { vec![] };
-        let at = accesses.into_iter().find(|a| a.index == Some(v))?;
-        Some(format!("{}_index", buffer(p, at.place)))
+        accesses.into_iter().find(|a| a.index == Some(v)).map(|a| a.place)
+    })
+}
+
+/// What a value is a part of the index of, after so many operations at most.
+fn part_of(p: &Program, v: ValueId, most: u32) -> Option<Place> {
+    let most = most.checked_sub(1)?;
+    p.users(v).iter().find_map(|&u| match &p.kernel.op(u).kind {
+        OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, out, .. } | ValueOp::Splat { out, .. }) => {
+            indexed(p, *out).or_else(|| part_of(p, *out, most))
+        }
+        OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => {
+            None
+        }
     })
 }
 
@@ -126,12 +155,10 @@ fn names_index(kind: &OpKind) -> bool {
             | CommOp::Wait(_)
             | CommOp::BlockSignal(_)
             | CommOp::BlockWait(_) => true,
+            CommOp::SendPackets(_) | CommOp::SendLl(_) | CommOp::ReadLl(_) => true,
             // These have one index for several.
-            CommOp::WaitAll(_)
-            | CommOp::SendPackets(_)
-            | CommOp::TakePackets(_)
-            | CommOp::SendLl(_)
-            | CommOp::ReadLl(_) => false,
+            CommOp::WaitAll(_) => false,
+            CommOp::TakePackets(TakePackets { tiles, .. }) => tiles.len() == 1,
         },
         OpKind::Value(_) | OpKind::Control(_) => false,
     }

@@ -7,7 +7,7 @@ use crate::ir::{
     ValueId, ValueOp,
 };
 
-use super::{layout::Layouts, program::Program, reach::Reach};
+use super::{bounds, layout::Layouts, program::Program, reach::Reach};
 
 /// Which lanes touch what.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +216,46 @@ fn length(lanes: &Lanes) -> i128 {
     match lanes {
         Lanes::Spread { len, .. } => i128::from(*len),
         Lanes::First | Lanes::Every | Lanes::Anywhere => 1,
+    }
+}
+
+/// How far several unsigned scalars are apart, each from the one before, if that is one positive number and nothing wraps.
+pub(super) fn distance(p: &Program, values: &[ValueId]) -> Option<u32> {
+    if values.len() < 2 || !values.iter().all(|&v| never_wraps(p, v)) {
+        return None;
+    }
+    let forms: Vec<Linear> = values.iter().map(|&v| linear(p, v)).collect();
+    let mut apart = forms.windows(2).map(|pair| pair[1].clone().plus(pair[0].clone().scaled(-1)));
+    let first = apart.next()?;
+    let same = first.terms.is_empty() && apart.all(|next| next == first);
+    u32::try_from(first.constant).ok().filter(|&apart| same && apart > 0)
+}
+
+/// Whether no operation of those that a linear form sees through can wrap.
+fn never_wraps(p: &Program, v: ValueId) -> bool {
+    let Some(OpKind::Value(op)) = p.def(v).filter(|_| p.int(v).is_none()) else { return true };
+    match op {
+        ValueOp::Binary { op: BinaryOp::Add | BinaryOp::Mul, a, b, .. } => {
+            let bounded = p.most(v) < bounds::type_most(p.kernel, v);
+            bounded && never_wraps(p, *a) && never_wraps(p, *b)
+        }
+        ValueOp::Binary { op: BinaryOp::Sub | BinaryOp::Shl, .. } => false,
+        ValueOp::Cast { a, .. } => bounds::is_unsigned(p.kernel, *a) && never_wraps(p, *a),
+        ValueOp::Binary { .. }
+        | ValueOp::Const { .. }
+        | ValueOp::Rank { .. }
+        | ValueOp::ScalarParam { .. }
+        | ValueOp::Epoch { .. }
+        | ValueOp::GroupIndex { .. }
+        | ValueOp::Unary { .. }
+        | ValueOp::Compare { .. }
+        | ValueOp::Select { .. }
+        | ValueOp::Fma { .. }
+        | ValueOp::Bitcast { .. }
+        | ValueOp::Splat { .. }
+        | ValueOp::Arange { .. }
+        | ValueOp::Reduce { .. }
+        | ValueOp::Scan { .. } => true,
     }
 }
 

@@ -26,6 +26,7 @@ use super::{
     ops::{self, type_name},
     prim::{Prim, Used},
     program::Program,
+    released,
     sync::Barriers,
     tiles::Item,
     timeline::Sites,
@@ -44,6 +45,8 @@ pub(super) struct Facts<'k> {
     pub own: OwnNames,
     /// Packets that are looked at before reads of LL elements.
     pub ahead: Ahead,
+    /// Signals of what earlier launches did.
+    pub released: Vec<OpId>,
     /// The matrices in memory that lie as lanes hold them.
     pub lane_order: HashSet<ParamId>,
     /// What the kernel records about itself, if it does.
@@ -69,6 +72,7 @@ impl<'k> Facts<'k> {
             args: ArgNames::new(kernel, timeline.is_some()),
             own: OwnNames::new(kernel),
             ahead: ahead::find(kernel),
+            released: released::of_kernel(kernel, target),
             lane_order,
             timeline,
             side: None,
@@ -82,7 +86,8 @@ impl<'k> Facts<'k> {
             Side::Loads => &loaders.loads,
             Side::Multiplies => &loaders.multiplies,
         };
-        Ok(Facts { side: Some((side, loaders)), ..Facts::new(kernel, target, None)? })
+        // The loaders' threads are not among those of the block as a group.
+        Ok(Facts { side: Some((side, loaders)), released: vec![], ..Facts::new(kernel, target, None)? })
     }
 
     /// Whether what is written is run by loaders.
@@ -198,6 +203,9 @@ impl<'f, 'k> Emitter<'f, 'k> {
         }
         let f = self.f;
         let id = f.p.def_id(v).expect("a verified kernel defines what it uses");
+        if let (Form::Everywhere, Some(same)) = (self.form(v), f.p.same_as(v)) {
+            return self.scalar(same);
+        }
         let op = f.p.kernel.op(id);
         match (&op.kind, self.form(v)) {
             (OpKind::Value(ValueOp::Rank { .. }), Form::Everywhere) => Ok(Expr::atom("args.rank")),
@@ -271,8 +279,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
         let role = self.f.p.position(id).role;
         let blocks = role.map_or(1, |r| self.f.p.kernel.role_blocks(r));
         match self.f.p.split(id) {
-            None if self.f.loads() => Expr::atom("loader.index"),
-            None => Expr::atom("block.index"),
+            None => Expr::atom(format!("{}.index", self.group.name)),
             Some(_) if blocks == 1 => Expr::atom("group.number"),
             Some(_) => {
                 let by_block = Expr::binary(
@@ -488,6 +495,7 @@ impl<'f, 'k> Emitter<'f, 'k> {
             let stride = (len * s.dtype.bytes()).next_multiple_of(16);
             let at = match s.copies {
                 1 => format!("{}", self.offsets[&id]),
+                _ if self.offsets[&id] == 0 => format!("group.number * {stride}"),
                 _ => format!("{} + group.number * {stride}", self.offsets[&id]),
             };
             self.w.line_with(

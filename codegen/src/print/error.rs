@@ -33,6 +33,17 @@ pub enum PrintError {
         /// The target.
         target: Target,
     },
+    /// AMD's GPUs have one barrier a block, which meets all of it.
+    #[error(
+        "{loc}: a block that has warps of another role beside it splits into groups of {warps} warps, which AMD's GPUs have no \
+         barrier for; use single warps"
+    )]
+    SplitBeside {
+        /// Where the split stands.
+        loc: Loc,
+        /// Warps a group.
+        warps: u32,
+    },
     /// CUDA has 16 named barriers a block, and the block itself needs one.
     #[error(
         "{loc}: a block splits into {groups} groups of {warps} warps, and only 15 can have a named barrier; use single \

@@ -1,7 +1,8 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
 use crate::ir::{
-    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, Target, ValueId, ValueOp, VarId, VarUse,
+    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendLl, SendPackets, Target, ValueId, ValueOp,
+    VarId, VarUse,
 };
 
 use super::{
@@ -42,7 +43,7 @@ impl Forms {
         for &v in &values {
             if let Some((var, VarUse::Get(_))) = p.def(v).and_then(OpKind::var_use)
                 && f.of(v) == Form::Named
-                && p.name(v).is_none()
+                && p.name(v).is_none_or(|name| Some(name) == p.kernel.vars[var.index()].name.as_deref())
                 && f.can_alias(p, v, var)
             {
                 f.forms[v.index()] = Form::Alias(var);
@@ -56,12 +57,39 @@ impl Forms {
         self.forms[v.index()]
     }
 
+    /// Whether a value is used in branches only that come after it: its author wants it to be on its way before.
+    pub fn is_for_branches(&self, p: &Program, v: ValueId) -> bool {
+        let Some(def) = p.def_id(v) else { return false };
+        let readers = self.readers(p, v);
+        let in_branch = |reader: &OpId| match p.ancestor_beside(*reader, def) {
+            Some(beside) => {
+                let kind = &p.kernel.op(beside).kind;
+                beside != *reader && matches!(kind, OpKind::Control(ControlOp::If { .. }))
+            }
+            None => false,
+        };
+        !readers.is_empty() && readers.iter().all(in_branch)
+    }
+
+    /// Whether an element of a tile is worked out from scalars and the number of the lane alone, so that each lane has one.
+    pub fn is_of_lane(&self, p: &Program, v: ValueId) -> bool {
+        if !p.kernel.ty(v).is_tile() {
+            return true;
+        }
+        let written_out = matches!(self.of(v), Form::Once | Form::Everywhere);
+        let all = |op: OpId| p.reads(op).into_iter().all(|v| self.is_of_lane(p, v));
+        written_out
+            && p.def(v).is_some_and(|kind| matches!(kind, OpKind::Value(_)))
+            && p.def_id(v).is_some_and(all)
+    }
+
     /// The operations in whose text a value ends up: its users, or theirs where those are written out themselves.
     pub fn readers(&self, p: &Program, v: ValueId) -> Vec<OpId> {
         let mut found = vec![];
         for &user in p.users(v) {
             let outs = p.kernel.op(user).kind.outs();
             match outs.as_slice() {
+                [out] if p.constant(*out).is_some() => {}
                 [out] if matches!(self.of(*out), Form::Once | Form::Everywhere) => {
                     found.extend(self.readers(p, *out));
                 }
@@ -77,11 +105,10 @@ impl Forms {
         let kind = p.def(v).expect("only defined values are asked for");
         let named = p.name(v).is_some();
         let acts = |kind: &OpKind| kind.effect() == Effect::Acts;
-        let live = |u: &&OpId| {
-            p.kernel.op(**u).kind.outs().as_slice().first().is_none_or(|o| self.of(*o) != Form::Dead)
-                || acts(&p.kernel.op(**u).kind)
-        };
-        let reads = |u: &&OpId| !p.needs_no_other(**u, v);
+        let read = |o: &ValueId| self.of(*o) != Form::Dead && p.constant(*o).is_none();
+        let live =
+            |u: &&OpId| p.kernel.op(**u).kind.outs().first().is_none_or(read) || acts(&p.kernel.op(**u).kind);
+        let reads = |u: &&OpId| !p.leaves_out(**u, v);
         let users: Vec<OpId> = p.users(v).iter().filter(live).filter(reads).copied().collect();
         if users.is_empty() && !acts(kind) {
             return Form::Dead;
@@ -92,6 +119,9 @@ impl Forms {
         if let OpKind::Value(op) = kind
             && is_everywhere(p, op, v)
         {
+            return Form::Everywhere;
+        }
+        if p.same_as(v).is_some_and(|of| !named || p.name(of).is_some() || p.constant(of).is_some()) {
             return Form::Everywhere;
         }
         match users.as_slice() {
@@ -112,8 +142,19 @@ impl Forms {
         if !yielded && !p.same_region(def, user) {
             return false;
         }
+        // Not once for each of the ranks that something goes to.
+        if goes_to_several(p, kind) && !p.kernel.ty(v).is_tile() {
+            return false;
+        }
+        let passed_on = |out: ValueId| matches!(p.users(out), [next] if p.same_region(*next, def));
         if let OpKind::Value(ValueOp::Splat { out, .. }) = kind {
-            return matches!(p.users(*out), [next] if p.same_region(*next, def));
+            return passed_on(*out);
+        }
+        if let [out] = kind.outs()[..]
+            && p.same_as(out) == Some(v)
+            && self.of(out) == Form::Everywhere
+        {
+            return passed_on(out);
         }
         !p.kernel.ty(v).is_tile() || reads_by_element(p, layouts, user)
     }
@@ -137,6 +178,25 @@ impl Forms {
             })
         })
     }
+}
+
+/// Whether an operation sends a tile to a set of ranks.
+fn goes_to_several(p: &Program, kind: &OpKind) -> bool {
+    let OpKind::Comm(op) = kind else { return false };
+    let target = match op {
+        CommOp::Put(Put { parcel, .. }) => p.kernel.parcels[parcel.index()].target,
+        CommOp::SendPackets(SendPackets { target, .. }) | CommOp::SendLl(SendLl { target, .. }) => *target,
+        CommOp::PutMatrix(_)
+        | CommOp::BulkCopy(_)
+        | CommOp::Signal(_)
+        | CommOp::Wait(_)
+        | CommOp::WaitAll(_)
+        | CommOp::BlockSignal(_)
+        | CommOp::BlockWait(_)
+        | CommOp::TakePackets(_)
+        | CommOp::ReadLl(_) => return false,
+    };
+    matches!(target, Target::Mask(_))
 }
 
 /// Whether a value is so short that it is written out wherever it is used.

@@ -50,6 +50,11 @@ impl Layout {
         self.len / (self.lanes * self.per_lane)
     }
 
+    /// Whether every lane has elements in every step.
+    pub fn is_whole(self) -> bool {
+        self.full_steps() == self.steps()
+    }
+
     /// 32-bit registers that a lane needs to hold a whole tile of this type.
     pub fn words(self, dtype: Dtype) -> u32 {
         (self.steps() * self.per_lane * dtype.bytes()).div_ceil(4)

@@ -33,6 +33,9 @@ const REGISTERS_STEP: u32 = 8;
 /// Registers that a loader's lane keeps, where others want them.
 const KEPT: u32 = 56;
 
+/// Warps that give registers away together.
+const WARPGROUP: u32 = 4;
+
 /// Bytes of the two mbarriers of a piece.
 const BARRIERS: u32 = 16;
 
@@ -67,10 +70,10 @@ impl Ring {
 /// The warps of a loader, and how many registers lanes have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct Crew {
-    /// Warps that a block has for its loader. One works.
+    /// Warps that a block has for its loader, in front of those of roles beside it. One works.
     pub warps: u32,
-    /// What a lane of the loader keeps and a lane of the others gets then. Only whole warpgroups can give registers away, so
-    /// that three warps are idle.
+    /// What a lane of the loader, and of roles beside, keeps and a lane of the others gets then. Only whole warpgroups can give
+    /// registers away, so that up to three warps are idle.
     pub registers: Option<[u32; 2]>,
 }
 
@@ -78,14 +81,15 @@ impl Crew {
     /// That of a kernel's loaders. An SM's quarter has registers for two warps as large as can be. Where blocks have four warps,
     /// one more changes nothing.
     fn of(kernel: &Kernel) -> Crew {
-        if kernel.block_warps <= 4 {
+        let beside = kernel.beside_warps();
+        if kernel.block_warps + beside < 2 * WARPGROUP {
             return Crew { warps: 1, registers: None };
         }
-        let (warps, others) = (4, kernel.block_threads());
-        let loader = warps * kernel.warp_size;
+        let (warps, others) = ((1 + beside).next_multiple_of(WARPGROUP), kernel.block_threads());
+        let few = warps * kernel.warp_size;
         let round = |registers: u32| registers / REGISTERS_STEP * REGISTERS_STEP;
-        let all = round(REGISTERS / (others + loader)) * (others + loader);
-        Crew { warps, registers: Some([KEPT, round((all - loader * KEPT) / others)]) }
+        let all = round(REGISTERS / (others + few)) * (others + few);
+        Crew { warps: warps - beside, registers: Some([KEPT, round((all - few * KEPT) / others)]) }
     }
 }
 
@@ -119,7 +123,7 @@ impl Loaders {
         // Those who would leave together, or go on together as another role, are all warps but the loader.
         let leaves = source::asks_status(kernel);
         let crew = Crew::of(kernel);
-        let threads = kernel.block_threads() + crew.warps * kernel.warp_size;
+        let threads = (kernel.block_warps + crew.warps + kernel.beside_warps()) * kernel.warp_size;
         let alone = kernel.roles.iter().all(|role| role.goes_on_as.is_none());
         if !boxes || leaves || !alone || f.timeline.is_some() || threads > 1024 {
             return None;
@@ -155,11 +159,6 @@ impl Loaders {
     /// Threads that a block has more.
     pub fn threads(&self) -> u32 {
         self.crew.warps * self.loads.warp_size
-    }
-
-    /// Bytes of shared memory that rings take.
-    pub fn shared_bytes(&self) -> u32 {
-        self.rings.iter().flatten().map(Ring::bytes).max().unwrap_or(0)
     }
 
     /// What launchers fill, in order.
@@ -377,7 +376,7 @@ impl Waits {
                 | OpKind::Comm(_)
                 | OpKind::Control(_) => {}
             }
-            signals |= op.kind.signal().is_some();
+            signals |= op.kind.release().is_some();
         });
         let some = |all: HashSet<Option<ReceiptId>>| all.into_iter().flatten().collect();
         Waits { brought: some(brought), read: some(read), signals }

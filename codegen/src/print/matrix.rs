@@ -270,7 +270,7 @@ impl Emitter<'_, '_> {
             }
             To::Mask(set) => {
                 let loc = self.f.p.kernel.op(id).loc;
-                self.for_each_rank(loc, set, buffer, |me, base| me.store_at(id, base, moved))
+                self.for_each_rank(loc, set, buffer, None, |me, base| me.store_at(id, base, moved))
             }
         }
     }

@@ -118,6 +118,7 @@ const RESERVED: &[&str] = &[
     "args",
     "block",
     "loader",
+    "warps",
     "group",
     "min",
     "max",
@@ -154,9 +155,9 @@ impl Names {
         self.scopes.push(HashSet::new());
     }
 
-    /// Closes the innermost scope; its names are free again. Tells whether there were any.
-    pub fn leave(&mut self) -> bool {
-        self.scopes.pop().is_some_and(|names| !names.is_empty())
+    /// Closes the innermost scope; its names are free again.
+    pub fn leave(&mut self) {
+        self.scopes.pop();
     }
 
     /// A name like `want` that is free in every open scope, now taken in the innermost.

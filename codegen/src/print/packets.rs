@@ -1,9 +1,9 @@
 //! Sending and taking packets.
 
-use crate::ir::{Const, OpId, PACKET_BYTES, SendPackets, TakePackets, Target, ValueId};
+use crate::ir::{Const, Loc, OpId, PACKET_BYTES, ParamId, SendPackets, TakePackets, Target, ValueId};
 
 use super::{
-    PrintError,
+    PrintError, effects,
     emitter::Emitter,
     expr::{Expr, Prec},
     ops::type_name,
@@ -20,22 +20,48 @@ impl Emitter<'_, '_> {
         self.used.add(if several { Prim::SendPackets } else { Prim::SendPacket });
         let loc = self.f.p.kernel.op(id).loc;
         match target {
-            Target::Mask(set) => {
-                self.for_each_rank(loc, set, packets, |me, base| me.send_tile(id, base, index, value, count))
+            Target::Mask(set) if !several && count.is_none() && self.f.layouts.of(value).is_whole() => {
+                self.send_to_set(loc, set, packets, index, value)
             }
+            Target::Mask(set) => self.for_each_rank(loc, set, packets, None, |me, base| {
+                me.send_tile(id, base, index, value, count)
+            }),
             Target::Rank(rank) => {
-                self.w.line("{");
-                self.w.deeper();
-                self.names.enter();
                 let rank = self.scalar(rank)?;
-                let base = self.there(packets, &rank);
+                let base = self.there(packets, &rank, None);
                 self.send_tile(id, &base, index, value, count)?;
-                self.names.leave();
-                self.w.shallower();
-                self.w.line("}");
                 Ok(())
             }
         }
+    }
+
+    /// A tile to each rank of a set: made packets once, and with one address for each rank.
+    fn send_to_set(
+        &mut self,
+        loc: Loc,
+        set: ValueId,
+        packets: ParamId,
+        index: ValueId,
+        value: ValueId,
+    ) -> Result<(), PrintError> {
+        let layout = self.f.layouts.of(value);
+        let want = self.f.p.name(value).map_or("packets".into(), |name| format!("{name}_packets"));
+        let made = self.names.fresh(&want);
+        let steps = if layout.steps() == 1 { String::new() } else { format!("[{}]", layout.steps()) };
+        self.w.line(&format!("Packet {made}{steps};"));
+        self.step_loop(Step::new(layout), true, loc, |me, step| {
+            let (packet, values) = (me.registers(&made, step), me.vector(value, step)?);
+            me.w.line(&format!("{packet} = packet_of({values});"));
+            Ok(())
+        })?;
+        let offset = self.lane_offset(packets, index, layout)?;
+        self.for_each_rank(loc, set, packets, Some(&offset), |me, base| {
+            me.step_loop(Step::from_lane(layout), true, loc, |me, step| {
+                let (address, packet) = (me.address(base, index, step)?, me.registers(&made, step));
+                me.w.line(&format!("store_packet({address}, {packet});"));
+                Ok(())
+            })
+        })
     }
 
     fn send_tile(
@@ -69,10 +95,14 @@ impl Emitter<'_, '_> {
         let place = self.place(loc);
         let what = if n == 1 { "packets of".into() } else { format!("{n} tiles of packets of") };
         self.w.comment(&format!(
-            "Take {what} {}: those that have not arrived end in all ones ({place})",
+            "Take {what} {}: one has come, and as a whole, when it does not end in all ones ({place})",
             param.name
         ));
-        let name = self.names.fresh(&super::describe::value(&f.p, tiles[0].out));
+        let want = match tiles.as_slice() {
+            [tile] => f.p.name(tile.out).map(str::to_string),
+            _ => None,
+        };
+        let name = self.names.fresh(&want.unwrap_or_else(|| format!("{}_taken", param.name)));
         super::ops::use_dtype(self.used, param.dtype);
         self.w.line(&format!("Vec<{ty}, {}> {name}[{n}][{}];", layout.per_lane, layout.steps()));
         for (i, tile) in tiles.iter().enumerate() {
@@ -127,8 +157,14 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// Scalars in braces.
+    /// Scalars in braces, or as what they are: numbers at equal distances.
     fn list(&mut self, values: impl Iterator<Item = ValueId>) -> Result<String, PrintError> {
+        let values: Vec<ValueId> = values.collect();
+        if let Some(apart) = effects::distance(&self.f.p, &values) {
+            self.used.add(Prim::Series);
+            return Ok(format!("series<{}>({}, {apart})", values.len(), self.scalar(values[0])?.text));
+        }
+        let values = values.into_iter();
         let texts: Result<Vec<String>, PrintError> =
             values.map(|v| Ok(self.scalar(v)?.plain().to_string())).collect();
         Ok(format!("{{{}}}", texts?.join(", ")))

@@ -22,6 +22,14 @@ impl Emitter<'_, '_> {
         );
     }
 
+    /// Lets warps of a role beside one that multiplies give registers to those who do.
+    pub fn give_registers(&mut self, loaders: &Loaders) {
+        if loaders.crew.registers.is_some() {
+            self.used.add(Prim::Registers);
+            self.w.line_with("give_registers();", "with the loader's warpgroup");
+        }
+    }
+
     /// Lets a loader give registers to the others.
     pub fn share_registers(&mut self) {
         let Some((side, loaders)) = self.f.side else { return };

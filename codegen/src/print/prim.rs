@@ -116,8 +116,12 @@ prims! {
     Fill = common "fill", Nothing, [Vec];
     /// Vector of consecutive integers.
     Iota = common "iota", Nothing, [Vec];
+    /// Vector of numbers at equal distances.
+    Series = common "series", Nothing, [Vec];
     /// Vector load.
     Load = common "load", Nothing, [Vec];
+    /// Vector load that is not put off.
+    LoadEarly = cuda "load_early", Nothing, [Bits, Vec];
     /// Vector store to global memory.
     Store = own "store", Nothing, [Bits, Vec];
     /// Vector store to shared memory.
@@ -142,12 +146,16 @@ prims! {
     ToInt = own "to_int", Nothing, [];
     /// Smallest and largest value of a type.
     Limits = own "limits", Nothing, [];
+    /// Where warps meet.
+    Meeting = own "meeting", Block, [Index];
     /// A block as a group.
     Block = own "block", Block, [Index];
     /// A warp as a group.
     Warp = own "warp", Block, [Index];
     /// Several warps as a group.
-    Warps = own "warps", Block, [Index];
+    Warps = own "warps", Block, [Meeting];
+    /// Warps of a role beside another one as a group.
+    Beside = own "beside", Block, [Meeting];
     /// Values of other lanes.
     Shuffle = own "shuffle", Block, [Index, Bits];
     /// Sums.
@@ -212,6 +220,8 @@ prims! {
     Signal = own "signal", Nothing, [System];
     /// Signal a set of ranks.
     SignalRanks = own "signal_ranks", Nothing, [System];
+    /// Signal a set of ranks what earlier launches did.
+    SignalReleased = cuda "signal_released", Nothing, [Block, System];
     /// Rows of a matrix in memory.
     Rows = common "rows", Nothing, [];
     /// Which elements of a matrix a lane has.
@@ -276,6 +286,8 @@ prims! {
     SendLl = own "send_ll", Nothing, [Bits];
     /// Read LL elements.
     ReadLl = own "read_ll", Nothing, [Bits, Poll];
+    /// Read consecutive LL elements.
+    ReadLlRow = common "read_ll_row", Nothing, [ReadLl];
     /// Successor of an epoch.
     Epoch = common "epoch", Nothing, [];
     /// Every block gets the epoch, the last one to do so advances it.

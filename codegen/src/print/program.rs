@@ -1,9 +1,12 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    CompareOp, Const, ControlOp, Kernel, MemoryOp, OpId, OpKind, ValueId, ValueOp, VarId, VarUse,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets,
+    ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
+
+use super::{bounds, effects};
 
 /// The analysed kernel.
 #[derive(Debug)]
@@ -13,6 +16,8 @@ pub(super) struct Program<'k> {
     tree: Tree,
     values: DefUse,
     facts: Facts,
+    /// The largest value of each scalar.
+    most: Vec<u128>,
     var_writes: Vec<Vec<OpId>>,
 }
 
@@ -38,7 +43,8 @@ impl<'k> Program<'k> {
         }
         let values = DefUse::of(kernel, &tree);
         let facts = Facts::of(kernel, &tree);
-        Program { kernel, tree, values, facts, var_writes }
+        let most = bounds::largest(kernel, &tree, &facts);
+        Program { kernel, tree, values, facts, most, var_writes }
     }
 
     /// The operations that can run, in program order.
@@ -107,12 +113,78 @@ impl<'k> Program<'k> {
 
     /// The value of a scalar that is the same in every launch.
     pub fn constant(&self, v: ValueId) -> Option<Const> {
-        self.facts.constant(v)
+        self.facts.constant(v).or_else(|| self.zero(v)).or_else(|| self.decided(v).map(Const::Bool))
     }
 
     /// The value of an integer that is the same in every launch.
     pub fn int(&self, v: ValueId) -> Option<i128> {
-        self.facts.int(v)
+        self.constant(v)?.as_int()
+    }
+
+    /// The zero that an unsigned scalar cannot exceed, such as `i / 8` of eight numbers.
+    fn zero(&self, v: ValueId) -> Option<Const> {
+        let ty = self.kernel.ty(v);
+        match ty.dtype {
+            _ if ty.is_tile() || self.most(v) > 0 => None,
+            Dtype::U32 => Some(Const::U32(0)),
+            Dtype::U64 => Some(Const::U64(0)),
+            Dtype::Bool | Dtype::I32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => None,
+        }
+    }
+
+    /// What a comparison of unsigned scalars yields, if that is known.
+    fn decided(&self, v: ValueId) -> Option<bool> {
+        let Some(OpKind::Value(ValueOp::Compare { op, a, b, .. })) = self.def(v) else { return None };
+        if self.kernel.ty(v).is_tile() || !bounds::is_unsigned(self.kernel, *a) {
+            return None;
+        }
+        let (x, y) = (self.int(*a), self.int(*b));
+        let below = y.and_then(|y| u128::try_from(y).ok()).is_some_and(|y| self.most(*a) < y);
+        match op {
+            CompareOp::Lt if below => Some(true),
+            CompareOp::Ge if below => Some(false),
+            CompareOp::Eq => Some(x? == y?),
+            CompareOp::Ne => Some(x? != y?),
+            CompareOp::Lt | CompareOp::Ge | CompareOp::Le | CompareOp::Gt => None,
+        }
+    }
+
+    /// The largest value that an unsigned scalar can have.
+    pub fn most(&self, v: ValueId) -> u128 {
+        self.most[v.index()]
+    }
+
+    /// The operand that an unsigned scalar always equals, such as that of `x + 0`, and of `x % 8` where `x` is less than that.
+    pub fn same_as(&self, v: ValueId) -> Option<ValueId> {
+        let Some(OpKind::Value(ValueOp::Binary { op, a, b, .. })) = self.def(v) else { return None };
+        let ty = self.kernel.ty(v);
+        if ty.is_tile() || !matches!(ty.dtype, Dtype::U32 | Dtype::U64) {
+            return None;
+        }
+        let is = |v: ValueId, n: i128| self.int(v) == Some(n);
+        let within = |v: ValueId, most: i128| u128::try_from(most).is_ok_and(|most| self.most(v) <= most);
+        match op {
+            BinaryOp::Add | BinaryOp::Max | BinaryOp::Or if is(*a, 0) => Some(*b),
+            BinaryOp::Mul if is(*a, 1) => Some(*b),
+            BinaryOp::Add | BinaryOp::Sub | BinaryOp::Max | BinaryOp::Or | BinaryOp::Shl | BinaryOp::Shr
+                if is(*b, 0) =>
+            {
+                Some(*a)
+            }
+            BinaryOp::Mul | BinaryOp::Div if is(*b, 1) => Some(*a),
+            BinaryOp::Rem => self.int(*b).is_some_and(|n| within(*a, n - 1)).then_some(*a),
+            BinaryOp::Min => self.int(*b).is_some_and(|n| within(*a, n)).then_some(*a),
+            BinaryOp::Add
+            | BinaryOp::Sub
+            | BinaryOp::Mul
+            | BinaryOp::Div
+            | BinaryOp::Max
+            | BinaryOp::And
+            | BinaryOp::Or
+            | BinaryOp::Xor
+            | BinaryOp::Shl
+            | BinaryOp::Shr => None,
+        }
     }
 
     /// What decides for whole vectors of a masked access to consecutive elements, if anything does.
@@ -150,6 +222,27 @@ impl<'k> Program<'k> {
     /// Whether `v` is what such a load has where it does not load, which then needs no value.
     pub fn needs_no_other(&self, op: OpId, v: ValueId) -> bool {
         self.other(op).is_some_and(|(_, other)| other == v) && self.loads_by_vectors(op)
+    }
+
+    /// Whether the text of an operation says nothing of an operand of it.
+    pub fn leaves_out(&self, op: OpId, v: ValueId) -> bool {
+        self.needs_no_other(op, v) || self.is_in_series(op, v)
+    }
+
+    /// Whether an operand of taken packets follows from the first tile's, and is no other operand.
+    fn is_in_series(&self, op: OpId, v: ValueId) -> bool {
+        let OpKind::Comm(CommOp::TakePackets(TakePackets { tiles, mask, count, .. })) =
+            &self.kernel.op(op).kind
+        else {
+            return false;
+        };
+        let written = |values: Vec<ValueId>| match effects::distance(self, &values) {
+            Some(_) => values[0] == v,
+            None => values.contains(&v),
+        };
+        let index = written(tiles.iter().map(|tile| tile.index).collect());
+        let from = written(tiles.iter().map(|tile| tile.from).collect());
+        !(index || from || *mask == v || *count == Some(v))
     }
 
     /// Mask of a load of consecutive elements, and what it has where the mask does not hold.
@@ -246,6 +339,8 @@ impl<'k> Program<'k> {
 
     /// Lanes of the group that runs an operation.
     pub fn lanes(&self, op: OpId) -> u32 {
-        self.split(op).unwrap_or(self.kernel.block_warps) * self.kernel.warp_size
+        let of_role =
+            || self.position(op).role.map_or(self.kernel.block_warps, |r| self.kernel.role_warps(r));
+        self.split(op).unwrap_or_else(of_role) * self.kernel.warp_size
     }
 }

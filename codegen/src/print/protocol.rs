@@ -8,7 +8,7 @@ use super::{
     PrintError,
     emitter::Emitter,
     expr::{Expr, Prec},
-    layout::wide,
+    layout::{Layout, wide},
     prim::Prim,
     tiles::Step,
 };
@@ -113,7 +113,15 @@ impl Emitter<'_, '_> {
     ) -> Result<(), PrintError> {
         let loc = self.f.p.kernel.op(id).loc;
         let (layout, place) = (self.f.layouts.of(value), Place::Param(buffer));
-        self.for_each_rank(loc, set, buffer, |me, base| {
+        if wide(&self.f.p, id).is_some() && mask.is_none() && layout.per_lane > 1 && layout.is_whole() {
+            let offset = self.lane_offset(buffer, index, layout)?;
+            return self.for_each_rank(loc, set, buffer, Some(&offset), |me, base| {
+                me.step_loop(Step::from_lane(layout), true, loc, |me, step| {
+                    me.store_all(base, place, index, value, None, step)
+                })
+            });
+        }
+        self.for_each_rank(loc, set, buffer, None, |me, base| {
             me.step_loop(Step::new(layout), true, loc, |me, step| {
                 if wide(&me.f.p, id).is_some() {
                     return me.store_all(base, place, index, value, mask, step);
@@ -123,12 +131,30 @@ impl Emitter<'_, '_> {
         })
     }
 
-    /// Writes something for each rank of a set in turn, which is given the rank's instance of a buffer.
+    /// How far into any rank's instance of a buffer a lane's first element of a tile is, in a variable: so that one address is worked
+    /// out for each rank, and all of the tile is at fixed distances from there.
+    pub fn lane_offset(
+        &mut self,
+        buffer: ParamId,
+        index: ValueId,
+        layout: Layout,
+    ) -> Result<Expr, PrintError> {
+        let one = Layout { len: layout.lanes * layout.per_lane, ..layout };
+        let first = self.at(&mut Step { flat: true, ..Step::new(one) });
+        let index = self.scalar(index)?;
+        let sum = if index.is_zero() { first } else { Expr::binary("+", Prec::Sum, &index, &first) };
+        let name = self.names.fresh(&format!("{}_offset", self.f.p.kernel.params[buffer.index()].name));
+        self.w.line(&format!("const u64 {name} = {};", sum.text));
+        Ok(Expr::atom(name))
+    }
+
+    /// Writes something for each rank of a set in turn, which is given the rank's instance of a buffer, from an offset on.
     pub fn for_each_rank(
         &mut self,
         loc: Loc,
         set: ValueId,
         buffer: ParamId,
+        offset: Option<&Expr>,
         each: impl FnOnce(&mut Self, &Expr) -> Result<(), PrintError>,
     ) -> Result<(), PrintError> {
         let everyone = self.is_everyone(set);
@@ -145,7 +171,7 @@ impl Emitter<'_, '_> {
             self.w.deeper();
             self.names.enter();
         }
-        let base = self.there(buffer, &Expr::atom(peer));
+        let base = self.there(buffer, &Expr::atom(peer), offset);
         each(self, &base)?;
         for _ in 0..2 - u32::from(everyone) {
             self.names.leave();
@@ -155,11 +181,12 @@ impl Emitter<'_, '_> {
         Ok(())
     }
 
-    /// A name for a rank's instance of a buffer.
-    pub fn there(&mut self, buffer: ParamId, rank: &Expr) -> Expr {
+    /// A name for a rank's instance of a buffer, from an offset on.
+    pub fn there(&mut self, buffer: ParamId, rank: &Expr, offset: Option<&Expr>) -> Expr {
         let param = &self.f.p.kernel.params[buffer.index()];
         let to = self.names.fresh(&format!("{}_there", param.name));
-        let target = Expr::index(&self.arg(buffer), rank);
+        let start = Expr::index(&self.arg(buffer), rank);
+        let target = offset.map_or(start.clone(), |offset| Expr::offset(&start, offset));
         let ty = if param.kind == ParamKind::Ll { "u64" } else { super::ops::type_name(param.dtype) };
         self.w.line(&format!("{ty}* const {to} = {};", target.text));
         Expr::atom(to)
@@ -181,7 +208,9 @@ impl Emitter<'_, '_> {
         let sent = &self.f.p.kernel.parcels[parcel.index()];
         let windows: Vec<&str> =
             sent.windows.iter().map(|w| &*self.f.p.kernel.params[w.index()].name).collect();
+        let released = self.f.released.contains(&id);
         let what = match windows.is_empty() {
+            true if released => "what earlier launches did comes before it".into(),
             true if sent.bare => "what every lane did before comes before it".into(),
             true => "every lane's puts are there before it is".into(),
             false => format!("what every lane has stored to {} is there before it is", windows.join(", ")),
@@ -196,10 +225,14 @@ impl Emitter<'_, '_> {
                 self.w.line(&format!("signal_rank({group}, {}, {});", at.text, value.plain()));
             }
             Target::Mask(set) => {
-                self.used.add(Prim::SignalRanks);
+                let (prim, call) = match released {
+                    true => (Prim::SignalReleased, "signal_released(".to_owned()),
+                    false => (Prim::SignalRanks, format!("signal_ranks({group}, ")),
+                };
+                self.used.add(prim);
                 let set = self.scalar(set)?;
                 self.w.line(&format!(
-                    "signal_ranks({group}, args, {}, {}, {}, {});",
+                    "{call}args, {}, {}, {}, {});",
                     self.arg(flag).text,
                     index.plain(),
                     set.plain(),

@@ -8,9 +8,9 @@
 //! needed. This holds for digits read from memory and between any two rounds of
 //! any loop, where comparing indices says nothing.
 
-use crate::ir::{BinaryOp, ControlOp, Dtype, OpKind, ValueId, ValueOp};
+use crate::ir::{BinaryOp, OpKind, ValueId, ValueOp};
 
-use super::program::Program;
+use super::{bounds, program::Program};
 
 /// The values that an index can have: `constant` plus any multiple of each digit's step, up to its most.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,9 +36,9 @@ impl Reach {
             Some(OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_)) | None => None,
         };
         // What wraps has no digits any more, but for the zero bits that wrapping keeps.
-        exact.filter(|r| r.most() <= type_most(p, v)).unwrap_or_else(|| {
+        exact.filter(|r| r.most() <= bounds::type_most(p.kernel, v)).unwrap_or_else(|| {
             let step = u128::from(p.divisor(v, 1 << 31));
-            Reach { digits: vec![Digit { step, most: most(p, v) / step }], constant: 0 }
+            Reach { digits: vec![Digit { step, most: p.most(v) / step }], constant: 0 }
         })
     }
 
@@ -66,7 +66,7 @@ impl Reach {
                 | BinaryOp::Xor
                 | BinaryOp::Shr => None,
             },
-            ValueOp::Cast { a, .. } if unsigned(p, *a) => Some(Reach::of(p, *a)),
+            ValueOp::Cast { a, .. } if bounds::is_unsigned(p.kernel, *a) => Some(Reach::of(p, *a)),
             ValueOp::Const { .. }
             | ValueOp::Rank { .. }
             | ValueOp::ScalarParam { .. }
@@ -124,63 +124,6 @@ impl Reach {
         self.digits.iter_mut().for_each(|d| d.step *= by);
         Some(self)
     }
-}
-
-/// The largest value that a scalar can have.
-fn most(p: &Program, v: ValueId) -> u128 {
-    let limit = type_most(p, v);
-    let of = |v: &ValueId| most(p, *v);
-    let constant = |v: &ValueId| p.int(*v).and_then(|c| u128::try_from(c).ok()).filter(|c| *c > 0);
-    if let Some(c) = p.int(v).and_then(|c| u128::try_from(c).ok()) {
-        return c;
-    }
-    let found = match p.def(v) {
-        Some(OpKind::Value(op)) => match op {
-            ValueOp::Rank { .. } => u128::from(p.kernel.ranks) - 1,
-            ValueOp::Select { a, b, .. } => of(a).max(of(b)),
-            ValueOp::Cast { a, .. } if unsigned(p, *a) => of(a),
-            ValueOp::Binary { op, a, b, .. } if unsigned(p, v) => match op {
-                BinaryOp::Add => of(a) + of(b),
-                BinaryOp::Mul => of(a).saturating_mul(of(b)),
-                BinaryOp::Rem => constant(b).map_or(limit, |c| (c - 1).min(of(a))),
-                BinaryOp::Div => of(a) / constant(b).unwrap_or(1),
-                BinaryOp::Min | BinaryOp::And => of(a).min(of(b)),
-                BinaryOp::Max => of(a).max(of(b)),
-                BinaryOp::Sub | BinaryOp::Or | BinaryOp::Xor | BinaryOp::Shl | BinaryOp::Shr => limit,
-            },
-            ValueOp::Const { .. }
-            | ValueOp::ScalarParam { .. }
-            | ValueOp::Epoch { .. }
-            | ValueOp::GroupIndex { .. }
-            | ValueOp::Binary { .. }
-            | ValueOp::Unary { .. }
-            | ValueOp::Compare { .. }
-            | ValueOp::Cast { .. }
-            | ValueOp::Fma { .. }
-            | ValueOp::Bitcast { .. }
-            | ValueOp::Splat { .. }
-            | ValueOp::Arange { .. }
-            | ValueOp::Reduce { .. }
-            | ValueOp::Scan { .. } => limit,
-        },
-        // The counter of a loop is the one unsigned value that a control operation bounds.
-        Some(OpKind::Control(ControlOp::For { end, .. })) if unsigned(p, v) => of(end).saturating_sub(1),
-        Some(OpKind::Control(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_)) | None => limit,
-    };
-    if found > limit { limit } else { found }
-}
-
-/// The largest value of a scalar's type.
-fn type_most(p: &Program, v: ValueId) -> u128 {
-    match p.kernel.ty(v).dtype {
-        Dtype::Bool => 1,
-        Dtype::U64 => u64::MAX.into(),
-        Dtype::I32 | Dtype::U32 | Dtype::F32 | Dtype::Fp16 | Dtype::Bf16 | Dtype::Fp8 => u32::MAX.into(),
-    }
-}
-
-fn unsigned(p: &Program, v: ValueId) -> bool {
-    matches!(p.kernel.ty(v).dtype, Dtype::Bool | Dtype::U32 | Dtype::U64)
 }
 
 #[cfg(test)]

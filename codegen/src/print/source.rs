@@ -5,9 +5,7 @@ use std::collections::{BTreeSet, HashMap};
 use crate::{
     device::Device,
     family::Target,
-    ir::{
-        BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, Role, SharedId, ValueId, ValueOp,
-    },
+    ir::{BlockWait, CommOp, Kernel, OpId, OpKind, Param, ParamKind, Region, SharedId, ValueId, ValueOp},
 };
 
 use super::{
@@ -15,18 +13,19 @@ use super::{
     args::{self, ArgsLayout},
     banner, blocks,
     copy::room_of,
-    emitter::{Emitter, Facts},
-    inline::Form,
+    emitter::Facts,
+    entry::entry_body,
     launch,
-    loader::{Crew, Loaders, Side},
+    loader::{Crew, Loaders, Ring},
     matrix, multimem,
     names::{is_identifier, is_taken},
-    ops::{self, type_name},
+    ops,
     prim::{Prim, Used},
+    roles::{Parts, role_texts},
+    sections::Sections,
     splats,
     template::{self, ConstantText, KernelText},
     timeline::{self, Sites},
-    writer::Writer,
 };
 
 /// Emits a kernel.
@@ -41,11 +40,10 @@ pub(super) fn emit(
     let facts = Facts::new(kernel, target, timeline)?;
     let loaders = Loaders::of(&facts);
     let timeline = facts.timeline.as_ref().map(|sites| sites.layout(kernel));
-    let (offsets, shared_bytes) = shared_offsets(kernel, target)?;
-    let shared_bytes = shared_bytes.max(loaders.as_ref().map_or(0, Loaders::shared_bytes));
+    let (offsets, shared_bytes) = shared_offsets(kernel, target, loaders.as_ref())?;
     let launch = LaunchShape {
         grid: kernel.grid_blocks(),
-        block_threads: kernel.block_threads() + loaders.as_ref().map_or(0, Loaders::threads),
+        block_threads: block_threads(kernel) + loaders.as_ref().map_or(0, Loaders::threads),
         shared_bytes,
         exclusive_sm_bytes: exclusive_sm_bytes(target).map(|half| half.max(shared_bytes)),
         overlaps_previous: target.overlaps_launches(),
@@ -57,6 +55,9 @@ pub(super) fn emit(
     used.add(Prim::Types);
     used.add(Prim::Index);
     timeline::use_types(facts.timeline.as_ref(), &mut used);
+    if loaders.is_some() || kernel.beside_warps() > 0 {
+        used.add(Prim::Meeting);
+    }
     let parts = Parts::new(&facts, loaders.as_ref())?;
     let (early, body) = entry_body(&parts, &mut used, &offsets)?;
     let roles = role_texts(&parts, &mut used, &offsets)?;
@@ -64,16 +65,19 @@ pub(super) fn emit(
         ops::use_dtype(&mut used, p.dtype);
     }
     let crew = loaders.as_ref().map(|loaders| loaders.crew);
+    let primitives = texts(&used, target, kernel, crew, false)?;
+    let between = roles.iter().chain(&early).chain([&body]).map(String::as_str);
+    let sections = Sections::of(&primitives, &between.collect::<Vec<_>>());
     let context = KernelText {
         banner: banner::lines(kernel, target, info, &launch, timeline.as_ref()),
         includes: includes(target, &used),
         namespace: namespace(kernel),
         types: texts(&used, target, kernel, crew, true)?,
-        args: args_name(kernel),
         fields: args::fields(kernel, &facts.args, timeline.as_ref(), &layout.maps),
         ranks: kernel.ranks,
         constants: constants(kernel, facts.timeline.as_ref()),
-        primitives: texts(&used, target, kernel, crew, false)?,
+        before: sections.before,
+        after: sections.after,
         roles,
         threads: launch.block_threads,
         entry: kernel.variant.clone(),
@@ -115,8 +119,9 @@ pub(super) fn check(kernel: &Kernel, target: Target) -> Result<(), PrintError> {
             target_lanes: target.warp_size(),
         });
     }
-    if kernel.block_threads() > 1024 {
-        return Err(PrintError::BlockTooLarge { kernel: variant(), threads: kernel.block_threads(), target });
+    let threads = block_threads(kernel);
+    if threads > 1024 {
+        return Err(PrintError::BlockTooLarge { kernel: variant(), threads, target });
     }
     let roles = kernel.roles.iter().map(|r| ("role", &r.name));
     let params = kernel.params.iter().map(|p| ("parameter", &p.name));
@@ -150,13 +155,25 @@ fn exclusive_sm_bytes(target: Target) -> Option<u32> {
     matches!(target, Target::Cuda(_)).then_some(half)
 }
 
-/// The first byte of each shared array, and the bytes of a block. A block has one role, so roles overlap.
-fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
+/// Threads of a block, of roles beside others too.
+fn block_threads(kernel: &Kernel) -> u32 {
+    kernel.block_threads() + kernel.beside_warps() * kernel.warp_size
+}
+
+/// The first byte of each shared array, and the bytes of a block. A block is of one role, so roles overlap; those beside a role come
+/// behind its arrays and its ring.
+fn shared_offsets(
+    kernel: &Kernel,
+    target: Target,
+    loaders: Option<&Loaders>,
+) -> Result<(HashMap<SharedId, u32>, u32), PrintError> {
     let mut offsets = HashMap::new();
     let mut most = 0u64;
     let rooms: BTreeSet<SharedId> = kernel.ops.iter().filter_map(|op| matrix::room_of(&op.kind)).collect();
-    for role in &kernel.roles {
-        let mut end = 0u64;
+    let mut taken: HashMap<&str, u64> = HashMap::new();
+    for (number, role) in kernel.roles.iter().enumerate() {
+        let block = role.beside.as_ref().map_or(role.name.as_str(), |beside| &beside.role);
+        let mut end = taken.get(block).copied().unwrap_or(0);
         for id in shared_of(kernel, &role.body, target) {
             let s = &kernel.shared[id.index()];
             // An array of several roles keeps the place that its first role gave it.
@@ -168,6 +185,9 @@ fn shared_offsets(kernel: &Kernel, target: Target) -> Result<(HashMap<SharedId, 
             let one = (len * u64::from(s.dtype.bytes())).next_multiple_of(16);
             end = end.max(start + one * u64::from(s.copies));
         }
+        let ring = loaders.and_then(|loaders| loaders.ring(number)).map_or(0, Ring::bytes);
+        end = end.max(ring.into());
+        taken.insert(block, end);
         most = most.max(end);
     }
     let limit = u64::from(Device::of(target).block_array_bytes());
@@ -191,259 +211,6 @@ pub(super) fn shared_of(kernel: &Kernel, region: &Region, target: Target) -> BTr
         found.extend(matrix::room_of(&op.kind));
     });
     found
-}
-
-/// The prologue's values that a role reads, in order of definition.
-fn role_parameters(facts: &Facts, role: usize) -> Vec<ValueId> {
-    let p = &facts.p;
-    let defined = p.kernel.prologue.ops.iter().flat_map(|&id| p.kernel.op(id).kind.outs());
-    defined
-        .filter(|&v| facts.forms.of(v) == Form::Named)
-        .filter(|&v| facts.forms.readers(p, v).iter().any(|&r| p.position(r).role == Some(role)))
-        .collect()
-}
-
-/// A kernel, and with loaders its parts: what they run and what all others do.
-struct Parts<'a> {
-    whole: &'a Facts<'a>,
-    loaders: Option<(&'a Loaders, [Facts<'a>; 2])>,
-}
-
-impl<'a> Parts<'a> {
-    fn new(whole: &'a Facts<'a>, loaders: Option<&'a Loaders>) -> Result<Parts<'a>, PrintError> {
-        let part = |loaders, side| Facts::part(side, loaders, whole.target);
-        let both = |loaders| Ok((loaders, [part(loaders, Side::Loads)?, part(loaders, Side::Multiplies)?]));
-        Ok(Parts { whole, loaders: loaders.map(both).transpose()? })
-    }
-
-    /// What a role's functions are written from, one each.
-    fn of(&self, role: usize) -> &[Facts<'a>] {
-        match &self.loaders {
-            Some((loaders, both)) if loaders.ring(role).is_some() => both,
-            _ => std::slice::from_ref(self.whole),
-        }
-    }
-}
-
-/// The roles' functions: two for a role with a loader.
-fn role_texts(
-    parts: &Parts,
-    used: &mut Used,
-    offsets: &HashMap<SharedId, u32>,
-) -> Result<Vec<String>, PrintError> {
-    let mut texts = vec![];
-    let mut first = 0;
-    for (i, role) in parts.whole.p.kernel.roles.iter().enumerate() {
-        for part in parts.of(i) {
-            texts.push(role_text(part, used, offsets, i, first)?);
-        }
-        first += role.blocks;
-    }
-    Ok(texts)
-}
-
-/// One role's function.
-fn role_text(
-    facts: &Facts,
-    used: &mut Used,
-    offsets: &HashMap<SharedId, u32>,
-    index: usize,
-    first_block: u32,
-) -> Result<String, PrintError> {
-    let kernel = facts.p.kernel;
-    let role = &kernel.roles[index];
-    used.add(Prim::Block);
-    let mut e = Emitter::new(facts, used, offsets);
-    // Before anything of the author's, so that it is called just that.
-    let nth = kernel.joining(index).next().is_some().then(|| e.names.fresh("nth"));
-    let mut parameters = vec!["const Args& args".to_string()];
-    parameters.extend(facts.timeline.is_some().then(|| "Timeline& timeline".to_string()));
-    for v in role_parameters(facts, index) {
-        let name = e.declare(v);
-        parameters.push(format!("const {} {name}", type_name(e.ty(v).dtype)));
-    }
-    let loads = facts.loads();
-    let group = if loads { "Loader loader" } else { "Block block" };
-    match nth {
-        Some(nth) => {
-            parameters.push(format!("const u32 {nth}"));
-            e.w.line(&format!("const {group}(block_in_grid() - {nth});"));
-        }
-        None => e.w.line(&format!("const {group}({first_block});")),
-    }
-    if !loads {
-        e.declare_parts(&role.body);
-    }
-    e.declare_shared(&role.body, 1);
-    e.declare_ring(index);
-    e.share_registers();
-    e.declare_opened(&role.body);
-    e.region(&role.body)?;
-    let body = e.w.finish();
-    let mut w = Writer::new(0);
-    let who = match facts.side {
-        Some((Side::Loads, _)) => "the loader of blocks",
-        Some((Side::Multiplies, _)) => "the other warps of blocks",
-        None => "blocks",
-    };
-    let blocks = format!("{first_block}..{}", first_block + role.blocks);
-    let others =
-        kernel.joining(index).map(|r| format!(", and those of {} when they are done", kernel.roles[r].name));
-    w.comment(&format!("{}: {who} {blocks}{} ({})", role.name, others.collect::<String>(), role.loc));
-    let (function, parameters) = (function(facts, role), parameters.join(", "));
-    w.line(&format!("__device__ __forceinline__ void {function}({parameters}) {{"));
-    w.append(&body);
-    w.line("}");
-    Ok(w.finish().trim_end().to_string())
-}
-
-/// The name of what a part of a role is.
-fn function(facts: &Facts, role: &Role) -> String {
-    format!("{}_{}", role.name, if facts.loads() { "loader" } else { "role" })
-}
-
-/// The entry: what comes before the end of the launch before, if anything does; and what comes after it. These are the prologue, and
-/// roles by block index.
-fn entry_body(
-    parts: &Parts,
-    used: &mut Used,
-    offsets: &HashMap<SharedId, u32>,
-) -> Result<(Option<String>, String), PrintError> {
-    let facts = parts.whole;
-    let kernel = facts.p.kernel;
-    let mut e = Emitter::new(facts, used, offsets);
-    let joined: Vec<usize> =
-        (0..kernel.roles.len()).filter(|&role| kernel.joining(role).next().is_some()).collect();
-    for &role in &joined {
-        e.names.fresh(&nth_name(kernel, role)); // before anything of the author's, so that it is called just that
-    }
-    let early = match kernel.begins_early {
-        true => {
-            e.region(&kernel.prologue)?;
-            Some(std::mem::replace(&mut e.w, Writer::new(1)).finish().trim_end().to_owned())
-        }
-        false => None,
-    };
-    e.begin_timeline();
-    let epoch = kernel.prologue.ops.iter().find_map(|&id| begun(kernel, id));
-    let aborted = asks_status(kernel).then(|| e.names.fresh("aborted"));
-    if let Some(aborted) = &aborted {
-        e.used.add(Prim::System);
-        e.w.line(&format!(
-            "const bool {aborted} = load_relaxed_system(&args.status[args.rank]->aborted) != 0;"
-        ));
-    }
-    if early.is_none() {
-        e.region(&kernel.prologue)?;
-    }
-    // Only now, so that the loads of the prologue don't wait for this one. Whole blocks leave: groups meet at barriers
-    // that would wait for the warps of a part.
-    let leaves = match (epoch, aborted) {
-        (Some(epoch), _) => Some(format!("{} == 0", e.values[&epoch])),
-        (None, Some(aborted)) => {
-            e.used.add(Prim::Block);
-            Some(format!("Block(0).any({aborted})"))
-        }
-        (None, None) => None,
-    };
-    if let Some(leaves) = leaves {
-        e.w.line(&format!(
-            "if ({leaves}) return;  // what launches before this one left behind may be anything"
-        ));
-    }
-    let alone = kernel.roles.len() == 1;
-    for &role in &joined {
-        let (name, role) = (nth_name(kernel, role), &kernel.roles[role].name);
-        e.w.line_with(
-            &format!("u32 {name} = ~0u;"),
-            &format!("this block's number in {role}, once it is of it"),
-        );
-    }
-    let mut first = 0;
-    for (i, role) in kernel.roles.iter().enumerate() {
-        first += role.blocks;
-        let last = i + 1 == kernel.roles.len();
-        match i {
-            _ if alone => {
-                call_role(&mut e, parts, i);
-                continue;
-            }
-            0 => e.w.line(&format!("if (block_in_grid() < {first}) {{")),
-            _ if last => e.w.line("} else {"),
-            _ => e.w.line(&format!("}} else if (block_in_grid() < {first}) {{")),
-        }
-        e.w.deeper();
-        if joined.contains(&i) {
-            e.w.line(&format!("{} = block_in_grid() - {};", nth_name(kernel, i), first - role.blocks));
-        } else {
-            call_role(&mut e, parts, i);
-        }
-        if let Some((next, from)) = kernel.goes_on(i) {
-            go_on(&mut e, kernel, next, (first - role.blocks, from));
-        }
-        e.w.shallower();
-        if last {
-            e.w.line("}");
-        }
-    }
-    for role in joined {
-        e.w.line(&format!("if ({} < {}) {{", nth_name(kernel, role), kernel.role_blocks(role)));
-        e.w.deeper();
-        call_role(&mut e, parts, role);
-        e.w.shallower();
-        e.w.line("}");
-    }
-    if kernel.ops.iter().any(|op| room_of(&op.kind, facts.target).is_some()) {
-        e.used.add(Prim::BulkDone);
-        e.w.line("bulk_done();  // those of a role that has given up, too: they read shared memory");
-    }
-    Ok((early, e.w.finish().trim_end().to_owned()))
-}
-
-/// The variable that has a block's number in a role that others go on as.
-fn nth_name(kernel: &Kernel, role: usize) -> String {
-    format!("nth_of_{}", kernel.roles[role].name)
-}
-
-/// A block that is done with its role goes on as another one: from its first block in the grid on, as which blocks there.
-fn go_on(e: &mut Emitter, kernel: &Kernel, next: usize, (first, from): (u32, u32)) {
-    e.used.add(Prim::Block);
-    e.w.line_with(&format!("Block({first}).sync();"), "all of it is done: shared memory may be another's");
-    let shift = if from >= first { format!("+ {}", from - first) } else { format!("- {}", first - from) };
-    e.w.line(&format!("{} = block_in_grid() {shift};", nth_name(kernel, next)));
-}
-
-/// The calls of a role's functions, by the warps that run them.
-fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
-    let kernel = parts.whole.p.kernel;
-    let role = &kernel.roles[index];
-    let timeline = e.timeline_parameter();
-    let call = |facts: &Facts| {
-        let mut values: String =
-            role_parameters(facts, index).iter().map(|v| format!(", {}", e.values[v])).collect();
-        if kernel.joining(index).next().is_some() {
-            values += &format!(", {}", nth_name(kernel, index));
-        }
-        format!("{}(args{timeline}{values});", function(facts, role))
-    };
-    let calls: Vec<String> = parts.of(index).iter().map(call).collect();
-    let lines = match (calls.as_slice(), &parts.loaders) {
-        ([loads, multiplies], _) => {
-            vec![
-                "if (in_loader()) {".into(),
-                format!("    {loads}"),
-                "} else {".into(),
-                format!("    {multiplies}"),
-                "}".into(),
-            ]
-        }
-        ([all], Some(_)) => vec![format!("if (!in_loader()) {all}")],
-        _ => calls,
-    };
-    lines.iter().for_each(|line| e.w.line(line));
-    if kernel.roles[index].goes_on_as.is_none() {
-        e.end_role(index, &nth_name(kernel, index));
-    }
 }
 
 /// The epoch that an operation begins.
@@ -544,12 +311,12 @@ pub(super) fn kernel_id(kernel: &Kernel) -> String {
     format!("{hash:#018x}")
 }
 
-/// The argument struct's type, on the device and in the header.
+/// The argument struct's type in the header.
 pub(super) fn args_name(kernel: &Kernel) -> String {
     format!("{}_Args", kernel.variant)
 }
 
-/// The namespace of all that is not an entry.
+/// The namespace of all that is not an entry: short, and no other kernel's.
 pub(super) fn namespace(kernel: &Kernel) -> String {
-    format!("{}_source", kernel.variant)
+    format!("kernel_{}", kernel_id(kernel).trim_start_matches("0x"))
 }

@@ -32,6 +32,10 @@ impl Emitter<'_, '_> {
         let l = step.layout;
         let (steps, full) = (l.steps(), l.full_steps());
         let guarded = guarded && full < steps;
+        if steps == 1 && !guarded {
+            step.flat = true;
+            return body(self, &mut step);
+        }
         let outer = std::mem::take(&mut self.w);
         self.w = outer.nested();
         self.w.deeper();
@@ -40,7 +44,7 @@ impl Emitter<'_, '_> {
         }
         self.names.enter();
         body(self, &mut step)?;
-        let declared = self.names.leave();
+        self.names.leave();
         let text = std::mem::replace(&mut self.w, outer).finish();
         let place = self.place(loc);
         let lane = self.lane();
@@ -69,22 +73,11 @@ impl Emitter<'_, '_> {
             self.w.line("}");
             return Ok(());
         }
-        if guarded && l.per_lane == 1 {
+        if l.per_lane == 1 {
             self.w.line_with(&format!("if ({lane} < {}) {{", l.len), &place);
-        } else if guarded {
+        } else {
             let first = at_expression(l, &lane);
             self.w.line_with(&format!("if (const u32 {at} = {first}; {at} < {}) {{", l.len), &place);
-        } else if !declared && (!step.uses_at || l.per_lane == 1) {
-            // Nothing that needs a scope of its own.
-            self.w.append_shallower(&text);
-            return Ok(());
-        } else {
-            self.w.line_with("{", &place);
-            if step.uses_at && l.per_lane > 1 {
-                self.w.deeper();
-                self.w.line(&format!("const u32 {at} = {};", at_expression(l, &lane)));
-                self.w.shallower();
-            }
         }
         self.w.append(&text);
         self.w.line("}");
@@ -93,9 +86,15 @@ impl Emitter<'_, '_> {
 
     /// The index of a lane's first element of the step.
     pub fn at(&self, step: &mut Step) -> Expr {
-        step.uses_at = true;
-        let plain_lane = step.layout.steps() == 1 && step.layout.per_lane == 1;
-        Expr::atom(if plain_lane { self.lane() } else { self.f.own.at.clone() })
+        let lane = Expr::atom(self.lane());
+        match step.layout.per_lane {
+            1 if step.layout.steps() == 1 => lane,
+            n if step.flat => Expr::binary("*", Prec::Product, &lane, &Expr::atom(n.to_string())),
+            _ => {
+                step.uses_at = true;
+                Expr::atom(self.f.own.at.clone())
+            }
+        }
     }
 
     /// The index of element `j` of the step.
@@ -248,7 +247,8 @@ impl Emitter<'_, '_> {
     ) -> Result<(), PrintError> {
         match *op {
             MemoryOp::Load { out, place, index, .. } if whole => {
-                let e = self.load_vector(place, index, self.ty(out).dtype, step)?;
+                let early = self.f.forms.is_for_branches(&self.f.p, out);
+                let e = self.load_vector(place, index, self.ty(out).dtype, early, step)?;
                 let ty = self.vector_type(self.ty(out).dtype, step.layout.per_lane);
                 self.keep(out, &ty, &e, step, false);
             }

@@ -67,11 +67,13 @@ pub(super) struct KernelText {
     pub includes: Vec<&'static str>,
     pub namespace: String,
     pub types: Vec<String>,
-    pub args: String,
     pub fields: Vec<FieldText>,
     pub ranks: u32,
     pub constants: Vec<ConstantText>,
-    pub primitives: Vec<String>,
+    /// Types of primitives, and declarations.
+    pub before: Vec<String>,
+    /// What they do.
+    pub after: Vec<String>,
     pub roles: Vec<String>,
     pub threads: u32,
     pub entry: String,
@@ -165,8 +167,16 @@ struct BlockText {
     warps: u32,
     block_warps: u32,
     threads: u32,
-    /// Warps that are in no group, if blocks have some.
+    /// Whether blocks have more warps than their role's, and whether other roles have some of these.
+    others: bool,
+    beside: bool,
+    /// Those of roles beside others included, but not the loader's.
+    all_warps: u32,
+    /// Places where the warps of a block meet.
+    meetings: u32,
+    /// Warps that are of no role's group, if blocks have some.
     loader: Option<Crew>,
+    loader_threads: u32,
     shared_align: u32,
 }
 
@@ -246,6 +256,11 @@ pub(super) fn primitive(
                 warps: kernel.block_warps,
                 block_warps: kernel.block_warps,
                 threads: kernel.block_threads(),
+                others: loader.is_some() || kernel.beside_warps() > 0,
+                beside: kernel.beside_warps() > 0,
+                all_warps: kernel.block_warps + kernel.beside_warps(),
+                meetings: 1 + kernel.roles.iter().filter(|role| role.beside.is_some()).count() as u32,
+                loader_threads: loader.map_or(0, |crew| crew.warps * kernel.warp_size),
                 loader,
                 shared_align: matrix::shared_align(kernel, target),
             };

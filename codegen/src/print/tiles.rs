@@ -46,6 +46,10 @@ pub(super) enum Kept {
 pub(super) struct Step {
     pub layout: Layout,
     pub kept: HashMap<ValueId, Kept>,
+    /// Whether it is one step of all lanes, which needs neither a loop nor a scope.
+    pub flat: bool,
+    /// Whether addresses begin at the lane's first element of the tile.
+    pub from_lane: bool,
     /// Whether the element index of the step was asked for.
     pub uses_at: bool,
     /// Whether registers were indexed by step, which needs a loop that unrolls for good.
@@ -53,9 +57,14 @@ pub(super) struct Step {
 }
 
 impl Step {
+    /// One whose addresses begin at the lane's first element.
+    pub fn from_lane(layout: Layout) -> Step {
+        Step { from_lane: true, ..Step::new(layout) }
+    }
+
     /// A loop that keeps nothing yet.
     pub fn new(layout: Layout) -> Step {
-        Step { layout, kept: HashMap::new(), uses_at: false, indexes: false }
+        Step { layout, kept: HashMap::new(), flat: false, from_lane: false, uses_at: false, indexes: false }
     }
 }
 
@@ -351,8 +360,8 @@ impl Emitter<'_, '_> {
         let mut per_step: Vec<(ValueId, usize)> = vec![];
         for (i, item) in items.iter().enumerate() {
             let Some(out) = self.out(item) else { continue };
-            if let OpKind::Value(ValueOp::Reduce { op, .. }) = self.f.p.kernel.op(item.op).kind {
-                let partial = self.declare_partial(out, op);
+            if let OpKind::Value(ValueOp::Reduce { op, a, .. }) = self.f.p.kernel.op(item.op).kind {
+                let partial = self.declare_partial(out, a, op);
                 partials.push((out, partial, op));
                 continue;
             }
@@ -419,9 +428,10 @@ impl Emitter<'_, '_> {
         name
     }
 
-    fn declare_partial(&mut self, out: ValueId, op: ReduceOp) -> String {
+    fn declare_partial(&mut self, out: ValueId, of: ValueId, op: ReduceOp) -> String {
         let dtype = self.ty(out).dtype;
-        let name = self.names.fresh("partial");
+        let want = self.f.p.name(of).map_or("partial".into(), |of| format!("lane_{of}"));
+        let name = self.names.fresh(&want);
         if !is_vote(op, dtype) {
             self.used.add(Prim::of_reduce(op));
         }

@@ -186,9 +186,10 @@ impl Sites {
 
     /// What a host program has to know.
     pub fn layout(&self, kernel: &Kernel) -> Timeline {
-        let slices = kernel.grid_blocks() * kernel.block_warps;
+        let warps = kernel.block_warps + kernel.beside_warps();
+        let slices = kernel.grid_blocks() * warps;
         let bytes = u64::from(slices) * (1 + u64::from(self.slots)) * EVENT_BYTES;
-        Timeline { slots: self.slots, warps: kernel.block_warps, slices, bytes, sites: self.sites.clone() }
+        Timeline { slots: self.slots, warps, slices, bytes, sites: self.sites.clone() }
     }
 
     /// The constants that emitted source names.
@@ -336,7 +337,7 @@ impl Emitter<'_, '_> {
     /// Declares when the parcels of a region were opened, those of the groups that run it.
     pub fn declare_opened(&mut self, region: &Region) {
         let Some(sites) = &self.f.timeline else { return };
-        let (p, inside) = (&self.f.p, self.group.name != "block");
+        let (p, inside) = (&self.f.p, self.group.name == "group");
         let mut seen = HashSet::new();
         let mut parcels = vec![];
         p.kernel.walk(region, &mut |id, op| {

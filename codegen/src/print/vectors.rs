@@ -23,10 +23,20 @@ enum VectorTest {
 impl Emitter<'_, '_> {
     /// `base + index + at`.
     pub fn address(&mut self, base: &Expr, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        let l = step.layout;
+        if step.from_lane {
+            let apart = format!("{} * {}", self.f.own.step, l.lanes * l.per_lane);
+            return Ok(if l.steps() == 1 { base.text.clone() } else { format!("{} + {apart}", base.text) });
+        }
         let index = self.scalar(index)?;
-        let at = self.at(step);
         let start = Expr::offset(base, &index);
-        Ok(Expr::binary("+", Prec::Sum, &start, &at).text)
+        if l.steps() == 1 {
+            return Ok(Expr::binary("+", Prec::Sum, &start, &self.at(step)).text);
+        }
+        // The lane's first address, and fixed distances from there: which a compiler keeps apart only if they are written so.
+        let first = self.at(&mut Step { flat: true, ..Step::new(Layout { len: l.lanes * l.per_lane, ..l }) });
+        let first = Expr::binary("+", Prec::Sum, &start, &first);
+        Ok(format!("{} + {} * {}", first.text, self.f.own.step, l.lanes * l.per_lane))
     }
 
     /// The element of memory that belongs to element `j` of the step.
@@ -43,26 +53,29 @@ impl Emitter<'_, '_> {
         (w < layout.per_lane.min(16 / dtype.bytes())).then_some(w)
     }
 
-    /// `load<..>(..)`.
+    /// `load<..>(..)`; `early` if it is not to be put off.
     pub fn load_vector(
         &mut self,
         place: Place,
         index: ValueId,
         dtype: Dtype,
+        early: bool,
         step: &mut Step,
     ) -> Result<String, PrintError> {
         if let Place::All(_, how) = place {
             return self.load_reduced(place, how, index, dtype, step);
         }
-        self.used.add(Prim::Load);
         let e = step.layout.per_lane;
-        let arguments = match self.width(index, dtype, step.layout) {
-            Some(w) => format!("<{e}, {w}>"),
-            None => format!("<{e}>"),
-        };
+        let width = self.width(index, dtype, step.layout);
+        let whole = width.is_none() && (e * dtype.bytes()).is_multiple_of(16);
+        let in_global = matches!(place, Place::Param(_));
+        let early = early && whole && in_global && self.f.target.backend() == "cuda";
+        let (prim, function) = if early { (Prim::LoadEarly, "load_early") } else { (Prim::Load, "load") };
+        self.used.add(prim);
+        let arguments = width.map_or(format!("<{e}>"), |w| format!("<{e}, {w}>"));
         let base = self.base(place)?;
         let address = self.address(&base, index, step)?;
-        Ok(format!("load{arguments}({address})"))
+        Ok(format!("{function}{arguments}({address})"))
     }
 
     /// `load<..>(..)` where the mask holds, else zeros.
@@ -77,7 +90,7 @@ impl Emitter<'_, '_> {
     ) -> Result<String, PrintError> {
         match self.vector_test(mask, step)? {
             VectorTest::Whole(test) => {
-                let load = self.load_vector(place, index, dtype, step)?;
+                let load = self.load_vector(place, index, dtype, false, step)?;
                 Ok(format!("{} ? {load} : {ty}{{}}", test.text))
             }
             VectorTest::Below(end) => {

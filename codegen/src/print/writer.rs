@@ -91,13 +91,6 @@ impl Writer {
         }
     }
 
-    /// Adds what a nested writer wrote, one level less deep than it was written.
-    pub fn append_shallower(&mut self, text: &str) {
-        for line in text.lines() {
-            self.raw(0, line.strip_prefix("    ").unwrap_or(line));
-        }
-    }
-
     /// A preprocessor line, which starts in the first column.
     pub fn directive(&mut self, text: &str) {
         self.raw(0, text);
@@ -134,7 +127,8 @@ fn break_point(text: &str, width: usize) -> Option<usize> {
         }
         let operator = [" + ", " - ", " * ", " | ", " & ", " && ", " || ", " ? ", " : "];
         let here = match c {
-            b',' if bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
+            // Not `Vec<f32,` and `4>`.
+            b',' if bytes.get(i + 1) == Some(&b' ') && bytes.get(i + 3) != Some(&b'>') => Some(i + 1),
             b'=' if text[..i].ends_with(' ') && bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
             b' ' if i > 0 && operator.iter().any(|o| text[i..].starts_with(o)) => Some(i),
             _ => None,

@@ -40,10 +40,23 @@ pub(super) fn compare_tiles(op: CompareOp, dtype: Dtype, a: &Tile, b: &Tile, out
     if dtype == Dtype::Bool {
         return compare(op, a.view::<u8>(), b.view::<u8>(), out.fresh(a.bytes()));
     }
-    with_num!(dtype, T => {
-        let (a, b) = (a.view::<T>(), b.view::<T>());
-        compare(op, a, b, out.fresh(a.len()))
+    with_num!(dtype, T => match b.element::<T>() {
+        // What is full of one element need not be there for that.
+        Some(b) => compare_with(op, a.view::<T>(), b, out),
+        None => compare(op, a.view::<T>(), b.view::<T>(), out.fresh(a.bytes() / size_of::<T>())),
     })
+}
+
+fn compare_with<T: Num>(op: CompareOp, a: &[T], b: T, out: &mut Tile) {
+    let out = out.fresh::<u8>(a.len());
+    match op {
+        CompareOp::Eq => map(a, out, |v| u8::from(v == b)),
+        CompareOp::Ne => map(a, out, |v| u8::from(v != b)),
+        CompareOp::Lt => map(a, out, |v| u8::from(v < b)),
+        CompareOp::Le => map(a, out, |v| u8::from(v <= b)),
+        CompareOp::Gt => map(a, out, |v| u8::from(v > b)),
+        CompareOp::Ge => map(a, out, |v| u8::from(v >= b)),
+    }
 }
 
 pub(super) fn select(dtype: Dtype, cond: &Tile, a: &Tile, b: &Tile, out: &mut Tile) {

@@ -194,13 +194,19 @@ impl Compiled {
     /// Role and number within the role of a block.
     pub(super) fn role_of(&self, block: u32) -> (usize, u32) {
         let mut first = 0;
-        for (i, role) in self.kernel.roles.iter().enumerate() {
+        for (i, role) in self.kernel.roles.iter().enumerate().filter(|(_, r)| r.beside.is_none()) {
             if block < first + role.blocks {
                 return (i, block - first);
             }
             first += role.blocks;
         }
         (self.kernel.roles.len() - 1, 0)
+    }
+
+    /// The roles that a block has warps of: the one that it is of, and those beside it.
+    pub(super) fn roles_of(&self, block: u32) -> impl Iterator<Item = usize> + '_ {
+        let (role, _) = self.role_of(block);
+        std::iter::once(role).chain(self.kernel.companions(role))
     }
 }
 

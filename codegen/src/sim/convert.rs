@@ -34,10 +34,15 @@ pub(super) fn cast_tile(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile) {
 fn widen(from: Dtype, a: &Tile, out: &mut [f32]) {
     match from {
         Dtype::Fp16 => a.view::<f16>().convert_to_f32_slice(out),
-        Dtype::Bf16 => map(a.view::<u16>(), out, |v| f32::from_bits(u32::from(v) << 16)),
+        Dtype::Bf16 => widen_bf16(a.view(), out),
         Dtype::Fp8 => map(a.view::<u8>(), out, fp8::to_f32),
         Dtype::Bool | Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32 => convert(from, a, out),
     }
+}
+
+#[multiversion::multiversion(targets("x86_64+avx2"))]
+fn widen_bf16(a: &[u16], out: &mut [f32]) {
+    map(a, out, |v| f32::from_bits(u32::from(v) << 16));
 }
 
 fn from_wide(from: Dtype, to: Dtype, a: &Tile, out: &mut Tile, len: usize) {

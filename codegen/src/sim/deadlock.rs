@@ -204,7 +204,7 @@ impl World<'_> {
             let agent = self.agents[id as usize].as_ref();
             agent.is_some_and(|a| roles.is_empty() || is_or_becomes(a.role))
         };
-        let unstarted = (launch.next_block..launch.blocks).map(|b| compiled.role_of(b).0);
+        let unstarted = (launch.next_block..launch.blocks).flat_map(|b| compiled.roles_of(b));
         let unstarted: Vec<usize> = unstarted.filter(|r| is_or_becomes(*r)).collect();
         if let Some(&role) = unstarted.first() {
             let line = format!(

@@ -44,9 +44,12 @@ pub(super) fn note_binary(op: BinaryOp, a: &Tile, b: &Tile, out: &mut Tile) {
         return;
     }
     let (x, y) = (Lanes::of(a), Lanes::of(b));
-    let lanes = || (0..a.view::<u32>().len()).filter_map(|i| exact(op, x.at(i), y.at(i)));
+    let lanes = || (0..x.values.len()).filter_map(|i| exact(op, x.at(i), y.at(i)));
     if !lanes().all(fits) {
-        out.set_exact(lanes().collect());
+        // How many there are is not to be found out by growing.
+        let mut all = Vec::with_capacity(x.values.len());
+        all.extend(lanes());
+        out.set_exact(all);
     }
 }
 

@@ -1,5 +1,7 @@
 //! Loads, stores, gathers, scatters and atomics.
 
+use bytemuck::pod_read_unaligned;
+
 use super::agent::Agent;
 use super::arith::scalar_binary;
 use super::bulk::fold_op;
@@ -25,10 +27,14 @@ impl From<Fault> for Flow {
 
 /// Reads one element as scalar bits.
 pub(super) fn read_bits(memory: &[u8], at: u64, size: usize) -> u64 {
-    let at = at as usize * size;
-    let mut bits = [0; 8];
-    bits[..size].copy_from_slice(&memory[at..at + size]);
-    u64::from_le_bytes(bits)
+    let element = &memory[at as usize * size..][..size];
+    // By sizes that are known here, as a copy of any size is a call.
+    match size {
+        1 => element[0].into(),
+        2 => pod_read_unaligned::<u16>(element).into(),
+        4 => pod_read_unaligned::<u32>(element).into(),
+        _ => pod_read_unaligned(element),
+    }
 }
 
 /// Writes one element from scalar bits.

@@ -1,5 +1,6 @@
 //! What runs: a rank's program, a launch of it, the launch's blocks, and who they were.
 
+use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -35,14 +36,18 @@ pub(super) struct Launch {
     pub start: Rc<Clock>,
     pub end: Clock,
     pub next_block: u32,
+    /// Blocks of which anybody runs, and how many of the roles of each run where blocks have several.
     pub running: u32,
+    pub left: HashMap<u32, u32>,
     pub blocks: u32,
-    /// Epoch words that advance when the last block begins, with the number of blocks that have.
+    /// What runs in blocks: one for each role that a block is of.
+    pub teams: u32,
+    /// Epoch words that advance when the last of them begins, with the number of those that have.
     pub begun: Vec<(usize, u32)>,
 }
 
 impl Launch {
-    /// Counts a block that begins an epoch of the word; how many have.
+    /// Counts what begins an epoch of the word in a block; how many have.
     pub fn begins(&mut self, word: usize) -> u32 {
         let at = self.begun.iter().position(|b| b.0 == word).unwrap_or_else(|| {
             self.begun.push((word, 0));

@@ -5,7 +5,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 /// How many words of each size a thread keeps at most, and how many storages at least: agents have thousands of small tiles.
-const KEPT_WORDS: usize = 1 << 16;
+const KEPT_WORDS: usize = 1 << 18;
 const KEPT: usize = 64;
 /// Sizes: powers of two.
 const SIZES: usize = 24;

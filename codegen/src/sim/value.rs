@@ -40,6 +40,11 @@ impl Tile {
         self.uniform
     }
 
+    /// The same as an element, of whose size the elements are.
+    pub fn element<T: Pod>(&self) -> Option<T> {
+        self.uniform.map(|word| bytemuck::cast_slice::<u64, T>(&[word])[0])
+    }
+
     /// Fills it with `len` elements of `size` bytes, all of which are the low bits of `bits`.
     pub fn fill(&mut self, len: usize, size: usize, bits: u64) {
         let word = match size {

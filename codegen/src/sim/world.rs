@@ -238,7 +238,9 @@ impl<'m> World<'m> {
             end: stream.clock.clone(),
             next_block: 0,
             running: 0,
+            left: HashMap::new(),
             blocks: compiled.kernel.grid_blocks(),
+            teams: compiled.kernel.roles.iter().map(|role| role.blocks).sum(),
             begun: vec![],
         });
         self.start_blocks(rank);
@@ -257,17 +259,26 @@ impl<'m> World<'m> {
             if launch.running >= room {
                 return;
             }
+            let block = launch.next_block;
             launch.next_block += 1;
             launch.running += 1;
             self.max_resident = self.max_resident.max(launch.running);
-            self.start_block(rank);
+            let compiled = self.machine.kernels[launch.kernel].clone();
+            let (role, number) = compiled.role_of(block);
+            let beside = compiled.kernel.companions(role).collect::<SmallVec<[usize; 2]>>();
+            if !beside.is_empty() {
+                launch.left.insert(block, 1 + beside.len() as u32);
+            }
+            for role in std::iter::once(role).chain(beside) {
+                self.start_team(rank, role, number);
+            }
         }
     }
 
-    fn start_block(&mut self, rank: u32) {
+    /// Starts what runs a role's body in one of its blocks.
+    fn start_team(&mut self, rank: u32, role: usize, block_in_role: u32) {
         let Some(launch) = &self.streams[rank as usize].launch else { return };
         let compiled = self.machine.kernels[launch.kernel].clone();
-        let (role, block_in_role) = compiled.role_of(launch.next_block - 1);
         let code = &compiled.roles[role];
         let who = AgentNo::new(rank, 1 + code.first_agent + block_in_role * code.max_groups);
         let shared = compiled.kernel.shared.iter().map(|s| (0..s.copies).map(|_| None).collect());
@@ -343,7 +354,7 @@ impl<'m> World<'m> {
         self.epochs[agent.launch] = Some(epoch);
         if advance
             && let Some(launch) = &mut self.streams[agent.rank as usize].launch
-            && launch.begins(word) == launch.blocks
+            && launch.begins(word) == launch.teams
         {
             *held = epoch;
         }
@@ -430,7 +441,15 @@ impl<'m> World<'m> {
         if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
             block.into_iter().flat_map(|b| b.ended).for_each(|(who, time)| launch.end.set(who, time));
             agent.end_before(&mut launch.end);
-            launch.running -= 1;
+            let kernel = &agent.compiled.kernel;
+            let number = kernel.first_block(agent.role) + agent.block_in_role;
+            let left = launch.left.get_mut(&number).map_or(0, |left| {
+                *left -= 1;
+                *left
+            });
+            if left == 0 {
+                launch.running -= 1;
+            }
         }
         self.start_blocks(agent.rank);
     }

@@ -7,6 +7,7 @@ mod mail;
 mod parts;
 mod products;
 mod pull;
+mod relay;
 mod signals;
 mod tails;
 
@@ -40,6 +41,8 @@ pub const ALL: &[Fixture] = &[
     ("pull", pull::pull),
     ("products", products::products),
     ("parts", parts::parts),
+    ("relay", relay::relay),
+    ("relay_in_anothers_epoch", relay::relay_in_anothers_epoch),
 ];
 
 /// Emits a fixture for a target.

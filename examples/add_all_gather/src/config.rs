@@ -67,9 +67,11 @@ impl AddAllGather {
         self.elements.div_ceil(self.chunk)
     }
 
-    /// The channel of sums: each rank sends its chunks to all others.
+    /// The channel of sums: each rank sends its chunks to all others. Of small ones there is room for those of three launches, so
+    /// that none waits for credits.
     pub(crate) fn channel(&self) -> ChannelShape {
-        ChannelShape::new(self.protocol, self.ranks, Slots::BySender(self.chunks()))
+        let bytes = u64::from(self.chunk) * u64::from(self.dtype.bytes());
+        ChannelShape::new(self.protocol, self.ranks, Slots::BySender(self.chunks())).banks_for(bytes)
     }
 
     /// Elements of all ranks together.

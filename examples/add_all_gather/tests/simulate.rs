@@ -10,7 +10,8 @@ use peerwarp::harness::workload::{Inputs, Turn};
 use peerwarp::prelude::*;
 use proptest::prelude::*;
 
-const ROUNDS: u32 = 3;
+/// So that banks are used again.
+const ROUNDS: u32 = 5;
 
 fn agrees(config: &AddAllGather, seed: u64, strategy: Strategy) {
     let inputs = Inputs { seed, rounds: ROUNDS, ..Inputs::default() };

@@ -106,6 +106,12 @@ impl Seen {
         self.element == element && *self.shape() == shape && self.is_aligned()
     }
 
+    /// The same of elements of a byte, whatever they are.
+    pub fn is_bytes(&self, shape: [u64; 2]) -> bool {
+        let Element { bits, lanes, .. } = self.element;
+        u32::from(bits) * u32::from(lanes) == 8 && *self.shape() == shape && self.is_aligned()
+    }
+
     /// Whether kernels can load 16 bytes at its address; one without elements has none.
     pub fn is_aligned(&self) -> bool {
         self.address.is_multiple_of(16) && (self.address != 0 || self.elements() == 0)

@@ -4,17 +4,19 @@ use std::sync::Mutex;
 
 use peerwarp::families::moe::kernels::{Hook, Layout};
 use peerwarp::families::moe::run::MoeTuning;
-use peerwarp::families::moe::{MoeAllToAll, MoeKey, MoeRegistry, MoeShape, Routed, RowDtype, Tokens};
+use peerwarp::families::moe::{
+    MoeAllToAll, MoeKey, MoeRank, MoeRegistry, MoeShape, Returning, Routed, RowDtype, Sending, Tokens,
+};
 use peerwarp::prelude::Family;
-use peerwarp::runtime::World;
+use peerwarp::runtime::{RuntimeError, World};
 use pyo3::prelude::*;
 
-use super::exchange::{Element, Exchange};
+use super::exchange::{Element, Exchange, Seen};
 use super::{aligned, stream_of};
 use crate::error::{Failure, detached};
-use crate::moe::layout_of;
+use crate::moe::{layout_of, row_sizes};
 use crate::simulated::lock;
-use crate::world::GpuWorld;
+use crate::world::{GpuWorld, seconds};
 
 /// MoE dispatch and combine on this process's rank, for several capacities.
 #[pyclass(frozen)]
@@ -31,17 +33,63 @@ pub struct DeviceMoe {
 
 struct State {
     op: MoeAllToAll,
-    /// Of each capacity the last dispatch, by its number, until it is combined.
-    routed: Vec<Option<(u64, Routed)>>,
+    /// Of each capacity the last dispatch, by its number, until it is combined, and how far it is.
+    last: Vec<Option<(u64, Stage)>>,
     dispatches: u64,
+}
+
+/// How far a dispatch is.
+enum Stage {
+    Sending(Sending),
+    Routed(Routed),
+    Returning(Returning),
+}
+
+impl Stage {
+    /// What has been done, as Python calls it.
+    fn done(&self) -> &'static str {
+        match self {
+            Stage::Sending(_) => "sent",
+            Stage::Routed(_) => "received",
+            Stage::Returning(_) => "sent back",
+        }
+    }
+}
+
+impl State {
+    /// Takes the dispatch of this number if it is a capacity's last one, and as far as `wanted` says, and goes on with it.
+    fn go_on<T>(
+        &mut self,
+        (step, most, number): (usize, u32, u64),
+        wanted: &str,
+        go_on: impl FnOnce(&mut MoeRank, Stage) -> Result<T, RuntimeError>,
+    ) -> Result<T, Failure> {
+        let State { op, last, dispatches } = self;
+        let found = last[step].take_if(|(last, stage)| *last == number && stage.done() == wanted);
+        let Some((_, stage)) = found else {
+            let allowed =
+                format!("the last one of its capacity, {dispatches} at most, which was {wanted} and no more");
+            return Err(Failure::invalid("d", format!("dispatch {number}"), allowed));
+        };
+        Ok(go_on(&mut op.ranks_for(most)?[0], stage)?)
+    }
 }
 
 /// First byte and size of a buffer, by its name.
 type Place = (String, u64, u64);
 
 /// What dispatch leaves in memory of the operation.
-const BUFFERS: [&str; 8] =
-    ["rows", "row_scale", "expert_start", "expert_rows", "n_from", "weight_from", "gather", "entry_expert"];
+const BUFFERS: [&str; 9] = [
+    "rows",
+    "row_scale",
+    "expert_start",
+    "expert_rows",
+    "overflow",
+    "n_from",
+    "weight_from",
+    "gather",
+    "entry_expert",
+];
 
 /// The variants for a shape: tuned, where this program has a table for the GPU. Where several ranks share a GPU, or blocks are
 /// limited, they have no more than fit.
@@ -50,11 +98,12 @@ fn tuning(
     registry: &MoeRegistry,
     shape: MoeShape,
     layout: Layout,
-    sms: Option<u32>,
+    (sms, split): (Option<u32>, bool),
 ) -> Result<(MoeTuning, &'static str), Failure> {
     let default = MoeTuning::defaults_with(&shape, Hook::None, layout)?;
     let mut found = registry.tuning(&MoeKey { layout, ..MoeKey::new(shape) })?;
     let from = if found == default { "default" } else { "tuned" };
+    found = found.with_split(split);
     for most in [sms, world.blocks_per_rank()].into_iter().flatten() {
         found = found.within(most);
     }
@@ -71,20 +120,23 @@ impl DeviceMoe {
         world: &Bound<'_, GpuWorld>,
         hidden_experts_topk: (u32, u32, u32),
         capacities: Vec<u32>,
-        dtype_layout: (&str, &str),
-        nobody_sms: (i32, Option<u32>),
+        dtype_layout_align: (&str, &str, u32),
+        nobody_sms_split: (i32, Option<u32>, bool),
         exchange: Option<Py<Exchange>>,
     ) -> Result<DeviceMoe, Failure> {
         let (hidden, experts, topk) = hidden_experts_topk;
-        let (dtype, layout) = (dtype_layout.0.parse()?, layout_of(dtype_layout.1)?);
-        let (nobody, sms) = nobody_sms;
+        let (dtype, layout, align) = dtype_layout_align;
+        let (dtype, layout) = (dtype.parse()?, layout_of((layout, align))?);
+        let (nobody, sms, split) = nobody_sms_split;
         let tokens =
             *capacities.last().ok_or_else(|| Failure::invalid("capacities", "none", "one or more"))?;
         let (shape, kernels, mut op) = world.get().with(py, |world, images| {
             let shape = MoeShape { hidden, experts, topk, tokens, ranks: world.ranks(), dtype };
             let registry = MoeRegistry::of_world(world);
-            let each =
-                |tokens: &u32| tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, layout, sms);
+            let limits = (sms, split);
+            let each = |tokens: &u32| {
+                tuning(world, &registry, MoeShape { tokens: *tokens, ..shape }, layout, limits)
+            };
             let found = capacities.iter().map(each).collect::<Result<Vec<_>, _>>()?;
             let names = |(tuning, from): &(MoeTuning, &str)| {
                 let names = [tuning.dispatch.variant_name(), tuning.combine.variant_name()];
@@ -97,14 +149,26 @@ impl DeviceMoe {
         for &tokens in &capacities {
             op.ranks_for(tokens)?[0].set_nobody(nobody)?;
         }
-        let routed = capacities.iter().map(|_| None).collect();
-        let state = Mutex::new(State { op, routed, dispatches: 0 });
+        let last = capacities.iter().map(|_| None).collect();
+        let state = Mutex::new(State { op, last, dispatches: 0 });
         Ok(DeviceMoe { state, exchange, shape, capacities, kernels })
     }
 
-    /// Elements of a row that share a scale give that many scales a row; 0 but for fp8.
-    fn scales(&self) -> u32 {
-        self.shape.scales()
+    /// The bytes of a row, of its scales, and whether these are float32; else they are bytes.
+    fn row_sizes(&self) -> (u32, u32, bool) {
+        row_sizes(&self.shape)
+    }
+
+    /// Lets waits of launches from here on last so many seconds.
+    fn set_wait_budget(&self, py: Python<'_>, budget: f64) -> Result<(), Failure> {
+        let budget = seconds("wait_budget", budget)?;
+        detached(py, || {
+            let state = &mut *lock(&self.state);
+            for &tokens in &self.capacities {
+                state.op.ranks_for(tokens)?[0].set_wait_budget(budget)?;
+            }
+            Ok(())
+        })
     }
 
     /// First expert of each rank, and after the last one all experts.
@@ -131,7 +195,7 @@ impl DeviceMoe {
         Ok(BUFFERS.iter().filter_map(place).collect())
     }
 
-    /// Sends `n` rows on a stream, and receives: the number of this dispatch.
+    /// Sends `n` rows on a stream, and receives, unless `half` of it is to be done: the number of this dispatch.
     fn dispatch(
         &self,
         py: Python<'_>,
@@ -139,6 +203,7 @@ impl DeviceMoe {
         x_scales_ids_weights: (u64, u64, u64, u64),
         n: u32,
         stream: u64,
+        half: bool,
     ) -> Result<u64, Failure> {
         let most = self.capacity(step)?;
         if n > most {
@@ -152,7 +217,65 @@ impl DeviceMoe {
         let tokens = Tokens { x, x_scale, rows_there: n, n: 0, ids, weights };
         // SAFETY: the Python part has looked at the tensors, keeps them until combine is on the stream, and calls in the order of one
         // stream.
-        unsafe { self.send(py, step, tokens, stream) }
+        unsafe { self.send(py, step, tokens, stream, half) }
+    }
+
+    /// The second half of a dispatch of which one was done.
+    fn dispatch_receive(&self, py: Python<'_>, step: usize, number: u64, stream: u64) -> Result<(), Failure> {
+        let most = self.capacity(step)?;
+        detached(py, || {
+            let state = &mut *lock(&self.state);
+            let routed = state.go_on((step, most, number), "sent", |rank, stage| match stage {
+                // SAFETY: as of dispatch.
+                Stage::Sending(sending) => unsafe { rank.dispatch_receive_raw(sending, stream_of(stream)) },
+                Stage::Routed(_) | Stage::Returning(_) => unreachable!("it is as far as was asked for"),
+            })?;
+            state.last[step] = Some((number, Stage::Routed(routed)));
+            Ok(())
+        })
+    }
+
+    /// The first half of a combine.
+    fn combine_send(
+        &self,
+        py: Python<'_>,
+        step: usize,
+        number: u64,
+        y: u64,
+        stream: u64,
+    ) -> Result<(), Failure> {
+        let (most, y) = (self.capacity(step)?, aligned("y", y)?);
+        detached(py, || {
+            let state = &mut *lock(&self.state);
+            let returning = state.go_on((step, most, number), "received", |rank, stage| match stage {
+                // SAFETY: as of dispatch.
+                Stage::Routed(routed) => unsafe { rank.combine_send_raw(routed, y, stream_of(stream)) },
+                Stage::Sending(_) | Stage::Returning(_) => unreachable!("it is as far as was asked for"),
+            })?;
+            state.last[step] = Some((number, Stage::Returning(returning)));
+            Ok(())
+        })
+    }
+
+    /// The second half of a combine.
+    fn combine_receive(
+        &self,
+        py: Python<'_>,
+        step: usize,
+        number: u64,
+        out: u64,
+        stream: u64,
+    ) -> Result<(), Failure> {
+        let (most, out) = (self.capacity(step)?, aligned("out", out)?);
+        detached(py, || {
+            lock(&self.state).go_on((step, most, number), "sent back", |rank, stage| match stage {
+                // SAFETY: as of dispatch.
+                Stage::Returning(returning) => unsafe {
+                    rank.combine_receive_raw(returning, out, stream_of(stream))
+                },
+                Stage::Sending(_) | Stage::Routed(_) => unreachable!("it is as far as was asked for"),
+            })
+        })
     }
 
     /// Brings `y` back to `out`, of the last dispatch of a capacity, whose number is `number`.
@@ -180,11 +303,12 @@ impl DeviceMoe {
         ids: &Bound<'_, PyAny>,
         weights: &Bound<'_, PyAny>,
         scales: Option<&Bound<'_, PyAny>>,
+        half: bool,
     ) -> Result<Option<(u32, u64)>, Failure> {
         let Some((tokens, stream)) = self.seen(py, step, [x, ids, weights], scales) else { return Ok(None) };
         // SAFETY: they are tensors of this GPU of these shapes and types, which the Python part keeps until combine is on the stream;
         // calls are in the order of one stream, as the documentation asks.
-        let number = unsafe { self.send(py, step, tokens, stream) }?;
+        let number = unsafe { self.send(py, step, tokens, stream, half) }?;
         Ok(Some((tokens.rows_there, number)))
     }
 
@@ -220,12 +344,21 @@ impl DeviceMoe {
         found.ok_or_else(|| Failure::invalid("capacity", step, format!("less than {there}")))
     }
 
-    /// The type of rows that dispatch sends.
-    fn sent(&self) -> Element {
+    /// Whether a tensor can be `n` rows that dispatch sends: of 16 bits, their type; else bytes of any.
+    fn are_rows(&self, x: &Seen, n: u64) -> bool {
+        let shape = [n, u64::from(self.shape.hidden)];
         match self.shape.dtype {
-            RowDtype::Bf16 => Element::BF16,
-            RowDtype::Fp16 => Element::F16,
-            RowDtype::Fp8 => Element::FP8,
+            RowDtype::Bf16 => x.is(Element::BF16, shape),
+            RowDtype::Fp16 => x.is(Element::F16, shape),
+            _ => x.is_bytes([n, self.shape.row_bytes().into()]),
+        }
+    }
+
+    /// Whether a tensor can be the scales of `n` rows.
+    fn are_scales(&self, scales: &Seen, n: u64) -> bool {
+        match row_sizes(&self.shape) {
+            (_, bytes, true) => scales.is(Element::F32, [n, u64::from(bytes / 4)]),
+            (_, bytes, false) => scales.is_bytes([n, bytes.into()]),
         }
     }
 
@@ -248,15 +381,14 @@ impl DeviceMoe {
         let n = *x.shape().first()?;
         let rows_there = u32::try_from(n).ok().filter(|n| *n <= most)?;
         let shape = &self.shape;
-        let (hidden, topk) = (u64::from(shape.hidden), u64::from(shape.topk));
-        let fit = x.is(self.sent(), [n, hidden])
-            && ids.is(Element::I32, [n, topk])
-            && weights.is(Element::F32, [n, topk]);
+        let topk = u64::from(shape.topk);
+        let fit =
+            self.are_rows(&x, n) && ids.is(Element::I32, [n, topk]) && weights.is(Element::F32, [n, topk]);
         let x_scale = match (scales, shape.scales()) {
             (None, 0) => 0,
             (Some(scales), each) if each > 0 => {
                 let scales = exchange.seen(scales)?;
-                scales.is(Element::F32, [n, each.into()]).then_some(scales.address)?
+                self.are_scales(&scales, n).then_some(scales.address)?
             }
             _ => return None,
         };
@@ -265,18 +397,30 @@ impl DeviceMoe {
         fit.then_some((tokens, exchange.stream(py, &x)?))
     }
 
-    /// Launches a dispatch; the number that it has.
+    /// Launches a dispatch, or its first half; the number that it has.
     ///
     /// # Safety
     /// The tokens are on this GPU and stay until combine is on the stream; calls are in the order of one stream.
-    unsafe fn send(&self, py: Python<'_>, step: usize, tokens: Tokens, stream: u64) -> Result<u64, Failure> {
+    unsafe fn send(
+        &self,
+        py: Python<'_>,
+        step: usize,
+        tokens: Tokens,
+        stream: u64,
+        half: bool,
+    ) -> Result<u64, Failure> {
         let most = self.capacity(step)?;
         detached(py, || {
-            let State { op, routed, dispatches } = &mut *lock(&self.state);
-            // SAFETY: as the caller says.
-            let sent = unsafe { op.ranks_for(most)?[0].dispatch_raw(&tokens, stream_of(stream)) }?;
+            let State { op, last, dispatches } = &mut *lock(&self.state);
+            let rank = &mut op.ranks_for(most)?[0];
+            let stage = match half {
+                // SAFETY: as the caller says.
+                true => Stage::Sending(unsafe { rank.dispatch_send_raw(&tokens, stream_of(stream)) }?),
+                // SAFETY: as the caller says.
+                false => Stage::Routed(unsafe { rank.dispatch_raw(&tokens, stream_of(stream)) }?),
+            };
             *dispatches += 1;
-            routed[step] = Some((*dispatches, sent));
+            last[step] = Some((*dispatches, stage));
             Ok(*dispatches)
         })
     }
@@ -296,13 +440,11 @@ impl DeviceMoe {
     ) -> Result<(), Failure> {
         let most = self.capacity(step)?;
         detached(py, || {
-            let State { op, routed, dispatches } = &mut *lock(&self.state);
-            let Some((_, sent)) = routed[step].take_if(|(last, _)| *last == number) else {
-                let allowed = format!("the last one of its capacity, {dispatches} at most, not combined yet");
-                return Err(Failure::invalid("d", format!("dispatch {number}"), allowed));
-            };
-            // SAFETY: as the caller says.
-            Ok(unsafe { op.ranks_for(most)?[0].combine_raw(sent, y, out, stream_of(stream)) }?)
+            lock(&self.state).go_on((step, most, number), "received", |rank, stage| match stage {
+                // SAFETY: as the caller says.
+                Stage::Routed(routed) => unsafe { rank.combine_raw(routed, y, out, stream_of(stream)) },
+                Stage::Sending(_) | Stage::Returning(_) => unreachable!("it is as far as was asked for"),
+            })
         })
     }
 }

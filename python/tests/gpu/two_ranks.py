@@ -1,6 +1,8 @@
 """Collectives and MoE on GPUs, from PyTorch, against a plain reference. Two processes, which share the GPU where there is one:
 
-torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [collectives|moe|compiled|gradients|host_times]
+torchrun --nproc-per-node 2 python/tests/gpu/two_ranks.py [PART ..]
+
+PART: collectives, moe, formats, layouts, halves, faults, overlap, compiled, gradients, host_times; all of them if none is named.
 
 Each part prints what was found up to then; the first that fails ends all of them.
 """
@@ -266,6 +268,171 @@ def expert_major(world: peerwarp.World) -> None:
     FOUND["expert_major"] = True
 
 
+#: Bytes of a row of `HIDDEN` elements, and scales of a row and their type.
+FORMATS = {
+    "fp8": (HIDDEN, HIDDEN // 128, torch.float32),
+    "fp8-token": (HIDDEN, 1, torch.float32),
+    "fp8-tensor": (HIDDEN, 0, torch.float32),
+    "mxfp8": (HIDDEN, HIDDEN // 32, torch.uint8),
+    "nvfp4": (HIDDEN // 2, HIDDEN // 16, torch.uint8),
+    "mxfp4": (HIDDEN // 2, HIDDEN // 32, torch.uint8),
+}
+
+
+def formats(world: peerwarp.World) -> None:
+    """Rows that are bytes, and their scales, come as they went, by packets and with flags; bf16 comes back."""
+    found = []
+    for dtype, (row, width, kind) in FORMATS.items():
+        for most in (TOKENS, 300):
+            sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": most}
+            op = peerwarp.MoeAllToAll(world, **sizes, dtype=dtype)
+            for seed, n in enumerate((TOKENS, TOKENS - 7 * dist.get_rank())):
+                _, ids, weights = tokens(100 + seed, n)
+                x = (drawn(110 + seed, n, row) * 100).to(torch.int32).to(torch.uint8)
+                scales = (drawn(120 + seed, n, width) * 100).to(torch.int32).to(kind).contiguous() if width else None
+                d = op.dispatch(x, ids, weights, scales=scales)
+                for source, sent in enumerate(everybodys(x)):
+                    part = slice(source * most, source * most + len(sent))
+                    came = (d.local_ids[part] >= 0).any(1)
+                    assert torch.equal(d.rows.view(torch.uint8)[part][came], sent[came]), (dtype, most)
+                for source, sent in enumerate(everybodys(scales) if scales is not None else []):
+                    part = slice(source * most, source * most + len(sent))
+                    came = (d.local_ids[part] >= 0).any(1)
+                    assert torch.equal(d.scales[part][came], sent[came]), (dtype, most)
+                # Experts that yield ones: weights of a token's own experts, summed.
+                ones = torch.ones((len(d.rows), HIDDEN), dtype=torch.bfloat16, device="cuda")
+                y = (ones.float() * d.weights.sum(1, keepdim=True)).to(torch.bfloat16)
+                wanted = torch.where(ids >= 0, weights, 0).sum(1, keepdim=True).expand(n, HIDDEN)
+                close(op.combine(d, y), wanted)
+            found.append(f"{dtype} of {most}")
+            del op, d
+    FOUND["formats"] = found
+
+
+def by_expert(d: peerwarp.DispatchedTensors) -> torch.Tensor:
+    """What the experts make of rows that stand expert by expert; what stands in gaps is not a number."""
+    y = torch.full(d.rows.shape, float("nan"), dtype=torch.bfloat16, device="cuda")
+    for e, (start, count) in enumerate(zip(d.expert_start.tolist(), d.expert_rows.tolist(), strict=False)):
+        y[start : start + count] = expert(d.rows[start : start + count], d.first_expert + e).to(torch.bfloat16)
+    return y
+
+
+def weighted(x: torch.Tensor, ids: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+    """What comes back of experts that are not weighted."""
+    total = torch.zeros(x.shape, device="cuda")
+    for k in range(ids.shape[1]):
+        total += torch.where(ids[:, k : k + 1] >= 0, expert(x, ids[:, k : k + 1]) * weights[:, k : k + 1], 0)
+    return total
+
+
+def layouts(world: peerwarp.World) -> None:
+    """Experts' rows at multiples of a number, and at a fixed stride with what has no place counted."""
+    sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS}
+    for align in (8, 16, 128):
+        op = peerwarp.MoeAllToAll(world, **sizes, layout="expert_major", expert_align=align)
+        x, ids, weights = tokens(130 + align, TOKENS)
+        d = op.dispatch(x, ids, weights)
+        assert not (d.expert_start % align).any()
+        close(op.combine(d, by_expert(d)), weighted(x, ids, weights))
+    op = peerwarp.MoeAllToAll(world, **sizes, layout="expert_strided")
+    stride = TOKENS * dist.get_world_size()
+    x, ids, weights = tokens(140, TOKENS)
+    d = op.dispatch(x, ids, weights)
+    assert int(d.overflow) == 0
+    assert d.expert_start.tolist() == [stride * e for e in range(len(d.expert_start))]
+    close(op.combine(d, by_expert(d)), weighted(x, ids, weights))
+    # Everybody names the first expert over and over: only `stride` rows of all have a place.
+    d = op.dispatch(x, torch.zeros_like(ids), weights)
+    assert int(d.overflow) == (0 if dist.get_rank() else stride * (TOPK - 1))
+    op.combine(d, by_expert(d))
+    FOUND["layouts"] = ["expert_align 8, 16, 128", "expert_strided"]
+
+
+def halves(world: peerwarp.World) -> None:
+    """Halves of dispatch and combine, with other work in between, launched one by one and in a graph."""
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS, split=True)
+    x, ids, weights = tokens(150, TOKENS)
+    out, square = torch.empty_like(x), drawn(151, 256, 256)
+
+    def layer() -> None:
+        sending = op.dispatch_send(x, ids, weights)
+        square.copy_(square @ square * 0 + 1)
+        d = op.dispatch_receive(sending)
+        returning = op.combine_send(d, rank_major(d))
+        square.copy_(square @ square * 0 + 2)
+        op.combine_receive(returning, out=out)
+
+    layer()
+    close(out, reference(x, ids, weights))
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        layer()
+    for seed in (152, 153):
+        for into, one in zip((x, ids, weights), tokens(seed, TOKENS), strict=True):
+            into.copy_(one)
+        graph.replay()
+        torch.cuda.synchronize()
+        close(out, reference(x, ids, weights))
+    FOUND["halves"] = "one by one, and in a graph"
+
+
+def faults(world: peerwarp.World) -> None:
+    """A rank that waits in vain says so on all of them; after a reset the world goes on."""
+    op = peerwarp.MoeAllToAll(world, hidden=HIDDEN, experts=EXPERTS, topk=TOPK, max_tokens=TOKENS)
+    x, ids, weights = tokens(160, TOKENS)
+    word = world.fault
+    assert int(word) == 0
+    close(op.combine((d := op.dispatch(x, ids, weights)), rank_major(d)), reference(x, ids, weights))
+    dist.barrier()
+    op.set_wait_budget(0.2)
+    if dist.get_rank() == 0:
+        d = op.dispatch(x, ids, weights)
+        torch.cuda.synchronize()
+        assert int(word) == 1, "rank 0 gave up"
+    dist.barrier()
+    assert int(word) == 1, "on all ranks"
+    try:
+        world.check()
+    except peerwarp.Aborted as error:
+        assert error.rank == 0, error
+        FOUND["fault"] = str(error)
+    else:
+        raise AssertionError("nobody said that the world was aborted")
+    dist.barrier()
+    world.reset()
+    assert int(word) == 0
+    op.set_wait_budget(20.0)
+    for seed in (161, 162, 163):
+        x, ids, weights = tokens(seed, TOKENS)
+        close(op.combine((d := op.dispatch(x, ids, weights)), rank_major(d)), reference(x, ids, weights))
+    del word
+
+
+def overlap(world: peerwarp.World) -> None:
+    """Two operations of a world on two streams: each takes SMs of its own, so that one never waits for room that the other has."""
+    if torch.cuda.device_count() < dist.get_world_size():
+        FOUND["overlap"] = "not tried: ranks share a GPU"
+        return
+    sms = torch.cuda.get_device_properties(0).multi_processor_count // 2 - 4
+    sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS}
+    ops = [peerwarp.MoeAllToAll(world, **sizes, sms=sms) for _ in range(2)]
+    streams = [torch.cuda.Stream() for _ in ops]
+    given = [tokens(170 + at, TOKENS) for at in range(2)]
+    outs = [torch.empty_like(x) for x, _, _ in given]
+    torch.cuda.synchronize()
+    dist.barrier()
+    for _ in range(50):
+        # Ranks begin with different ones: neither waits for the other's turn.
+        for at in (0, 1) if dist.get_rank() == 0 else (1, 0):
+            with torch.cuda.stream(streams[at]):
+                d = ops[at].dispatch(*given[at])
+                ops[at].combine(d, rank_major(d), out=outs[at])
+    torch.cuda.synchronize()
+    for out, one in zip(outs, given, strict=True):
+        close(out, reference(*one))
+    FOUND["overlap"] = f"two operations of {sms} SMs, 50 rounds each"
+
+
 def compiled(world: peerwarp.World) -> None:
     """Operations of PyTorch: checked by PyTorch, and compiled without a break."""
     all_of = peerwarp.Collectives(world)
@@ -341,7 +508,8 @@ def host_times(world: peerwarp.World) -> None:
         FOUND[f"host us, {name}"] = round(sorted(took)[len(took) // 2], 2)
 
 
-PARTS = {part.__name__: part for part in (collectives, moe, compiled, gradients, host_times)}
+ALL = (collectives, moe, formats, layouts, halves, faults, overlap, compiled, gradients, host_times)
+PARTS = {part.__name__: part for part in ALL}
 
 
 def main() -> None:
@@ -350,7 +518,7 @@ def main() -> None:
     dist.init_process_group("gloo")
     world = peerwarp.World.from_torch(share_gpus=True, wait_budget=20.0)
     FOUND["gpus"] = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    for part in PARTS.values() if len(sys.argv) < 2 else [PARTS[sys.argv[1]]]:
+    for part in [PARTS[name] for name in sys.argv[1:] or PARTS]:
         start = time.perf_counter()
         part(world)
         torch.cuda.synchronize()

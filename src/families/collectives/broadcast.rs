@@ -5,7 +5,7 @@ use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Part};
-use super::exchange::{self, send};
+use super::exchange::send;
 use super::legal;
 
 /// A variant of broadcast.
@@ -60,9 +60,8 @@ impl Broadcast {
 
     /// The root sends alone, so that ranks know nothing of each other but by credits.
     fn channel(&self) -> ChannelShape {
-        let tiles = self.cut().tiles();
-        let banks = exchange::banks(self.protocol, tiles.into(), self.cut());
-        ChannelShape::new(self.protocol, self.ranks, Slots::Shared(tiles)).credits(true).banks(banks)
+        let shape = ChannelShape::new(self.protocol, self.ranks, Slots::Shared(self.cut().tiles()));
+        shape.credits(true).banks_for(self.cut().bytes())
     }
 }
 

@@ -56,19 +56,9 @@ fn others() -> Val<u64> {
     !bit(rank()) & (u64::MAX >> (64 - ranks()))
 }
 
-/// Bytes of a bank up to which there are three: a launch need not wait for credits then, which is some 1 us, and all three are still
-/// small beside a GPU's memory.
-const SMALL_BANK: u64 = 8 << 20;
-
 /// The channel of tiles of a cut, so many of each sender: a tile is a message.
 pub(super) fn tiles(transport: Transport, ranks: u32, tiles: u32, cut: Cut) -> ChannelShape {
-    let banks = banks(transport, u64::from(ranks) * u64::from(tiles), cut);
-    ChannelShape::new(transport, ranks, Slots::ByNumber(tiles)).banks(banks)
-}
-
-/// How many banks there are of so many tiles of a cut each.
-pub(super) fn banks(transport: Transport, tiles: u64, cut: Cut) -> u32 {
-    if !transport.has_flags() && tiles * cut.bytes() <= SMALL_BANK { 3 } else { 2 }
+    ChannelShape::new(transport, ranks, Slots::ByNumber(tiles)).banks_for(cut.bytes())
 }
 
 /// Sends a tile.

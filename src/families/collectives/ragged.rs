@@ -64,9 +64,8 @@ impl RaggedAllToAll {
     /// credits of the tiles do so for both, which takes as many banks here as there.
     fn counted(&self) -> ChannelShape {
         let transport = if self.protocol == Transport::Flags { Transport::Flags } else { Transport::Ll };
-        let tiles = u64::from(self.ranks) * u64::from(self.cut().tiles());
-        let banks = exchange::banks(self.protocol, tiles, self.cut());
-        ChannelShape::new(transport, self.ranks, Slots::BySender(1)).credits(false).banks(banks).read_many()
+        let counts = ChannelShape::new(transport, self.ranks, Slots::BySender(1)).read_many();
+        counts.credits(false).banks_of(&self.channel())
     }
 
     /// As many elements as there are, and no more than there is room for, whatever anybody says.

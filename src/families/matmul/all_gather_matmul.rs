@@ -55,7 +55,10 @@ pub struct AllGatherMatmul {
     /// begin at different times and no longer share what is in the cache.
     #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub sent: u32,
-    /// Blocks that send.
+    /// Whether rows are sent by a warp beside those that multiply, in each of their blocks, and no SM is set aside for it.
+    #[tune(short = "bs", default = |key| beside(key))]
+    pub beside: bool,
+    /// Blocks that send, if no warps beside others do.
     #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that multiply.
@@ -79,7 +82,27 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn tiling(key: &AllGatherMatmulKey) -> Tiling {
-    Tiling::of(bands(key), key.n, key.k, order::SMS - send_blocks(key))
+    Tiling::of(bands(key), key.n, key.k, multiply_blocks(key))
+}
+
+/// Blocks for which there is room beside those that send.
+fn multiply_blocks(key: &AllGatherMatmulKey) -> u32 {
+    order::SMS - if beside(key) { 0 } else { send_blocks(key) }
+}
+
+/// Where blocks have been through all tiles sooner if none is set aside, and a rank's rows are whole pieces.
+fn beside(key: &AllGatherMatmulKey) -> bool {
+    let time = |blocks| {
+        let tiling = Tiling::of(bands(key), key.n, key.k, blocks);
+        tiling.time(bands(key), key.n, key.k, blocks)
+    };
+    let sooner = time(order::SMS) < time(order::SMS - send_blocks(key));
+    sooner && !one_each(key) && (key.m / key.ranks * key.k).is_multiple_of(chunk(key))
+}
+
+/// Whether each block has one tile, or none.
+fn one_each(key: &AllGatherMatmulKey) -> bool {
+    bands(key) * key.n.div_ceil(128) <= order::SMS
 }
 
 /// As many as divide those of a tile's rows.
@@ -97,9 +120,8 @@ const COLUMNS_OF_A_BLOCK: u32 = 28_000;
 /// has one tile, as nobody has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two();
-    let one_each = bands(key) * key.n.div_ceil(128) <= order::SMS;
     let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
-    pieces.min(if one_each { 16 } else { wanted.clamp(2, 16) })
+    pieces.min(if one_each(key) { 16 } else { wanted.clamp(2, 16) })
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
@@ -107,7 +129,7 @@ fn stages(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {
-    tiling(key).items(bands(key), key.n).clamp(1, order::SMS - send_blocks(key))
+    tiling(key).items(bands(key), key.n).clamp(1, multiply_blocks(key))
 }
 
 impl Legal for AllGatherMatmul {
@@ -120,7 +142,12 @@ impl Legal for AllGatherMatmul {
         let band = self.tile_rows * self.k;
         let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
         Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        let room = if self.beside { self.chunk * self.dtype.bytes() } else { 0 };
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, room)?;
+        let whole = (self.rows() * self.k).is_multiple_of(self.chunk);
+        let allowed =
+            || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
+        Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
         self.split_parts().legal()
     }
 }
@@ -157,9 +184,14 @@ impl AllGatherMatmul {
         self.rows().div_ceil(self.part_rows())
     }
 
+    /// Who sends a rank's rows: blocks, or warps beside others.
+    fn senders(&self) -> u32 {
+        if self.beside { self.blocks } else { self.send_blocks }
+    }
+
     /// Flags for the rows of a rank.
     fn flags(&self) -> u32 {
-        self.parts() * self.send_blocks
+        self.parts() * self.senders()
     }
 }
 
@@ -209,19 +241,10 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     let of_rank =
         |rows: MatrixRows, first: Val<u32>| if ragged { rows.below(first + cut.rows) } else { rows };
 
-    role("send", c.send_blocks, |b| {
-        let (pieces, of_part) = (c.pieces(), c.part_rows() * c.k / c.chunk);
-        for part in 0u32.val()..c.parts().val() {
-            let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
-            let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
-            for number in (first + b.index()..end).step_by(b.count()) {
-                let piece = pieces.tile(number);
-                let to = (bank + rank() * c.rows()) * c.k + piece.at();
-                rows.put_any(&a.inbox.elements(), to, a.x.elements().load(piece.at(), piece.len()));
-            }
-            rows.signal(&a.arrived, flags + rank() * c.flags() + part * c.send_blocks + b.index(), epoch);
-        }
-    });
+    let to = Inbox { bank, flags, epoch };
+    if !c.beside {
+        role("send", c.send_blocks, |b| send(b, c, a, to));
+    }
 
     role("multiply", c.blocks, |b| {
         for i in b.strided(parts.items()) {
@@ -243,12 +266,48 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             } else if from == rank() {
                 b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
             } else {
-                let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
-                gathered(first, c.send_blocks)
+                let first = flags + from * c.flags() + row / c.part_rows() * c.senders();
+                gathered(first, c.senders())
             };
             a.split.whole(b, part, sums, Some(epoch), |sums| {
                 of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
             });
         }
     });
+
+    if c.beside {
+        role_beside("multiply", "send", 1, |b| send(b, c, a, to));
+    }
+}
+
+/// Where a launch's rows arrive.
+#[derive(Clone, Copy)]
+struct Inbox {
+    /// The first row of the bank.
+    bank: Val<u32>,
+    /// Its first flag.
+    flags: Val<u32>,
+    epoch: Epoch,
+}
+
+/// Sends this rank's rows, each block or warp its pieces of each part.
+#[kernel]
+fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
+    let (pieces, of_part) = (c.pieces(), c.part_rows() * c.k / c.chunk);
+    for part in 0u32.val()..c.parts().val() {
+        let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
+        let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
+        for number in (first + b.index()..end).step_by(b.count()) {
+            let piece = pieces.tile(number);
+            let (inbox, x) = (a.inbox.elements(), a.x.elements());
+            let place = (to.bank + rank() * c.rows()) * c.k + piece.at();
+            if c.beside {
+                // Nothing of it goes through registers, of which those who multiply need most.
+                rows.copy_any(&inbox, place, &x, piece.at(), c.chunk);
+            } else {
+                rows.put_any(&inbox, place, x.load(piece.at(), piece.len()));
+            }
+        }
+        rows.signal(&a.arrived, to.flags + rank() * c.flags() + part * c.senders() + b.index(), to.epoch);
+    }
 }

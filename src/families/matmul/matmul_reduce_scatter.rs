@@ -41,6 +41,10 @@ pub struct MatmulReduceScatter {
     /// Whether a block has another rank's part of a tile on its way while it multiplies its own, and waits for it before.
     #[tune(short = "e", default = |key| early(key))]
     pub early: bool,
+    /// Turns of blocks with tiles for others until each second tile is of this rank's own rows: others' parts of these come over the link
+    /// meanwhile. 0 if all tiles for others come first.
+    #[tune(short = "ld", values = [0, 1, 2], default = |key| lead(key))]
+    pub lead: u32,
     /// Warps of a block.
     #[tune(short = "w", values = [4, 8], default = |key| order::warps(tile_rows(key)))]
     pub warps: u32,
@@ -101,11 +105,16 @@ fn early(key: &MatmulReduceScatterKey) -> bool {
     tiles(key) / key.ranks * (key.ranks - 1) >= order::SMS
 }
 
+/// If others' parts of this rank's rows are many, which would all come at the end.
+fn lead(key: &MatmulReduceScatterKey) -> u32 {
+    u32::from(early(key) && tiles(key) / key.ranks >= 2 * order::SMS)
+}
+
 impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, 0)?;
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();
@@ -129,6 +138,12 @@ impl MatmulReduceScatter {
 
     fn split_parts(&self) -> Split {
         self.cut().split(self.split, self.k, self.ranks)
+    }
+
+    /// Tiles for others that come before each second one is this rank's own; all of them if there are no more.
+    fn first_own(&self) -> u32 {
+        let lead = self.lead * self.blocks / self.split;
+        self.sent().min(if lead == 0 { u32::MAX } else { (self.ranks - 2) * self.cut().tiles() + lead })
     }
 
     /// Tiles that a rank multiplies for the others.
@@ -193,8 +208,8 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
         for i in b.strided(parts.items()) {
             // The next rank's rows first, this rank's own last: by then the others have multiplied their part.
             let columns = parts.item(i);
-            let owner = (rank() + 1 + columns.tile / cut.tiles()) % c.ranks;
-            let tile = columns.tile % cut.tiles();
+            let (turn, tile) = turn(c, columns.tile);
+            let owner = (rank() + 1 + turn) % c.ranks;
             let at = cut.tile(tile);
             let row = at.row();
             let column = at.column();
@@ -218,11 +233,30 @@ pub fn matmul_reduce_scatter(c: &MatmulReduceScatter, a: &MatmulReduceScatterArg
             } else {
                 let sums = b.dot(x, w, c.stages);
                 a.split.whole(b, columns, sums, Some(epoch), |sums| {
-                    a.send_part(c, owner, bank + columns.tile % c.sent(), sums, epoch);
+                    a.send_part(c, owner, bank + (turn * cut.tiles() + tile) % c.sent(), sums, epoch);
                 });
             }
         }
     });
+}
+
+/// The `i`-th tile of a rank: whose turn it is, the next rank's first and its own last, and which of that rank's tiles.
+#[kernel]
+fn turn(c: &MatmulReduceScatter, i: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let (tiles, own, first_own) = (c.cut().tiles(), c.ranks - 1, c.first_own());
+    if first_own == c.sent() {
+        (i / tiles, i % tiles)
+    } else {
+        // An own tile comes after the others' tile of the same number.
+        let others = c.sent() - first_own;
+        let since = i - first_own;
+        let before = i < first_own;
+        let by_turns = since < 2 * others;
+        let for_other = before.select(1, by_turns.select(since % 2, 0));
+        let turn = (for_other < 1).select(own, (i / tiles).min(own - 1));
+        let number = before.select(i, by_turns.select(since / 2 + for_other * first_own, since - others));
+        (turn, number % tiles)
+    }
 }
 
 impl MatmulReduceScatterArgs {

@@ -93,8 +93,8 @@ pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
     Illegal::unless(m.is_multiple_of(ranks), "m", m, allowed)
 }
 
-/// Whether a tile fits the warps, their registers, and shared memory.
-pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
+/// Whether a tile fits the warps, their registers, and shared memory beside `room` bytes that others have.
+pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32, room: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
     let parts = rows / 16 * (columns / 16);
     let shared = (1..=warps).any(|down| {
@@ -110,8 +110,10 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<
         || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
     Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
     let stage = (rows + columns) * DOT_COLUMNS * 2;
-    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
-    Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
+    // A loader's barriers come behind the stages, and what else a block has begins at a multiple of 1 KiB.
+    let most = MOST_SHARED - if room > 0 { room + 1024 } else { 0 };
+    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", most / stage);
+    Illegal::unless(stages * stage <= most, "stages", stages, allowed)
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.
@@ -158,14 +160,17 @@ impl Tiling {
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
         let few = |t: &Tiling| t.split == 1 || t.items(bands, columns) <= blocks * t.split;
-        let cost = |tiling: &Tiling| {
-            let [width, split, k] = [tiling.columns, tiling.split, k].map(u64::from);
-            let turns = u64::from(tiling.items(bands, columns).div_ceil(blocks));
-            let shared = if split > 1 { SHARED + (split - 1) * width * SHARED_COLUMN } else { 0 };
-            let multiplied = turns * (k / split * (width + TILE_COLUMNS) + shared);
-            multiplied.max(u64::from(columns) * k * A_MICROSECOND / FROM_MEMORY + shared)
-        };
-        all.filter(few).min_by_key(cost).unwrap_or(Tiling { columns: 64, split: 1 })
+        let soonest = all.filter(few).min_by_key(|t| t.time(bands, columns, k, blocks));
+        soonest.unwrap_or(Tiling { columns: 64, split: 1 })
+    }
+
+    /// How long blocks take that go through all tiles.
+    pub fn time(self, bands: u32, columns: u32, k: u32, blocks: u32) -> u64 {
+        let turns = u64::from(self.items(bands, columns).div_ceil(blocks));
+        let [width, split, k] = [self.columns, self.split, k].map(u64::from);
+        let shared = if split > 1 { SHARED + (split - 1) * width * SHARED_COLUMN } else { 0 };
+        let multiplied = turns * (k / split * (width + TILE_COLUMNS) + shared);
+        multiplied.max(u64::from(columns) * k * A_MICROSECOND / FROM_MEMORY + shared)
     }
 
     /// Parts of all tiles.

@@ -92,7 +92,7 @@ fn blocks(key: &MatmulKey) -> u32 {
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, 0)?;
         self.parts().legal()
     }
 }

@@ -209,7 +209,7 @@ impl Model {
         // A row is loaded once, and stored for each rank that it goes to.
         let stored = self.rows(f.is("dedup")) * f64::from(s.row_bytes());
         let send = send.max(stored / (f.number("send_blocks", 1) * c.sent_gbps * 1e3));
-        let wire = self.wire_us(f.is("dedup"), s.row_bytes() + 4 * s.scales());
+        let wire = self.wire_us(f.is("dedup"), s.row_bytes() + s.scale_bytes());
         let moved = wire.max(send) + self.take(dispatch, slots);
         let arrived = match (dispatch.layout.by_expert(), f.is_packets()) {
             (true, _) => records + moved,
@@ -311,7 +311,7 @@ impl CostModel for Model {
     fn least(&self, components: &[Variant]) -> Vec<f64> {
         let s = &self.shape;
         let of = |v: &Variant| match (dispatch(v), combine(v)) {
-            (Some(d), _) => self.least_of(d.dedup, s.row_bytes() + 4 * s.scales()),
+            (Some(d), _) => self.least_of(d.dedup, s.row_bytes() + s.scale_bytes()),
             (_, Some(c)) => self.least_of(c.dedup, self.combined_bytes()),
             (None, None) => 0.0,
         };

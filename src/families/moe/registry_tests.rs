@@ -1,4 +1,6 @@
 use super::*;
+use peerwarp_codegen::family::Choice;
+
 use crate::families::moe::RowDtype;
 use crate::harness::tune::{Candidate, Record, Task, example};
 use crate::harness::workload::Given;
@@ -134,4 +136,19 @@ fn what_is_compiled_when_needed_is_as_it_was_tuned() {
     // What is compiled comes first.
     let pack = MoeRegistry { compiled: MoeRegistry::new([tuning(8)], true).compiled, ..tuned };
     assert_eq!(pack.tuning(&key).unwrap(), tuning(8));
+}
+
+/// Rows of types that the table that comes with this program has no records of: a combine in bf16 that it has may not go with them.
+#[test]
+fn tables_yield_pairs_that_go_together() {
+    let tuned = Tuned::builtin("NVIDIA H200", "cuda:sm_90a".parse().unwrap()).unwrap();
+    let registry = MoeRegistry::new([], true).with_tuned(tuned);
+    for &dtype in RowDtype::ALL {
+        for tokens in [1, 64, 4096] {
+            let shape = MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 8, dtype };
+            for layout in [Layout::RankMajor, Layout::ExpertMajor] {
+                registry.tuning(&MoeKey { layout, ..MoeKey::new(shape) }).unwrap().check(&shape).unwrap();
+            }
+        }
+    }
 }

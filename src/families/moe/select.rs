@@ -10,7 +10,7 @@ use serde::Deserialize;
 
 use super::RowDtype;
 use super::gpumode::gpumode;
-use super::kernels::{Layout, RoundTrip};
+use super::kernels::{Combine, CombineKey, Layout, Phase, Protocol, RoundTrip};
 use super::routing::{self, Source};
 use super::workload::MoeSuite;
 use crate::harness::catalogue::{self, Catalogue, OneOrMore, Scalar, combinations};
@@ -60,7 +60,11 @@ pub fn options() -> Vec<OptionSpec> {
              expert-major, the same with each expert's first row at a multiple of 8, 16 or 128 (expert-major-128), or at a fixed \
              stride (expert-strided) [default: rank-major; expert-major with --dedup false]",
         )),
-        list(option("dtype", "TYPE", "Element type of dispatched rows: bf16, fp16 or fp8 [default: bf16]")),
+        list(option(
+            "dtype",
+            "TYPE",
+            "What rows are dispatched as: bf16, fp16, fp8, fp8-token, fp8-tensor, mxfp8, nvfp4, mxfp4 [default: bf16]",
+        )),
         list(option("tokens", "T", "The most tokens a rank has [default: 128; in `check` 8]")),
         option("dedup", "BOOL", "Send a token once to each rank that needs it, and expand it there"),
         option(
@@ -313,8 +317,9 @@ fn has(family: &dyn DynFamily, field: &str) -> bool {
 /// A request for a family's variant for a shape. What it leaves open of the key is the first entry of a menu; round trips
 /// have the stand-in expert.
 fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -> Request {
-    let mut key = key.clone();
+    let (mut key, mut tuning) = (key.clone(), tuning);
     let mut defaults = vec![];
+    tuning.extend(back_with_flags(family, &key, &tuning));
     for field in family.fields().iter().filter(|f| f.role == FieldRole::Key) {
         let first = if family.name() == RoundTrip::NAME && field.name == "hook" {
             Some("expert".to_owned())
@@ -333,6 +338,36 @@ fn request(label: &str, family: FamilyEntry, key: &Settings, tuning: Settings) -
         }
     }
     Request { key, tuning, defaults, ..Request::family(label, family.name()) }
+}
+
+/// What combine is told where rows that are dispatched cannot go as packets: its own type does not say so, and they come back as they
+/// went out.
+fn back_with_flags(family: FamilyEntry, key: &Settings, tuning: &Settings) -> Settings {
+    let value =
+        |name: &str| key.iter().chain(tuning).find(|(field, _)| field == name).map(|(_, value)| value);
+    let number = |name: &str| value(name)?.parse::<u32>().ok();
+    let told = || {
+        let row = value("dtype")?.parse::<RowDtype>().ok().filter(|row| !row.survives_packets())?;
+        let layout = value("layout").map_or(Some(Layout::RankMajor), |name| Layout::from_name(name))?;
+        let combine = Combine::with_defaults(&CombineKey {
+            hidden: number("hidden")?,
+            experts: number("experts")?,
+            topk: number("topk")?,
+            tokens: number("tokens")?,
+            ranks: number("ranks")?,
+            dtype: row.into(),
+            layout,
+            phase: Phase::Both,
+        });
+        Some(combine.ok()?.back_from(Protocol::Flags))
+    };
+    if family.name() != Combine::NAME || value("protocol").is_some() {
+        return vec![];
+    }
+    let Some(combine) = told() else { return vec![] };
+    let fields =
+        [("protocol", combine.protocol.name().to_owned()), ("group_warps", combine.group_warps.to_string())];
+    fields.map(|(field, value)| (field.to_owned(), value)).into()
 }
 
 /// The built-in catalogue: every built-in model, with token buckets from decoding to prefill.

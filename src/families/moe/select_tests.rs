@@ -4,7 +4,9 @@ use peerwarp_codegen::ir::Dtype;
 use peerwarp_codegen::kernel;
 
 use super::*;
+use crate::families::moe::MoeShape;
 use crate::families::moe::kernels::Phase;
+use crate::families::moe::run::MoeTuning;
 use crate::harness::catalogue::parse;
 use crate::harness::request::resolve;
 
@@ -199,6 +201,22 @@ fn split_phases_are_requests_of_their_own() {
     let halves: Vec<&str> =
         names.iter().map(|n| if n.contains("_send__") { "send" } else { "recv" }).collect();
     assert_eq!(halves, ["send", "send", "recv", "recv"]);
+}
+
+/// What rows go out as, combine does not know by its own type: it is told, here as where a program asks for the defaults.
+#[test]
+fn what_comes_back_goes_as_what_went_out() {
+    for dtype in RowDtype::ALL.iter().map(Choice::name) {
+        let asked =
+            given(&[("hidden", "2048"), ("experts", "64"), ("topk", "6"), ("tokens", "8"), ("dtype", dtype)]);
+        let requests = select(&asked, false, &registry()).unwrap();
+        let names: Vec<String> =
+            resolve(&requests, &registry()).unwrap().iter().map(|v| v.variant_name()).collect();
+        let dtype = dtype.parse().unwrap();
+        let shape = MoeShape { hidden: 2048, experts: 64, topk: 6, tokens: 8, ranks: 8, dtype };
+        let defaults = MoeTuning::defaults(&shape).unwrap();
+        assert_eq!(names, [defaults.dispatch.variant_name(), defaults.combine.variant_name()]);
+    }
 }
 
 #[test]

@@ -6,24 +6,29 @@ use std::sync::Arc;
 
 use cudarc::driver::{CudaSlice, CudaStream};
 
-use crate::families::moe::{MoeRank, MoeShape, Routed};
+use crate::families::moe::{MoeRank, MoeShape, Routed, RowDtype};
 use crate::runtime::RuntimeError;
 use crate::runtime::op::{Call, Element, Held, LaunchArgs, RawTensor, Readable, Writable};
 
 /// Where a rank's tokens are. There are as many rows as `x` has, at most as many as the variant takes; of the other slices, as many
 /// or more.
-#[derive(Debug)]
 pub struct TokenSlices<'a, T> {
-    /// Rows, `[token][hidden]`.
+    /// Rows, `[token][hidden]`; of formats whose rows are bytes to kernels, those.
     pub x: &'a CudaSlice<T>,
-    /// fp8 only: scales, `[token][ceil(hidden / 128)]`.
-    pub x_scale: Option<&'a CudaSlice<f32>>,
+    /// Scales, `[token][scale]`, where some travel: f32, or bytes.
+    pub x_scale: Option<&'a dyn Readable>,
     /// How many of the rows are tokens, one number; all of them if it says more, or there is none.
     pub n: Option<&'a CudaSlice<u32>>,
     /// Expert ids, `[token][topk]`; an id of no expert masks its entry.
     pub ids: &'a CudaSlice<i32>,
     /// Weights, `[token][topk]`.
     pub weights: &'a CudaSlice<f32>,
+}
+
+impl<T> fmt::Debug for TokenSlices<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TokenSlices").field("elements", &self.x.len()).finish_non_exhaustive()
+    }
 }
 
 impl<T> Clone for TokenSlices<'_, T> {
@@ -120,12 +125,11 @@ impl MoeRank {
         tokens: TokenSlices<'a, T>,
         stream: &'a Arc<CudaStream>,
     ) -> Result<RoutedSlices<'a>, RuntimeError> {
-        rows_of::<T>("x", self.shape().dtype.dispatched())?;
+        rows_of::<T>("x", self.shape().dtype)?;
         let TokenSlices { x, x_scale, n, ids, weights } = tokens;
-        let rows_there = rows_in(x.len(), self.shape())?;
+        let rows_there = rows_in::<T>(x.len(), self.shape())?;
         let n = n.map(|n| n as &dyn Readable);
         let route = Route { n, all_rows: self.all_rows(), rows_there, ids, weights };
-        let x_scale = x_scale.map(|scale| scale as &dyn Readable);
         let routed = self.dispatch_args(stream.into(), Sent { x, x_scale, route })?;
         Ok(RoutedSlices { routed, stream, route })
     }
@@ -148,8 +152,8 @@ impl MoeRank {
 }
 
 /// How many rows of a shape so many elements are: whole ones, of which a variant takes no more than it has tokens.
-fn rows_in(elements: usize, shape: &MoeShape) -> Result<u32, RuntimeError> {
-    let row = shape.hidden as usize;
+fn rows_in<T: Element>(elements: usize, shape: &MoeShape) -> Result<u32, RuntimeError> {
+    let row = shape.row_bytes() as usize / size_of::<T>();
     if !elements.is_multiple_of(row) {
         let allowed = format!("a multiple of {row}, the elements of a row");
         return Err(RuntimeError::invalid("elements of x", elements, allowed));
@@ -158,39 +162,44 @@ fn rows_in(elements: usize, shape: &MoeShape) -> Result<u32, RuntimeError> {
 }
 
 /// Whether values of a host type can be a row's.
-fn rows_of<T: Element>(field: &str, dtype: peerwarp_codegen::ir::Dtype) -> Result<(), RuntimeError> {
-    match T::DTYPES.contains(&dtype) {
-        true => Ok(()),
-        false => {
-            let given = std::any::type_name::<T>();
-            Err(RuntimeError::invalid(format!("elements of {field}"), given, format!("{dtype:?}")))
-        }
-    }
+fn rows_of<T: Element>(field: &str, dtype: RowDtype) -> Result<(), RuntimeError> {
+    let (fits, allowed) = match dtype.dispatched() {
+        Some(dtype) => (T::DTYPES.contains(&dtype), format!("{dtype:?}")),
+        None => (T::DTYPES == u8::DTYPES, "u8: the rows' bytes".to_owned()),
+    };
+    let given = std::any::type_name::<T>();
+    if fits { Ok(()) } else { Err(RuntimeError::invalid(format!("elements of {field}"), given, allowed)) }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use peerwarp_codegen::ir::Dtype;
+
+    const SHAPE: MoeShape =
+        MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
 
     #[test]
     fn rows_are_whole_and_no_more_than_a_variant_takes() {
-        use crate::families::moe::RowDtype;
-        let shape = MoeShape { hidden: 64, experts: 8, topk: 2, tokens: 4, ranks: 2, dtype: RowDtype::Bf16 };
-        let rows = [0, 64, 256, 320].map(|elements| rows_in(elements, &shape).unwrap());
+        let rows = [0, 64, 256, 320].map(|elements| rows_in::<u16>(elements, &SHAPE).unwrap());
         assert_eq!(rows, [0, 1, 4, 4]);
-        let said = rows_in(65, &shape).unwrap_err().to_string();
+        let said = rows_in::<u16>(65, &SHAPE).unwrap_err().to_string();
         assert_eq!(said, "elements of x = 65: a multiple of 64, the elements of a row");
+        // The same as bytes, and rows that are bytes.
+        assert_eq!(rows_in::<u8>(256, &SHAPE).unwrap(), 2);
+        assert_eq!(rows_in::<u8>(96, &MoeShape { dtype: RowDtype::Nvfp4, ..SHAPE }).unwrap(), 3);
     }
 
     #[test]
     fn rows_are_of_the_shape_s_type() {
-        for dtype in [Dtype::Bf16, Dtype::Fp16] {
+        for dtype in [RowDtype::Bf16, RowDtype::Fp16] {
             rows_of::<u16>("x", dtype).unwrap();
         }
-        rows_of::<u8>("x", Dtype::Fp8).unwrap();
-        rows_of::<half::bf16>("x", Dtype::Bf16).unwrap();
-        let said = rows_of::<f32>("x", Dtype::Bf16).unwrap_err().to_string();
-        assert_eq!(said, "elements of x = f32: Bf16");
+        for dtype in [RowDtype::Bf16, RowDtype::Fp8, RowDtype::Nvfp4] {
+            rows_of::<u8>("x", dtype).unwrap();
+        }
+        rows_of::<half::bf16>("x", RowDtype::Bf16).unwrap();
+        let said = |dtype| rows_of::<f32>("x", dtype).unwrap_err().to_string();
+        assert_eq!(said(RowDtype::Bf16), "elements of x = f32: Bf16");
+        assert_eq!(said(RowDtype::Mxfp4), "elements of x = f32: u8: the rows' bytes");
     }
 }

@@ -11,7 +11,7 @@ pub const ROUTING_US: f64 = 0.5;
 /// What a dispatch moves: rows and their scales. Routing records and flags are not counted. With `dedup` a row goes once to
 /// every rank that needs it, else once for every entry.
 pub fn of_dispatch(shape: &MoeShape, routing: &Routing, dedup: bool) -> Work {
-    let row = u64::from(shape.row_bytes()) + 4 * u64::from(shape.scales());
+    let row = u64::from(shape.row_bytes()) + u64::from(shape.scale_bytes());
     let bytes = |dedup| times(rows(shape, routing, dedup), row);
     let steps = vec![("routing".to_owned(), ROUTING_US)];
     Work { bytes: bytes(dedup), least: (!dedup).then(|| bytes(true)), hops: 1, flops: 0, steps }

@@ -59,6 +59,10 @@ pub enum Slots {
     Shared(u32),
 }
 
+/// Bytes of a bank up to which there are [three](ChannelShape::banks_for): to wait for credits takes a launch some 1 us, and three are
+/// little beside a GPU's memory.
+const SMALL_BANK: u64 = 8 << 20;
+
 /// The shape of a channel: what `#[channel(|c| ..)]` computes from a configuration.
 ///
 /// Where it says nothing of banks and credits, it has those that a protocol needs in which every rank receives from every other one
@@ -96,6 +100,21 @@ impl ChannelShape {
     #[must_use]
     pub fn banks(self, banks: u32) -> Self {
         ChannelShape { banks, ..self }
+    }
+
+    /// Three banks where no launch waits for credits thereby and all of them are still small: where the transport has no flags and a bank
+    /// of messages of `bytes` bytes has at most 8 MiB. Else two.
+    #[must_use]
+    pub fn banks_for(self, bytes: u64) -> Self {
+        let small = self.bank_slots().saturating_mul(bytes) <= SMALL_BANK;
+        let banks = if small && !self.transport.has_flags() { 3 } else { 2 };
+        self.banks(banks)
+    }
+
+    /// As many banks as another channel has, whose credits order the reuse of this one, too.
+    #[must_use]
+    pub fn banks_of(self, other: &ChannelShape) -> Self {
+        self.banks(other.banks)
     }
 
     /// Whether every rank tells every other one in each launch that it is done with the launches before: the channel's

@@ -124,6 +124,9 @@ impl RoleInfo {
                 format!("{n} blocks, {} to {}", self.first_block, self.first_block + u64::from(n) - 1)
             }
         };
+        if let Some((host, warps)) = &self.beside {
+            text = format!("{} beside `{host}` in each of {text}", count(u64::from(*warps), "warp"));
+        }
         if let Some(next) = &self.goes_on_as {
             text += &format!(", which go on as `{next}`");
         }

@@ -27,7 +27,7 @@ fn shape(report: &mut Report<'_>) {
     if crate::device::packet_bytes(k.warp_size).is_none() {
         report.add(k.loc, Problem::WarpSize { found: k.warp_size });
     }
-    let threads = u64::from(k.block_warps) * u64::from(k.warp_size);
+    let threads = (u64::from(k.block_warps) + u64::from(k.beside_warps())) * u64::from(k.warp_size);
     if k.block_warps == 0 || threads > MAX_BLOCK_THREADS.into() {
         let limit = MAX_BLOCK_THREADS;
         report.add(k.loc, Problem::BlockWarps { warps: k.block_warps, lanes: k.warp_size, limit });
@@ -54,10 +54,33 @@ fn shape(report: &mut Report<'_>) {
             report.add(r.loc, Problem::GoesOnNowhere { role: r.name.clone(), to: to.clone() });
         }
     }
+    (0..k.roles.len()).for_each(|role| beside(report, role));
     let blocks: u64 = k.roles.iter().map(|r| u64::from(r.blocks)).sum();
     if blocks > MAX_BLOCKS {
         report.add(k.loc, Problem::GridTooLarge { blocks, limit: MAX_BLOCKS });
     }
+}
+
+/// What a role that runs beside another one must have in common with it, and must not have.
+fn beside(report: &mut Report<'_>, role: usize) {
+    let k = report.kernel;
+    let Role { name, blocks, body, beside, goes_on_as, loc } = &k.roles[role];
+    let Some(Beside { role: host, warps }) = beside else { return };
+    let moves = |role: usize| k.roles[role].goes_on_as.is_some() || k.joining(role).next().is_some();
+    let fits = k.roles.iter().position(|r| r.name == *host).is_some_and(|at| {
+        let host = &k.roles[at];
+        host.beside.is_none() && host.blocks == *blocks && !moves(at)
+    });
+    let limit = k.block_warps;
+    if !fits || goes_on_as.is_some() || moves(role) || !(1..=limit).contains(warps) {
+        let (role, beside) = (name.clone(), host.clone());
+        report.add(*loc, Problem::Beside { role, beside, warps: *warps, limit });
+    }
+    let mut splits = vec![];
+    k.walk(body, &mut |_, op| {
+        splits.extend(matches!(op.kind, OpKind::Control(ControlOp::Split { .. })).then_some(op.loc));
+    });
+    splits.into_iter().for_each(|loc| report.add(loc, Problem::SplitBeside { role: name.clone() }));
 }
 
 fn names(report: &mut Report<'_>) {

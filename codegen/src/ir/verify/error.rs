@@ -43,6 +43,13 @@ pub enum Problem {
         "role `{role}` goes on as `{to}`; it can go on as another role of the kernel that itself goes on as none"
     )]
     GoesOnNowhere { role: String, to: String },
+    #[error(
+        "role `{role}` has {warps} warps beside `{beside}`; it can have 1 to {limit} in the blocks, as many, of another role that \
+         runs beside none, and neither goes on as another role or is gone on as"
+    )]
+    Beside { role: String, beside: String, warps: u32, limit: u32 },
+    #[error("a split in role `{role}`, which runs beside another: it is one group")]
+    SplitBeside { role: String },
     #[error("the roles have {blocks} blocks together; a grid has at most {limit}")]
     GridTooLarge { blocks: u64, limit: u64 },
     #[error("the {what} name `{name}` is no identifier; use ASCII letters, digits and `_`")]

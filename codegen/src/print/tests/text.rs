@@ -42,9 +42,9 @@ fn a_tile_that_does_not_divide_has_a_partial_step_and_loads_go_before_stores() {
 #[test]
 fn width_follows_what_is_known_of_the_index() {
     let of = |step: u32| body(move |b, x, y, _| y.store(b.index() * 8, x.load(b.index() * step, 512)));
-    assert!(of(4).contains("load<4>(args.x + block.index * 4 + at)"), "{}", of(4));
-    assert!(of(2).contains("load<4, 2>(args.x + block.index * 2 + at)"), "{}", of(2));
-    assert!(of(3).contains("load<4, 1>(args.x + block.index * 3 + at)"), "{}", of(3));
+    assert!(of(4).contains("load<4>(args.x + block.index * 4 + block.lane * 4)"), "{}", of(4));
+    assert!(of(2).contains("load<4, 2>(args.x + block.index * 2 + block.lane * 4)"), "{}", of(2));
+    assert!(of(3).contains("load<4, 1>(args.x + block.index * 3 + block.lane * 4)"), "{}", of(3));
     // Where nobody can use vectors, lanes take one element each.
     let text = body(|b, x, y, _| y.store(b.index(), x.load(b.index() * 3, 512)));
     assert!(!text.contains("load<") && !text.contains("store("), "{text}");
@@ -155,7 +155,7 @@ fn masks_that_always_hold_and_sets_of_all_ranks_are_not_tested() {
     });
     let text = role_body(&k);
     assert!(!text.contains(">> peer"), "{text}");
-    assert!(text.contains("iota<4>(at)"), "{text}");
+    assert!(text.contains("iota<4>(block.lane * 4)"), "{text}");
 }
 
 #[test]

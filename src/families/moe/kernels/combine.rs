@@ -136,9 +136,11 @@ fn receive(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
         let (token, part) = pieces.part(i);
         if c.dedup {
             let owners = owners(c.map(), &a.ids, token * c.topk, c.topk);
-            let returned = returned(c, back, owners, token);
+            let own = c.keeps_own().then(|| Own::of(c, a, owners, token));
+            let senders = if c.keeps_own() { owners & bit(1 - rank()) } else { owners };
+            let returned = returned(c, back, senders, token);
             pieces.each(part, |start, len| {
-                let sum = sum_of_owners(c, &returned, start, len);
+                let sum = sum_of_owners(c, &returned, own.as_ref(), start, len);
                 a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
             });
         } else {
@@ -165,20 +167,49 @@ pub(super) fn returned<'a>(
     if c.batch > 1 { rows.batch(batch_of(c, token), token) } else { rows.slot(token) }
 }
 
-/// A piece of the sum of what several ranks send back for a token, in the order of ranks.
+/// The row that this rank has of a token of its own, where it stays where it is.
+pub(super) struct Own {
+    y: AnyPtr,
+    /// Its first element.
+    first: Val<u64>,
+    /// Whether there is one.
+    there: Val<bool>,
+}
+
+impl Own {
+    #[kernel]
+    fn of(c: &Combine, a: &CombineArgs, owners: Val<u64>, token: Val<u32>) -> Own {
+        let first = at(rank() * c.tokens + token, c.hidden);
+        let there = (owners & bit(rank())) != 0;
+        Own { y: a.y, first, there }
+    }
+}
+
+/// A piece of the sum of what several ranks have of a token, in the order of ranks: of what they send back, or, if this rank keeps its
+/// own row, of that and the other rank's.
 #[kernel]
 pub(super) fn sum_of_owners(
     c: &Combine,
     returned: &IncomingSome<'_, Any>,
+    own: Option<&Own>,
     start: Val<u32>,
     len: u32,
 ) -> Tile<f32> {
     let mut sum = var(splat(0f32, len));
-    each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
-        for part in returned.load_each(owner, count, start.to_u64(), len) {
-            sum += part.to_f32();
+    if let Some(own) = own {
+        let others = returned.load_each(1 - rank(), 1, start.to_u64(), len);
+        let own = own.y.load_if(own.first + start.to_u64(), len, own.there);
+        sum += own.to_f32();
+        for other in others {
+            sum += other.to_f32();
         }
-    });
+    } else {
+        each_piece(c.ranks, c.tiles_in_flight().min(c.ranks), |owner, count| {
+            for part in returned.load_each(owner, count, start.to_u64(), len) {
+                sum += part.to_f32();
+            }
+        });
+    }
     sum.get()
 }
 

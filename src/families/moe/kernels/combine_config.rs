@@ -35,8 +35,8 @@ impl CombineDtype {
 impl From<RowDtype> for CombineDtype {
     fn from(dispatched: RowDtype) -> CombineDtype {
         match dispatched {
-            RowDtype::Bf16 | RowDtype::Fp8 => CombineDtype::Bf16,
             RowDtype::Fp16 => CombineDtype::Fp16,
+            _ => CombineDtype::Bf16,
         }
     }
 }
@@ -44,7 +44,7 @@ impl From<RowDtype> for CombineDtype {
 /// Whether a lane moves a row as pieces of four vectors and a last one of one vector, as with 5120 elements. Compilers keep both
 /// pieces' registers at once, so that 32 warps of it spill for `sm_90a`, and 16 with four vectors for `gfx950`.
 fn one_vector_left_over(key: &CombineKey) -> bool {
-    let lanes = 32 * group_warps(key.hidden, 2, key.tokens);
+    let lanes = 32 * group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens);
     let vectors = key.hidden.div_ceil(8);
     vectors > 4 * lanes && (1..=lanes).contains(&(vectors % (4 * lanes)))
 }
@@ -76,7 +76,10 @@ fn many_by_token(key: &CombineKey) -> bool {
 
 fn group_warps_of_combine(key: &CombineKey) -> u32 {
     if many_by_token(key) || key.tokens <= 128 {
-        with_barriers(group_warps(key.hidden, 2, key.tokens), warps_of_combine(key))
+        with_barriers(
+            group_warps(2 * key.hidden, protocol(key.hidden, key.tokens), key.tokens),
+            warps_of_combine(key),
+        )
     } else {
         1
     }
@@ -85,7 +88,9 @@ fn group_warps_of_combine(key: &CombineKey) -> u32 {
 /// As many as leave four batches for each of 512 groups, at most four: with fewer batches, groups wait for those that have one
 /// more.
 fn batch_of_combine(key: &CombineKey) -> u32 {
-    if many_by_token(key) { 1 << (key.tokens * key.ranks / 2048).clamp(1, 4).ilog2() } else { 1 }
+    let own = key.phase == Phase::Both && key.ranks == 2;
+    let rows = key.tokens * (key.ranks - u32::from(own));
+    if many_by_token(key) { 1 << (rows / 2048).clamp(1, 4).ilog2() } else { 1 }
 }
 
 /// Configuration of [`combine`](super::combine()).
@@ -208,6 +213,31 @@ impl Combine {
         Combine { protocol, batch, ..self }
     }
 
+    /// Whether rows that this rank has of its own tokens stay where they are, and are summed from there. Of two ranks they are half of
+    /// all, and few SMs take longer to move them through memory than the link takes for the others. Which of two
+    /// comes first makes no difference to the sum; of more it does.
+    pub(super) fn keeps_own(&self) -> bool {
+        let moves = self.dedup && self.layout == Layout::RankMajor && self.protocol != Protocol::Packets;
+        moves && self.phase == Phase::Both && self.ranks == 2
+    }
+
+    /// Ranks that rows go back to.
+    pub(super) fn destinations(&self) -> u32 {
+        self.ranks - u32::from(self.keeps_own())
+    }
+
+    /// The same for rows that went out so. Where there are few of them and they are no packets all the same, as many warps move
+    /// one as would if there were more.
+    #[must_use]
+    pub(crate) fn back_from(self, protocol: Protocol) -> Combine {
+        if self.protocol.arrival() == protocol.arrival() {
+            return self;
+        }
+        let warps = group_warps(2 * self.hidden, protocol, self.tokens);
+        let group_warps = with_barriers(warps.min(self.warps), self.warps);
+        Combine { group_warps, ..self.with_protocol(protocol.arrival()) }
+    }
+
     /// Batches of a rank's tokens.
     pub(super) fn batches(&self) -> u32 {
         self.tokens.div_ceil(self.batch)
@@ -217,7 +247,7 @@ impl Combine {
     pub(super) fn dynamic_sends(&self) -> bool {
         let groups = self.send_blocks * (self.warps / self.group_warps);
         let slots = if self.batch > 1 { self.batches() } else { self.tokens * self.token_slots() };
-        worth_dynamic_scheduling(self.protocol, slots * self.ranks, groups)
+        worth_dynamic_scheduling(self.protocol, slots * self.destinations(), groups)
     }
 
     /// Whether tokens to sum are scheduled dynamically.

@@ -8,7 +8,9 @@ use super::dispatch::DispatchArgs;
 use super::hook::Hook;
 use super::index::entry_pieces;
 use super::layout::{Begins, Layout};
-use super::limits::{fewer, groups_of, layout_of, numbers_of, resident, topk_of, warps_of, with_barriers};
+use super::limits::{
+    fewer, groups_of, layout_of, numbers_of, resident, rows_of, topk_of, warps_of, with_barriers,
+};
 use super::pieces::{Pieces, piece_len};
 use super::protocol::{Phase, Protocol, protocol_of};
 use crate::families::moe::{ExpertMap, MoeShape, RowDtype, SCALE_BLOCK};
@@ -63,7 +65,7 @@ pub struct Dispatch {
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
-    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.hidden, key.dtype.dispatched().bytes(), key.tokens), warps_of_dispatch(key)))]
+    #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| with_barriers(group_warps(key.dtype.row_bytes(key.hidden), protocol_of_key(key), key.tokens), warps_of_dispatch(key)))]
     pub group_warps: u32,
     /// Vectors of 16 bytes that a lane has in flight.
     #[tune(short = "v", values = [1, 2, 4, 8], default = |key| vectors_of_dispatch(key))]
@@ -75,15 +77,13 @@ pub struct Dispatch {
     #[tune(default = true)]
     pub dedup: bool,
     /// How rows travel.
-    #[tune(default = |key| protocol(key.hidden, key.tokens))]
+    #[tune(default = |key| protocol_of_key(key))]
     pub protocol: Protocol,
 }
 
 /// Whether receivers have nothing to do but wait: by token and with flags, unless a hook looks into rows.
 fn only_waits(key: &DispatchKey) -> bool {
-    key.layout == Layout::RankMajor
-        && key.hook == Hook::None
-        && protocol(key.hidden, key.tokens) == Protocol::Flags
+    key.layout == Layout::RankMajor && key.hook == Hook::None && protocol_of_key(key) == Protocol::Flags
 }
 
 /// Of fp8 a lane has as many elements to compute with in one vector as it should have.
@@ -132,14 +132,19 @@ pub(super) fn protocol(hidden: u32, tokens: u32) -> Protocol {
     }
 }
 
+/// The same, unless rows are no floats that have a NaN.
+fn protocol_of_key(key: &DispatchKey) -> Protocol {
+    if key.dtype.survives_packets() { protocol(key.hidden, key.tokens) } else { Protocol::Flags }
+}
+
 /// One where groups share rows, which spreads a row over as many SMs as can be; else as many that a lane has
 /// one to four vectors, and for few tokens more.
-pub(super) fn group_warps(hidden: u32, element_bytes: u32, tokens: u32) -> u32 {
-    match protocol(hidden, tokens) {
+pub(super) fn group_warps(row_bytes: u32, protocol: Protocol, tokens: u32) -> u32 {
+    match protocol {
         Protocol::Packets => 1,
         Protocol::Flags | Protocol::Bulk => {
             let most = if tokens <= 8 { 8 } else { 4 };
-            (hidden * element_bytes).div_ceil(16 * 32 * 4).next_power_of_two().min(most)
+            row_bytes.div_ceil(16 * 32 * 4).next_power_of_two().min(most)
         }
     }
 }
@@ -157,8 +162,7 @@ fn record_tokens(key: &DispatchKey) -> u32 {
         let map = ExpertMap { experts: key.experts, ranks: key.ranks };
         u64::from(map.at_most() * key.ranks) * u64::from(key.tokens.div_ceil(chunk))
     };
-    let counted_at_once =
-        key.layout == Layout::RankMajor && protocol(key.hidden, key.tokens) == Protocol::Packets;
+    let counted_at_once = key.layout == Layout::RankMajor && protocol_of_key(key) == Protocol::Packets;
     let records = if counted_at_once { 8 } else { 4 };
     let worth = |chunk: u32| chunk * key.topk >= 128 && chunk >= (key.tokens / records).min(512);
     let enough = |chunk: &u32| *chunk >= key.tokens || worth(*chunk);
@@ -222,7 +226,7 @@ impl Dispatch {
     pub fn moved(&self) -> Dtype {
         match self.hook {
             Hook::None => Dtype::U32,
-            Hook::Expert | Hook::Custom => self.dtype.dispatched(),
+            Hook::Expert | Hook::Custom => self.dtype.dispatched().unwrap_or(Dtype::U32),
         }
     }
 
@@ -239,9 +243,19 @@ impl Dispatch {
         self.shape().row_bytes() / self.moved().bytes()
     }
 
-    /// Scales of a row.
+    /// Scales of a row, in words.
     pub fn scales(&self) -> u32 {
         self.shape().scales()
+    }
+
+    /// Type of the words of scales.
+    pub(super) fn scale(&self) -> Dtype {
+        self.dtype.moved_scales()
+    }
+
+    /// Whether scales go with the part of a row that they are of, as a hook needs them; else all of a row's go with its first.
+    pub(super) fn scales_apart(&self) -> bool {
+        self.dtype == RowDtype::Fp8
     }
 
     /// Elements of a row, of the type in which it moves, that have a scale together.
@@ -265,7 +279,10 @@ impl Dispatch {
 
     /// Elements of a row's scales as they travel.
     pub fn sent_scales(&self) -> u32 {
-        if self.scales() == 0 { 0 } else { self.sent_scales_of(self.row()) }
+        match self.protocol {
+            Protocol::Flags | Protocol::Bulk => self.scales(),
+            Protocol::Packets => self.scales().next_multiple_of(PACKET_BYTES / 4),
+        }
     }
 
     /// The most scales of a piece that a hook needs.
@@ -425,6 +442,7 @@ impl Legal for Dispatch {
 impl Dispatch {
     /// What makes a configuration legal, except that the hook may be a custom one.
     pub fn fits(&self) -> Result<(), Illegal> {
+        rows_of(self.dtype, self.hidden, self.hook, self.protocol)?;
         topk_of(self.topk, self.experts)?;
         groups_of(self.group_warps, self.warps)?;
         warps_of(self.warps, self.in_place())?;

@@ -35,9 +35,9 @@ pub(super) fn owned_experts(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
 #[kernel]
 pub(super) fn local_experts(map: ExpertMap, expert: Tile<u32>) -> (Tile<u32>, Tile<bool>) {
     // An expert below this rank's first one wraps to a large number.
-    let expert = expert - first_expert(map, rank());
-    let mine = expert < owned_experts(map, rank());
-    (expert, mine)
+    let local = expert - first_expert(map, rank());
+    let mine = local < owned_experts(map, rank());
+    (local, mine)
 }
 
 /// The expert that an id names. One that names none becomes too large, a negative one too.
@@ -50,7 +50,8 @@ pub(super) fn expert(id: Val<i32>) -> Val<u32> {
 pub(super) fn owners(map: ExpertMap, ids: &Ptr<i32>, first: Val<u32>, count: u32) -> Val<u64> {
     let mut mask = var(0u64);
     for k in 0..count.val() {
-        let expert = expert(ids.get(first + k));
+        let id = ids.get(first + k);
+        let expert = expert(id);
         if expert < map.experts {
             mask |= bit(owner(map, expert));
         }

@@ -29,7 +29,8 @@ pub struct TokenArgs {
     #[input]
     #[len(|c| u64::from(c.tokens) * u64::from(c.scales()))]
     #[rows(rows_there, |c| c.tokens)]
-    pub x_scale: Option<Ptr<f32>>,
+    #[dtype(|c| c.scale())]
+    pub x_scale: Option<AnyPtr>,
     /// How many tokens there are: at most as many as rows; of more than these, these.
     #[input]
     pub n: Ptr<u32>,
@@ -65,7 +66,8 @@ pub struct DispatchArgs {
     pub rows: Option<AnyPtr>,
     /// Out: their scales.
     #[len(|c| if c.keeps_scales() && !c.in_place() { c.placed_rows() * u64::from(c.scales()) } else { 0 })]
-    pub row_scale: Option<Ptr<f32>>,
+    #[dtype(|c| c.scale())]
+    pub row_scale: Option<AnyPtr>,
     /// Out: first row of each of this rank's experts, and after the last one the number of rows.
     #[len(|c| u64::from(c.map().at_most()) + 1)]
     pub expert_start: Ptr<u32>,
@@ -195,8 +197,11 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
 }
 
 /// How many tokens this rank sends.
+#[kernel]
 pub(super) fn tokens(c: &Dispatch, a: &TokenArgs) -> Val<u32> {
-    a.n.get(0).min(rows_there(c, a))
+    let given = a.n.get(0);
+    let there = rows_there(c, a);
+    given.min(there)
 }
 
 /// How many rows of tokens there are: what is loaded before `n` is known ends there.
@@ -241,15 +246,16 @@ impl Chunk {
         let (first, i) = (chunk * len, arange(len));
         let n = tokens(c, &a.tokens);
         // What `n` leaves out is loaded too, as far as there are rows: so it is on its way together with it.
-        let there = rows_there(c, &a.tokens) * c.topk;
-        let there = there - first.min(there);
+        let entries_there = rows_there(c, &a.tokens) * c.topk;
+        let there = entries_there - first.min(entries_there);
         let id = a.tokens.ids.load(first.only(arange(len) < there), len);
-        let weights = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
+        let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
         let expert = id.cast::<u32>();
         let entries = n * c.topk;
-        let used = entries - first.min(entries);
-        let weights = weights.map(|weights| (i < used).select(weights, 0.0));
-        Chunk { n, expert, valid: (i < used) & (expert < c.experts), weights }
+        let counted = i < entries - first.min(entries);
+        let valid = counted & (expert < c.experts);
+        let weights = loaded.map(|weights| counted.select(weights, 0.0));
+        Chunk { n, expert, valid, weights }
     }
 }
 
@@ -298,9 +304,9 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
             });
         }
         if let Some(scales) = a.x_scale {
-            pieces.each(part, |start, len| {
-                let scale = scales_to_send(c, &scales, token, start, len);
-                put_scales(c, &rows, &row, start, scale);
+            each_scales(c, part, |first, n, sent| {
+                let scale = scales_to_send(c, &scales, token, first, n, sent);
+                put_scales(&rows, &row, first, scale);
             });
         }
         row.done();
@@ -314,19 +320,34 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
     let pieces = c.pieces();
     for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
         let to = (i + rank()) % c.ranks;
-        let (slot, part) = pieces.part(i / c.ranks);
+        let piece = i / c.ranks;
+        let (slot, part) = pieces.part(piece);
         let token = slot / c.token_slots();
         if token < a.rows_there {
             let rows = arrive.rows.open(epoch);
             let message = rows.to(Peers::rank(to)).slot(slot);
             pieces.each(part, |start, len| {
                 let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+                let scale = a.x_scale.map(|scales| match c.scales_apart() {
+                    true => {
+                        let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+                        scales_to_send(c, &scales, token, start / c.scaled(), n, sent)
+                    }
+                    // All loads are on their way at once: those of a row's scales in the part that sends them.
+                    false => {
+                        let here = (arange(c.sent_scales()) < c.scales()) & (part == 0);
+                        scales.load_where(at(token, c.scales()), here)
+                    }
+                });
                 let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
                 if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
                     put_row(&rows, &message, start, x);
                     if let Some(scale) = scale {
-                        put_scales(c, &rows, &message, start, scale);
+                        if c.scales_apart() {
+                            put_scales(&rows, &message, start / c.scaled(), scale);
+                        } else {
+                            pieces.once(part, || put_scales(&rows, &message, 0u32.val(), scale));
+                        }
                     }
                 }
             });
@@ -335,12 +356,29 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
     }
 }
 
-/// The scales of a piece of a token's row, as they travel.
+/// Does something with each of the scales that go with a part of a row, given the first word, how many there are, and how many
+/// travel.
 #[kernel]
-fn scales_to_send(c: &Dispatch, scales: &Ptr<f32>, token: Val<u32>, start: Val<u32>, len: u32) -> Tile<f32> {
-    let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-    let first = at(token, c.scales()) + (start / c.scaled()).to_u64();
-    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n, 0.0) }
+fn each_scales(c: &Dispatch, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32, u32)) {
+    if c.scales_apart() {
+        c.pieces().each(part, |start, len| act(start / c.scaled(), c.scales_of(len), c.sent_scales_of(len)));
+    } else {
+        c.pieces().once(part, || act(0u32.val(), c.scales(), c.sent_scales()));
+    }
+}
+
+/// Words of a token's scales from word `first` on: `n` of them, and zeros after them as far as they travel.
+#[kernel]
+fn scales_to_send(
+    c: &Dispatch,
+    scales: &AnyPtr,
+    token: Val<u32>,
+    first: Val<u32>,
+    n: u32,
+    sent: u32,
+) -> AnyTile {
+    let first = at(token, c.scales()) + first.to_u64();
+    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n) }
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
@@ -358,10 +396,10 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     b.split(c.group_warps, |g| {
         let rows = shared::<i32>("rows", c.slot_entries());
         for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
-            let (i, part) = pieces.part(i);
+            let (message, part) = pieces.part(i);
             // All sources' first slots, then their second ones: the order in which they are sent.
-            let source = i % c.ranks;
-            let slot = i / c.ranks;
+            let source = message % c.ranks;
+            let slot = message / c.ranks;
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
             if slot < n.get(record) * c.token_slots() {
@@ -418,10 +456,10 @@ fn receive_by_token(
     // Where there is nothing to move, a warp that waits is enough.
     b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
         for i in g.strided(most * (c.ranks * pieces.parts())) {
-            let (i, part) = pieces.part(i);
+            let (message, part) = pieces.part(i);
             // All sources' first tokens, then their second ones: the order in which they are sent.
-            let source = i % c.ranks;
-            let token = i / c.ranks;
+            let source = message % c.ranks;
+            let token = message / c.ranks;
             let chunk = token / c.chunk;
             let in_record = token * c.topk - chunk * c.record_entries();
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
@@ -429,7 +467,8 @@ fn receive_by_token(
             if mine.any() {
                 let received = Received::wait(&a.inbox, source, token, part, epoch);
                 if !c.in_place() {
-                    deliver(c, a, &Places::One(source * c.tokens + token), &received, hook);
+                    let place = source * c.tokens + token;
+                    deliver(c, a, &Places::One(place), &received, hook);
                 }
             }
         }
@@ -453,18 +492,38 @@ fn move_row(c: &Dispatch, a: &DispatchArgs, rows: &AnyPtr, places: &Places, rece
     c.pieces().each(received.part, |start, len| {
         let x = received.piece(start, len);
         places.each(|row| rows.store(at(row, c.row()) + start.to_u64(), x));
-        if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(c, start, len)) {
-            places.each(|row| {
-                let to = at(row, c.scales()) + (start / c.scaled()).to_u64();
-                let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-                if sent == n {
-                    row_scale.store(to, scales);
-                } else {
-                    row_scale.store_where(to, scales, arange(sent) < n);
-                }
-            });
+        if c.scales_apart() {
+            let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
+            move_scales(c, a, places, received, start / c.scaled(), n, sent);
         }
     });
+    if a.row_scale.is_some() && !c.scales_apart() {
+        let (n, sent) = (c.scales(), c.sent_scales());
+        c.pieces().once(received.part, || move_scales(c, a, places, received, 0u32.val(), n, sent));
+    }
+}
+
+/// Stores `n` words of a row's scales from word `first` on, where rows have some, of which `sent` have travelled.
+#[kernel]
+fn move_scales(
+    c: &Dispatch,
+    a: &DispatchArgs,
+    places: &Places,
+    received: &Received<'_>,
+    first: Val<u32>,
+    n: u32,
+    sent: u32,
+) {
+    if let (Some(row_scale), Some(scales)) = (a.row_scale, received.scales(first, sent)) {
+        places.each(|row| {
+            let to = at(row, c.scales()) + first.to_u64();
+            if sent == n {
+                row_scale.store(to, scales);
+            } else {
+                row_scale.store_where(to, scales, arange(sent) < n);
+            }
+        });
+    }
 }
 
 /// Stores what the hook makes of a part of a row.
@@ -493,9 +552,9 @@ pub(super) fn hooked(
     len: u32,
 ) -> Tile<f32> {
     let x = received.piece(start, len).to_f32();
-    hook(match (scales, received.scales(c, start, len)) {
+    hook(match (scales, received.scales(start / c.scaled(), c.sent_scales_of(len))) {
         (Some(scales), Some(arrived)) => {
-            scales.store(0, arrived);
+            scales.store(0, arrived.to_f32());
             x * scales.gather(arange(len) / c.scaled(), true, 0.0)
         }
         _ => x,

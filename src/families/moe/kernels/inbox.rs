@@ -14,7 +14,8 @@ pub struct Row {
     pub row: AnyField,
     /// Scales as they arrive, `[source][slot][scale]`: as packets in two banks, each row's ending in zeros that fill a packet.
     #[len(|c| c.sent_scales())]
-    pub scales: Option<Field<f32>>,
+    #[dtype(|c| c.scale())]
+    pub scales: Option<AnyField>,
 }
 
 /// What rows of dispatch arrive in.
@@ -31,17 +32,15 @@ pub(super) fn put_row(rows: &OpenChannel<'_, Row>, row: &Outgoing<'_, Row>, star
     row.field(rows.row).put(start.to_u64(), x);
 }
 
-/// Puts the scales of a piece of a row, where rows have some.
+/// Puts scales of a row from word `first` on, where rows have some.
 pub(super) fn put_scales(
-    c: &Dispatch,
     rows: &OpenChannel<'_, Row>,
     row: &Outgoing<'_, Row>,
-    start: Val<u32>,
-    scales: Tile<f32>,
+    first: Val<u32>,
+    scales: AnyTile,
 ) {
-    let first = (start / c.scaled()).to_u64();
     if let Some(field) = rows.scales {
-        row.field(field).put(first, scales);
+        row.field(field).put(first.to_u64(), scales);
     }
 }
 
@@ -65,9 +64,8 @@ impl<'a> Received<'a> {
         self.message.field(self.rows.row).load(start.to_u64(), len)
     }
 
-    /// The scales of a piece of the row, as they travel, where rows have some.
-    pub fn scales(&self, c: &Dispatch, start: Val<u32>, len: u32) -> Option<Tile<f32>> {
-        let first = (start / c.scaled()).to_u64();
-        self.rows.scales.map(|scales| self.message.field(scales).load(first, c.sent_scales_of(len)))
+    /// The scales of the row from word `first` on, so many as they travel, where rows have some.
+    pub fn scales(&self, first: Val<u32>, sent: u32) -> Option<AnyTile> {
+        self.rows.scales.map(|scales| self.message.field(scales).load(first.to_u64(), sent))
     }
 }

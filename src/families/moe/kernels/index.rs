@@ -12,6 +12,9 @@ use super::records::Records;
 /// Entries that a lane of the index looks at together.
 const ENTRIES_A_LANE: u32 = 4;
 
+/// Entries of all ranks that one warp counts sooner than a block, whose warps would meet several times.
+const FEW_ENTRIES: u32 = 256;
+
 /// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
 #[kernel]
 pub(super) fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
@@ -107,7 +110,13 @@ pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
 #[kernel]
 pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
     let records = Records::receive(c, a, epoch, bank);
-    if c.index_counts() {
+    if c.index_counts() && c.records() * c.record_entries() <= FEW_ENTRIES {
+        b.split(1, |g| {
+            if g.index() == 0 {
+                index_of_few(c, a, &records);
+            }
+        });
+    } else if c.index_counts() {
         let base = base_of_words(c, a, b, &records);
         b.split(1, |g| {
             for record in g.strided(c.records()) {
@@ -129,6 +138,30 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
                 note(c, a, &records, record, start, expert, mine);
             });
         });
+    }
+}
+
+/// The same for few entries, by a warp: nobody has to be waited for. It has all of them at once, in the order in which an expert's
+/// rows are.
+#[kernel]
+fn index_of_few(c: &Dispatch, a: &DispatchArgs, records: &Records<'_>) {
+    let most = c.map().at_most();
+    let base = shared::<u32>("base", most);
+    base.store(0, splat(0u32, most));
+    let (expert, mine) = local_experts(c.map(), records.all_words() & 0xffff);
+    let before = base.tally(expert, mine);
+    let count = base.load(0, most);
+    let start = count.scan_sum(true);
+    base.store(0, start);
+    a.expert_start.store(0, start);
+    a.expert_rows.store(0, count);
+    a.expert_start.set(most, count.sum());
+    if let Some(gather) = a.gather {
+        let of_source = c.chunks() * c.record_entries();
+        let entry = arange(c.records() * c.record_entries());
+        let (source, entry) = (entry / of_source, entry % of_source);
+        let row = base.gather(expert, mine, 0) + before;
+        gather.scatter(row, entry / c.topk + source * c.tokens, mine);
     }
 }
 

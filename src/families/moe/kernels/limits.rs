@@ -4,7 +4,10 @@ use peerwarp_codegen::device::Device;
 use peerwarp_codegen::family::{Choice, Illegal};
 use peerwarp_codegen::print::MOST_NAMED_BARRIERS;
 
+use super::hook::Hook;
 use super::layout::Layout;
+use super::protocol::Protocol;
+use crate::families::moe::RowDtype;
 
 /// Blocks that may wait for each other must all be resident: at most one for each SM of an H200, the smallest part of
 /// the machines that the defaults are for.
@@ -21,6 +24,28 @@ pub(super) fn layout_of(layout: Layout, dedup: bool, places: u64) -> Result<(), 
     // A row's number is a positive i32.
     Illegal::unless(places < 1 << 31, "layout", layout.name(), || {
         format!("one with fewer places than {places}: a rank numbers 2^31 rows")
+    })
+}
+
+/// Words of scales that a group moves at once: so many that a few registers of a lane hold them.
+const MAX_SCALES: u32 = 512;
+
+/// Whether rows of so many elements can be moved so, and looked into if there is a hook.
+pub(super) fn rows_of(dtype: RowDtype, hidden: u32, hook: Hook, protocol: Protocol) -> Result<(), Illegal> {
+    dtype.check_hidden(hidden).map_err(|allowed| Illegal::new("hidden", hidden, allowed))?;
+    let (words, apart) = (dtype.scale_bytes(hidden) / 4, dtype == RowDtype::Fp8);
+    Illegal::unless(words <= MAX_SCALES || apart, "hidden", hidden, || {
+        let most = hidden / words * MAX_SCALES;
+        format!("at most {most} for {dtype}: a group moves {MAX_SCALES} words of a row's scales at once")
+    })?;
+    Illegal::unless(hook == Hook::None || dtype.dispatched().is_some(), "hook", hook.name(), || {
+        format!("raw where rows are {dtype}, of which kernels move the bytes")
+    })?;
+    let legal = protocol != Protocol::Packets || dtype.survives_packets();
+    Illegal::unless(legal, "protocol", protocol.name(), || {
+        format!(
+            "flags or bulk for {dtype}: a packet that ends in all ones stands for one that has not arrived"
+        )
     })
 }
 

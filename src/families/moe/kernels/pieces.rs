@@ -17,7 +17,8 @@ pub(super) fn each_piece(row: u32, len: u32, mut act: impl FnMut(Val<u32>, u32))
         act(0u32.val(), len);
     } else {
         for i in 0..whole.val() {
-            act(i * len, len);
+            let start = i * len;
+            act(start, len);
         }
     }
     if rest > 0 {
@@ -43,9 +44,11 @@ impl Pieces {
     }
 
     /// The row and the part of it that is a group's i-th work.
+    #[kernel]
     pub fn part(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
         let parts = self.parts();
-        if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) }
+        let (row, part) = if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) };
+        (row, part)
     }
 
     /// Does something with each piece of a part, given its first element and its length.
@@ -55,7 +58,8 @@ impl Pieces {
         if self.parts() == 1 {
             each_piece(self.row, self.len, &mut act);
         } else if rest == 0 {
-            act(part * self.len, self.len);
+            let start = part * self.len;
+            act(start, self.len);
         } else if part < whole {
             // The bound says to the printer, too, that pieces of one row don't reach into the next one.
             act(part.min(whole - 1) * self.len, self.len);

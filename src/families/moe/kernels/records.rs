@@ -139,6 +139,14 @@ impl<'a> Records<'a> {
         }
     }
 
+    /// The words of all entries of all records, where these come without flags.
+    pub fn all_words(&self) -> Tile<u32> {
+        let (c, route) = (self.c, self.a.ll_route.expect("records come as LL elements"));
+        let entry = arange(c.records() * c.record_entries());
+        let source = entry / (c.chunks() * c.record_entries());
+        route.gather(entry + self.bank * c.record_entries(), source, true, self.epoch)
+    }
+
     /// The experts of `len` entries among those of this rank, and which are this rank's, as [`Records::words`].
     pub fn local_experts(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> (Tile<u32>, Tile<bool>) {
         local_experts(self.c.map(), self.words(record, entry, len) & 0xffff)

@@ -14,7 +14,7 @@ use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, rows_there, scale
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
-use super::limits::{fewer, groups_of, resident, topk_of};
+use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, await_ready, notify_ready};
 use crate::families::moe::RowDtype;
@@ -185,6 +185,7 @@ impl RoundTrip {
             self.hook.name(),
             || "expert: a round trip has the experts' work in it",
         )?;
+        rows_of(self.dtype, self.hidden, self.hook, Protocol::Packets)?;
         topk_of(self.topk, self.experts)?;
         let row_bytes = self.dispatch().shape().row_bytes();
         Illegal::unless(row_bytes.is_multiple_of(PACKET_BYTES), "hidden", self.hidden, || {
@@ -295,14 +296,15 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
     let word = arange(2 * c.topk);
     let scales = scales_at_hand(&arriving);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
-        let (i, part) = pieces.part(i);
+        let (message, part) = pieces.part(i);
         // All sources' first tokens, then their second ones: the order in which they are sent.
-        let source = i % c.ranks;
-        let token = i / c.ranks;
+        let source = message % c.ranks;
+        let token = message / c.ranks;
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
         let (_, owned) = local_experts(arriving.map(), words);
-        let mine = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0).or_all();
+        let bits = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0);
+        let mine = bits.or_all();
         if mine != 0 {
             entries.store(0, words);
             let received = Received::wait(&a.inbox, source, token, part, epoch);
@@ -324,7 +326,8 @@ fn weighted(c: &RoundTrip, mine: Val<u32>, entries: &Shared<u32>, y: Tile<f32>, 
     let mut sum = var(splat(0f32, len));
     for k in 0..c.topk.val() {
         if (mine >> k) & 1 != 0 {
-            sum = y.fma(entries.get(k * 2 + 1).bitcast::<f32>(), &sum);
+            let weight = entries.get(k * 2 + 1).bitcast::<f32>();
+            sum = y.fma(weight, &sum);
         }
     }
     sum.get()
@@ -340,7 +343,7 @@ fn receive(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch) {
         let owners = owners(coming.map(), &a.tokens.ids, token * c.topk, c.topk);
         let returned = returned(&coming, a.back.returns.open(epoch), owners, token);
         pieces.each(part, |start, len| {
-            let sum = sum_of_owners(&coming, &returned, start, len);
+            let sum = sum_of_owners(&coming, &returned, None, start, len);
             a.out.store_f32(at(token, c.hidden) + start.to_u64(), sum);
         });
     }

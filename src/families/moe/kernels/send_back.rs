@@ -31,7 +31,9 @@ impl Slot {
     /// Whether this rank has something to send for it.
     #[kernel]
     fn is_here(&self, c: &Combine, a: &CombineArgs) -> Val<bool> {
-        are_here(c, a, here(a).load(self.entry, c.slot_entries())).any()
+        let entries = here(a).load(self.entry, c.slot_entries());
+        let owned = are_here(c, a, entries);
+        owned.any()
     }
 }
 
@@ -63,16 +65,23 @@ pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_,
     }
 }
 
+/// Where the i-th row or batch goes, and its number among those that go there. Each rank begins with itself, or with the next one, so
+/// that they do not all send to one.
+#[kernel]
+fn destination(c: &Combine, i: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let (to, number) = (i % c.destinations(), i / c.destinations());
+    let source = if c.keeps_own() { (to + (rank() + 1)) % c.ranks } else { (i + rank()) % c.ranks };
+    (source, number)
+}
+
 /// Each row, or piece of one, for itself.
 #[kernel]
 fn send_each(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let pieces = c.sent_pieces();
     let counter = a.next_send.map(|next| next.counter(0));
-    for i in g.dynamic(c.tokens * c.token_slots() * c.ranks * pieces.parts(), counter) {
-        let (i, part) = pieces.part(i);
-        // Each rank begins with itself, so that they do not all send to one.
-        let source = (i + rank()) % c.ranks;
-        let number = i / c.ranks;
+    for i in g.dynamic(c.tokens * c.token_slots() * c.destinations() * pieces.parts(), counter) {
+        let (row, part) = pieces.part(i);
+        let (source, number) = destination(c, row);
         let slot = Slot::new(c, source, number);
         // What dispatch says of rows by token, it says of tokens that are not there too.
         if c.layout == Layout::RankMajor {
@@ -99,15 +108,15 @@ fn send_slot(c: &Combine, a: &CombineArgs, back: OpenChannel<'_, Any>, slot: &Sl
 fn send_batches(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_, Any>) {
     let i = arange(c.batch * c.topk);
     let counter = a.next_send.map(|next| next.counter(0));
-    for number in g.dynamic(c.batches() * c.ranks, counter) {
-        let source = (number + rank()) % c.ranks;
-        let batch = number / c.ranks;
+    for number in g.dynamic(c.batches() * c.destinations(), counter) {
+        let (source, batch) = destination(c, number);
         let first = batch * c.batch;
         let n = a.n_from.get(source);
         let end = (first + c.batch).min(n);
         let entries = (end.max(first) - first) * c.topk;
         let entry = (source * c.tokens + first) * c.topk;
-        if (are_here(c, a, here(a).load_where(entry, i < entries, 0)) & (i < entries)).any() {
+        let owned = are_here(c, a, here(a).load_where(entry, i < entries, 0)) & (i < entries);
+        if owned.any() {
             let rows = back.to(Peers::rank(source)).batch();
             for number in first * c.token_slots()..end * c.token_slots() {
                 let slot = Slot::new(c, source, number);

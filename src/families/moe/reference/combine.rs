@@ -57,9 +57,15 @@ pub fn by_owner<'o>(
     output: impl Fn(u32, Entry) -> &'o [f32],
 ) -> Vec<u8> {
     let dtype = shape.dtype.combined();
-    let mut sum = vec![0f32; shape.hidden as usize];
-    for owner in 0..shape.ranks {
-        add(&mut sum, 1.0, &round(dtype, of_owner(shape, routing, owner, at, &output)));
+    let mut entries = entries_of(shape, routing, at.0, at.1);
+    // Those of one owner stay in the order of k. An owner without any would add zeros.
+    entries.sort_by_key(|entry| entry.0);
+    let (mut sum, mut piece) = (vec![0f32; shape.hidden as usize], vec![0f32; shape.hidden as usize]);
+    for of_owner in entries.chunk_by(|a, b| a.0 == b.0) {
+        piece.fill(0.0);
+        of_owner.iter().for_each(|&(owner, weight, entry)| add(&mut piece, weight, output(owner, entry)));
+        piece = round(dtype, piece);
+        add(&mut sum, 1.0, &piece);
     }
     encode(dtype, &sum)
 }

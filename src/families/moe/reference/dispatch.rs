@@ -4,6 +4,7 @@ use peerwarp_codegen::ir::Dtype;
 
 use crate::families::moe::SCALE_BLOCK;
 use crate::families::moe::{MoeShape, Routing, RowDtype};
+use crate::harness::blocks::Blocks;
 use crate::harness::elements::decode;
 use crate::harness::fp8::dequantise;
 
@@ -12,8 +13,8 @@ use crate::harness::fp8::dequantise;
 pub struct Tokens {
     /// Rows one after another, as bytes of the dispatched type.
     pub rows: Vec<u8>,
-    /// Scales of all rows one after another; empty unless the rows are fp8.
-    pub scales: Vec<f32>,
+    /// Bytes of the scales of all rows, one after another; empty where no scales travel.
+    pub scales: Vec<u8>,
 }
 
 impl Tokens {
@@ -23,18 +24,25 @@ impl Tokens {
         &self.rows[token * bytes..(token + 1) * bytes]
     }
 
-    /// Scales of a token's row.
-    pub fn row_scales(&self, shape: &MoeShape, token: u32) -> &[f32] {
-        let (n, token) = (shape.scales() as usize, token as usize);
-        &self.scales[token * n..(token + 1) * n]
+    /// Bytes of the scales of a token's row.
+    pub fn row_scales(&self, shape: &MoeShape, token: u32) -> &[u8] {
+        let (bytes, token) = (shape.scale_bytes() as usize, token as usize);
+        &self.scales[token * bytes..(token + 1) * bytes]
     }
 
     /// Values of a token's row.
     pub fn values(&self, shape: &MoeShape, token: u32) -> Vec<f32> {
+        let (row, scales) = (self.row(shape, token), self.row_scales(shape, token));
+        let scaled = |block| dequantise(row, &decode(Dtype::F32, scales), block);
         match shape.dtype {
-            RowDtype::Bf16 => decode(Dtype::Bf16, self.row(shape, token)),
-            RowDtype::Fp16 => decode(Dtype::Fp16, self.row(shape, token)),
-            RowDtype::Fp8 => dequantise(self.row(shape, token), self.row_scales(shape, token), SCALE_BLOCK),
+            RowDtype::Bf16 => decode(Dtype::Bf16, row),
+            RowDtype::Fp16 => decode(Dtype::Fp16, row),
+            RowDtype::Fp8 => scaled(SCALE_BLOCK),
+            RowDtype::Fp8Token => scaled(shape.hidden),
+            RowDtype::Fp8Tensor => decode(Dtype::Fp8, row),
+            RowDtype::Mxfp8 => Blocks::Mxfp8.dequantise(row, scales),
+            RowDtype::Nvfp4 => Blocks::Nvfp4.dequantise(row, scales),
+            RowDtype::Mxfp4 => Blocks::Mxfp4.dequantise(row, scales),
         }
     }
 }
@@ -84,6 +92,7 @@ pub fn dispatch(shape: &MoeShape, routing: &Routing, rank: u32) -> Grouped {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::harness::elements::encode;
 
     /// Two ranks, three experts (two on rank 0), two ids a token, one of them masked, one repeated.
     fn tiny() -> (MoeShape, Routing) {
@@ -119,8 +128,12 @@ mod tests {
     #[test]
     fn rows_have_their_bytes_scales_and_values() {
         let (shape, _) = tiny();
-        let tokens = Tokens { rows: [[0x38; 8], [0xc0; 8]].concat(), scales: vec![0.5, 0.25] };
-        assert_eq!((tokens.row(&shape, 1), tokens.row_scales(&shape, 1)), (&[0xc0; 8][..], &[0.25][..]));
+        let tokens =
+            Tokens { rows: [[0x38; 8], [0xc0; 8]].concat(), scales: encode(Dtype::F32, &[0.5, 0.25]) };
+        assert_eq!(
+            (tokens.row(&shape, 1), tokens.row_scales(&shape, 1)),
+            (&[0xc0; 8][..], &encode(Dtype::F32, &[0.25])[..])
+        );
         assert_eq!(tokens.values(&shape, 0), [0.5; 8]);
         assert_eq!(tokens.values(&shape, 1), [-0.5; 8]);
         let shape = MoeShape { dtype: RowDtype::Bf16, ..shape };

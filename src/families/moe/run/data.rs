@@ -11,6 +11,7 @@ use crate::families::moe::SCALE_BLOCK;
 use crate::families::moe::kernels::{Begins, Hook, Layout};
 use crate::families::moe::reference::{self, Entry, Grouped, Tokens};
 use crate::families::moe::{MoeProblem, MoeShape, Routing, RowDtype};
+use crate::harness::blocks::Blocks;
 use crate::harness::{elements, fp8};
 
 /// What the results of a round depend on, beside the problem.
@@ -113,8 +114,8 @@ pub struct Inputs {
     pub n: u32,
     /// Bytes of their rows.
     pub x: Vec<u8>,
-    /// Scales of their rows.
-    pub x_scale: Vec<f32>,
+    /// Bytes of their rows' scales.
+    pub x_scale: Vec<u8>,
     /// Expert ids, `[token][k]`.
     pub ids: Vec<i32>,
     /// Weights of the entries, `[token][k]`.
@@ -175,7 +176,7 @@ impl Round {
             rows_there,
             n: if host_knows { u32::MAX } else { n },
             x: padded(&tokens.rows, rows_there * shape.row_bytes(), u8::MAX),
-            x_scale: padded(&tokens.scales, rows_there * shape.scales(), f32::NAN),
+            x_scale: padded(&tokens.scales, rows_there * shape.scale_bytes(), u8::MAX),
             ids: padded(ids, entries, 0),
             weights: padded(&self.routing.weights[at], entries, f32::NAN),
         }
@@ -200,8 +201,8 @@ impl Round {
         reference::stand_in_expert(&self.shape, rank, &row)
     }
 
-    /// The scales of a row after dispatch.
-    pub fn scales(&self, entry: Entry) -> &[f32] {
+    /// The bytes of a row's scales after dispatch.
+    pub fn scales(&self, entry: Entry) -> &[u8] {
         self.tokens[entry.source as usize].row_scales(&self.shape, entry.token)
     }
 }
@@ -245,15 +246,27 @@ fn random_tokens(shape: &MoeShape, n: u32, mut rng: ChaCha8Rng) -> Tokens {
     let mut out = Tokens::default();
     for _ in 0..n {
         let row: Vec<f32> = (0..shape.hidden).map(|_| rng.random_range(-1.0..1.0)).collect();
-        match shape.dtype {
-            RowDtype::Fp8 => {
-                let (bytes, scales) = fp8::quantise(&row, SCALE_BLOCK);
-                out.rows.extend(bytes);
-                out.scales.extend(scales);
-            }
-            RowDtype::Bf16 => out.rows.extend(elements::encode(Dtype::Bf16, &row)),
-            RowDtype::Fp16 => out.rows.extend(elements::encode(Dtype::Fp16, &row)),
-        }
+        let (bytes, scales) = sent_row(shape.dtype, &row);
+        out.rows.extend(bytes);
+        out.scales.extend(scales);
     }
     out
+}
+
+/// The bytes of a row as it is sent, and of its scales.
+fn sent_row(dtype: RowDtype, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
+    let scaled = |block| {
+        let (bytes, scales) = fp8::quantise(row, block);
+        (bytes, elements::encode(Dtype::F32, &scales))
+    };
+    match dtype {
+        RowDtype::Bf16 => (elements::encode(Dtype::Bf16, row), vec![]),
+        RowDtype::Fp16 => (elements::encode(Dtype::Fp16, row), vec![]),
+        RowDtype::Fp8 => scaled(SCALE_BLOCK),
+        RowDtype::Fp8Token => scaled(row.len() as u32),
+        RowDtype::Fp8Tensor => (elements::encode(Dtype::Fp8, row), vec![]),
+        RowDtype::Mxfp8 => Blocks::Mxfp8.quantise(row),
+        RowDtype::Nvfp4 => Blocks::Nvfp4.quantise(row),
+        RowDtype::Mxfp4 => Blocks::Mxfp4.quantise(row),
+    }
 }

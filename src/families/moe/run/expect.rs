@@ -192,7 +192,7 @@ impl Round {
             let what = format!("bytes of row {place}, which is {entry:?}");
             let row = Expected::of(rows, place * row.len() as u64, what, row);
             let scales = scaled.then(|| {
-                let scales: &[u8] = cast_slice(self.scales(entry));
+                let scales = self.scales(entry);
                 let what = format!("scales of row {place}, which is {entry:?}");
                 Expected::new(scales_of_rows, place * scales.len() as u64, what, scales)
             });
@@ -203,7 +203,7 @@ impl Round {
     /// Bytes of a row that dispatch yields, and of its scales.
     pub(super) fn dispatched_row_bytes(&self) -> (usize, usize) {
         match self.semantics.hook {
-            Hook::None => (self.shape.row_bytes() as usize, 4 * self.shape.scales() as usize),
+            Hook::None => (self.shape.row_bytes() as usize, self.shape.scale_bytes() as usize),
             Hook::Expert | Hook::Custom => {
                 ((self.shape.hidden * self.shape.dtype.combined().bytes()) as usize, 0)
             }

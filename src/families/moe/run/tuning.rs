@@ -34,11 +34,10 @@ impl MoeTuning {
         let dispatch = DispatchKey { hidden, experts, topk, tokens, ranks, dtype, hook, layout, phase };
         let dtype = CombineDtype::from(dtype);
         let combine = CombineKey { hidden, experts, topk, tokens, ranks, dtype, layout, phase };
-        Ok(MoeTuning {
-            dispatch: Dispatch::with_defaults(&dispatch)?,
-            combine: Combine::with_defaults(&combine)?,
-            split: false,
-        })
+        let dispatch = Dispatch::with_defaults(&dispatch)?;
+        // Rows come back as they went out, and not all can go as packets.
+        let combine = Combine::with_defaults(&combine)?.back_from(dispatch.protocol);
+        Ok(MoeTuning { dispatch, combine, split: false })
     }
 
     /// The same with or without deduplication. Without it, rows are expert-major: one that goes once for every entry has no place by

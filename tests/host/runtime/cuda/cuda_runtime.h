@@ -107,6 +107,17 @@ PEERWARP_INLINE void store_words(void* const p, const Words... words) {
     *static_cast<Vector*>(p) = Vector{{u32(words)...}};
 }
 
+// One load of a vector of words.
+template <typename... Words>
+PEERWARP_INLINE void load_words(const void* const p, Words&... words) {
+    struct alignas(4 * sizeof...(words)) Vector {
+        u32 words[sizeof...(words)];
+    };
+    const Vector x = *static_cast<const Vector*>(p);
+    u32 i = 0;
+    ((words = x.words[i++]), ...);
+}
+
 // The elements of a 32-bit word that a switch reduces: how many, and what they are as floats.
 struct Singles {
     static constexpr u32 count = 1;

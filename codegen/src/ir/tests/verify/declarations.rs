@@ -147,6 +147,25 @@ fn shape_of_the_launch() {
 }
 
 #[test]
+fn roles_beside_others() {
+    let beside = |edit: &dyn Fn(&mut Role)| {
+        changed(|k| {
+            let mut role = k.roles[0].clone();
+            (role.name, role.body) = ("s".into(), Region::default());
+            role.beside = Some(Beside { role: "r".into(), warps: 1 });
+            edit(&mut role);
+            k.roles.push(role);
+        })
+    };
+    let warps = |warps| move |role: &mut Role| role.beside = Some(Beside { role: "r".into(), warps });
+    assert_snapshot!(beside(&warps(0)), @"");
+    assert_snapshot!(beside(&warps(33)), @"");
+    assert_snapshot!(beside(&|role| role.beside = Some(Beside { role: "s".into(), warps: 1 })), @"");
+    assert_snapshot!(beside(&|role| role.blocks += 1), @"");
+    assert_snapshot!(beside(&|role| role.goes_on_as = Some("r".into())), @"");
+}
+
+#[test]
 fn names() {
     assert_snapshot!(changed(|k| k.name = "a b".into()), @"src/sample.rs:1: the kernel name `a b` is no identifier; use ASCII letters, digits and `_`");
     assert_snapshot!(changed(|k| k.variant = "1a".into()), @"src/sample.rs:1: the variant name `1a` is no identifier; use ASCII letters, digits and `_`");
@@ -155,7 +174,14 @@ fn names() {
     assert_snapshot!(changed(|k| k.roles[0].name = "sénd".into()), @"src/sample.rs:3: the role name `sénd` is no identifier; use ASCII letters, digits and `_`");
     let twin = changed(|k| {
         let loc = k.loc;
-        k.roles.push(Role { name: "r".into(), blocks: 1, body: Region::default(), goes_on_as: None, loc });
+        k.roles.push(Role {
+            name: "r".into(),
+            blocks: 1,
+            body: Region::default(),
+            goes_on_as: None,
+            beside: None,
+            loc,
+        });
     });
     assert_snapshot!(twin, @"src/sample.rs:1: two roles are named `r`");
     let shared = role_error(|s, _| {

@@ -1,0 +1,137 @@
+//! Rows quantised with scales of a byte for blocks of elements: MX formats (OCP Microscaling Formats 1.0) and NVFP4.
+
+use super::fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
+
+/// The magnitudes of e2m1: 2 exponent bits with bias 1, 1 mantissa bit.
+const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
+
+/// The value of the lower four bits: sign, and one of [`E2M1`].
+pub fn e2m1_to_f32(bits: u8) -> f32 {
+    let magnitude = E2M1[usize::from(bits & 7)];
+    if bits & 8 == 0 { magnitude } else { -magnitude }
+}
+
+/// The nearest e2m1, ties to the even one; what is too large becomes 6. There is no NaN: it becomes 0.
+pub fn e2m1_from_f32(x: f32) -> u8 {
+    let magnitude = x.abs().min(6.0);
+    let above = E2M1.iter().position(|&value| value >= magnitude).unwrap_or(0);
+    let below = above.saturating_sub(1);
+    let (down, up) = (magnitude - E2M1[below], E2M1[above] - magnitude);
+    let bits = if up < down || (up == down && above % 2 == 0) { above } else { below };
+    bits as u8 | if x.is_sign_negative() { 8 } else { 0 }
+}
+
+/// The value of an e8m0 byte: a power of two; all ones is NaN.
+pub fn e8m0_to_f32(byte: u8) -> f32 {
+    if byte == u8::MAX { f32::NAN } else { 2f64.powi(i32::from(byte) - 127) as f32 }
+}
+
+/// The e8m0 scale of a block whose largest magnitude is `largest`: its power of two, less that of the largest element, `exponent`.
+fn e8m0_of(largest: f32, exponent: i32) -> u8 {
+    if largest == 0.0 {
+        return 127;
+    }
+    let power = largest.log2().floor() as i32 - exponent;
+    (power + 127).clamp(0, 254) as u8
+}
+
+/// How elements of a row are quantised with others of their block.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Blocks {
+    /// e4m3 with an e8m0 scale for 32 elements.
+    Mxfp8,
+    /// e2m1 with an e8m0 scale for 32 elements.
+    Mxfp4,
+    /// e2m1 with an e4m3 scale for 16 elements; the scale of all rows, which does not travel with them, is 1.
+    Nvfp4,
+}
+
+impl Blocks {
+    /// Elements that have a scale together.
+    pub fn elements(self) -> usize {
+        if self == Blocks::Nvfp4 { 16 } else { 32 }
+    }
+
+    /// Quantises a row of whole blocks: its bytes, of two elements the lower bits first, and a scale for each block.
+    pub fn quantise(self, row: &[f32]) -> (Vec<u8>, Vec<u8>) {
+        let (mut bytes, mut scales) = (vec![], vec![]);
+        for block in row.chunks(self.elements()) {
+            let largest = block.iter().fold(0f32, |m, x| m.max(x.abs()));
+            let scale = match self {
+                Blocks::Mxfp8 => e8m0_of(largest, E4M3_MAX.log2().floor() as i32),
+                Blocks::Mxfp4 => e8m0_of(largest, 2),
+                // A block of zeros, or of almost nothing, has no scale of 0 to be divided by.
+                Blocks::Nvfp4 => e4m3_from_f32(largest / 6.0).max(1),
+            };
+            let by = self.scale(scale);
+            match self {
+                Blocks::Mxfp8 => bytes.extend(block.iter().map(|x| e4m3_from_f32(x / by))),
+                Blocks::Mxfp4 | Blocks::Nvfp4 => bytes.extend(
+                    block.chunks(2).map(|two| e2m1_from_f32(two[0] / by) | e2m1_from_f32(two[1] / by) << 4),
+                ),
+            }
+            scales.push(scale);
+        }
+        (bytes, scales)
+    }
+
+    /// The values of a row that was quantised so.
+    pub fn dequantise(self, bytes: &[u8], scales: &[u8]) -> Vec<f32> {
+        let elements: Vec<f32> = match self {
+            Blocks::Mxfp8 => bytes.iter().map(|&byte| e4m3_to_f32(byte)).collect(),
+            Blocks::Mxfp4 | Blocks::Nvfp4 => {
+                bytes.iter().flat_map(|&two| [e2m1_to_f32(two), e2m1_to_f32(two >> 4)]).collect()
+            }
+        };
+        let blocks = elements.chunks(self.elements()).zip(scales);
+        blocks.flat_map(|(block, &scale)| block.iter().map(move |x| x * self.scale(scale))).collect()
+    }
+
+    fn scale(self, byte: u8) -> f32 {
+        match self {
+            Blocks::Mxfp8 | Blocks::Mxfp4 => e8m0_to_f32(byte),
+            Blocks::Nvfp4 => e4m3_to_f32(byte),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn four_bits_round_to_nearest_even_and_saturate() {
+        for bits in 0..16 {
+            assert_eq!(e2m1_from_f32(e2m1_to_f32(bits)), bits);
+        }
+        let cases = [(0.25, 0), (0.26, 1), (0.75, 2), (1.25, 2), (2.5, 4), (3.5, 6), (5.0, 6), (5.1, 7)];
+        for (x, bits) in cases {
+            assert_eq!((e2m1_from_f32(x), e2m1_from_f32(-x)), (bits, bits | 8), "{x}");
+        }
+        assert_eq!((e2m1_from_f32(1e9), e2m1_from_f32(f32::NEG_INFINITY)), (7, 15));
+    }
+
+    #[test]
+    fn powers_of_two_of_a_byte() {
+        assert_eq!((e8m0_to_f32(127), e8m0_to_f32(128), e8m0_to_f32(120)), (1.0, 2.0, 0.0078125));
+        assert!(e8m0_to_f32(255).is_nan() && e8m0_to_f32(0) > 0.0 && e8m0_to_f32(254) < f32::INFINITY);
+    }
+
+    #[test]
+    fn a_row_has_a_scale_for_every_block() {
+        let row: Vec<f32> = (0..64).map(|i| if i < 32 { 448.0 } else { -3.0 }).collect();
+        let (bytes, scales) = Blocks::Mxfp8.quantise(&row);
+        assert_eq!(scales, [127, 120]);
+        assert_eq!((bytes[0], bytes[32]), (0x7e, 0xfc));
+        assert_eq!(Blocks::Mxfp8.dequantise(&bytes, &scales), row);
+        let (bytes, scales) = Blocks::Mxfp4.quantise(&row);
+        assert_eq!((bytes.len(), scales), (32, vec![133, 126]));
+        // 448 is 7 times the scale, of which the largest element is 6.
+        assert_eq!(Blocks::Mxfp4.dequantise(&bytes, &[133, 126])[31..33], [384.0, -3.0]);
+        let row: Vec<f32> = (0..32).map(|i| if i < 16 { i as f32 - 6.0 } else { 0.0 }).collect();
+        let (bytes, scales) = Blocks::Nvfp4.quantise(&row);
+        assert_eq!((bytes.len(), scales.clone()), (16, vec![0x3c, 1]));
+        let got = Blocks::Nvfp4.dequantise(&bytes, &scales);
+        assert_eq!((got[0], got[6], got[15], got[16]), (-6.0, 0.0, 9.0, 0.0));
+    }
+}
