@@ -212,8 +212,8 @@ fn every_bug_of_a_product_shows() {
         ),
         (Cuda, Loader, "the last piece is not given back", "    ring.release(before);\n}", "}"),
         (Cuda, Loader, "both warpgroups multiply the same rows", "block.lane / 128 * 64 * 64", "0"),
-        (Cuda, Loader, "every piece has the same columns", "column + i * 64", "column"),
-        (Cuda, Loader, "both boxes have the same rows", "b, column, b_row", "b, column, a_row"),
+        (Cuda, Loader, "every piece has the same columns", "b_row, column + i * 64", "b_row, column"),
+        (Cuda, Loader, "both boxes have the same rows", "bring_right(b, b_row,", "bring_right(b, a_row,"),
         (
             Cuda,
             Parts,

@@ -82,6 +82,7 @@ pub(super) const DEFINED: &[&str] = &[
     "now_ns",
     "once",
     "phase_done",
+    "phase_is_done",
     "poll",
     "popcount",
     "ranks",
