@@ -5,7 +5,8 @@
 use criterion::{Criterion, criterion_group, criterion_main};
 use peerwarp::build::emit::{self, Job};
 use peerwarp::cli::builtin;
-use peerwarp::codegen::family::{Registry, Target, Variant};
+use peerwarp::codegen::family::{Family, Registry, Target, Variant};
+use peerwarp::families::matmul::{AllGatherMatmul, Matmul, MatmulReduceScatter};
 use peerwarp::families::moe::select;
 use peerwarp::harness::request::{self, Request};
 
@@ -20,9 +21,25 @@ fn deepseek() -> Vec<Request> {
     all.into_iter().find(wanted).expect("in the built-in catalogue")
 }
 
+/// Products of many rows and of few, whose columns blocks share.
+fn products() -> Vec<Variant> {
+    fn of<F: Family>(settings: &str) -> Variant {
+        let all = format!("{settings} ranks=2 dtype=bf16");
+        let settings: Vec<(&str, &str)> =
+            all.split_whitespace().map(|s| s.split_once('=').expect("field=value")).collect();
+        F::from_settings(&settings).expect("legal").into_variant()
+    }
+    vec![
+        of::<Matmul>("m=8192 n=7168 k=4096"),
+        of::<AllGatherMatmul>("m=8192 n=7168 k=4096"),
+        of::<MatmulReduceScatter>("m=256 n=4096 k=7168 split=2 tile_columns=128"),
+    ]
+}
+
 fn one_variant(c: &mut Criterion) {
     let target: Target = "cuda:sm_90a".parse().expect("a target");
-    let variants: Vec<Variant> = request::resolve(&deepseek(), &registry()).expect("legal");
+    let mut variants: Vec<Variant> = request::resolve(&deepseek(), &registry()).expect("legal");
+    variants.extend(products());
     for variant in &variants {
         let mut group = c.benchmark_group(variant.family().name());
         group.bench_function("trace", |b| b.iter(|| variant.trace(32).expect("traces")));

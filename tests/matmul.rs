@@ -61,7 +61,7 @@ fn parts_of_all_ranks_are_added_up() {
     .enumerate()
     {
         let dtype = ["bf16", "fp16"][i % 2];
-        for (how, seeds) in [("algorithm=pull early=true", 2), ("algorithm=push early=false", 1)] {
+        for (how, seeds) in [("algorithm=pull early=true lead=1", 2), ("algorithm=push early=false", 1)] {
             explore::<MatmulReduceScatter>(&format!("{rest} dtype={dtype} {how}"), seeds);
         }
     }
@@ -73,7 +73,7 @@ fn sums_over_parts_of_the_columns_are_added_up() {
         "m=100 n=72 k=256 ranks=2 split=4 blocks=8",
         // The parts of a tile are in the hands of the last block and the first ones.
         "m=330 n=136 k=128 ranks=2 split=2 blocks=3",
-        "m=64 n=8 k=448 ranks=3 split=7 blocks=4",
+        "m=63 n=8 k=448 ranks=3 split=7 blocks=4",
     ]
     .iter()
     .enumerate()
@@ -94,14 +94,17 @@ fn sums_over_parts_of_the_columns_are_added_up() {
 /// Every row, slot, flag, rank and epoch that is off by one, each by itself.
 #[test]
 fn every_bug_of_one_change_in_adding_up_is_found() {
-    for algorithm in ["pull early=true", "push", "push split=2"] {
+    for algorithm in ["pull early=true lead=1", "push", "push split=2"] {
         let k = if algorithm.contains("split") { 128 } else { 8 };
         let shape = format!("m=195 n=72 k={k} ranks=3 dtype=bf16 tile_rows=64 tile_columns=64 blocks=2");
         let config = config::<MatmulReduceScatter>(&format!("{shape} algorithm={algorithm}"));
         let inputs = Inputs { seed: 0, rounds: 4, ..Inputs::default() };
         let exploration = Exploration { inputs, seeds: 4, resident_blocks: None };
         let suite = suite::of::<MatmulReduceScatter>();
-        let run = plant_each(suite, &[config.into_variant()], &exploration).unwrap_or_else(|e| panic!("{e}"));
+        let run = plant_each(suite, &[config.into_variant()], &exploration);
+        let mut run = run.unwrap_or_else(|e| panic!("{e}"));
+        // With own tiles in between, the one behind the last is this rank's own first one, which comes out the same again.
+        run.leave_out(|s| algorithm.contains("lead=1") && s.mutant.to_string().ends_with("for: end + 1"));
         assert!(run.planted > 20 && run.survivors.is_empty(), "{algorithm}: {run}");
     }
 }

@@ -43,7 +43,10 @@ fn rows_that_are_gathered() {
 fn parts_that_are_added_up() {
     let key = "n=72 k=72 dtype=bf16 tile_columns=64 stages=2 blocks=2 warps=4";
     // By warps, by warpgroups for which a loader brings operands, and of more than two ranks.
-    run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=128 algorithm=pull early=true"));
+    // The first one's own tiles come between others'.
+    run::<MatmulReduceScatter>(&format!(
+        "{key} m=264 ranks=2 tile_rows=128 algorithm=pull early=true lead=1"
+    ));
     run::<MatmulReduceScatter>(&format!("{key} m=136 ranks=2 tile_rows=64 algorithm=push"));
     run::<MatmulReduceScatter>(&format!("{key} m=66 ranks=3 tile_rows=64 algorithm=pull"));
 }
@@ -77,6 +80,8 @@ enum By {
     Loader,
     /// The same, and the others add up parts of several ranks.
     Parts,
+    /// The same of rows that are gathered, and blocks share columns.
+    Shares,
 }
 
 impl By {
@@ -91,6 +96,12 @@ impl By {
                 outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
             }
             By::Loader => outcomes::<Matmul>(language, &format!("m=140 warps=8 {key}"), 0..2, edit),
+            By::Shares => {
+                let key =
+                    "m=256 n=40 k=512 ranks=2 dtype=bf16 tile_rows=128 tile_columns=64 stages=2 blocks=2";
+                let settings = format!("{key} warps=8 together=true beside=false send_blocks=1 split=2");
+                outcomes::<AllGatherMatmul>(language, &settings, 0..2, edit)
+            }
             By::Parts => outcomes::<MatmulReduceScatter>(
                 language,
                 &format!("m=140 warps=8 {key} algorithm=pull early=true"),
@@ -104,8 +115,8 @@ impl By {
 /// Mistakes that a template could have made, each of which has to show: in what is found, or in the results.
 #[test]
 fn every_bug_of_a_product_shows() {
-    use By::{Loader, Parts, Warpgroups, Warps};
-    let bugs: [(Language, By, &str, &str, &str); 31] = [
+    use By::{Loader, Parts, Shares, Warpgroups, Warps};
+    let bugs: [(Language, By, &str, &str, &str); 35] = [
         (
             Cuda,
             Warps,
@@ -201,8 +212,8 @@ fn every_bug_of_a_product_shows() {
         ),
         (Cuda, Loader, "the last piece is not given back", "    ring.release(before);\n}", "}"),
         (Cuda, Loader, "both warpgroups multiply the same rows", "block.lane / 128 * 64 * 64", "0"),
-        (Cuda, Loader, "every piece has the same columns", "column + i * 64", "column"),
-        (Cuda, Loader, "both boxes have the same rows", "b, column, b_row", "b, column, a_row"),
+        (Cuda, Loader, "every piece has the same columns", "b_row, column + i * 64", "b_row, column"),
+        (Cuda, Loader, "both boxes have the same rows", "bring_right(b, b_row,", "bring_right(b, a_row,"),
         (
             Cuda,
             Parts,
@@ -231,6 +242,34 @@ fn every_bug_of_a_product_shows() {
             "from + first * lanes + lane * once",
             "from + lane * once",
         ),
+        (
+            Cuda,
+            Shares,
+            "a piece is brought ahead before the one there has been multiplied",
+            " && phase_is_done(ring.empty + ring.piece, ring.parity ^ 1)",
+            "",
+        ),
+        (
+            Cuda,
+            Shares,
+            "what comes behind what was ahead is that again",
+            "column + ahead * 64, pieces - ahead);",
+            "column, pieces - ahead);",
+        ),
+        (
+            Cuda,
+            Shares,
+            "sums are signalled before all lanes have stored theirs",
+            "    group.sync();\n    if (group.lane == 0) store_release_device(flag, value);",
+            "    if (group.lane == 0) store_release_device(flag, value);",
+        ),
+        (
+            Cuda,
+            Shares,
+            "sums are added up before they are there",
+            "arrived = poll_block(args, flags, first + i, block, expected, site);",
+            "",
+        ),
         (Hip, Warps, "a piece is multiplied before it is there", "group.sync();  // this piece is there", ""),
         (
             Hip,
@@ -248,7 +287,9 @@ fn every_bug_of_a_product_shows() {
         })
         .collect();
     assert!(missed.is_empty(), "{}", missed.join("\n"));
-    for (language, by) in [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Cuda, Parts), (Hip, Warps)] {
+    for (language, by) in
+        [(Cuda, Warps), (Cuda, Warpgroups), (Cuda, Loader), (Cuda, Parts), (Cuda, Shares), (Hip, Warps)]
+    {
         let runs = by.outcomes(language, |text| text);
         assert!(runs.iter().all(|run| run.wrong.is_empty()), "{language:?}, {by:?}: {}", runs[0].wrong);
     }

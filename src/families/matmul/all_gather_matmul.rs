@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut};
+use super::order::{self, Cut, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// A variant of all-gather and matrix multiplication.
@@ -33,7 +33,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "tr", values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| tiling(key).columns)]
     pub tile_columns: u32,
     /// Pieces of 64 columns in shared memory at once.
     #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
@@ -42,7 +42,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub group: u32,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
-    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Whether tiles are of all ranks' rows together, which lie in each rank's inbox, its own as well: of few rows there are fewer tiles
     /// then, and each row of `w` is read once.
@@ -81,8 +81,8 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
     if together(key) { order::bands(key.m) } else { order::bands(key.m / key.ranks) * key.ranks }
 }
 
-fn tile_columns(key: &AllGatherMatmulKey) -> u32 {
-    order::tile_columns(bands(key), key.n, order::SMS - send_blocks(key))
+fn tiling(key: &AllGatherMatmulKey) -> Tiling {
+    Tiling::of(bands(key), key.n, key.k, order::SMS - send_blocks(key))
 }
 
 /// Whether each block has one tile, or none.
@@ -110,12 +110,11 @@ fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
-    order::stages(tile_rows(key), tile_columns(key))
+    order::stages(tile_rows(key), tiling(key).columns)
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {
-    let tiles = bands(key) * key.n.div_ceil(tile_columns(key));
-    tiles.clamp(1, order::SMS - send_blocks(key))
+    tiling(key).items(bands(key), key.n).clamp(1, order::SMS - send_blocks(key))
 }
 
 impl Legal for AllGatherMatmul {

@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut};
+use super::order::{self, Cut, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// How parts of tiles get to who adds them up.
@@ -52,7 +52,7 @@ pub struct MatmulReduceScatter {
     #[tune(short = "tr", values = [64, 128, 256], default = |key| tile_rows(key))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| tiling(key).columns)]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
     #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
@@ -61,7 +61,7 @@ pub struct MatmulReduceScatter {
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
-    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
@@ -78,20 +78,20 @@ fn bands(key: &MatmulReduceScatterKey) -> u32 {
     order::bands(key.m / key.ranks) * key.ranks
 }
 
-fn tile_columns(key: &MatmulReduceScatterKey) -> u32 {
-    order::tile_columns(bands(key), key.n, order::SMS)
+fn tiling(key: &MatmulReduceScatterKey) -> Tiling {
+    Tiling::of(bands(key), key.n, key.k, order::SMS)
 }
 
 fn stages(key: &MatmulReduceScatterKey) -> u32 {
-    order::stages(tile_rows(key), tile_columns(key))
+    order::stages(tile_rows(key), tiling(key).columns)
 }
 
 fn tiles(key: &MatmulReduceScatterKey) -> u32 {
-    bands(key) * key.n.div_ceil(tile_columns(key))
+    bands(key) * key.n.div_ceil(tiling(key).columns)
 }
 
 fn blocks(key: &MatmulReduceScatterKey) -> u32 {
-    tiles(key).clamp(1, order::SMS)
+    tiling(key).items(bands(key), key.n).clamp(1, order::SMS)
 }
 
 /// Pushed where every block has one tile. Blocks with more of them would store at the same time, all of them, and stand still

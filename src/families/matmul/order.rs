@@ -93,8 +93,7 @@ pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
     Illegal::unless(m.is_multiple_of(ranks), "m", m, allowed)
 }
 
-/// Whether a tile fits the warps, their registers, and shared memory.
-/// beside `room` bytes that others have.
+/// Whether a tile fits the warps, their registers, and shared memory beside `room` bytes that others have.
 pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32, room: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
     let parts = rows / 16 * (columns / 16);
@@ -134,15 +133,50 @@ pub(super) fn warps(tile_rows: u32) -> u32 {
 
 /// Columns that a tile's own time is worth, whatever its columns are: 128 x 64 take 24.0 us of 4096 columns on an H200, and
 /// 128 x 128 take 27.7 (`bench/results/2026-11-24-matmul-on-one-h200.md`).
-const TILE_COLUMNS: u32 = 350;
+const TILE_COLUMNS: u64 = 350;
 
-/// Columns of tiles: those with which so many blocks have been through all of them the soonest.
-pub(super) fn tile_columns(bands: u32, columns: u32, blocks: u32) -> u32 {
-    let cost = |width: &u32| {
-        let turns = (bands * columns.div_ceil(*width)).div_ceil(blocks);
-        u64::from(turns) * u64::from(width + TILE_COLUMNS)
-    };
-    [64, 128, 256].into_iter().min_by_key(cost).unwrap_or(64)
+/// What tiles cost is counted in elements of `w`, and those of a tile's own time, that a block multiplies: so many in a microsecond.
+const A_MICROSECOND: u64 = 86_000;
+
+/// What it costs to store sums of a part, wait for them and add them up, and what each column of such sums does.
+const SHARED: u64 = 5 * A_MICROSECOND / 2;
+const SHARED_COLUMN: u64 = 440;
+
+/// Elements of `w` that come from memory in a microsecond, 3 TB/s: no cut is faster than that.
+const FROM_MEMORY: u64 = 1_500_000;
+
+/// How a product is cut: the columns of tiles, and among how many blocks the columns of its operands are shared.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Tiling {
+    pub columns: u32,
+    pub split: u32,
+}
+
+impl Tiling {
+    /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
+    /// there are no more tiles than blocks.
+    pub fn of(bands: u32, columns: u32, k: u32, blocks: u32) -> Tiling {
+        let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * DOT_COLUMNS);
+        let all = [1, 2, 4, 8].into_iter().filter(whole);
+        let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
+        let few = |t: &Tiling| t.split == 1 || t.items(bands, columns) <= blocks * t.split;
+        let soonest = all.filter(few).min_by_key(|t| t.time(bands, columns, k, blocks));
+        soonest.unwrap_or(Tiling { columns: 64, split: 1 })
+    }
+
+    /// How long blocks take that go through all tiles.
+    pub fn time(self, bands: u32, columns: u32, k: u32, blocks: u32) -> u64 {
+        let turns = u64::from(self.items(bands, columns).div_ceil(blocks));
+        let [width, split, k] = [self.columns, self.split, k].map(u64::from);
+        let shared = if split > 1 { SHARED + (split - 1) * width * SHARED_COLUMN } else { 0 };
+        let multiplied = turns * (k / split * (width + TILE_COLUMNS) + shared);
+        multiplied.max(u64::from(columns) * k * A_MICROSECOND / FROM_MEMORY + shared)
+    }
+
+    /// Parts of all tiles.
+    pub fn items(self, bands: u32, columns: u32) -> u32 {
+        bands * columns.div_ceil(self.columns) * self.split
+    }
 }
 
 /// As many as fit an SM's shared memory, and no more than were of use.

@@ -4,7 +4,7 @@ use peerwarp_codegen::dsl::prelude::*;
 use peerwarp_codegen::family::{Choice, Family, Illegal, Legal};
 use peerwarp_codegen::ir::Dtype;
 
-use super::order::{self, Cut};
+use super::order::{self, Cut, Tiling};
 use super::split::{Split, SplitArgs};
 
 /// What becomes of a sum of products before it is rounded.
@@ -61,7 +61,7 @@ pub struct Matmul {
     #[tune(short = "tr", values = [64, 128, 256], default = |key| order::tile_rows(key.m))]
     pub tile_rows: u32,
     /// Columns of a tile of the result.
-    #[tune(short = "tc", values = [64, 128, 256], default = |key| tile_columns(key))]
+    #[tune(short = "tc", values = [64, 128, 256], default = |key| tiling(key).columns)]
     pub tile_columns: u32,
     /// Pieces of 64 columns of `x` and `w` in shared memory at once.
     #[tune(short = "s", values = [2, 3, 4, 5, 6, 8, 10, 12], default = |key| stages(key))]
@@ -70,23 +70,23 @@ pub struct Matmul {
     #[tune(short = "g", values = [1, 2, 4, 8, 16, 32], default = 16)]
     pub group: u32,
     /// Parts of the columns of `x` and `w`, which blocks share: sums over all of them are added up in order by one of them.
-    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = 1)]
+    #[tune(short = "sp", values = [1, 2, 4, 7, 8, 16], default = |key| tiling(key).split)]
     pub split: u32,
     /// Blocks.
     #[tune(short = "bl", range = 1..=1024, default = |key| blocks(key))]
     pub blocks: u32,
 }
 
-fn tile_columns(key: &MatmulKey) -> u32 {
-    order::tile_columns(order::bands(key.m), key.n, order::SMS)
+fn tiling(key: &MatmulKey) -> Tiling {
+    Tiling::of(order::bands(key.m), key.n, key.k, order::SMS)
 }
 
 fn stages(key: &MatmulKey) -> u32 {
-    order::stages(order::tile_rows(key.m), tile_columns(key))
+    order::stages(order::tile_rows(key.m), tiling(key).columns)
 }
 
 fn blocks(key: &MatmulKey) -> u32 {
-    (order::bands(key.m) * key.n.div_ceil(tile_columns(key))).clamp(1, order::SMS)
+    tiling(key).items(order::bands(key.m), key.n).clamp(1, order::SMS)
 }
 
 impl Legal for Matmul {

@@ -1,7 +1,7 @@
 //! Which roles get a loader: those whose products it can bring operands for, and nothing else that needs all warps.
 
 use crate::{
-    dsl::{Binder, TraceMeta, prelude::*, trace},
+    dsl::{Binder, Binding, ParamSpec, TraceMeta, prelude::*, trace},
     ir::{Dtype, Kernel},
     print::{EmitInfo, Source, source},
 };
@@ -89,6 +89,14 @@ fn whole_boxes_are_there() {
     };
     assert!(columns(0, 200) && columns(64, 136) && columns(8, 128), "to the end, or whole pieces");
     assert!(!columns(0, 136), "zeros would have to follow within the matrix");
+    // Columns that each block has others of.
+    let by_block = |count: u32| {
+        gets_one(|b, g| {
+            let x = g.x.rows(0, 128).columns(b.index() * count, count);
+            g.store(b.dot(x, g.w.rows(64, 64), 3));
+        })
+    };
+    assert!(by_block(64) && !by_block(72));
     assert!(!gets_one(|b, g| {
         let x = g.x.rows(0, 128).below(g.y.get(0));
         g.store(b.dot(x, g.w.rows(64, 64), 3));
@@ -236,6 +244,70 @@ fn the_loader_waits_for_what_it_brings() {
         g.store(g.product(b));
     });
     assert_eq!(waits(unread), [true, true]);
+}
+
+#[test]
+fn what_needs_no_wait_is_brought_before_it() {
+    let [loads, _] = both_sides(|b, g, _, inbox, flags, epoch| {
+        let got = flags.from(1 - rank()).wait(3 - rank(), epoch);
+        g.store(b.dot(inbox.rows(&got, 0, 128), g.w.rows(0, 64), 2));
+    });
+    let at = |text: &str| loads.find(text).unwrap_or_else(|| panic!("no {text} in {loads}"));
+    assert!(at("bring_right_ahead(") < at("wait_flag(") && at("wait_flag(") < at("bring_rest("), "{loads}");
+    // The right operand's rows are waited for, or both products' rows are.
+    let [right, _] = both_sides(|b, g, _, inbox, flags, epoch| {
+        let got = flags.from(1 - rank()).wait(3 - rank(), epoch);
+        g.store(b.dot(g.x.rows(0, 128), inbox.rows(&got, 0, 64), 2));
+    });
+    let [twice, _] = both_sides(|b, g, _, inbox, flags, epoch| {
+        let got = flags.from(1 - rank()).wait(3 - rank(), epoch);
+        let sums = b.dot(inbox.rows(&got, 0, 128), g.w.rows(0, 64), 2);
+        g.store(b.dot_add(sums, inbox.rows(&got, 0, 128), g.w.rows(64, 64), 2));
+    });
+    for loads in [right, twice] {
+        let (wait, bring) = (loads.find("wait_flag("), loads.find("bring_"));
+        assert!(wait.is_some() && wait < bring && !loads.contains("ahead"), "{loads}");
+    }
+}
+
+#[test]
+fn blocks_may_add_up_what_others_have_multiplied() {
+    let with = |binding: Binding| {
+        let traced = trace(TraceMeta::new("sample", 2, 32, 8), |p| {
+            let matrix = |p: &mut Binder, name| p.matrix::<AnyMatrix>(name, [128, 64], Dtype::Bf16);
+            let (x, out) = (matrix(p, "x"), matrix(p, "out"));
+            let sums = ParamSpec::matrix::<AnyMatrix>("sums", [256, 64], Dtype::F32, "").bound(binding);
+            p.declare(vec![sums]);
+            let (sums, done) = (p.next::<AnyMatrix>(), p.arg::<BlockFlags>("done", 2));
+            let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+            role("multiply", 2, |b| {
+                let product = b.dot(x.rows(0, 128), x.rows(0, 64), 2);
+                sums.rows(b.index() * 128, 128).store_f32(0, product);
+                done.signal(b.index(), epoch);
+                done.from(0).wait(0, epoch);
+                out.rows(0, 128).store_f32(0, product + sums.rows(0, 128).load_f32(0, 64));
+            });
+        });
+        let source = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a");
+        (has_loader(&source), source.text.contains("store_lanes<256>(args.sums"))
+    };
+    assert_eq!(with(Binding::State), (true, true));
+    // What callers read lies in rows, which lanes exchange.
+    assert_eq!(with(Binding::Output), (false, false));
+}
+
+#[test]
+fn boxes_have_no_more_rows_than_a_matrix() {
+    let traced = trace(TraceMeta::new("sample", 2, 32, 4), |p| {
+        let matrix = |p: &mut Binder, name, rows| p.matrix::<AnyMatrix>(name, [rows, 128], Dtype::Bf16);
+        let (x, w, out) = (matrix(p, "x", 20), matrix(p, "w", 512), p.matrix("out", [20, 512], Dtype::Bf16));
+        let out: AnyMatrix = out;
+        role("multiply", 2, |b| out.rows(0, 64).store_f32(0, b.dot(x.rows(0, 64), w.rows(0, 64), 3)));
+    });
+    let source = emitted(&traced.unwrap_or_else(|e| panic!("{e}")), "cuda:sm_90a");
+    let rows: Vec<_> = source.args.maps.iter().map(|m| m.box_rows).collect();
+    assert_eq!(rows, [20, 64]);
+    assert!(source.text.contains("Ring<3, 64, 64, bf16, 20, 64> ring("), "{}", source.text);
 }
 
 #[test]
