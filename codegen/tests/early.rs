@@ -89,7 +89,7 @@ fn it_begins_before_the_wait_for_the_launch_before_and_lets_the_next_one_start()
 }
 
 /// A role that tells all ranks that it has begun; `stores` something before, or not.
-fn telling(early: bool, stores: bool) -> Kernel {
+fn telling(early: bool, stores: bool, target: Target) -> Kernel {
     let body = |p: &mut Binder| {
         let (met, x) = (p.arg::<Flags>("met", (2 * RANKS).into()), p.arg::<Ptr<u32>>("x", 4));
         let word = p.arg::<EpochWord>("word", 1);
@@ -104,13 +104,14 @@ fn telling(early: bool, stores: bool) -> Kernel {
             let _all = met.wait_all(bank, RANKS, 1, epoch);
         });
     };
-    trace(TraceMeta::new("telling", RANKS, 32, 2), body).unwrap_or_else(|e| panic!("{e}"))
+    trace(TraceMeta::new("telling", RANKS, target.warp_size(), 2), body).unwrap_or_else(|e| panic!("{e}"))
 }
 
 #[test]
 fn what_earlier_launches_did_is_released_beside_the_epoch() {
     let emitted = |early, stores, target: &str| {
-        let (kernel, target) = (verify(telling(early, stores)).unwrap(), target.parse().unwrap());
+        let target: Target = target.parse().unwrap();
+        let kernel = verify(telling(early, stores, target)).unwrap();
         emit(&kernel, target, &EmitInfo { command: "cargo test".into() }).unwrap().text
     };
     for target in ["cuda:sm_80", "cuda:sm_90a"] {

@@ -73,8 +73,11 @@ fn explore_as(
     };
     // What is wrong with the input is told once, not for every seed.
     session(inputs)?;
-    let last = inputs.seed.saturating_add(*seeds);
-    let found = (inputs.seed..last).into_par_iter().find_map_first(|seed| {
+    // What is left of the last numbers there are.
+    let seeds = (*seeds).min(u64::MAX - inputs.seed) as usize;
+    // A seed at a time: no core is left with many of them when the others are done.
+    let found = (0..seeds).into_par_iter().with_max_len(1).find_map_first(|n| {
+        let seed = inputs.seed + n as u64;
         let options = Options { resident_blocks: *resident_blocks, ..schedule(seed) };
         let found = session(&Inputs { seed, ..inputs.clone() }).map(|session| one(&session, &options));
         tick();

@@ -17,7 +17,7 @@ pub(super) type AgentId = u32;
 pub(super) type BlockId = u32;
 
 /// State of one agent.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Agent {
     pub who: AgentNo,
     pub time: u32,
@@ -117,34 +117,39 @@ impl Agent {
         }
     }
 
-    /// An agent of the same block that goes on where this one is, with what this one has published.
-    pub fn fork(&self, who: AgentNo, time: u32, known: &Clock, mut storage: Storage) -> Agent {
-        storage.clock.clone_from(known);
-        storage.scalars.clone_from(&self.scalars);
-        storage.tiles.clone_from(&self.tiles);
-        storage.receipts.clone_from(&self.receipts);
-        storage.heard.clone_from(&self.heard);
-        Agent {
-            who,
-            time,
-            clock: storage.clock,
-            rank: self.rank,
-            compiled: self.compiled.clone(),
-            kernel: self.kernel,
-            role: self.role,
-            launch: self.launch,
-            params: self.params.clone(),
-            block: self.block,
-            block_in_role: self.block_in_role,
-            group: None,
-            parent: None,
-            pc: self.pc,
-            scalars: storage.scalars,
-            tiles: storage.tiles,
-            receipts: storage.receipts,
-            heard: storage.heard,
-            arrived: 0,
-            priority: self.priority,
+    /// An agent of the same block that goes on where this one is, with what this one has published; in the place of one that has ended,
+    /// if there is one.
+    pub fn fork(&self, who: AgentNo, time: u32, known: &Clock, place: Option<Ended>) -> Box<Agent> {
+        let mut child = match place {
+            Some(Ended(mut place)) => {
+                place.become_like(self);
+                place
+            }
+            None => Box::new(self.clone()),
+        };
+        child.clock.clone_from(known);
+        (child.who, child.time, child.group, child.parent, child.arrived) = (who, time, None, None, 0);
+        child
+    }
+
+    /// Takes over everything but the clock. Most of what is shared is the same already, and is not counted anew.
+    fn become_like(&mut self, other: &Agent) {
+        let Agent { who, time, clock: _, rank, compiled, kernel, role, launch, params, .. } = other;
+        let Agent { block, block_in_role, group, parent, pc, scalars, tiles, receipts, .. } = other;
+        let Agent { heard, arrived, priority, .. } = other;
+        if !Arc::ptr_eq(&self.compiled, compiled) {
+            self.compiled = compiled.clone();
         }
+        if !Arc::ptr_eq(&self.params, params) {
+            self.params = params.clone();
+        }
+        (self.who, self.time, self.rank, self.kernel, self.role) = (*who, *time, *rank, *kernel, *role);
+        (self.launch, self.block, self.block_in_role) = (*launch, *block, *block_in_role);
+        (self.group, self.parent, self.pc, self.arrived) = (*group, *parent, *pc, *arrived);
+        self.priority = *priority;
+        self.scalars.clone_from(scalars);
+        self.tiles.clone_from(tiles);
+        self.receipts.clone_from(receipts);
+        self.heard.clone_from(heard);
     }
 }

@@ -315,18 +315,17 @@ impl<'m> World<'m> {
             priority: self.sched.priority(rank, Some((role, block_in_role))),
             compiled,
         };
-        self.add_agent(agent, place);
+        self.add_agent(match place {
+            Some(ended) => ended.replaced(agent),
+            None => Box::new(agent),
+        });
     }
 
-    fn add_agent(&mut self, agent: Agent, place: Option<Ended>) -> AgentId {
+    fn add_agent(&mut self, agent: Box<Agent>) {
         self.lives[agent.who.rank()].push(agent.life());
         let priority = agent.priority;
-        let id = match place {
-            Some(ended) => insert(&mut self.agents, &mut self.free_agents, ended.replaced(agent)),
-            None => insert(&mut self.agents, &mut self.free_agents, Box::new(agent)),
-        };
+        let id = insert(&mut self.agents, &mut self.free_agents, agent);
         self.sched.ready(Task::Agent(id), priority);
-        id
     }
 
     fn end_launch(&mut self, rank: u32) {
@@ -396,14 +395,12 @@ impl<'m> World<'m> {
         for group in 0..groups {
             let who = AgentNo::new(agent.rank, agent.who.number() as u32 + group);
             let time = if group == 0 { agent.time } else { known.get(who) + 1 };
-            let mut place = self.ended.pop();
-            let storage = place.as_mut().map(Ended::storage).unwrap_or_default();
-            let mut child = agent.fork(who, time, &known, storage);
+            let mut child = agent.fork(who, time, &known, self.ended.pop());
             child.pc = body;
             child.group = Some(group);
             child.priority = self.sched.priority(agent.rank, Some((agent.role, agent.block_in_role)));
             child.parent = Some(id);
-            self.add_agent(child, place);
+            self.add_agent(child);
         }
         self.agents[id as usize] = Some(agent);
     }
