@@ -133,10 +133,12 @@ fn break_point(text: &str, width: usize) -> Option<usize> {
             b' ' if i > 0 && operator.iter().any(|o| text[i..].starts_with(o)) => Some(i),
             _ => None,
         };
+        // A product stays together if there is any other place.
+        let tightness = 2 * depth + i32::from(text[i..].starts_with(" * "));
         if let Some(at) = here.filter(|&at| at <= width && at > 8)
-            && best.is_none_or(|(d, _)| depth <= d)
+            && best.is_none_or(|(t, _)| tightness <= t)
         {
-            best = Some((depth, at));
+            best = Some((tightness, at));
         }
     }
     best.map(|(_, at)| at)

@@ -183,7 +183,14 @@ impl Combine {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Combine {
-        while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
+        let keeps_own = self.keeps_own();
+        // Who keeps its own rows has less to send than to sum.
+        while self.blocks() > most {
+            let (send, recv) = (&mut self.send_blocks, &mut self.recv_blocks);
+            if !fewer(if keeps_own { [recv, send] } else { [send, recv] }) {
+                break;
+            }
+        }
         self
     }
 

@@ -3,7 +3,7 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{at, local_experts, owners};
+use super::device::{at, experts_of, local_experts, owners};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received, put_row, put_scales};
 use super::index::{base_of_counts, index, note_entries};
@@ -250,7 +250,8 @@ impl Chunk {
         let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
         let expert = id.cast::<u32>();
         let entries = n * c.topk;
-        let counted = i < entries - first.min(entries);
+        let used = entries - first.min(entries);
+        let counted = i < used;
         let valid = counted & (expert < c.experts);
         let weights = loaded.map(|weights| counted.select(weights, 0.0));
         Chunk { n, expert, valid, weights }
@@ -277,6 +278,8 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
 pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
     if c.sends_apart() {
         send_apart(c, a, arrive, g, epoch);
+    } else if c.sends_in_ring() {
+        send_in_ring(c, a, arrive, g, epoch);
     } else {
         send_to_all(c, a, arrive, g, epoch);
     }
@@ -322,22 +325,54 @@ fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: 
         let (slot, part) = pieces.part(piece);
         let token = slot / c.token_slots();
         if token < a.rows_there {
-            let rows = arrive.rows.open(epoch);
-            let message = rows.to(Peers::rank(to)).slot(slot);
-            pieces.each(part, |start, len| {
-                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
-                let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-                if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
-                    put_row(&rows, &message, start, x);
-                    if let Some(scale) = scale {
-                        put_scales(c, &rows, &message, start, scale);
-                    }
-                }
-            });
-            message.done();
+            send_part(c, a, arrive, epoch, to, (slot, part), &|| token < tokens(c, a));
         }
     }
+}
+
+/// The same rank by rank: all rows to this one, then all to the next one, and so on. While every rank does so, each link has what
+/// one rank sends to one other, which goes faster than what all send to one in turns; receivers look for rows in this order.
+#[kernel]
+fn send_in_ring(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    let pieces = c.pieces();
+    let all = tokens(c, a) * (c.token_slots() * pieces.parts());
+    for i in g.strided(all * c.ranks) {
+        let phase = i / all;
+        let to = (rank() + phase) % c.ranks;
+        let piece = pieces.part(i - phase * all);
+        send_part(c, a, arrive, epoch, to, piece, &|| true.val());
+    }
+}
+
+/// A part of a slot's row to a rank, if any of its entries is there, and if something else holds that is known only later.
+#[kernel]
+fn send_part(
+    c: &Dispatch,
+    a: &TokenArgs,
+    arrive: &InboxArgs,
+    epoch: Epoch,
+    to: Val<u32>,
+    of: (Val<u32>, Val<u32>),
+    also: &dyn Fn() -> Val<bool>,
+) {
+    let (slot, part) = of;
+    let pieces = c.pieces();
+    let token = slot / c.token_slots();
+    let rows = arrive.rows.open(epoch);
+    let message = rows.to(Peers::rank(to)).slot(slot);
+    pieces.each(part, |start, len| {
+        let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+        let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+        let ids = a.ids.load(slot * c.slot_entries(), c.slot_entries());
+        let (_, owned) = experts_of(c.map(), to, ids.cast::<u32>());
+        if owned.any() & also() {
+            put_row(&rows, &message, start, x);
+            if let Some(scale) = scale {
+                put_scales(c, &rows, &message, start, scale);
+            }
+        }
+    });
+    message.done();
 }
 
 /// The scales of a piece of a token's row, as they travel.
@@ -364,9 +399,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
         let rows = shared::<i32>("rows", c.slot_entries());
         for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
             let (message, part) = pieces.part(i);
-            // All sources' first slots, then their second ones: the order in which they are sent.
-            let source = message % c.ranks;
-            let slot = message / c.ranks;
+            let (source, slot) = arriving(c, message, c.slots().val());
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
             if slot < n.get(record) * c.token_slots() {
@@ -402,6 +435,19 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     });
 }
 
+/// The source and the slot of the n-th message to look for, of so many of each source: in the order in which they are sent. These
+/// are all sources' first slots, then their second ones; or all of one source, then all of the one before it.
+#[kernel]
+pub(super) fn arriving(c: &Dispatch, message: Val<u32>, slots: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let (source, slot) = if c.sends_in_ring() {
+        let phase = message / slots;
+        ((rank() + c.ranks - phase) % c.ranks, message - phase * slots)
+    } else {
+        (message % c.ranks, message / c.ranks)
+    };
+    (source, slot)
+}
+
 /// Puts every row that arrives in its source's and token's place, if it is not there already. That it comes is said by the
 /// words of its own entries: what is known of other tokens only later, nobody here waits for.
 #[kernel]
@@ -424,9 +470,7 @@ fn receive_by_token(
     b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);
-            // All sources' first tokens, then their second ones: the order in which they are sent.
-            let source = message % c.ranks;
-            let token = message / c.ranks;
+            let (source, token) = arriving(c, message, most);
             let chunk = token / c.chunk;
             let in_record = token * c.topk - chunk * c.record_entries();
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);
