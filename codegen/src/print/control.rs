@@ -165,7 +165,8 @@ impl Emitter<'_, '_> {
         let jumps = |region: &Region| {
             let mut jumps = false;
             p.kernel.walk(region, &mut |_, op| {
-                jumps |= matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
+                jumps |=
+                    matches!(op.kind, OpKind::Control(ControlOp::Break { .. } | ControlOp::Continue { .. }));
             });
             jumps
         };

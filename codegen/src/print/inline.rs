@@ -1,7 +1,8 @@
 //! Which values get a name of their own in emitted source, and which are written where they are used.
 
 use crate::ir::{
-    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendLl, SendPackets, Target, ValueId, ValueOp, VarId, VarUse,
+    CommOp, ControlOp, Effect, MemoryOp, OpId, OpKind, Put, SendLl, SendPackets, Target, ValueId, ValueOp,
+    VarId, VarUse,
 };
 
 use super::{
@@ -77,7 +78,9 @@ impl Forms {
         }
         let written_out = matches!(self.of(v), Form::Once | Form::Everywhere);
         let all = |op: OpId| p.reads(op).into_iter().all(|v| self.is_of_lane(p, v));
-        written_out && p.def(v).is_some_and(|kind| matches!(kind, OpKind::Value(_))) && p.def_id(v).is_some_and(all)
+        written_out
+            && p.def(v).is_some_and(|kind| matches!(kind, OpKind::Value(_)))
+            && p.def_id(v).is_some_and(all)
     }
 
     /// The operations in whose text a value ends up: its users, or theirs where those are written out themselves.
@@ -103,9 +106,8 @@ impl Forms {
         let named = p.name(v).is_some();
         let acts = |kind: &OpKind| kind.effect() == Effect::Acts;
         let read = |o: &ValueId| self.of(*o) != Form::Dead && p.constant(*o).is_none();
-        let live = |u: &&OpId| {
-            p.kernel.op(**u).kind.outs().first().is_none_or(read) || acts(&p.kernel.op(**u).kind)
-        };
+        let live =
+            |u: &&OpId| p.kernel.op(**u).kind.outs().first().is_none_or(read) || acts(&p.kernel.op(**u).kind);
         let reads = |u: &&OpId| !p.leaves_out(**u, v);
         let users: Vec<OpId> = p.users(v).iter().filter(live).filter(reads).copied().collect();
         if users.is_empty() && !acts(kind) {

@@ -151,7 +151,9 @@ impl Emitter<'_, '_> {
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
         let (group, base, site) = (self.group.name, self.own(ll).text, self.site(id, ll));
         let epoch = epoch.plain();
-        self.leave_unless(&format!("{function}({group}, args, {base}, {arguments}, {epoch}, {name}, {site})"));
+        self.leave_unless(&format!(
+            "{function}({group}, args, {base}, {arguments}, {epoch}, {name}, {site})"
+        ));
         Ok(())
     }
 
@@ -161,7 +163,9 @@ impl Emitter<'_, '_> {
         [index, from, mask]: [ValueId; 3],
         layout: Layout,
     ) -> Result<Option<(Expr, Expr)>, PrintError> {
-        let (Some(terms), Some(from)) = (self.consecutive(index), self.splat_of(from)) else { return Ok(None) };
+        let (Some(terms), Some(from)) = (self.consecutive(index), self.splat_of(from)) else {
+            return Ok(None);
+        };
         if layout.per_lane > 1 || !self.always(mask) {
             return Ok(None);
         }

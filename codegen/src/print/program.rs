@@ -1,7 +1,8 @@
 //! A kernel with what is known about it: the analyses that printing asks again and again.
 
 use crate::ir::{
-    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets, ValueId, ValueOp, VarId, VarUse,
+    BinaryOp, CommOp, CompareOp, Const, ControlOp, Dtype, Kernel, MemoryOp, OpId, OpKind, TakePackets,
+    ValueId, ValueOp, VarId, VarUse,
     analysis::{self, Def, DefUse, Facts, Position, Tree},
 };
 

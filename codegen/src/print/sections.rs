@@ -152,6 +152,10 @@ __device__ u32 one<u32>() { return 1; }";
     fn what_nobody_calls_stands_once() {
         let sections = Sections::of(&[TEXT.into()], &["adds();"]);
         assert!(!sections.before[0].contains("add("), "{:?}", sections.before);
-        assert!(sections.after[0].contains("// Twice.\ntemplate <u32 N, u32 W = 16>"), "{:?}", sections.after);
+        assert!(
+            sections.after[0].contains("// Twice.\ntemplate <u32 N, u32 W = 16>"),
+            "{:?}",
+            sections.after
+        );
     }
 }

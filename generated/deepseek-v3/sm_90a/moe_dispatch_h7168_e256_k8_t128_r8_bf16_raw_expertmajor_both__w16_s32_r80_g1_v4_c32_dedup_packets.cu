@@ -15,7 +15,7 @@
 //     (116736 instead where there are as many SMs: each has one to itself then)
 //     blocks 0..4      route  reads n, ids, weights; sends ll_count, ll_route, ll_weight, ll_n
 //                             (src/families/moe/kernels/dispatch.rs:172)
-//     blocks 4..36     send   reads n, ids, x; sends inbox_packets
+//     blocks 4..36     send   reads n, x, ids; sends inbox_packets
 //                             (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 36..116   recv   waits for ll_n, ll_count, ll_route, ll_weight; writes n_from, expert_start,
 //                             expert_rows, pos, weight_from, rows; takes inbox_packets
@@ -61,7 +61,7 @@
 //                                                     one sends, `[parity][source]`.
 //     epoch          epoch    u32[1]         4 B      Counts dispatches.
 
-namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source {
+namespace kernel_3d98f6f64ea8b07f {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -105,7 +105,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args {
+struct Args {
     const u32* x;           // u32[458752]: Tokens to send, `[token][row]`. Of rows that..
     const u32* n;           // u32[1]: How many tokens there are: at most as many as rows;..
     u32 rows_there;         // Rows that there are of tokens, with scales, ids and..
@@ -130,8 +130,6 @@ struct moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80
     u32 rank;               // this rank
 };
 
-using Args = moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0x3d98f6f64ea8b07full;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 2;
@@ -141,10 +139,10 @@ inline constexpr u32 flag_ll_count = 14;
 inline constexpr u32 flag_ll_route = 15;
 inline constexpr u32 flag_ll_weight = 16;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
-__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -154,77 +152,30 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
     __device__ __forceinline__ const T& operator[](const u32 j) const { return elements[j]; }
 };
 
-// Reads N consecutive elements, W at a time: p is aligned to W elements.
-template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
+// N numbers.
+template <typename T, u32 N>
+struct List {
+    T numbers[N];
+    __device__ __forceinline__ const T& operator[](const u32 i) const { return numbers[i]; }
+};
 
-// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
-    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
-                 : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
+// uses until it is taken.
+template <u32 N, typename T>
+__device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        if constexpr (sizeof(part) < 4) {
-            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-        } else {
-            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
-        }
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 // An array in the block's shared memory.
 template <typename T>
-__device__ __forceinline__ T* shared_array(const u32 first_byte) {
-    extern __shared__ __align__(16) unsigned char shared_memory[];
-    return reinterpret_cast<T*>(shared_memory + first_byte);
-}
+__device__ __forceinline__ T* shared_array(const u32 first_byte);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
-template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
-
-__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
-__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
-// Zero bits below the lowest set bit; the width for zero.
-__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
-__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
-    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
-}
-__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
-__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 
 // A whole block as one group.
 struct Block {
@@ -266,6 +217,473 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+struct Sum {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
+};
+
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
+template <typename Op, typename Group, typename T>
+__device__ __forceinline__ T group_reduce(const Group& group, T value);
+
+// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
+// the result of the steps before, and afterwards includes this one.
+template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
+__device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry);
+
+// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
+// was there. The group's first `warps` warps have such lanes. Ends as sync does.
+template <typename Group>
+__device__ __forceinline__ u32 group_tally(
+    const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted);
+
+// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
+// all store to the same rank first.
+template <typename Group>
+__device__ __forceinline__ void signal_ranks(
+    const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
+    const u32 value);
+
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+
+// A packet arrives as one, without a flag. While its last word is all ones it has not.
+struct alignas(16) Packet {
+    u32 words[4];
+};
+
+// Sends it.
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+
+// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
+// `mask` is set: as they are now, whether or not they have arrived.
+template <u32 Tiles, u32 Steps, typename Group, typename T>
+__device__ __forceinline__ void look_at_packets(
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
+    Packet (&seen)[Tiles][Steps]);
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
+// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
+// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+__device__ __forceinline__ bool take_seen_packets(
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    Vec<T, N> (&out)[Tiles][Steps], const WaitSite site);
+
+// An element and its epoch arrive as one.
+template <typename T>
+__device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch);
+
+// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
+// the elements' own content.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll(
+    const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
+    const u32 (&from)[Count], const bool (&wanted)[Count], const u32 epoch, T (&out)[Count],
+    const WaitSite site);
+
+// As read_ll, of `len` consecutive elements from `first` on, which rank `from` sends: lane by lane, in turns.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:172)
+__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(0);
+    u32* const count = shared_array<u32>(0);  // u32[256]
+    const u32 i = block.index;  // dispatch.rs:265
+    block.sync();
+    const u32 first = i * 256;
+    if (block.lane < 256) {  // dispatch.rs:266
+        count[block.lane] = 0;
+    }
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 128u);
+    const u32 n = min_of(given, there);
+    const u32 entries_there = there * 8;
+    const u32 there_2 = entries_there - min_of(first, entries_there);
+    const u32 entries = n * 8;
+    const u32 used = entries - min_of(first, entries);
+    u32 expert;
+    bool valid;
+    f32 weights;
+    if (block.lane < 256) {  // dispatch.rs:249
+        const i32 id = block.lane < there_2 ? args.ids[first + block.lane] : 0;
+        const f32 loaded = block.lane < there_2 ? args.weights[first + block.lane] : 0.0f;
+        expert = u32(id);
+        const bool counted = block.lane < used;
+        valid = counted && expert < 256;
+        weights = counted ? loaded : 0.0f;
+    }
+    block.sync();
+    const u32 before =
+        group_tally(block, count, 8, block.lane < 256 ? expert : 0u, block.lane < 256 && valid);
+    const u32 number = bank + args.rank * 4 + i;
+    u32 words;
+    if (block.lane < 256) {  // dispatch.rs:269
+        words = valid ? (before << 16) | expert : 4294967295u;
+    }
+    for (u32 to = 0; to < 8; ++to) {  // records.rs:46
+        u32 of_rank;
+        if (block.lane < 32) {  // records.rs:48
+            const bool mine = block.lane < 32;
+            of_rank = mine ? count[block.lane + to * 32] : 0u;
+        }
+        u64* const ll_count_there = args.ll_count[to];
+        if (block.lane < 32) {  // records.rs:50
+            send_ll(ll_count_there + number * 32 + block.lane, of_rank, epoch);
+        }
+    }
+    const u32 ll_route_index = number * 256;
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:53)
+        const u32 peer = (args.rank + turn) % ranks;
+        u64* const ll_route_there = args.ll_route[peer];
+        if (block.lane < 256) {  // records.rs:53
+            send_ll(ll_route_there + ll_route_index + block.lane, words, epoch);
+        }
+    }
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:55)
+        const u32 peer = (args.rank + turn) % ranks;
+        u64* const ll_weight_there = args.ll_weight[peer];
+        if (block.lane < 256) {  // records.rs:55
+            send_ll(ll_weight_there + ll_route_index + block.lane, weights, epoch);
+        }
+    }
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:58)
+        const u32 peer = (args.rank + turn) % ranks;
+        u64* const ll_n_there = args.ll_n[peer];
+        if (block.lane < 1) {  // records.rs:58
+            send_ll(ll_n_there + number + block.lane, n, epoch);
+        }
+    }
+}
+
+// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:179)
+__device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
+    const Block block(4);
+
+    // 16 groups of a warp each (dispatch.rs:179)
+    const Warp group;
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 128u);
+    const u32 all = min_of(given, there) * 7;
+    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // dispatch.rs:363
+        const u32 phase = i / all;
+        const u32 to = (args.rank + phase) % 8;
+        const u32 piece = i - phase * all;
+        const u32 row = piece / 7;
+        const u32 part = piece % 7;
+        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 3584;
+        const u32 start = part * 512;
+        const u64 start_u64 = u64(start);
+        Vec<u32, 4> x[4];
+#pragma unroll
+        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
+            x[step] = load_early<4>(args.x + (u64(row) * 3584 + start_u64) + group.lane * 4 + step * 128);
+        }
+        bool lane_owned = false;
+        if (group.lane < 8) {  // dispatch.rs:391
+            const i32 ids = args.ids[row * 8 + group.lane];
+            const u32 expert = u32(ids);
+            const u32 local = expert - to * 32;
+            const bool owned = local < 32;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:393
+            u32* const inbox_packets_there = args.inbox_packets[to];
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
+                send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 4
+                    + step * 128, x[step]);
+            }
+        }
+    }
+}
+
+// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:183)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 parity,
+    const u32 bank) {
+    const Block block(36);
+    u32* const n = shared_array<u32>(0);  // u32[32]
+    u32* const base = shared_array<u32>(128);  // u32[1024]
+
+    // Read ll_n: an element comes together with its epoch, by one access (records.rs:110)
+    u32 ll_n_read[1];
+    if (!read_ll(block, args, args.ll_n[args.rank], {block.lane + bank}, {block.lane / 4}, {block.lane < 32},
+        epoch, ll_n_read, {role_recv, flag_ll_n, 110})) return;
+    const bool holds = block.index == 0;
+    if (block.lane < 32) {  // dispatch.rs:416
+        n[block.lane] = ll_n_read[0];
+    }
+    if (holds) {  // dispatch.rs:417
+        block.sync();
+        if (block.lane < 8) {  // dispatch.rs:418
+            const u32 n_gathered = n[block.lane * 4];
+            args.n_from[block.lane] = n_gathered;
+        }
+    }
+    u32 rows = 0;
+    u32 expert[2];
+    u32 record[2];
+    u32 number[2];
+    bool owned[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:24
+        const u32 at = step * 512 + block.lane;
+        expert[step] = at / 32;
+        record[step] = at % 32;
+        number[step] = record[step] + bank;
+        owned[step] = expert[step] < 32;
+    }
+
+    // Read ll_count: an element comes together with its epoch, by one access (records.rs:126)
+    u32 ll_count_index[2];
+    u32 ll_count_peer[2];
+    bool ll_count_wanted[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // records.rs:126
+        ll_count_index[step] = number[step] * 32 + expert[step];
+        ll_count_peer[step] = record[step] / 4;
+        ll_count_wanted[step] = owned[step];
+    }
+    u32 count[2];
+    if (!read_ll(block, args, args.ll_count[args.rank], ll_count_index, ll_count_peer, ll_count_wanted, epoch,
+        count, {role_recv, flag_ll_count, 126})) return;
+    u32 prefix[2];
+    u32 carry = Sum::none<u32>();
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:59
+        Vec<u32, 1> values;
+        values[0] = count[step];
+        const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
+        prefix[step] = scanned[0];
+    }
+    u32 lane_count = 0;
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:59
+        const u32 at = step * 512 + block.lane;
+        base[at] = prefix[step] + rows;
+        lane_count += count[step];
+    }
+    const u32 sum_of_count = group_reduce<Sum>(block, lane_count);
+    rows += sum_of_count;
+    if (holds) {  // index.rs:64
+        if (block.lane < 33) {  // index.rs:66
+            const bool holds_2 = block.lane < 32;
+            const u32 start = holds_2 ? base[block.lane * 32] : rows;
+            const u32 value = block.lane + 1;
+            const u32 end = value < 32 ? base[value * 32] : rows;
+            args.expert_start[block.lane] = start;
+            if (holds_2) args.expert_rows[block.lane] = end - start;
+        }
+    }
+
+    // 16 groups of a warp each (dispatch.rs:423)
+    const Warp group;
+    i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
+    for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:425
+        const u32 row = i / 7;
+        const u32 part = i % 7;
+        const u32 phase = row / 128;
+        const u32 source = (args.rank + 8 - phase) % 8;
+        const u32 slot = row - phase * 128;
+        const u32 chunk = slot / 32;
+        const u32 record_2 = source * 4 + chunk;
+        const u32 n_value = n[record_2];
+        if (slot < n_value) {  // dispatch.rs:430
+            const u32 entry = slot * 8;
+            const u32 in_record = entry - chunk * 256;
+            const u32 ll_weight_start = (bank + record_2) * 256 + in_record;
+            const u32 value = record_2 / 4;
+            const u32 start = part * 512;
+            const u64 start_u64 = u64(start);
+            const u64 inbox_packets_index = u64(source * 128 + slot + parity * 1024) * 3584 + start_u64;
+
+            // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
+            Packet inbox_packets_seen[1][4] = {};
+            look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
+                inbox_packets_seen);
+
+            // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+            u32 word[1];
+            if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 8, value, epoch, word,
+                {role_recv, flag_ll_route, 137})) return;
+            bool owned_2;
+            i32 row_2;
+            if (group.lane < 8) {  // dispatch.rs:434
+                const u32 expert_2 = word[0] & 65535;
+                const u32 local = expert_2 - args.rank * 32;
+                owned_2 = local < 32;
+                const u32 base_gathered = owned_2 ? base[local * 32 + record_2] : 0u;
+                const u32 row_3 = base_gathered + (word[0] >> 16);
+                row_2 = owned_2 ? i32(row_3) : -1;
+            }
+            if (part == 0) {  // pieces.rs:80
+                const u32 from = source * 1024 + entry;
+                if (group.lane < 8) {  // dispatch.rs:447
+                    args.pos[from + group.lane] = row_2;
+                }
+
+                // Read ll_weight: an element comes together with its epoch, by one access (records.rs:160)
+                f32 ll_weight_read[1];
+                if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 8, value, epoch,
+                    ll_weight_read, {role_recv, flag_ll_weight, 160})) return;
+                if (group.lane < 8) {  // dispatch.rs:450
+                    args.weight_from[from + group.lane] = ll_weight_read[0];
+                }
+            }
+            bool lane_owned = false;
+            if (group.lane < 8) {  // dispatch.rs:453
+                lane_owned = owned_2;
+            }
+            const bool any_owned = group.any(lane_owned);
+            if (any_owned) {  // dispatch.rs:453
+                if (group.lane < 8) {  // dispatch.rs:454
+                    rows_2[group.lane] = row_2;
+                }
+
+                // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all
+                // ones (inbox.rs:65)
+                Vec<u32, 4> x[1][4];
+                if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
+                    {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 65})) return;
+                for (u32 k = 0; k < 8; ++k) {  // layout.rs:86
+                    const i32 row_3 = rows_2[k];
+                    if (row_3 >= 0) {  // layout.rs:88
+#pragma unroll
+                        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:528
+                            store(args.rows + (u64(u32(row_3)) * 3584 + start_u64) + group.lane * 4
+                                + step * 128, x[0][step]);
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:193)
+__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
+    const Block block(116);
+
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, parity * 8 + args.rank, 255, epoch);
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets(const __grid_constant__ Args args) {
+    const u32 epoch = begin_epoch(args, args.epoch, 117);
+    const u32 parity = epoch & 1;
+    const u32 bank = parity * 32;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 4) {
+        route_role(args, epoch, bank);
+    } else if (block_in_grid() < 36) {
+        send_role(args, parity);
+    } else if (block_in_grid() < 116) {
+        recv_role(args, epoch, parity, bank);
+    } else {
+        ready_role(args, epoch, parity);
+    }
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
+__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+
+template <u32 N, typename T>
+__device__ __forceinline__ Vec<T, N> load_early(const T* const p) {
+    Vec<u32, N * sizeof(T) / 4> words;
+#pragma unroll
+    for (u32 i = 0; i < N * sizeof(T) / 4; i += 4) {
+        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
+                     : "l"(__cvta_generic_to_global(p + i * 4 / sizeof(T)))
+                     : "memory");
+    }
+    return bits_as<Vec<T, N>>(words);
+}
+
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ T* shared_array(const u32 first_byte) {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<T*>(shared_memory + first_byte);
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
+    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
+}
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+
 // Another lane's value; all lanes of the warp take part.
 template <typename T>
 __device__ __forceinline__ T shuffle_xor(const T x, const u32 mask) {
@@ -280,15 +698,6 @@ __device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
     return T(__shfl_sync(0xffffffffu, x, i32(lane)));
 }
 
-struct Sum {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
-// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -308,8 +717,6 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
     return value;
 }
 
-// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
-// the result of the steps before, and afterwards includes this one.
 template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
 __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry) {
     T mine = values[0];
@@ -351,8 +758,6 @@ __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T,
     return out;
 }
 
-// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
-// was there. The group's first `warps` warps have such lanes. Ends as sync does.
 template <typename Group>
 __device__ __forceinline__ u32 group_tally(
     const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted) {
@@ -389,8 +794,6 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
 
-// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
-// all store to the same rank first.
 template <typename Group>
 __device__ __forceinline__ void signal_ranks(
     const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
@@ -409,13 +812,6 @@ __device__ __forceinline__ u64 now_ns() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
 }
-
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
@@ -439,7 +835,6 @@ __device__ __noinline__ void give_up(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -460,11 +855,6 @@ __device__ __forceinline__ bool poll(
     acquire_system(flag);
     return true;
 }
-
-// A packet arrives as one, without a flag. While its last word is all ones it has not.
-struct alignas(16) Packet {
-    u32 words[4];
-};
 
 __device__ __forceinline__ bool has_arrived(const Packet& packet) { return packet.words[3] != 0xffffffffu; }
 // Its place without it. The other words stay: a compiler may load one by one those words of a packet that
@@ -494,43 +884,44 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
         : "memory");
 }
 
-// Sends 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type
-// that turns one NaN into another.
+// 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type that
+// turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
     if (!has_arrived(packet)) packet.words[3] = 0x7fffffffu;
-    store_packet(p, packet);
+    return packet;
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+    store_packet(p, packet_of(values));
 }
 
-// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
-// `mask` is set: as they are now, whether or not they have arrived.
 template <u32 Tiles, u32 Steps, typename Group, typename T>
 __device__ __forceinline__ void look_at_packets(
-    const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
     Packet (&seen)[Tiles][Steps]) {
+    constexpr u32 each = sizeof(Packet) / sizeof(T);
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
+        const T* const mine = packets + first[i] + group.lane * each;
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
-            const u32 at = (step * Group::lanes + group.lane) * (sizeof(Packet) / sizeof(T));
-            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(packets + first[i] + at);
+            const u32 at = (step * Group::lanes + group.lane) * each;
+            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(mine + step * Group::lanes * each);
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
-// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
-template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+template <bool looked, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
-    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
     Vec<T, N> (&out)[Tiles][Steps], const WaitSite site) {
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
     const auto place = [&](const u32 i, const u32 step) {
-        return packets + first[i] + (step * Group::lanes + group.lane) * N;
+        return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
     bool all = false;
     u64 start = 0;
@@ -570,7 +961,6 @@ __device__ __forceinline__ bool take_seen_packets(
     return group.all(all);
 }
 
-// An element and its epoch arrive as one.
 template <typename T>
 __device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch) {
     const u64 both = (u64(epoch) << 32) | bits_as<u32>(x);
@@ -582,8 +972,6 @@ __device__ __forceinline__ u64 load_ll(const u64* const p) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
     return x;
 }
-// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
-// the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -617,14 +1005,27 @@ __device__ __forceinline__ bool read_ll(
     return group.all(all);
 }
 
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site) {
+    u32 index[Count];
+    u32 peers[Count];
+    bool wanted[Count];
+#pragma unroll
+    for (u32 i = 0; i < Count; ++i) {
+        const u32 at = i * Group::lanes + group.lane;
+        index[i] = first + at;
+        peers[i] = from;
+        wanted[i] = at < len;
+    }
+    return read_ll(group, args, elements, index, peers, wanted, epoch, out, site);
+}
+
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -639,323 +1040,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// route: blocks 0..4 (src/families/moe/kernels/dispatch.rs:172)
-__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(0);
-    u32* const count = shared_array<u32>(0);  // u32[256]
-    for (u32 i = block.index; i < 4; i += 4) {  // dispatch.rs:260
-        block.sync();
-        const u32 first = i * 256;
-        if (block.lane < 256) {  // dispatch.rs:261
-            count[block.lane] = 0;
-        }
-        const u32 n_value = args.n[0];
-        const u32 value = min_of(args.rows_there, 128u);
-        const u32 n = min_of(n_value, value);
-        const u32 there = value * 8;
-        const u32 there_2 = there - min_of(first, there);
-        const u32 entries = n * 8;
-        const u32 used = entries - min_of(first, entries);
-        u32 expert;
-        f32 weights;
-        bool chunk;
-        if (block.lane < 256) {  // dispatch.rs:246
-            const i32 id = block.lane < there_2 ? args.ids[first + block.lane] : 0;
-            const f32 weights_2 = block.lane < there_2 ? args.weights[first + block.lane] : 0.0f;
-            expert = u32(id);
-            const bool holds = block.lane < used;
-            weights = holds ? weights_2 : 0.0f;
-            chunk = holds && expert < 256;
-        }
-        block.sync();
-        const u32 before =
-            group_tally(block, count, 8, block.lane < 256 ? expert : 0u, block.lane < 256 && chunk);
-        const u32 number = bank + args.rank * 4 + i;
-        u32 words;
-        if (block.lane < 256) {  // dispatch.rs:264
-            words = chunk ? (before << 16) | expert : 4294967295u;
-        }
-        for (u32 to = 0; to < 8; ++to) {  // records.rs:46
-            u32 of_rank;
-            if (block.lane < 32) {  // records.rs:48
-                const bool mine = block.lane < 32;
-                of_rank = mine ? count[block.lane + to * 32] : 0u;
-            }
-            {
-                u64* const ll_count_there = args.ll_count[to];
-                if (block.lane < 32) {  // records.rs:50
-                    send_ll(ll_count_there + number * 32 + block.lane, of_rank, epoch);
-                }
-            }
-        }
-        const u32 value_2 = number * 256;
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:53)
-            const u32 peer = (args.rank + turn) % ranks;
-            u64* const ll_route_there = args.ll_route[peer];
-            if (block.lane < 256) {  // records.rs:53
-                send_ll(ll_route_there + value_2 + block.lane, words, epoch);
-            }
-        }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:55)
-            const u32 peer = (args.rank + turn) % ranks;
-            u64* const ll_weight_there = args.ll_weight[peer];
-            if (block.lane < 256) {  // records.rs:55
-                send_ll(ll_weight_there + value_2 + block.lane, weights, epoch);
-            }
-        }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:58)
-            const u32 peer = (args.rank + turn) % ranks;
-            u64* const ll_n_there = args.ll_n[peer];
-            if (block.lane < 1) {  // records.rs:58
-                send_ll(ll_n_there + number + block.lane, n, epoch);
-            }
-        }
-    }
-}
-
-// send: blocks 4..36 (src/families/moe/kernels/dispatch.rs:179)
-__device__ __forceinline__ void send_role(const Args& args, const u32 value) {
-    const Block block(4);
-
-    // 16 groups of a warp each (dispatch.rs:179)
-    {
-        const Warp group;
-        const u32 n_value = args.n[0];
-        // dispatch.rs:286
-        for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
-            * 7; i += 512) {
-            const u32 token = i / 7;
-            const u32 part = i % 7;
-            const u32 first = token * 8;
-            u64 mask = 0;
-            for (u32 k = 0; k < 8; ++k) {  // device.rs:52
-                const i32 ids_value = args.ids[first + k];
-                const u32 expert = u32(ids_value);
-                if (expert < 256) {  // device.rs:54
-                    mask |= 1ull << (expert / 32);
-                }
-            }
-            const u64 to = mask;
-            const u64 as_u64 = u64(part * 512);
-            Vec<u32, 4> x[4];
-#pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:296
-                const u32 at = (step * 32 + group.lane) * 4;
-                x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
-            }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
-                const u32 peer = (args.rank + turn) % ranks;
-                if ((to >> peer) & 1) {
-                    u32* const inbox_packets_there = args.inbox_packets[peer];
-#pragma unroll
-                    for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
-                        const u32 at = (step * 32 + group.lane) * 4;
-                        send_packet(inbox_packets_there
-                            + (u64(args.rank * 128 + token + value * 1024) * 3584 + as_u64) + at, x[step]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-// recv: blocks 36..116 (src/families/moe/kernels/dispatch.rs:183)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
-    const u32 bank) {
-    const Block block(36);
-    u32* const n = shared_array<u32>(0);  // u32[32]
-    u32* const base = shared_array<u32>(128);  // u32[1024]
-
-    // Read ll_n once they have arrived (records.rs:110)
-    u32 ll_n_read[1];
-    if (!read_ll(block, args, args.ll_n[args.rank], {block.lane < 32 ? block.lane + bank : 0u},
-        {block.lane < 32 ? block.lane / 4 : 0u}, {block.lane < 32}, epoch, ll_n_read,
-        {role_recv, flag_ll_n, 110})) return;
-    const bool holds = block.index == 0;
-    if (block.lane < 32) {  // dispatch.rs:351
-        n[block.lane] = ll_n_read[0];
-    }
-    if (holds) {  // dispatch.rs:352
-        block.sync();
-        if (block.lane < 8) {  // dispatch.rs:353
-            const u32 n_gathered = n[block.lane * 4];
-            args.n_from[block.lane] = n_gathered;
-        }
-    }
-    u32 rows = 0;
-    u32 expert[2];
-    u32 record[2];
-    u32 number[2];
-    bool owned[2];
-#pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:21
-        const u32 at = step * 512 + block.lane;
-        expert[step] = at / 32;
-        record[step] = at % 32;
-        number[step] = record[step] + bank;
-        owned[step] = expert[step] < 32;
-    }
-
-    // Read ll_count once they have arrived (records.rs:126)
-    u32 ll_count_index[2];
-    u32 ll_count_peer[2];
-    bool ll_count_wanted[2];
-#pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // records.rs:126
-        ll_count_index[step] = number[step] * 32 + expert[step];
-        ll_count_peer[step] = record[step] / 4;
-        ll_count_wanted[step] = owned[step];
-    }
-    u32 ll_count_read[2];
-    if (!read_ll(block, args, args.ll_count[args.rank], ll_count_index, ll_count_peer, ll_count_wanted, epoch,
-        ll_count_read, {role_recv, flag_ll_count, 126})) return;
-    u32 prefix[2];
-    u32 carry = Sum::none<u32>();
-#pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:56
-        Vec<u32, 1> values;
-        values[0] = ll_count_read[step];
-        const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
-        prefix[step] = scanned[0];
-    }
-    u32 partial = 0;
-#pragma unroll
-    for (u32 step = 0; step < 2; ++step) {  // index.rs:56
-        const u32 at = step * 512 + block.lane;
-        base[at] = prefix[step] + rows;
-        partial += ll_count_read[step];
-    }
-    const u32 sum = group_reduce<Sum>(block, partial);
-    rows += sum;
-    if (holds) {  // index.rs:61
-        if (block.lane < 33) {  // index.rs:63
-            const bool holds_2 = block.lane < 32;
-            const u32 start = holds_2 ? base[block.lane * 32] : rows;
-            const u32 value_2 = block.lane + 1;
-            const u32 end = value_2 < 32 ? base[value_2 * 32] : rows;
-            args.expert_start[block.lane] = start;
-            if (holds_2) args.expert_rows[block.lane] = end - start;
-        }
-    }
-
-    // 16 groups of a warp each (dispatch.rs:358)
-    {
-        const Warp group;
-        i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
-        for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:360
-            const u32 value_2 = i / 7;
-            const u32 part = i % 7;
-            const u32 source = value_2 % 8;
-            const u32 slot = value_2 / 8;
-            const u32 chunk = slot / 32;
-            const u32 record_2 = source * 4 + chunk;
-            const u32 n_value = n[record_2];
-            if (slot < n_value) {  // dispatch.rs:367
-                const u32 entry = slot * 8;
-                const u32 in_record = entry - chunk * 256;
-                const u32 value_3 = (bank + record_2) * 256 + in_record;
-                const u32 value_4 = record_2 / 4;
-                const u64 as_u64 = u64(part * 512);
-                const u64 value_5 = u64(source * 128 + slot + value * 1024) * 3584 + as_u64;
-
-                // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
-                Packet inbox_packets_seen[1][4] = {};
-                look_at_packets(group, args.inbox_packets[args.rank], {value_5}, 512, 1, inbox_packets_seen);
-
-                // Read ll_route once they have arrived (records.rs:137)
-                u32 ll_route_read[1];
-                if (!read_ll(group, args, args.ll_route[args.rank],
-                    {group.lane < 8 ? group.lane + value_3 : 0u}, {group.lane < 8 ? value_4 : 0u},
-                    {group.lane < 8}, epoch, ll_route_read, {role_recv, flag_ll_route, 137})) return;
-                bool mine;
-                i32 row;
-                if (group.lane < 8) {  // dispatch.rs:371
-                    const u32 expert_2 = ll_route_read[0] & 65535;
-                    const u32 expert_3 = expert_2 - args.rank * 32;
-                    mine = expert_3 < 32;
-                    const u32 base_gathered = mine ? base[expert_3 * 32 + record_2] : 0u;
-                    const u32 row_2 = base_gathered + (ll_route_read[0] >> 16);
-                    row = mine ? i32(row_2) : -1;
-                }
-                if (part == 0) {  // pieces.rs:72
-                    const u32 from = source * 1024 + entry;
-                    if (group.lane < 8) {  // dispatch.rs:384
-                        args.pos[from + group.lane] = row;
-                    }
-
-                    // Read ll_weight once they have arrived (records.rs:152)
-                    f32 ll_weight_read[1];
-                    if (!read_ll(group, args, args.ll_weight[args.rank],
-                        {group.lane < 8 ? group.lane + value_3 : 0u}, {group.lane < 8 ? value_4 : 0u},
-                        {group.lane < 8}, epoch, ll_weight_read, {role_recv, flag_ll_weight, 152})) return;
-                    if (group.lane < 8) {  // dispatch.rs:387
-                        args.weight_from[from + group.lane] = ll_weight_read[0];
-                    }
-                }
-                bool partial_2 = false;
-                if (group.lane < 8) {  // dispatch.rs:390
-                    partial_2 = mine;
-                }
-                const bool any_of = group.any(partial_2);
-                if (any_of) {  // dispatch.rs:390
-                    if (group.lane < 8) {  // dispatch.rs:391
-                        rows_2[group.lane] = row;
-                    }
-
-                    // Take packets of inbox_packets: those that have not arrived end in all ones
-                    // (inbox.rs:65)
-                    Vec<u32, 4> value_6[1][4];
-                    if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {value_5}, {source},
-                        512, 1, inbox_packets_seen, value_6, {role_recv, flag_inbox_packets, 65})) return;
-                    for (u32 k = 0; k < 8; ++k) {  // layout.rs:86
-                        const i32 row_2 = rows_2[k];
-                        if (row_2 >= 0) {  // layout.rs:88
-#pragma unroll
-                            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:455
-                                const u32 at = (step * 32 + group.lane) * 4;
-                                store(args.rows + (u64(u32(row_2)) * 3584 + as_u64) + at, value_6[0][step]);
-                            }
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:193)
-__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
-    const Block block(116);
-
-    // Signal ready: what every lane did before comes before it (records.rs:77)
-    signal_ranks(block, args, args.ready, value * 8 + args.rank, 255, epoch);
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets(const __grid_constant__ Args args) {
-    const u32 epoch = begin_epoch(args, args.epoch, 117);
-    const u32 value = epoch & 1;
-    const u32 bank = value * 32;
-    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
-    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
-    // all begun.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 4) {
-        route_role(args, epoch, bank);
-    } else if (block_in_grid() < 36) {
-        send_role(args, value);
-    } else if (block_in_grid() < 116) {
-        recv_role(args, epoch, value, bank);
-    } else {
-        ready_role(args, epoch, value);
-    }
-}
-
-}  // namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source
+}  // namespace kernel_3d98f6f64ea8b07f
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -968,7 +1053,7 @@ moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_
 
 #include "moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets.h"
 
-namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source {
+namespace kernel_3d98f6f64ea8b07f {
 
 using HostArgs = ::moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args;
 static_assert(sizeof(HostArgs) == 568 && sizeof(Args) == 568, "one layout in C and on the device");
@@ -1069,12 +1154,11 @@ static int fits(std::size_t* const bytes) {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source
+}  // namespace kernel_3d98f6f64ea8b07f
 
 extern "C" int moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_launch(
-    const moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_Args* const args,
-    void* const stream) {
-    namespace k = moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source;
+    const kernel_3d98f6f64ea8b07f::HostArgs* const args, void* const stream) {
+    namespace k = kernel_3d98f6f64ea8b07f;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     std::size_t shared_bytes = 0;
     int code = k::check(*args);
@@ -1097,15 +1181,15 @@ extern "C" int moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16
 extern "C" int moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source::Room room = {};
+    kernel_3d98f6f64ea8b07f::Room room = {};
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source::room_on(device, &room);
+    if (error == cudaSuccess) error = kernel_3d98f6f64ea8b07f::room_on(device, &room);
     *blocks = room.blocks;
     return error;
 }
 
 extern "C" const char* moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_error(const int code) {
-    namespace k = moe_dispatch_h7168_e256_k8_t128_r8_bf16_raw_expertmajor_both__w16_s32_r80_g1_v4_c32_dedup_packets_source;
+    namespace k = kernel_3d98f6f64ea8b07f;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return cudaGetErrorString(static_cast<cudaError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

@@ -68,7 +68,7 @@
 //     rec_flag      flags      u32[128]        512 B    A record has arrived, `[parity][source][chunk]`.
 //     epoch         epoch      u32[1]          4 B      Counts dispatches.
 
-namespace moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source {
+namespace kernel_314c99eaa4d5a865 {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -112,7 +112,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_Args {
+struct Args {
     const u32* x;        // u32[14680064]: Tokens to send, `[token][row]`. Of rows that..
     const u32* n;        // u32[1]: How many tokens there are: at most as many as rows;..
     u32 rows_there;      // Rows that there are of tokens, with scales, ids and..
@@ -139,8 +139,6 @@ struct moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_
     u32 rank;            // this rank
 };
 
-using Args = moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0x314c99eaa4d5a865ull;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 2;
@@ -148,10 +146,10 @@ inline constexpr u32 role_index = 3;
 inline constexpr u32 flag_row_flag = 14;
 inline constexpr u32 flag_rec_flag = 19;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
-__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -163,95 +161,33 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
 
 // Reads N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
-
-// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
-    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
-                 : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
+__device__ __forceinline__ Vec<T, N> load(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        if constexpr (sizeof(part) < 4) {
-            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-        } else {
-            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
-        }
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 // Writes N consecutive elements to shared memory, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-    }
-}
+__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values);
 
 // An array in the block's shared memory.
 template <typename T>
-__device__ __forceinline__ T* shared_array(const u32 first_byte) {
-    extern __shared__ __align__(16) unsigned char shared_memory[];
-    return reinterpret_cast<T*>(shared_memory + first_byte);
-}
+__device__ __forceinline__ T* shared_array(const u32 first_byte);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T max_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
-
-__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
-__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
-// Zero bits below the lowest set bit; the width for zero.
-__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
-__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
-    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
-}
-__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
-__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b);
 
 // The smallest and largest values of a type.
 template <typename T>
-__device__ __forceinline__ T least();
+__device__ __forceinline__ T least();;
 template <typename T>
-__device__ __forceinline__ T most();
+__device__ __forceinline__ T most();;
 template <> __device__ __forceinline__ i32 least<i32>() { return -0x7fffffff - 1; }
 template <> __device__ __forceinline__ i32 most<i32>() { return 0x7fffffff; }
 template <> __device__ __forceinline__ u32 least<u32>() { return 0u; }
@@ -332,20 +268,6 @@ struct Warps {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
-// Another lane's value; all lanes of the warp take part.
-template <typename T>
-__device__ __forceinline__ T shuffle_xor(const T x, const u32 mask) {
-    return T(__shfl_xor_sync(0xffffffffu, x, i32(mask)));
-}
-template <typename T>
-__device__ __forceinline__ T shuffle_up(const T x, const u32 by) {
-    return T(__shfl_up_sync(0xffffffffu, x, by));
-}
-template <typename T>
-__device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
-    return T(__shfl_sync(0xffffffffu, x, i32(lane)));
-}
-
 struct Sum {
     template <typename T>
     static __device__ __forceinline__ T none() { return T(0); }
@@ -362,6 +284,486 @@ struct Max {
 
 // Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
 // of several warps meet in it as in sync.
+template <typename Op, typename Group, typename T>
+__device__ __forceinline__ T group_reduce(const Group& group, T value);
+
+// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
+// the result of the steps before, and afterwards includes this one.
+template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
+__device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry);
+
+// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
+// was there. The group's first `warps` warps have such lanes. Ends as sync does.
+template <typename Group>
+__device__ __forceinline__ u32 group_tally(
+    const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted);
+
+// The value that the group's first lane has.
+template <typename Group, typename T>
+__device__ __forceinline__ T broadcast(const Group& group, const T value);
+// Runs `work` on the group's first lane; every lane gets its result.
+template <typename Group, typename Work>
+__device__ __forceinline__ auto once(const Group& group, const Work& work) {
+    decltype(work()) value{};
+    if (group.lane == 0) value = work();
+    return broadcast(group, value);
+}
+
+// Relaxed, at block scope for shared memory and at gpu scope otherwise.
+template <typename T>
+__device__ __forceinline__ T fetch_sum(T* const p, const T x);
+
+// Relaxed, at block scope for shared memory and at gpu scope otherwise.
+template <typename T>
+__device__ __forceinline__ T fetch_and(T* const p, const T x);
+
+// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
+// all store to the same rank first.
+template <typename Group>
+__device__ __forceinline__ void signal_ranks(
+    const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
+    const u32 value);
+
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+
+// Waits for one flag. All lanes get the verdict, and may read what the flag's rank stored before it.
+template <typename Group>
+__device__ __forceinline__ bool wait_flag(
+    const Group& group, const Args& args, const u32* const flags, const u64 index, const u32 peer,
+    const u32 expected, const WaitSite site);
+
+// Waits for `count` flags from `first` on, lanes side by side; flag i is set by rank i / per_rank % ranks.
+template <typename Group>
+__device__ __forceinline__ bool wait_flags(
+    const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
+    const u32 per_rank, const u32 expected, const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// route: blocks 0..8 (src/families/moe/kernels/dispatch.rs:172)
+__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(0);
+    u32* const count = shared_array<u32>(0);  // u32[256]
+    const u32 i = block.index;  // dispatch.rs:265
+    const u32 first = i * 4096;
+    if (block.lane < 256) {  // dispatch.rs:266
+        count[block.lane] = 0;
+    }
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 4096u);
+    const u32 n = min_of(given, there);
+    const u32 entries_there = there * 8;
+    const u32 there_2 = entries_there - min_of(first, entries_there);
+    const u32 entries = n * 8;
+    const u32 used = entries - min_of(first, entries);
+    u32 expert[4];
+    bool valid[4];
+    f32 weights[4];
+#pragma unroll
+    for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:249
+        const u32 at = step * 1024 + block.lane;
+        const i32 id = at < there_2 ? args.ids[first + at] : 0;
+        const f32 loaded = at < there_2 ? args.weights[first + at] : 0.0f;
+        expert[step] = u32(id);
+        const bool counted = at < used;
+        valid[step] = counted && expert[step] < 256;
+        weights[step] = counted ? loaded : 0.0f;
+    }
+    block.sync();
+    u32 before[4];
+#pragma unroll
+    for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:268
+        before[step] = group_tally(block, count, 32, expert[step], valid[step]);
+    }
+    const u32 number = bank + args.rank * 8 + i;
+    const u32 rec_route_index = number * 4096;
+    u32 words[4];
+#pragma unroll
+    for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:269
+        words[step] = valid[step] ? (before[step] << 16) | expert[step] : 4294967295u;
+    }
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:32)
+        const u32 peer = (args.rank + turn) % ranks;
+        u32* const rec_route_there = args.rec_route[peer];
+#pragma unroll
+        for (u32 step = 0; step < 4; ++step) {  // records.rs:32
+            const u32 at = step * 1024 + block.lane;
+            rec_route_there[rec_route_index + at] = words[step];
+        }
+    }
+    const u32 rec_count_index = number * 256;
+    u32 count_tile;
+    if (block.lane < 256) {  // records.rs:34
+        count_tile = count[block.lane];
+    }
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:34)
+        const u32 peer = (args.rank + turn) % ranks;
+        u32* const rec_count_there = args.rec_count[peer];
+        if (block.lane < 256) {  // records.rs:34
+            rec_count_there[rec_count_index + block.lane] = count_tile;
+        }
+    }
+    for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:37)
+        const u32 peer = (args.rank + turn) % ranks;
+        f32* const rec_weight_there = args.rec_weight[peer];
+#pragma unroll
+        for (u32 step = 0; step < 4; ++step) {  // records.rs:37
+            const u32 at = step * 1024 + block.lane;
+            rec_weight_there[rec_route_index + at] = weights[step];
+        }
+    }
+    for (u32 turn = block.lane; turn < ranks; turn += 1024) {  // a lane for each rank
+        const u32 peer = (args.rank + turn) % ranks;
+        args.rec_n[peer][number] = n;
+    }
+
+    // Signal rec_flag: every lane's puts are there before it is (records.rs:40)
+    signal_ranks(block, args, args.rec_flag, number, 255, epoch);
+}
+
+// send: blocks 8..72 (src/families/moe/kernels/dispatch.rs:179)
+__device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
+    const Block block(8);
+
+    // 8 groups of 4 warps each (dispatch.rs:179)
+    const Warps<4> group;
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 4096u);
+    const u32 value = min_of(given, there);
+    while (true) {  // dispatch.rs:295
+        const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
+        if (i >= value) {  // dispatch.rs:295
+            if (i == value + 511) {  // dispatch.rs:295
+                // for the next launch: every group has heard of the end
+                if (group.lane == 0) fetch_and(args.next_slot, 0u);
+            }
+            break;
+        }
+        const u32 first = i * 8;
+        u64 mask = 0;
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:59
+            const i32 id = args.ids[first + k];
+            const u32 expert = u32(id);
+            if (expert < 256) {  // device.rs:62
+                mask |= 1ull << (expert / 32);
+            }
+        }
+        const u64 to = mask;
+        const u32 row_flag_index = args.rank * 4096 + i;
+        const u64 inbox_start = u64(row_flag_index) * 3584;
+        for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
+            const u32 start = i_2 * 1024;
+            const u64 start_u64 = u64(start);
+            const u64 inbox_index = inbox_start + start_u64;
+            Vec<u32, 4> x[2];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:305
+                x[step] = load<4>(args.x + (u64(i) * 3584 + start_u64) + group.lane * 4 + step * 512);
+            }
+            const u64 inbox_offset = inbox_index + group.lane * 4;
+            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
+                const u32 peer = (args.rank + turn) % ranks;
+                if ((to >> peer) & 1) {
+                    u32* const inbox_there = args.inbox[peer] + inbox_offset;
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
+                        store(inbox_there + step * 512, x[step]);
+                    }
+                }
+            }
+        }
+        const u64 inbox_index = inbox_start + 3072;
+        Vec<u32, 4> x;
+        x = load<4>(args.x + (u64(i) * 3584 + 3072) + group.lane * 4);
+        const u64 inbox_offset = inbox_index + group.lane * 4;
+        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
+            const u32 peer = (args.rank + turn) % ranks;
+            if ((to >> peer) & 1) {
+                u32* const inbox_there = args.inbox[peer] + inbox_offset;
+                store(inbox_there, x);
+            }
+        }
+
+        // Signal row_flag: every lane's puts are there before it is (dispatch.rs:315)
+        signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
+    }
+}
+
+// recv: blocks 72..88 (src/families/moe/kernels/dispatch.rs:185)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(72);
+
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
+    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
+        {role_recv, flag_rec_flag, 102})) return;
+    u32 partial = Max::none<u32>();
+    if (block.lane < 64) {  // records.rs:109
+        const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
+        partial = rec_n_gathered;
+    }
+    const u32 most_2 = group_reduce<Max>(block, partial);
+
+    // 32 groups of a warp each (dispatch.rs:493)
+    const Warp group;
+    for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 512) {  // dispatch.rs:494
+        const u32 source = i % 8;
+        const u32 slot = i / 8;
+        const u32 chunk = slot / 512;
+        const u32 in_record = slot * 8 - chunk * 4096;
+        bool lane_owned = false;
+        if (group.lane < 8) {  // records.rs:136
+            const u32 word =
+                args.rec_route[args.rank][(bank + (source * 8 + chunk)) * 4096 + in_record + group.lane];
+            const u32 expert = word & 65535;
+            const u32 local = expert - args.rank * 32;
+            const bool owned = local < 32;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:501
+            // Wait for row_flag: what the rank put before setting it can be read from here on (inbox.rs:60)
+            if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + slot, source, epoch,
+                {role_recv, flag_row_flag, 60})) return;
+        }
+    }
+}
+
+// index: blocks 88..96 (src/families/moe/kernels/dispatch.rs:186)
+__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(88);
+    u32* const base = shared_array<u32>(0);  // u32[2048]
+
+    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
+    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
+        {role_index, flag_rec_flag, 102})) return;
+    u32 rows = 0;
+    const u32 first = args.rank * 32;
+    Vec<u32, 4> count;
+    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:24
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 expert = (at + j) / 64;
+            const u32 record = (at + j) % 64;
+            const u32 number = record + bank;
+            const bool owned = expert < 32;
+            count[j] = owned ? args.rec_count[args.rank][number * 256 + first + expert] : 0u;
+        }
+    }
+    Vec<u32, 4> prefix;
+    u32 carry = Sum::none<u32>();
+    Vec<u32, 4> values;
+#pragma unroll
+    for (u32 j = 0; j < 4; ++j) {
+        values[j] = block.lane * 4 < 2048 ? count[j] : Sum::none<u32>();
+    }
+    const Vec<u32, 4> scanned = group_scan<Sum, true>(block, values, carry);
+    prefix = scanned;
+    u32 lane_count = 0;
+    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:59
+        Vec<u32, 4> value;
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            value[j] = prefix[j] + rows;
+            lane_count += count[j];
+        }
+        store_shared(base + at, value);
+    }
+    const u32 sum_of_count = group_reduce<Sum>(block, lane_count);
+    rows += sum_of_count;
+    if (block.index == 0) {  // index.rs:64
+        if (block.lane < 33) {  // index.rs:66
+            const bool holds = block.lane < 32;
+            const u32 start = holds ? base[block.lane * 64] : rows;
+            const u32 value = block.lane + 1;
+            const u32 end = value < 32 ? base[value * 64] : rows;
+            args.expert_start[block.lane] = start;
+            if (holds) args.expert_rows[block.lane] = end - start;
+        }
+    }
+
+    // 32 groups of a warp each (index.rs:132)
+    const Warp group;
+    for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:190
+        if (i < 2048) {  // index.rs:191
+            const u32 row = i / 32;
+            const u32 part = i % 32;
+            const u32 start = part * 128;
+            const u32 rec_route_index = (bank + row) * 4096 + start;
+            const u32 entry_expert_row = row / 8;
+            const u32 entry_expert_start = row % 8 * 4096 + start;
+            Vec<u32, 4> local;
+            Vec<bool, 4> owned;
+            Vec<u32, 4> row_2;
+            Vec<u32, 4> entry;
+            const Vec<u32, 4> word = load<4>(args.rec_route[args.rank] + rec_route_index + group.lane * 4);
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                const u32 expert = word[j] & 65535;
+                local[j] = expert - first;
+                owned[j] = local[j] < 32;
+                const u32 base_gathered = owned[j] ? base[local[j] * 64 + row] : 0u;
+                row_2[j] = base_gathered + (word[j] >> 16);
+                entry[j] = group.lane * 4 + j + entry_expert_start;
+            }
+            group.sync();
+            const u32 to = entry_expert_row * 32768 + entry_expert_start;
+            const Vec<f32, 4> weights =
+                load<4>(args.rec_weight[args.rank] + rec_route_index + group.lane * 4);
+            store(args.weight_from + to + group.lane * 4, weights);
+            Vec<i32, 4> expert;
+#pragma unroll
+            for (u32 j = 0; j < 4; ++j) {
+                if (owned[j]) args.gather[row_2[j]] = entry[j] / 8 + entry_expert_row * 4096;
+                expert[j] = owned[j] ? i32(local[j] + first) : args.nobody;
+            }
+            store(args.entry_expert + to + group.lane * 4, expert);
+        } else {
+            if (group.lane < 8) {  // records.rs:109
+                const u32 rec_n_gathered = args.rec_n[args.rank][group.lane * 8 + bank];
+                args.n_from[group.lane] = rec_n_gathered;
+            }
+        }
+    }
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(1024, 1)
+moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags(const __grid_constant__ Args args) {
+    // Blocks may start while the launch before ends: none touches memory until that is over.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    const u32 epoch = begin_epoch(args, args.epoch, 96);
+    const u32 bank = (epoch & 1) * 64;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 8) {
+        route_role(args, epoch, bank);
+    } else if (block_in_grid() < 72) {
+        send_role(args, epoch);
+    } else if (block_in_grid() < 88) {
+        recv_role(args, epoch, bank);
+    } else {
+        index_role(args, epoch, bank);
+    }
+    // Blocks of the next launch may take the place of those that are done.
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
+__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load(const T* const p) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
+    }
+    return out;
+}
+
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
+    }
+}
+
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ T* shared_array(const u32 first_byte) {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<T*>(shared_memory + first_byte);
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
+    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
+}
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+
+template <typename T>
+__device__ __forceinline__ T least();
+template <typename T>
+__device__ __forceinline__ T most();
+
+// Another lane's value; all lanes of the warp take part.
+template <typename T>
+__device__ __forceinline__ T shuffle_xor(const T x, const u32 mask) {
+    return T(__shfl_xor_sync(0xffffffffu, x, i32(mask)));
+}
+template <typename T>
+__device__ __forceinline__ T shuffle_up(const T x, const u32 by) {
+    return T(__shfl_up_sync(0xffffffffu, x, by));
+}
+template <typename T>
+__device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
+    return T(__shfl_sync(0xffffffffu, x, i32(lane)));
+}
+
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -381,8 +783,6 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
     return value;
 }
 
-// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
-// the result of the steps before, and afterwards includes this one.
 template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
 __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry) {
     T mine = values[0];
@@ -424,8 +824,6 @@ __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T,
     return out;
 }
 
-// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
-// was there. The group's first `warps` warps have such lanes. Ends as sync does.
 template <typename Group>
 __device__ __forceinline__ u32 group_tally(
     const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted) {
@@ -446,7 +844,6 @@ __device__ __forceinline__ u32 group_tally(
     return counted ? before : 0;
 }
 
-// The value that the group's first lane has.
 template <typename Group, typename T>
 __device__ __forceinline__ T broadcast(const Group& group, const T value) {
     if constexpr (Group::warps > 1) {
@@ -459,21 +856,12 @@ __device__ __forceinline__ T broadcast(const Group& group, const T value) {
         return shuffle_from(value, 0);
     }
 }
-// Runs `work` on the group's first lane; every lane gets its result.
-template <typename Group, typename Work>
-__device__ __forceinline__ auto once(const Group& group, const Work& work) {
-    decltype(work()) value{};
-    if (group.lane == 0) value = work();
-    return broadcast(group, value);
-}
 
-// Relaxed, at block scope for shared memory and at gpu scope otherwise.
 template <typename T>
 __device__ __forceinline__ T fetch_sum(T* const p, const T x) { return atomicAdd(p, x); }
 template <typename T>
 __device__ __forceinline__ T fetch_sum_shared(T* const p, const T x) { return atomicAdd_block(p, x); }
 
-// Relaxed, at block scope for shared memory and at gpu scope otherwise.
 template <typename T>
 __device__ __forceinline__ T fetch_and(T* const p, const T x) { return atomicAnd(p, x); }
 template <typename T>
@@ -495,8 +883,6 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
 
-// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
-// all store to the same rank first.
 template <typename Group>
 __device__ __forceinline__ void signal_ranks(
     const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
@@ -515,13 +901,6 @@ __device__ __forceinline__ u64 now_ns() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
 }
-
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
@@ -545,7 +924,6 @@ __device__ __noinline__ void give_up(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -567,7 +945,6 @@ __device__ __forceinline__ bool poll(
     return true;
 }
 
-// Waits for one flag. All lanes get the verdict, and may read what the flag's rank stored before it.
 template <typename Group>
 __device__ __forceinline__ bool wait_flag(
     const Group& group, const Args& args, const u32* const flags, const u64 index, const u32 peer,
@@ -577,7 +954,6 @@ __device__ __forceinline__ bool wait_flag(
     return group.all(arrived);
 }
 
-// Waits for `count` flags from `first` on, lanes side by side; flag i is set by rank i / per_rank % ranks.
 template <typename Group>
 __device__ __forceinline__ bool wait_flags(
     const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
@@ -593,11 +969,7 @@ __device__ __forceinline__ bool wait_flags(
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -612,332 +984,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// route: blocks 0..8 (src/families/moe/kernels/dispatch.rs:172)
-__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(0);
-    u32* const count = shared_array<u32>(0);  // u32[256]
-    for (u32 i = block.index; i < 8; i += 8) {  // dispatch.rs:260
-        const u32 first = i * 4096;
-        if (block.lane < 256) {  // dispatch.rs:261
-            count[block.lane] = 0;
-        }
-        const u32 n_value = args.n[0];
-        const u32 value = min_of(args.rows_there, 4096u);
-        const u32 n = min_of(n_value, value);
-        const u32 there = value * 8;
-        const u32 there_2 = there - min_of(first, there);
-        const u32 entries = n * 8;
-        const u32 used = entries - min_of(first, entries);
-        u32 expert[4];
-        f32 weights[4];
-        bool chunk[4];
-#pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:246
-            const u32 at = step * 1024 + block.lane;
-            const i32 id = at < there_2 ? args.ids[first + at] : 0;
-            const f32 weights_2 = at < there_2 ? args.weights[first + at] : 0.0f;
-            expert[step] = u32(id);
-            const bool holds = at < used;
-            weights[step] = holds ? weights_2 : 0.0f;
-            chunk[step] = holds && expert[step] < 256;
-        }
-        block.sync();
-        u32 before[4];
-#pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:263
-            before[step] = group_tally(block, count, 32, expert[step], chunk[step]);
-        }
-        const u32 number = bank + args.rank * 8 + i;
-        const u32 rec_route_index = number * 4096;
-        u32 words[4];
-#pragma unroll
-        for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:264
-            words[step] = chunk[step] ? (before[step] << 16) | expert[step] : 4294967295u;
-        }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:32)
-            const u32 peer = (args.rank + turn) % ranks;
-            u32* const rec_route_there = args.rec_route[peer];
-#pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:32
-                const u32 at = step * 1024 + block.lane;
-                rec_route_there[rec_route_index + at] = words[step];
-            }
-        }
-        u32 count_tile;
-        if (block.lane < 256) {  // records.rs:34
-            count_tile = count[block.lane];
-        }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:34)
-            const u32 peer = (args.rank + turn) % ranks;
-            u32* const rec_count_there = args.rec_count[peer];
-            if (block.lane < 256) {  // records.rs:34
-                rec_count_there[number * 256 + block.lane] = count_tile;
-            }
-        }
-        for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (records.rs:37)
-            const u32 peer = (args.rank + turn) % ranks;
-            f32* const rec_weight_there = args.rec_weight[peer];
-#pragma unroll
-            for (u32 step = 0; step < 4; ++step) {  // records.rs:37
-                const u32 at = step * 1024 + block.lane;
-                rec_weight_there[rec_route_index + at] = weights[step];
-            }
-        }
-        for (u32 turn = block.lane; turn < ranks; turn += 1024) {  // a lane for each rank
-            const u32 peer = (args.rank + turn) % ranks;
-            args.rec_n[peer][number] = n;
-        }
-
-        // Signal rec_flag: every lane's puts are there before it is (records.rs:40)
-        signal_ranks(block, args, args.rec_flag, number, 255, epoch);
-    }
-}
-
-// send: blocks 8..72 (src/families/moe/kernels/dispatch.rs:179)
-__device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
-    const Block block(8);
-
-    // 8 groups of 4 warps each (dispatch.rs:179)
-    {
-        const Warps<4> group;
-        const u32 n_value = args.n[0];
-        const u32 value = min_of(n_value, min_of(args.rows_there, 4096u));
-        while (true) {  // dispatch.rs:286
-            const u32 i = once(group, [&] { return fetch_sum(args.next_slot, 1u); });
-            if (i >= value) {  // dispatch.rs:286
-                if (i == value + 511) {  // dispatch.rs:286
-                    // for the next launch: every group has heard of the end
-                    if (group.lane == 0) fetch_and(args.next_slot, 0u);
-                }
-                break;
-            }
-            const u32 first = i * 8;
-            u64 mask = 0;
-            for (u32 k = 0; k < 8; ++k) {  // device.rs:52
-                const i32 ids_value = args.ids[first + k];
-                const u32 expert = u32(ids_value);
-                if (expert < 256) {  // device.rs:54
-                    mask |= 1ull << (expert / 32);
-                }
-            }
-            const u64 to = mask;
-            const u32 row_flag_index = args.rank * 4096 + i;
-            const u64 value_2 = u64(row_flag_index) * 3584;
-            for (u32 i_2 = 0; i_2 < 3; ++i_2) {  // pieces.rs:19
-                const u64 as_u64 = u64(i_2 * 1024);
-                Vec<u32, 4> x[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:296
-                    const u32 at = (step * 128 + group.lane) * 4;
-                    x[step] = load<4>(args.x + (u64(i) * 3584 + as_u64) + at);
-                }
-                for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
-                    const u32 peer = (args.rank + turn) % ranks;
-                    if ((to >> peer) & 1) {
-                        u32* const inbox_there = args.inbox[peer];
-#pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
-                            const u32 at = (step * 128 + group.lane) * 4;
-                            store(inbox_there + (value_2 + as_u64) + at, x[step]);
-                        }
-                    }
-                }
-            }
-            Vec<u32, 4> x;
-            {  // dispatch.rs:296
-                const u32 at = group.lane * 4;
-                x = load<4>(args.x + (u64(i) * 3584 + 3072) + at);
-            }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
-                const u32 peer = (args.rank + turn) % ranks;
-                if ((to >> peer) & 1) {
-                    u32* const inbox_there = args.inbox[peer];
-                    {  // inbox.rs:31
-                        const u32 at = group.lane * 4;
-                        store(inbox_there + (value_2 + 3072) + at, x);
-                    }
-                }
-            }
-
-            // Signal row_flag: every lane's puts are there before it is (dispatch.rs:306)
-            signal_ranks(group, args, args.row_flag, row_flag_index, to, epoch);
-        }
-    }
-}
-
-// recv: blocks 72..88 (src/families/moe/kernels/dispatch.rs:185)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(72);
-
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
-    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_recv, flag_rec_flag, 102})) return;
-    u32 partial = Max::none<u32>();
-    if (block.lane < 64) {  // records.rs:109
-        const u32 rec_n_gathered = args.rec_n[args.rank][block.lane + bank];
-        partial = rec_n_gathered;
-    }
-    const u32 most_2 = group_reduce<Max>(block, partial);
-
-    // 32 groups of a warp each (dispatch.rs:419)
-    {
-        const Warp group;
-        for (u32 i = group.number * 16 + block.index; i < most_2 * 8; i += 512) {  // dispatch.rs:420
-            const u32 source = i % 8;
-            const u32 token = i / 8;
-            const u32 chunk = token / 512;
-            const u32 in_record = token * 8 - chunk * 4096;
-            bool partial_2 = false;
-            if (group.lane < 8) {  // records.rs:136
-                const u32 word =
-                    args.rec_route[args.rank][(bank + (source * 8 + chunk)) * 4096 + in_record + group.lane];
-                const u32 expert = word & 65535;
-                const u32 expert_2 = expert - args.rank * 32;
-                const bool mine = expert_2 < 32;
-                partial_2 = mine;
-            }
-            const bool any_of = group.any(partial_2);
-            if (any_of) {  // dispatch.rs:429
-                // Wait for row_flag: what the rank put before setting it can be read from here on
-                // (inbox.rs:60)
-                if (!wait_flag(group, args, args.row_flag[args.rank], source * 4096 + token, source, epoch,
-                    {role_recv, flag_row_flag, 60})) return;
-            }
-        }
-    }
-}
-
-// index: blocks 88..96 (src/families/moe/kernels/dispatch.rs:186)
-__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(88);
-    u32* const base = shared_array<u32>(0);  // u32[2048]
-
-    // Wait for 64 of rec_flag: what was put before setting them can be read from here on (records.rs:102)
-    if (!wait_flags(block, args, args.rec_flag[args.rank], bank, 64, 8, epoch,
-        {role_index, flag_rec_flag, 102})) return;
-    u32 rows = 0;
-    const u32 first = args.rank * 32;
-    Vec<u32, 4> count;
-    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:21
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) {
-            const u32 expert = (at + j) / 64;
-            const u32 record = (at + j) % 64;
-            const u32 number = record + bank;
-            const bool owned = expert < 32;
-            count[j] = owned ? args.rec_count[args.rank][number * 256 + first + expert] : 0u;
-        }
-    }
-    Vec<u32, 4> prefix;
-    u32 carry = Sum::none<u32>();
-    {  // index.rs:56
-        const u32 at = block.lane * 4;
-        Vec<u32, 4> values;
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) {
-            values[j] = at < 2048 ? count[j] : Sum::none<u32>();
-        }
-        const Vec<u32, 4> scanned = group_scan<Sum, true>(block, values, carry);
-        prefix = scanned;
-    }
-    u32 partial = 0;
-    if (const u32 at = block.lane * 4; at < 2048) {  // index.rs:56
-        Vec<u32, 4> value;
-#pragma unroll
-        for (u32 j = 0; j < 4; ++j) {
-            value[j] = prefix[j] + rows;
-            partial += count[j];
-        }
-        store_shared(base + at, value);
-    }
-    const u32 sum = group_reduce<Sum>(block, partial);
-    rows += sum;
-    if (block.index == 0) {  // index.rs:61
-        if (block.lane < 33) {  // index.rs:63
-            const bool holds = block.lane < 32;
-            const u32 start = holds ? base[block.lane * 64] : rows;
-            const u32 value = block.lane + 1;
-            const u32 end = value < 32 ? base[value * 64] : rows;
-            args.expert_start[block.lane] = start;
-            if (holds) args.expert_rows[block.lane] = end - start;
-        }
-    }
-
-    // 32 groups of a warp each (index.rs:123)
-    {
-        const Warp group;
-        for (u32 i = group.number * 8 + block.index; i < 2049; i += 256) {  // index.rs:157
-            if (i < 2048) {  // index.rs:158
-                const u32 record = i / 32;
-                const u32 part = i % 32;
-                const u32 start = part * 128;
-                const u32 rec_route_index = (bank + record) * 4096 + start;
-                const u32 value = record / 8;
-                const u32 value_2 = record % 8 * 4096 + start;
-                Vec<u32, 4> expert;
-                Vec<bool, 4> mine;
-                Vec<u32, 4> row;
-                Vec<u32, 4> entry;
-                {  // records.rs:136
-                    const u32 at = group.lane * 4;
-                    const Vec<u32, 4> word = load<4>(args.rec_route[args.rank] + rec_route_index + at);
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        const u32 expert_2 = word[j] & 65535;
-                        expert[j] = expert_2 - first;
-                        mine[j] = expert[j] < 32;
-                        const u32 base_gathered = mine[j] ? base[expert[j] * 64 + record] : 0u;
-                        row[j] = base_gathered + (word[j] >> 16);
-                        entry[j] = at + j + value_2;
-                    }
-                }
-                group.sync();
-                const u32 to = value * 32768 + value_2;
-                {  // index.rs:185
-                    const u32 at = group.lane * 4;
-                    const Vec<f32, 4> weights = load<4>(args.rec_weight[args.rank] + rec_route_index + at);
-                    store(args.weight_from + to + at, weights);
-                    Vec<i32, 4> expert_2;
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        if (mine[j]) args.gather[row[j]] = entry[j] / 8 + value * 4096;
-                        expert_2[j] = mine[j] ? i32(expert[j] + first) : args.nobody;
-                    }
-                    store(args.entry_expert + to + at, expert_2);
-                }
-            } else {
-                if (group.lane < 8) {  // records.rs:109
-                    const u32 rec_n_gathered = args.rec_n[args.rank][group.lane * 8 + bank];
-                    args.n_from[group.lane] = rec_n_gathered;
-                }
-            }
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(1024, 1)
-moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags(const __grid_constant__ Args args) {
-    // Blocks may start while the launch before ends: none touches memory until that is over.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    const u32 epoch = begin_epoch(args, args.epoch, 96);
-    const u32 bank = (epoch & 1) * 64;
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 8) {
-        route_role(args, epoch, bank);
-    } else if (block_in_grid() < 72) {
-        send_role(args, epoch);
-    } else if (block_in_grid() < 88) {
-        recv_role(args, epoch, bank);
-    } else {
-        index_role(args, epoch, bank);
-    }
-    // Blocks of the next launch may take the place of those that are done.
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-}
-
-}  // namespace moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source
+}  // namespace kernel_314c99eaa4d5a865
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -950,7 +997,7 @@ moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c
 
 #include "moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags.h"
 
-namespace moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source {
+namespace kernel_314c99eaa4d5a865 {
 
 using HostArgs = ::moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_Args;
 static_assert(sizeof(HostArgs) == 640 && sizeof(Args) == 640, "one layout in C and on the device");
@@ -1053,12 +1100,11 @@ static int fits(std::size_t* const bytes) {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source
+}  // namespace kernel_314c99eaa4d5a865
 
 extern "C" int moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_launch(
-    const moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_Args* const args,
-    void* const stream) {
-    namespace k = moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source;
+    const kernel_314c99eaa4d5a865::HostArgs* const args, void* const stream) {
+    namespace k = kernel_314c99eaa4d5a865;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     std::size_t shared_bytes = 0;
     int code = k::check(*args);
@@ -1081,15 +1127,15 @@ extern "C" int moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_
 extern "C" int moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source::Room room = {};
+    kernel_314c99eaa4d5a865::Room room = {};
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source::room_on(device, &room);
+    if (error == cudaSuccess) error = kernel_314c99eaa4d5a865::room_on(device, &room);
     *blocks = room.blocks;
     return error;
 }
 
 extern "C" const char* moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_error(const int code) {
-    namespace k = moe_dispatch_h7168_e256_k8_t4096_r8_bf16_raw_rankmajor_both__w32_s64_r16_g4_v2_c512_dedup_flags_source;
+    namespace k = kernel_314c99eaa4d5a865;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return cudaGetErrorString(static_cast<cudaError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

@@ -65,7 +65,7 @@
 //                                                   one sends, `[parity][source]`.
 //     epoch          epoch    u32[1]       4 B      Counts dispatches.
 
-namespace moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source {
+namespace kernel_a22a96d2299ecfdc {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -109,7 +109,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_Args {
+struct Args {
     const u32* x;           // u32[28672]: Tokens to send, `[token][row]`. Of rows that..
     const u32* n;           // u32[1]: How many tokens there are: at most as many as rows;..
     u32 rows_there;         // Rows that there are of tokens, with scales, ids and..
@@ -134,8 +134,6 @@ struct moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v
     u32 rank;               // this rank
 };
 
-using Args = moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0xa22a96d2299ecfdcull;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 2;
@@ -146,10 +144,10 @@ inline constexpr u32 flag_ll_n = 14;
 inline constexpr u32 flag_ll_route = 15;
 inline constexpr u32 flag_ll_weight = 16;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
-__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -161,98 +159,40 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
 
 // N times x.
 template <u32 N, typename T>
-__device__ __forceinline__ Vec<T, N> fill(const T x) {
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 j = 0; j < N; ++j) out[j] = x;
-    return out;
-}
+__device__ __forceinline__ Vec<T, N> fill(const T x);
+
+// N numbers.
+template <typename T, u32 N>
+struct List {
+    T numbers[N];
+    __device__ __forceinline__ const T& operator[](const u32 i) const { return numbers[i]; }
+};
 
 // Reads N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
+__device__ __forceinline__ Vec<T, N> load(const T* const p);
 
-// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
-    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
-                 : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
+// uses until it is taken.
+template <u32 N, typename T>
+__device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        if constexpr (sizeof(part) < 4) {
-            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-        } else {
-            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
-        }
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 // Writes N consecutive elements to shared memory, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-    }
-}
+__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values);
 
 // An array in the block's shared memory.
 template <typename T>
-__device__ __forceinline__ T* shared_array(const u32 first_byte) {
-    extern __shared__ __align__(16) unsigned char shared_memory[];
-    return reinterpret_cast<T*>(shared_memory + first_byte);
-}
+__device__ __forceinline__ T* shared_array(const u32 first_byte);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
-template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
-
-__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
-__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
-// Zero bits below the lowest set bit; the width for zero.
-__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
-__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
-    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
-}
-__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
-__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 
 // A whole block as one group.
 struct Block {
@@ -294,6 +234,524 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+struct Sum {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
+};
+
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
+template <typename Op, typename Group, typename T>
+__device__ __forceinline__ T group_reduce(const Group& group, T value);
+
+// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
+// the result of the steps before, and afterwards includes this one.
+template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
+__device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry);
+
+// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
+// was there. The group's first `warps` warps have such lanes. Ends as sync does.
+template <typename Group>
+__device__ __forceinline__ u32 group_tally(
+    const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted);
+
+// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
+// all store to the same rank first.
+template <typename Group>
+__device__ __forceinline__ void signal_ranks(
+    const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
+    const u32 value);
+
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+
+// A packet arrives as one, without a flag. While its last word is all ones it has not.
+struct alignas(16) Packet {
+    u32 words[4];
+};
+
+// Sends it.
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+
+// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
+// `mask` is set: as they are now, whether or not they have arrived.
+template <u32 Tiles, u32 Steps, typename Group, typename T>
+__device__ __forceinline__ void look_at_packets(
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
+    Packet (&seen)[Tiles][Steps]);
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
+// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
+// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+__device__ __forceinline__ bool take_seen_packets(
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    Vec<T, N> (&out)[Tiles][Steps], const WaitSite site);
+
+// An element and its epoch arrive as one.
+template <typename T>
+__device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch);
+
+// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
+// the elements' own content.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll(
+    const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
+    const u32 (&from)[Count], const bool (&wanted)[Count], const u32 epoch, T (&out)[Count],
+    const WaitSite site);
+
+// As read_ll, of `len` consecutive elements from `first` on, which rank `from` sends: lane by lane, in turns.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// route: blocks 0..1 (src/families/moe/kernels/dispatch.rs:172)
+__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(0);
+
+    // 8 groups of a warp each (dispatch.rs:174)
+    const Warp group;
+    const u32 i = group.number;  // dispatch.rs:214
+    const u32 to = (i + args.rank) % 8;
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 8u);
+    const u32 n = min_of(given, there);
+    const u32 entries_there = there * 8;
+    const u32 entries = n * 8;
+    const u32 number = bank + args.rank;
+    const u32 ll_route_index = number * 64;
+    Vec<f32, 4> weights;
+    Vec<u32, 4> words;
+    if (const u32 at = group.lane * 4; at < 64) {  // dispatch.rs:249
+        const Vec<i32, 4> id = at < entries_there ? load<4>(args.ids + at) : Vec<i32, 4>{};
+        const Vec<f32, 4> loaded = at < entries_there ? load<4>(args.weights + at) : Vec<f32, 4>{};
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 expert = u32(id[j]);
+            const bool counted = at + j < entries;
+            const bool valid = counted && expert < 256;
+            weights[j] = counted ? loaded[j] : 0.0f;
+            words[j] = valid ? expert : 4294967295u;
+        }
+    }
+    u64* const ll_route_there = args.ll_route[to];
+    if (const u32 at = group.lane * 4; at < 64) {  // records.rs:53
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            send_ll(ll_route_there + ll_route_index + at + j, words[j], epoch);
+        }
+    }
+    u64* const ll_weight_there = args.ll_weight[to];
+    if (const u32 at = group.lane * 4; at < 64) {  // records.rs:55
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            send_ll(ll_weight_there + ll_route_index + at + j, weights[j], epoch);
+        }
+    }
+    u64* const ll_n_there = args.ll_n[to];
+    if (group.lane < 1) {  // records.rs:58
+        send_ll(ll_n_there + number + group.lane, n, epoch);
+    }
+}
+
+// send: blocks 1..33 (src/families/moe/kernels/dispatch.rs:179)
+__device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
+    const Block block(1);
+
+    // 8 groups of a warp each (dispatch.rs:179)
+    const Warp group;
+    for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // dispatch.rs:346
+        const u32 to = (i + args.rank) % 8;
+        const u32 piece = i / 8;
+        const u32 row = piece / 7;
+        const u32 part = piece % 7;
+        if (row < args.rows_there) {  // dispatch.rs:351
+            const u64 inbox_packets_start = u64(args.rank * 8 + row + parity * 64) * 3584;
+            const u32 start = part * 512;
+            const u64 start_u64 = u64(start);
+            Vec<u32, 4> x[4];
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
+                x[step] = load_early<4>(args.x + (u64(row) * 3584 + start_u64) + group.lane * 4 + step * 128);
+            }
+            const u32 given = args.n[0];
+            const u32 there = min_of(args.rows_there, 8u);
+            bool lane_owned = false;
+            if (group.lane < 8) {  // dispatch.rs:391
+                const i32 ids = args.ids[row * 8 + group.lane];
+                const u32 expert = u32(ids);
+                const u32 local = expert - to * 32;
+                const bool owned = local < 32;
+                lane_owned = owned;
+            }
+            const bool any_owned = group.any(lane_owned);
+            if (any_owned && row < min_of(given, there)) {  // dispatch.rs:393
+                u32* const inbox_packets_there = args.inbox_packets[to];
+#pragma unroll
+                for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
+                    send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 4
+                        + step * 128, x[step]);
+                }
+            }
+        }
+    }
+}
+
+// recv: blocks 33..97 (src/families/moe/kernels/dispatch.rs:185)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 parity,
+    const u32 bank) {
+    const Block block(33);
+
+    // 8 groups of a warp each (dispatch.rs:493)
+    const Warp group;
+    if (const u32 i = group.number * 64 + block.index; i < 448) {  // dispatch.rs:494
+        const u32 row = i / 7;
+        const u32 part = i % 7;
+        const u32 source = row % 8;
+        const u32 slot = row / 8;
+        const u32 in_record = slot * 8;
+        const u32 place = source * 8 + slot;
+        const u32 start = part * 512;
+        const u64 start_u64 = u64(start);
+        const u64 inbox_packets_index = u64(place + parity * 64) * 3584 + start_u64;
+
+        // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
+        Packet inbox_packets_seen[1][4] = {};
+        look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
+            inbox_packets_seen);
+
+        // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+        u32 word[1];
+        if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + source) * 64 + in_record, 8, source,
+            epoch, word, {role_recv, flag_ll_route, 137})) return;
+        bool lane_owned = false;
+        if (group.lane < 8) {  // dispatch.rs:500
+            const u32 expert = word[0] & 65535;
+            const u32 local = expert - args.rank * 32;
+            const bool owned = local < 32;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:501
+            // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
+            // (inbox.rs:65)
+            Vec<u32, 4> x[1][4];
+            if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
+                {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 65})) return;
+#pragma unroll
+            for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:528
+                store(args.rows + (u64(place) * 3584 + start_u64) + group.lane * 4 + step * 128, x[0][step]);
+            }
+        }
+    }
+}
+
+// index: blocks 97..98 (src/families/moe/kernels/dispatch.rs:186)
+__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(97);
+    u32* const base = shared_array<u32>(0);  // u32[256]
+    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:33
+        store_shared(base + at, fill<2>(0u));
+    }
+    block.sync();
+
+    // 8 groups of a warp each (index.rs:34)
+    const bool arrived = [&]() -> bool {
+        const Warp group;
+        const u32 record = group.number;  // index.rs:35
+
+        // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+        u32 ll_route_read[2];
+        if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 64, 64, record, epoch,
+            ll_route_read, {role_index, flag_ll_route, 137})) return false;
+        bool owned[2];
+        u32 base_index[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+            const u32 expert = ll_route_read[step] & 65535;
+            const u32 local = expert - args.rank * 32;
+            owned[step] = local < 32;
+            base_index[step] = local * 8 + record;
+        }
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // index.rs:38
+            group_tally(group, base, 1, base_index[step], owned[step]);
+        }
+        return true;
+    }();
+    if (!block.all(arrived)) return;
+    u32 rows = 0;
+    Vec<u32, 2> count;
+    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:42
+        count = load<2>(base + at);
+    }
+    Vec<u32, 2> prefix;
+    u32 carry = Sum::none<u32>();
+    Vec<u32, 2> values;
+#pragma unroll
+    for (u32 j = 0; j < 2; ++j) {
+        values[j] = block.lane * 2 < 256 ? count[j] : Sum::none<u32>();
+    }
+    const Vec<u32, 2> scanned = group_scan<Sum, true>(block, values, carry);
+    prefix = scanned;
+    u32 lane_count = 0;
+    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:59
+        Vec<u32, 2> value;
+#pragma unroll
+        for (u32 j = 0; j < 2; ++j) {
+            value[j] = prefix[j] + rows;
+            lane_count += count[j];
+        }
+        store_shared(base + at, value);
+    }
+    const u32 sum_of_count = group_reduce<Sum>(block, lane_count);
+    rows += sum_of_count;
+    if (block.lane < 33) {  // index.rs:66
+        const bool holds = block.lane < 32;
+        const u32 start = holds ? base[block.lane * 8] : rows;
+        const u32 value = block.lane + 1;
+        const u32 end = value < 32 ? base[value * 8] : rows;
+        args.expert_start[block.lane] = start;
+        if (holds) args.expert_rows[block.lane] = end - start;
+    }
+    block.sync();
+
+    // 8 groups of a warp each (index.rs:121)
+    const Warp group;
+    const u32 record = group.number;  // index.rs:122
+
+    // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+    u32 ll_route_read[2];
+    if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 64, 64, record, epoch,
+        ll_route_read, {role_index, flag_ll_route, 137})) return;
+    bool owned[2];
+    u32 base_index[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+        const u32 expert = ll_route_read[step] & 65535;
+        const u32 local = expert - args.rank * 32;
+        owned[step] = local < 32;
+        base_index[step] = local * 8 + record;
+    }
+    u32 row[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:125
+        row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
+    }
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:218
+        const u32 at = step * 32 + group.lane;
+        if (owned[step]) args.gather[row[step]] = at / 8 + record * 8;
+    }
+}
+
+// entries: blocks 98..100 (src/families/moe/kernels/dispatch.rs:188)
+__device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(98);
+
+    // 8 groups of a warp each (dispatch.rs:188)
+    const Warp group;
+    if (const u32 i = group.number * 2 + block.index; i < 9) {  // index.rs:190
+        if (i < 8) {  // index.rs:191
+            const u32 ll_weight_start = (bank + i) * 64;
+
+            // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+            u32 ll_route_read[2];
+            if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 64, i, epoch,
+                ll_route_read, {role_entries, flag_ll_route, 137})) return;
+            const u32 value = args.rank * 32;
+            u32 local[2];
+            bool owned[2];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+                const u32 expert = ll_route_read[step] & 65535;
+                local[step] = expert - value;
+                owned[step] = local[step] < 32;
+            }
+
+            // Read ll_weight: an element comes together with its epoch, by one access (records.rs:160)
+            f32 weights[2];
+            if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 64, i, epoch, weights,
+                {role_entries, flag_ll_weight, 160})) return;
+            const u32 to = i * 64;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:237
+                const u32 at = step * 32 + group.lane;
+                const i32 expert = owned[step] ? i32(local[step] + value) : args.nobody;
+                args.entry_expert[to + at] = expert;
+                args.weight_from[to + at] = weights[step];
+            }
+        } else {
+            // Read ll_n: an element comes together with its epoch, by one access (records.rs:110)
+            u32 ll_n_read[1];
+            if (!read_ll(group, args, args.ll_n[args.rank], {group.lane + bank}, {group.lane},
+                {group.lane < 8}, epoch, ll_n_read, {role_entries, flag_ll_n, 110})) return;
+            if (group.lane < 8) {  // index.rs:195
+                args.n_from[group.lane] = ll_n_read[0];
+            }
+        }
+    }
+}
+
+// ready: blocks 100..101 (src/families/moe/kernels/dispatch.rs:193)
+__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(100);
+
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, bank + args.rank, 255, epoch);
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(256, 1)
+moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets(const __grid_constant__ Args args) {
+    const u32 epoch = begin_epoch(args, args.epoch, 101);
+    const u32 parity = epoch & 1;
+    const u32 bank = parity * 8;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 1) {
+        route_role(args, epoch, bank);
+    } else if (block_in_grid() < 33) {
+        send_role(args, parity);
+    } else if (block_in_grid() < 97) {
+        recv_role(args, epoch, parity, bank);
+    } else if (block_in_grid() < 98) {
+        index_role(args, epoch, bank);
+    } else if (block_in_grid() < 100) {
+        entries_role(args, epoch, bank);
+    } else {
+        ready_role(args, epoch, bank);
+    }
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
+__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+
+template <u32 N, typename T>
+__device__ __forceinline__ Vec<T, N> fill(const T x) {
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 j = 0; j < N; ++j) out[j] = x;
+    return out;
+}
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load(const T* const p) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
+    }
+    return out;
+}
+
+template <u32 N, typename T>
+__device__ __forceinline__ Vec<T, N> load_early(const T* const p) {
+    Vec<u32, N * sizeof(T) / 4> words;
+#pragma unroll
+    for (u32 i = 0; i < N * sizeof(T) / 4; i += 4) {
+        asm volatile("ld.global.v4.b32 {%0, %1, %2, %3}, [%4];"
+                     : "=r"(words[i]), "=r"(words[i + 1]), "=r"(words[i + 2]), "=r"(words[i + 3])
+                     : "l"(__cvta_generic_to_global(p + i * 4 / sizeof(T)))
+                     : "memory");
+    }
+    return bits_as<Vec<T, N>>(words);
+}
+
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
+    }
+}
+
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store_shared(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ T* shared_array(const u32 first_byte) {
+    extern __shared__ __align__(16) unsigned char shared_memory[];
+    return reinterpret_cast<T*>(shared_memory + first_byte);
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__popc(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__popcll(x)); }
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__ffs(i32(x)) - 1); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) {
+    return x == 0 ? 64u : u32(__ffsll(static_cast<long long>(x)) - 1);
+}
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+
 // Another lane's value; all lanes of the warp take part.
 template <typename T>
 __device__ __forceinline__ T shuffle_xor(const T x, const u32 mask) {
@@ -308,15 +766,6 @@ __device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
     return T(__shfl_sync(0xffffffffu, x, i32(lane)));
 }
 
-struct Sum {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
-// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -336,8 +785,6 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
     return value;
 }
 
-// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
-// the result of the steps before, and afterwards includes this one.
 template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
 __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry) {
     T mine = values[0];
@@ -379,8 +826,6 @@ __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T,
     return out;
 }
 
-// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
-// was there. The group's first `warps` warps have such lanes. Ends as sync does.
 template <typename Group>
 __device__ __forceinline__ u32 group_tally(
     const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted) {
@@ -417,8 +862,6 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(x) : "memory");
 }
 
-// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
-// all store to the same rank first.
 template <typename Group>
 __device__ __forceinline__ void signal_ranks(
     const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
@@ -437,13 +880,6 @@ __device__ __forceinline__ u64 now_ns() {
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(t));
     return t;
 }
-
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
@@ -467,7 +903,6 @@ __device__ __noinline__ void give_up(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -488,11 +923,6 @@ __device__ __forceinline__ bool poll(
     acquire_system(flag);
     return true;
 }
-
-// A packet arrives as one, without a flag. While its last word is all ones it has not.
-struct alignas(16) Packet {
-    u32 words[4];
-};
 
 __device__ __forceinline__ bool has_arrived(const Packet& packet) { return packet.words[3] != 0xffffffffu; }
 // Its place without it. The other words stay: a compiler may load one by one those words of a packet that
@@ -522,43 +952,44 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
         : "memory");
 }
 
-// Sends 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type
-// that turns one NaN into another.
+// 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type that
+// turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
     if (!has_arrived(packet)) packet.words[3] = 0x7fffffffu;
-    store_packet(p, packet);
+    return packet;
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+    store_packet(p, packet_of(values));
 }
 
-// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
-// `mask` is set: as they are now, whether or not they have arrived.
 template <u32 Tiles, u32 Steps, typename Group, typename T>
 __device__ __forceinline__ void look_at_packets(
-    const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
     Packet (&seen)[Tiles][Steps]) {
+    constexpr u32 each = sizeof(Packet) / sizeof(T);
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
+        const T* const mine = packets + first[i] + group.lane * each;
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
-            const u32 at = (step * Group::lanes + group.lane) * (sizeof(Packet) / sizeof(T));
-            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(packets + first[i] + at);
+            const u32 at = (step * Group::lanes + group.lane) * each;
+            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(mine + step * Group::lanes * each);
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
-// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
-template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+template <bool looked, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
-    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
     Vec<T, N> (&out)[Tiles][Steps], const WaitSite site) {
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
     const auto place = [&](const u32 i, const u32 step) {
-        return packets + first[i] + (step * Group::lanes + group.lane) * N;
+        return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
     bool all = false;
     u64 start = 0;
@@ -598,7 +1029,6 @@ __device__ __forceinline__ bool take_seen_packets(
     return group.all(all);
 }
 
-// An element and its epoch arrive as one.
 template <typename T>
 __device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch) {
     const u64 both = (u64(epoch) << 32) | bits_as<u32>(x);
@@ -610,8 +1040,6 @@ __device__ __forceinline__ u64 load_ll(const u64* const p) {
     asm volatile("ld.relaxed.sys.global.u64 %0, [%1];" : "=l"(x) : "l"(p) : "memory");
     return x;
 }
-// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
-// the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -645,14 +1073,27 @@ __device__ __forceinline__ bool read_ll(
     return group.all(all);
 }
 
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site) {
+    u32 index[Count];
+    u32 peers[Count];
+    bool wanted[Count];
+#pragma unroll
+    for (u32 i = 0; i < Count; ++i) {
+        const u32 at = i * Group::lanes + group.lane;
+        index[i] = first + at;
+        peers[i] = from;
+        wanted[i] = at < len;
+    }
+    return read_ll(group, args, elements, index, peers, wanted, epoch, out, site);
+}
+
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -667,404 +1108,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// route: blocks 0..1 (src/families/moe/kernels/dispatch.rs:172)
-__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(0);
-
-    // 8 groups of a warp each (dispatch.rs:174)
-    {
-        const Warp group;
-        for (u32 i = group.number; i < 8; i += 8) {  // dispatch.rs:211
-            const u32 to = (i + args.rank) % 8;
-            const u32 chunk = i / 8;
-            const u32 first = chunk * 64;
-            const u32 n_value = args.n[0];
-            const u32 value = min_of(args.rows_there, 8u);
-            const u32 n = min_of(n_value, value);
-            const u32 there = value * 8;
-            const u32 there_2 = there - min_of(first, there);
-            const u32 entries = n * 8;
-            const u32 used = entries - min_of(first, entries);
-            const u32 number = bank + args.rank + chunk;
-            const u32 value_2 = number * 64;
-            Vec<f32, 4> weights;
-            Vec<u32, 4> words;
-            if (const u32 at = group.lane * 4; at < 64) {  // dispatch.rs:246
-                const Vec<i32, 4> id = at < there_2 ? load<4>(args.ids + first + at) : Vec<i32, 4>{};
-                const Vec<f32, 4> weights_2 = at < there_2 ? load<4>(args.weights + first + at) : Vec<f32,
-                    4>{};
-#pragma unroll
-                for (u32 j = 0; j < 4; ++j) {
-                    const u32 expert = u32(id[j]);
-                    const bool holds = at + j < used;
-                    weights[j] = holds ? weights_2[j] : 0.0f;
-                    const bool chunk_2 = holds && expert < 256;
-                    words[j] = chunk_2 ? expert : 4294967295u;
-                }
-            }
-            {
-                u64* const ll_route_there = args.ll_route[to];
-                if (const u32 at = group.lane * 4; at < 64) {  // records.rs:53
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        send_ll(ll_route_there + value_2 + at + j, words[j], epoch);
-                    }
-                }
-            }
-            {
-                u64* const ll_weight_there = args.ll_weight[to];
-                if (const u32 at = group.lane * 4; at < 64) {  // records.rs:55
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        send_ll(ll_weight_there + value_2 + at + j, weights[j], epoch);
-                    }
-                }
-            }
-            {
-                u64* const ll_n_there = args.ll_n[to];
-                if (group.lane < 1) {  // records.rs:58
-                    send_ll(ll_n_there + number + group.lane, n, epoch);
-                }
-            }
-        }
-    }
-}
-
-// send: blocks 1..33 (src/families/moe/kernels/dispatch.rs:179)
-__device__ __forceinline__ void send_role(const Args& args, const u32 value) {
-    const Block block(1);
-
-    // 8 groups of a warp each (dispatch.rs:179)
-    {
-        const Warp group;
-        for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // dispatch.rs:315
-            const u32 to = (i + args.rank) % 8;
-            const u32 value_2 = i / 8;
-            const u32 token = value_2 / 7;
-            const u32 part = value_2 % 7;
-            if (token < args.rows_there) {  // dispatch.rs:319
-                const u64 value_3 = u64(args.rank * 8 + token + value * 64) * 3584;
-                const u64 as_u64 = u64(part * 512);
-                const u32 first = token * 8;
-                u64 mask = 0;
-                Vec<u32, 4> x[4];
-#pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:323
-                    const u32 at = (step * 32 + group.lane) * 4;
-                    x[step] = load<4>(args.x + (u64(token) * 3584 + as_u64) + at);
-                }
-                for (u32 k = 0; k < 8; ++k) {  // device.rs:52
-                    const i32 ids_value = args.ids[first + k];
-                    const u32 expert = u32(ids_value);
-                    if (expert < 256) {  // device.rs:54
-                        mask |= 1ull << (expert / 32);
-                    }
-                }
-                const u64 owners = mask;
-                const u32 n_value = args.n[0];
-                // dispatch.rs:326
-                if (token < min_of(n_value, min_of(args.rows_there, 8u)) && (owners & (1ull << to)) != 0) {
-                    {
-                        u32* const inbox_packets_there = args.inbox_packets[to];
-#pragma unroll
-                        for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
-                            const u32 at = (step * 32 + group.lane) * 4;
-                            send_packet(inbox_packets_there + (value_3 + as_u64) + at, x[step]);
-                        }
-                    }
-                }
-            }
-        }
-    }
-}
-
-// recv: blocks 33..97 (src/families/moe/kernels/dispatch.rs:185)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
-    const u32 bank) {
-    const Block block(33);
-
-    // 8 groups of a warp each (dispatch.rs:419)
-    {
-        const Warp group;
-        for (u32 i = group.number * 64 + block.index; i < 448; i += 512) {  // dispatch.rs:420
-            const u32 value_2 = i / 7;
-            const u32 part = i % 7;
-            const u32 source = value_2 % 8;
-            const u32 token = value_2 / 8;
-            const u32 chunk = token / 8;
-            const u32 in_record = token * 8 - chunk * 64;
-            const u32 value_3 = source + chunk;
-            const u32 value_4 = source * 8 + token;
-            const u64 as_u64 = u64(part * 512);
-            const u64 value_5 = u64(value_4 + value * 64) * 3584 + as_u64;
-
-            // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
-            Packet inbox_packets_seen[1][4] = {};
-            look_at_packets(group, args.inbox_packets[args.rank], {value_5}, 512, 1, inbox_packets_seen);
-
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_read[1];
-            if (!read_ll(group, args, args.ll_route[args.rank],
-                {group.lane < 8 ? group.lane + ((bank + value_3) * 64 + in_record) : 0u},
-                {group.lane < 8 ? value_3 : 0u}, {group.lane < 8}, epoch, ll_route_read,
-                {role_recv, flag_ll_route, 137})) return;
-            bool partial = false;
-            if (group.lane < 8) {  // dispatch.rs:428
-                const u32 expert = ll_route_read[0] & 65535;
-                const u32 expert_2 = expert - args.rank * 32;
-                const bool mine = expert_2 < 32;
-                partial = mine;
-            }
-            const bool any_of = group.any(partial);
-            if (any_of) {  // dispatch.rs:429
-                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:65)
-                Vec<u32, 4> value_6[1][4];
-                if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {value_5}, {source}, 512,
-                    1, inbox_packets_seen, value_6, {role_recv, flag_inbox_packets, 65})) return;
-#pragma unroll
-                for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:455
-                    const u32 at = (step * 32 + group.lane) * 4;
-                    store(args.rows + (u64(value_4) * 3584 + as_u64) + at, value_6[0][step]);
-                }
-            }
-        }
-    }
-}
-
-// index: blocks 97..98 (src/families/moe/kernels/dispatch.rs:186)
-__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(97);
-    u32* const base = shared_array<u32>(0);  // u32[256]
-    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:30
-        store_shared(base + at, fill<2>(0u));
-    }
-    block.sync();
-
-    // 8 groups of a warp each (index.rs:31)
-    const bool arrived = [&]() -> bool {
-        const Warp group;
-        for (u32 record = group.number; record < 8; record += 8) {  // index.rs:32
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_index[2];
-            u32 ll_route_peer[2];
-            bool ll_route_wanted[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                const u32 at = step * 32 + group.lane;
-                ll_route_index[step] = at + (bank + record) * 64;
-                ll_route_peer[step] = record;
-                ll_route_wanted[step] = true;
-            }
-            u32 ll_route_read[2];
-            if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return false;
-            bool mine[2];
-            u32 base_index[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                const u32 expert = ll_route_read[step] & 65535;
-                const u32 expert_2 = expert - args.rank * 32;
-                mine[step] = expert_2 < 32;
-                base_index[step] = expert_2 * 8 + record;
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:35
-                group_tally(group, base, 1, base_index[step], mine[step]);
-            }
-        }
-        return true;
-    }();
-    if (!block.all(arrived)) return;
-    u32 rows = 0;
-    Vec<u32, 2> count;
-    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:39
-        count = load<2>(base + at);
-    }
-    Vec<u32, 2> prefix;
-    u32 carry = Sum::none<u32>();
-    {  // index.rs:56
-        const u32 at = block.lane * 2;
-        Vec<u32, 2> values;
-#pragma unroll
-        for (u32 j = 0; j < 2; ++j) {
-            values[j] = at < 256 ? count[j] : Sum::none<u32>();
-        }
-        const Vec<u32, 2> scanned = group_scan<Sum, true>(block, values, carry);
-        prefix = scanned;
-    }
-    u32 partial = 0;
-    if (const u32 at = block.lane * 2; at < 256) {  // index.rs:56
-        Vec<u32, 2> value;
-#pragma unroll
-        for (u32 j = 0; j < 2; ++j) {
-            value[j] = prefix[j] + rows;
-            partial += count[j];
-        }
-        store_shared(base + at, value);
-    }
-    const u32 sum = group_reduce<Sum>(block, partial);
-    rows += sum;
-    if (block.index == 0) {  // index.rs:61
-        if (block.lane < 33) {  // index.rs:63
-            const bool holds = block.lane < 32;
-            const u32 start = holds ? base[block.lane * 8] : rows;
-            const u32 value = block.lane + 1;
-            const u32 end = value < 32 ? base[value * 8] : rows;
-            args.expert_start[block.lane] = start;
-            if (holds) args.expert_rows[block.lane] = end - start;
-        }
-    }
-    block.sync();
-
-    // 8 groups of a warp each (index.rs:112)
-    {
-        const Warp group;
-        for (u32 record = group.number; record < 8; record += 8) {  // index.rs:113
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_index[2];
-            u32 ll_route_peer[2];
-            bool ll_route_wanted[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                const u32 at = step * 32 + group.lane;
-                ll_route_index[step] = at + (bank + record) * 64;
-                ll_route_peer[step] = record;
-                ll_route_wanted[step] = true;
-            }
-            u32 ll_route_read[2];
-            if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return;
-            bool mine[2];
-            u32 base_index[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                const u32 expert = ll_route_read[step] & 65535;
-                const u32 expert_2 = expert - args.rank * 32;
-                mine[step] = expert_2 < 32;
-                base_index[step] = expert_2 * 8 + record;
-            }
-            u32 row[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:116
-                row[step] = group_tally(group, base, 1, base_index[step], mine[step]);
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:185
-                const u32 at = step * 32 + group.lane;
-                if (mine[step]) args.gather[row[step]] = at / 8 + record * 8;
-            }
-        }
-    }
-}
-
-// entries: blocks 98..100 (src/families/moe/kernels/dispatch.rs:188)
-__device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(98);
-
-    // 8 groups of a warp each (dispatch.rs:188)
-    {
-        const Warp group;
-        for (u32 i = group.number * 2 + block.index; i < 9; i += 16) {  // index.rs:157
-            if (i < 8) {  // index.rs:158
-                const u32 value = (bank + i) * 64;
-
-                // Read ll_route once they have arrived (records.rs:137)
-                u32 ll_route_index[2];
-                u32 ll_route_peer[2];
-                bool ll_route_wanted[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                    const u32 at = step * 32 + group.lane;
-                    ll_route_index[step] = at + value;
-                    ll_route_peer[step] = i;
-                    ll_route_wanted[step] = true;
-                }
-                u32 ll_route_read[2];
-                if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                    ll_route_wanted, epoch, ll_route_read, {role_entries, flag_ll_route, 137})) return;
-                const u32 value_2 = args.rank * 32;
-                u32 expert[2];
-                bool mine[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                    const u32 expert_2 = ll_route_read[step] & 65535;
-                    expert[step] = expert_2 - value_2;
-                    mine[step] = expert[step] < 32;
-                }
-
-                // Read ll_weight once they have arrived (records.rs:152)
-                u32 ll_weight_index[2];
-                u32 ll_weight_peer[2];
-                bool ll_weight_wanted[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:152
-                    const u32 at = step * 32 + group.lane;
-                    ll_weight_index[step] = at + value;
-                    ll_weight_peer[step] = i;
-                    ll_weight_wanted[step] = true;
-                }
-                f32 ll_weight_read[2];
-                if (!read_ll(group, args, args.ll_weight[args.rank], ll_weight_index, ll_weight_peer,
-                    ll_weight_wanted, epoch, ll_weight_read, {role_entries, flag_ll_weight, 152})) return;
-                const u32 to = i * 64;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // index.rs:204
-                    const u32 at = step * 32 + group.lane;
-                    const i32 expert_2 = mine[step] ? i32(expert[step] + value_2) : args.nobody;
-                    args.entry_expert[to + at] = expert_2;
-                    args.weight_from[to + at] = ll_weight_read[step];
-                }
-            } else {
-                // Read ll_n once they have arrived (records.rs:110)
-                u32 ll_n_read[1];
-                if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? group.lane + bank : 0u},
-                    {group.lane < 8 ? group.lane : 0u}, {group.lane < 8}, epoch, ll_n_read,
-                    {role_entries, flag_ll_n, 110})) return;
-                if (group.lane < 8) {  // index.rs:162
-                    args.n_from[group.lane] = ll_n_read[0];
-                }
-            }
-        }
-    }
-}
-
-// ready: blocks 100..101 (src/families/moe/kernels/dispatch.rs:193)
-__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(100);
-
-    // Signal ready: what every lane did before comes before it (records.rs:77)
-    signal_ranks(block, args, args.ready, bank + args.rank, 255, epoch);
-}
-
-extern "C" __global__ void __launch_bounds__(256, 1)
-moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets(const __grid_constant__ Args args) {
-    const u32 epoch = begin_epoch(args, args.epoch, 101);
-    const u32 value = epoch & 1;
-    const u32 bank = value * 8;
-    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
-    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
-    // all begun.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 1) {
-        route_role(args, epoch, bank);
-    } else if (block_in_grid() < 33) {
-        send_role(args, value);
-    } else if (block_in_grid() < 97) {
-        recv_role(args, epoch, value, bank);
-    } else if (block_in_grid() < 98) {
-        index_role(args, epoch, bank);
-    } else if (block_in_grid() < 100) {
-        entries_role(args, epoch, bank);
-    } else {
-        ready_role(args, epoch, bank);
-    }
-}
-
-}  // namespace moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source
+}  // namespace kernel_a22a96d2299ecfdc
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -1077,7 +1121,7 @@ moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_de
 
 #include "moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets.h"
 
-namespace moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source {
+namespace kernel_a22a96d2299ecfdc {
 
 using HostArgs = ::moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_Args;
 static_assert(sizeof(HostArgs) == 512 && sizeof(Args) == 512, "one layout in C and on the device");
@@ -1178,12 +1222,11 @@ static int fits(std::size_t* const bytes) {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source
+}  // namespace kernel_a22a96d2299ecfdc
 
 extern "C" int moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_launch(
-    const moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_Args* const args,
-    void* const stream) {
-    namespace k = moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source;
+    const kernel_a22a96d2299ecfdc::HostArgs* const args, void* const stream) {
+    namespace k = kernel_a22a96d2299ecfdc;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     std::size_t shared_bytes = 0;
     int code = k::check(*args);
@@ -1206,15 +1249,15 @@ extern "C" int moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_
 extern "C" int moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source::Room room = {};
+    kernel_a22a96d2299ecfdc::Room room = {};
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source::room_on(device, &room);
+    if (error == cudaSuccess) error = kernel_a22a96d2299ecfdc::room_on(device, &room);
     *blocks = room.blocks;
     return error;
 }
 
 extern "C" const char* moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_error(const int code) {
-    namespace k = moe_dispatch_h7168_e256_k8_t8_r8_bf16_raw_rankmajor_both__w8_s32_r64_g1_v4_c8_dedup_packets_source;
+    namespace k = kernel_a22a96d2299ecfdc;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return cudaGetErrorString(static_cast<cudaError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

@@ -14,7 +14,7 @@
 // Launch on each of 8 ranks: 117 blocks of 1024 threads, 64 bytes of dynamic shared memory
 //     blocks 0..1      route    reads n, ids, weights; sends ll_route, ll_weight, ll_n
 //                               (src/families/moe/kernels/dispatch.rs:172)
-//     blocks 1..33     send     reads n, ids, x; sends inbox_packets
+//     blocks 1..33     send     reads n, x, ids; sends inbox_packets
 //                               (src/families/moe/kernels/dispatch.rs:179)
 //     blocks 33..113   recv     waits for ll_route; takes inbox_packets; writes rows
 //                               (src/families/moe/kernels/dispatch.rs:185)
@@ -65,7 +65,7 @@
 //     epoch          epoch    u32[1]        4 B      Counts dispatches.
 #include <hip/hip_runtime.h>
 
-namespace moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source {
+namespace kernel_a8c7d477738b0038 {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -104,7 +104,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_Args {
+struct Args {
     const u32* x;           // u32[393216]: Tokens to send, `[token][row]`. Of rows that..
     const u32* n;           // u32[1]: How many tokens there are: at most as many as rows;..
     u32 rows_there;         // Rows that there are of tokens, with scales, ids and..
@@ -129,8 +129,6 @@ struct moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_
     u32 rank;               // this rank
 };
 
-using Args = moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0xa8c7d477738b0038ull;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 2;
@@ -141,10 +139,10 @@ inline constexpr u32 flag_ll_n = 14;
 inline constexpr u32 flag_ll_route = 15;
 inline constexpr u32 flag_ll_weight = 16;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return __builtin_amdgcn_workitem_id_x(); }
-__device__ __forceinline__ u32 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -154,70 +152,34 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
     __device__ __forceinline__ const T& operator[](const u32 j) const { return elements[j]; }
 };
 
+// N numbers.
+template <typename T, u32 N>
+struct List {
+    T numbers[N];
+    __device__ __forceinline__ const T& operator[](const u32 i) const { return numbers[i]; }
+};
+
 // Reads N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
+__device__ __forceinline__ Vec<T, N> load(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 // Reads elements at .. at + N from p on, of which only those below `end` are there: others are zero. p + at is
 // aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load_below(const T* const p, const u32 at, const u32 end) {
-    if (at + N <= end) return load<N, W>(p + at);
-    Vec<T, N> values = {};
-#pragma unroll
-    for (u32 j = 0; j < N; ++j) {
-        if (at + j < end) values[j] = p[at + j];
-    }
-    return values;
-}
+__device__ __forceinline__ Vec<T, N> load_below(const T* const p, const u32 at, const u32 end);
 
 // An array in the block's shared memory.
 template <typename T>
-__device__ __forceinline__ T* shared_array(const u32 first_byte) {
-    extern __shared__ __attribute__((aligned(16))) unsigned char shared_memory[];
-    return reinterpret_cast<T*>(shared_memory + first_byte);
-}
+__device__ __forceinline__ T* shared_array(const u32 first_byte);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
-template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return __builtin_fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return __builtin_fmaxf(a, b); }
-
-__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__builtin_popcount(x)); }
-__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__builtin_popcountll(x)); }
-// Zero bits below the lowest set bit; the width for zero.
-__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__builtin_ctz(x)); }
-__device__ __forceinline__ u32 trailing_zeros(const u64 x) { return x == 0 ? 64u : u32(__builtin_ctzll(x)); }
-__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
-__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 
 // A whole block as one group.
 struct Block {
@@ -278,6 +240,488 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+struct Sum {
+    template <typename T>
+    static __device__ __forceinline__ T none() { return T(0); }
+    template <typename T>
+    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
+};
+
+// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
+// of several warps meet in it as in sync.
+template <typename Op, typename Group, typename T>
+__device__ __forceinline__ T group_reduce(const Group& group, T value);
+
+// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
+// the result of the steps before, and afterwards includes this one.
+template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
+__device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry);
+
+// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
+// was there. The group's first `warps` warps have such lanes. Ends as sync does.
+template <typename Group>
+__device__ __forceinline__ u32 group_tally(
+    const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted);
+
+// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
+// all store to the same rank first.
+template <typename Group>
+__device__ __forceinline__ void signal_ranks(
+    const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
+    const u32 value);
+
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+// The arguments where they are passed. A function out of line takes them from there: for a reference to the
+// entry's, each lane would keep a copy of them in its memory.
+using PassedArgs = const __attribute__((address_space(4))) Args;
+
+// Two halves of 8 bytes, each of which arrives as one, without a flag. While its last word is all ones it
+// has not.
+struct alignas(16) Packet {
+    u64 halves[2];
+};
+
+// Sends it.
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+
+// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
+// `mask` is set: as they are now, whether or not they have arrived.
+template <u32 Tiles, u32 Steps, typename Group, typename T>
+__device__ __forceinline__ void look_at_packets(
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
+    Packet (&seen)[Tiles][Steps]);
+// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
+// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
+// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
+template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+__device__ __forceinline__ bool take_seen_packets(
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    Vec<T, N> (&out)[Tiles][Steps], const WaitSite site);
+
+// An element and its epoch arrive as one.
+template <typename T>
+__device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch);
+
+// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
+// the elements' own content.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll(
+    const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
+    const u32 (&from)[Count], const bool (&wanted)[Count], const u32 epoch, T (&out)[Count],
+    const WaitSite site);
+
+// As read_ll, of `len` consecutive elements from `first` on, which rank `from` sends: lane by lane, in turns.
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// route: blocks 0..1 (src/families/moe/kernels/dispatch.rs:172)
+__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(0);
+
+    // 16 groups of a warp each (dispatch.rs:174)
+    const Warp group;
+    const u32 i = group.number;  // dispatch.rs:214
+    const u32 to = (i + args.rank) % 8;
+    const u32 chunk = i / 8;
+    const u32 first = chunk * 128;
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 128u);
+    const u32 n = min_of(given, there);
+    const u32 entries_there = there * 2;
+    const u32 there_2 = entries_there - min_of(first, entries_there);
+    const u32 entries = n * 2;
+    const u32 used = entries - min_of(first, entries);
+    const u32 number = bank + args.rank * 2 + chunk;
+    const u32 ll_route_index = number * 128;
+    Vec<f32, 4> weights;
+    Vec<u32, 4> words;
+    if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:249
+        const Vec<i32, 4> id = load_below<4>(args.ids + first, at, there_2);
+        const Vec<f32, 4> loaded = load_below<4>(args.weights + first, at, there_2);
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            const u32 expert = u32(id[j]);
+            const bool counted = at + j < used;
+            const bool valid = counted && expert < 8;
+            weights[j] = counted ? loaded[j] : 0.0f;
+            words[j] = valid ? expert : 4294967295u;
+        }
+    }
+    u64* const ll_route_there = args.ll_route[to];
+    if (const u32 at = group.lane * 4; at < 128) {  // records.rs:53
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            send_ll(ll_route_there + ll_route_index + at + j, words[j], epoch);
+        }
+    }
+    u64* const ll_weight_there = args.ll_weight[to];
+    if (const u32 at = group.lane * 4; at < 128) {  // records.rs:55
+#pragma unroll
+        for (u32 j = 0; j < 4; ++j) {
+            send_ll(ll_weight_there + ll_route_index + at + j, weights[j], epoch);
+        }
+    }
+    u64* const ll_n_there = args.ll_n[to];
+    if (group.lane < 1) {  // records.rs:58
+        send_ll(ll_n_there + number + group.lane, n, epoch);
+    }
+}
+
+// send: blocks 1..33 (src/families/moe/kernels/dispatch.rs:179)
+__device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
+    const Block block(1);
+
+    // 16 groups of a warp each (dispatch.rs:179)
+    const Warp group;
+    const u32 given = args.n[0];
+    const u32 there = min_of(args.rows_there, 128u);
+    const u32 all = min_of(given, there) * 6;
+    for (u32 i = group.number * 32 + block.index; i < all * 8; i += 512) {  // dispatch.rs:363
+        const u32 phase = i / all;
+        const u32 to = (args.rank + phase) % 8;
+        const u32 piece = i - phase * all;
+        const u32 row = piece / 6;
+        const u32 part = piece % 6;
+        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 3072;
+        const u32 start = part * 512;
+        const u64 start_u64 = u64(start);
+        Vec<u32, 4> x[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:389
+            x[step] = load<4>(args.x + (u64(row) * 3072 + start_u64) + group.lane * 4 + step * 256);
+        }
+        bool lane_owned = false;
+        if (group.lane < 2) {  // dispatch.rs:391
+            const i32 ids = args.ids[row * 2 + group.lane];
+            const u32 expert = u32(ids);
+            const u32 local = expert - to;
+            const bool owned = local < 1;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:393
+            u32* const inbox_packets_there = args.inbox_packets[to];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
+                send_packet(inbox_packets_there + (inbox_packets_start + start_u64) + group.lane * 4
+                    + step * 256, x[step]);
+            }
+        }
+    }
+}
+
+// recv: blocks 33..113 (src/families/moe/kernels/dispatch.rs:185)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 parity,
+    const u32 bank) {
+    const Block block(33);
+
+    // 16 groups of a warp each (dispatch.rs:493)
+    const Warp group;
+    for (u32 i = group.number * 80 + block.index; i < 6144; i += 1280) {  // dispatch.rs:494
+        const u32 row = i / 6;
+        const u32 part = i % 6;
+        const u32 phase = row / 128;
+        const u32 source = (args.rank + 8 - phase) % 8;
+        const u32 slot = row - phase * 128;
+        const u32 chunk = slot / 64;
+        const u32 in_record = slot * 2 - chunk * 128;
+        const u32 ll_route_row = source * 2 + chunk;
+        const u32 place = source * 128 + slot;
+        const u32 start = part * 512;
+        const u64 start_u64 = u64(start);
+        const u64 inbox_packets_index = u64(place + parity * 1024) * 3072 + start_u64;
+
+        // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
+        Packet inbox_packets_seen[1][2] = {};
+        look_at_packets(group, args.inbox_packets[args.rank], {inbox_packets_index}, 512, 1,
+            inbox_packets_seen);
+
+        // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+        u32 word[1];
+        if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + ll_route_row) * 128 + in_record, 2,
+            ll_route_row / 2, epoch, word, {role_recv, flag_ll_route, 137})) return;
+        bool lane_owned = false;
+        if (group.lane < 2) {  // dispatch.rs:500
+            const u32 expert = word[0] & 65535;
+            const u32 local = expert - args.rank;
+            const bool owned = local < 1;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // dispatch.rs:501
+            // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all ones
+            // (inbox.rs:65)
+            Vec<u32, 4> x[1][2];
+            if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
+                {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 65})) return;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:528
+                store(args.rows + (u64(place) * 3072 + start_u64) + group.lane * 4 + step * 256, x[0][step]);
+            }
+        }
+    }
+}
+
+// index: blocks 113..114 (src/families/moe/kernels/dispatch.rs:186)
+__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(113);
+    u32* const base = shared_array<u32>(0);  // u32[16]
+    if (block.lane < 16) {  // index.rs:33
+        base[block.lane] = 0;
+    }
+    block.sync();
+
+    // 16 groups of a warp each (index.rs:34)
+    const bool arrived = [&]() -> bool {
+        const Warp group;
+        const u32 record = group.number;  // index.rs:35
+
+        // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+        u32 ll_route_read[2];
+        if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, record / 2, epoch,
+            ll_route_read, {role_index, flag_ll_route, 137})) return false;
+        bool owned[2];
+        u32 base_index[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+            const u32 expert = ll_route_read[step] & 65535;
+            const u32 local = expert - args.rank;
+            owned[step] = local < 1;
+            base_index[step] = local * 16 + record;
+        }
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // index.rs:38
+            group_tally(group, base, 1, base_index[step], owned[step]);
+        }
+        return true;
+    }();
+    if (!block.all(arrived)) return;
+    u32 rows = 0;
+    u32 count;
+    if (block.lane < 16) {  // index.rs:42
+        count = base[block.lane];
+    }
+    u32 prefix;
+    u32 carry = Sum::none<u32>();
+    Vec<u32, 1> values;
+    values[0] = block.lane < 16 ? count : Sum::none<u32>();
+    const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
+    prefix = scanned[0];
+    u32 lane_count = 0;
+    if (block.lane < 16) {  // index.rs:59
+        base[block.lane] = prefix + rows;
+        lane_count = count;
+    }
+    const u32 sum_of_count = group_reduce<Sum>(block, lane_count);
+    rows += sum_of_count;
+    if (block.lane < 2) {  // index.rs:66
+        const bool holds = block.lane < 1;
+        const u32 start = holds ? base[block.lane * 16] : rows;
+        const u32 value = block.lane + 1;
+        const u32 end = value < 1 ? base[value * 16] : rows;
+        args.expert_start[block.lane] = start;
+        if (holds) args.expert_rows[block.lane] = end - start;
+    }
+    block.sync();
+
+    // 16 groups of a warp each (index.rs:121)
+    const Warp group;
+    const u32 record = group.number;  // index.rs:122
+    const u32 value = record / 2;
+
+    // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+    u32 ll_route_read[2];
+    if (!read_ll_row(group, args, args.ll_route[args.rank], (bank + record) * 128, 128, value, epoch,
+        ll_route_read, {role_index, flag_ll_route, 137})) return;
+    bool owned[2];
+    u32 base_index[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+        const u32 expert = ll_route_read[step] & 65535;
+        const u32 local = expert - args.rank;
+        owned[step] = local < 1;
+        base_index[step] = local * 16 + record;
+    }
+    u32 row[2];
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:125
+        row[step] = group_tally(group, base, 1, base_index[step], owned[step]);
+    }
+#pragma unroll
+    for (u32 step = 0; step < 2; ++step) {  // index.rs:217
+        const u32 at = step * 64 + group.lane;
+        const u32 entry = at + record % 2 * 128;
+        if (owned[step]) args.gather[row[step]] = entry / 2 + value * 128;
+    }
+}
+
+// entries: blocks 114..116 (src/families/moe/kernels/dispatch.rs:188)
+__device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
+    const Block block(114);
+
+    // 16 groups of a warp each (dispatch.rs:188)
+    const Warp group;
+    if (const u32 i = group.number * 2 + block.index; i < 17) {  // index.rs:190
+        if (i < 16) {  // index.rs:191
+            const u32 ll_weight_start = (bank + i) * 128;
+            const u32 entry_expert_row = i / 2;
+
+            // Read ll_route: an element comes together with its epoch, by one access (records.rs:137)
+            u32 ll_route_read[2];
+            if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 128, entry_expert_row,
+                epoch, ll_route_read, {role_entries, flag_ll_route, 137})) return;
+            u32 local[2];
+            bool owned[2];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // records.rs:152
+                const u32 expert = ll_route_read[step] & 65535;
+                local[step] = expert - args.rank;
+                owned[step] = local[step] < 1;
+            }
+
+            // Read ll_weight: an element comes together with its epoch, by one access (records.rs:160)
+            f32 weights[2];
+            if (!read_ll_row(group, args, args.ll_weight[args.rank], ll_weight_start, 128, entry_expert_row,
+                epoch, weights, {role_entries, flag_ll_weight, 160})) return;
+            const u32 to = entry_expert_row * 256 + i % 2 * 128;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // index.rs:237
+                const u32 at = step * 64 + group.lane;
+                const i32 expert = owned[step] ? i32(local[step] + args.rank) : args.nobody;
+                args.entry_expert[to + at] = expert;
+                args.weight_from[to + at] = weights[step];
+            }
+        } else {
+            u32 ll_n_start;
+            if (group.lane < 8) {  // index.rs:195
+                ll_n_start = group.lane * 2;
+            }
+
+            // Read ll_n: an element comes together with its epoch, by one access (records.rs:110)
+            u32 ll_n_read[1];
+            if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? ll_n_start + bank : 0u},
+                {group.lane < 8 ? ll_n_start / 2 : 0u}, {group.lane < 8}, epoch, ll_n_read,
+                {role_entries, flag_ll_n, 110})) return;
+            if (group.lane < 8) {  // index.rs:195
+                args.n_from[group.lane] = ll_n_read[0];
+            }
+        }
+    }
+}
+
+// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:193)
+__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
+    const Block block(116);
+
+    // Signal ready: what every lane did before comes before it (records.rs:77)
+    signal_ranks(block, args, args.ready, parity * 8 + args.rank, 255, epoch);
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(1024)
+moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets(const Args args) {
+    const u32 epoch = begin_epoch(args, args.epoch, 117);
+    const u32 parity = epoch & 1;
+    const u32 bank = parity * 16;
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 1) {
+        route_role(args, epoch, bank);
+    } else if (block_in_grid() < 33) {
+        send_role(args, parity);
+    } else if (block_in_grid() < 113) {
+        recv_role(args, epoch, parity, bank);
+    } else if (block_in_grid() < 114) {
+        index_role(args, epoch, bank);
+    } else if (block_in_grid() < 116) {
+        entries_role(args, epoch, bank);
+    } else {
+        ready_role(args, epoch, parity);
+    }
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return __builtin_amdgcn_workitem_id_x(); }
+__device__ __forceinline__ u32 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load(const T* const p) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
+    }
+    return out;
+}
+
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+    }
+}
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load_below(const T* const p, const u32 at, const u32 end) {
+    if (at + N <= end) return load<N, W>(p + at);
+    Vec<T, N> values = {};
+#pragma unroll
+    for (u32 j = 0; j < N; ++j) {
+        if (at + j < end) values[j] = p[at + j];
+    }
+    return values;
+}
+
+template <typename T>
+__device__ __forceinline__ T* shared_array(const u32 first_byte) {
+    extern __shared__ __attribute__((aligned(16))) unsigned char shared_memory[];
+    return reinterpret_cast<T*>(shared_memory + first_byte);
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return __builtin_fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return __builtin_fmaxf(a, b); }
+
+__device__ __forceinline__ u32 popcount(const u32 x) { return u32(__builtin_popcount(x)); }
+__device__ __forceinline__ u32 popcount(const u64 x) { return u32(__builtin_popcountll(x)); }
+// Zero bits below the lowest set bit; the width for zero.
+__device__ __forceinline__ u32 trailing_zeros(const u32 x) { return x == 0 ? 32u : u32(__builtin_ctz(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const u64 x) { return x == 0 ? 64u : u32(__builtin_ctzll(x)); }
+__device__ __forceinline__ u32 popcount(const i32 x) { return popcount(u32(x)); }
+__device__ __forceinline__ u32 trailing_zeros(const i32 x) { return trailing_zeros(u32(x)); }
+
 // The value that another lane of the warp has; all lanes take part.
 template <typename T>
 __device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
@@ -303,15 +747,6 @@ __device__ __forceinline__ T shuffle_up(const T x, const u32 by) {
     return shuffle_from(x, lane_in_warp() < by ? lane_in_warp() : lane_in_warp() - by);
 }
 
-struct Sum {
-    template <typename T>
-    static __device__ __forceinline__ T none() { return T(0); }
-    template <typename T>
-    static __device__ __forceinline__ T of(const T a, const T b) { return a + b; }
-};
-
-// Combines every lane's value; all lanes get the result. The tree depends on the group's size alone. Groups
-// of several warps meet in it as in sync.
 template <typename Op, typename Group, typename T>
 __device__ __forceinline__ T group_reduce(const Group& group, T value) {
 #pragma unroll
@@ -331,8 +766,6 @@ __device__ __forceinline__ T group_reduce(const Group& group, T value) {
     return value;
 }
 
-// One step of a prefix reduction over a tile: N consecutive elements a lane, lanes in order. `carry` holds
-// the result of the steps before, and afterwards includes this one.
 template <typename Op, bool Exclusive, typename Group, typename T, u32 N>
 __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T, N>& values, T& carry) {
     T mine = values[0];
@@ -374,8 +807,6 @@ __device__ __forceinline__ Vec<T, N> group_scan(const Group& group, const Vec<T,
     return out;
 }
 
-// Counts in order: each lane that is `counted` adds one to bins[bin] after those before it, and gets what
-// was there. The group's first `warps` warps have such lanes. Ends as sync does.
 template <typename Group>
 __device__ __forceinline__ u32 group_tally(
     const Group& group, u32* const bins, const u32 warps, const u32 bin, const bool counted) {
@@ -419,8 +850,6 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     __hip_atomic_store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// As signal_rank, to every rank of the mask, one lane each; each rank starts with itself, so that they do not
-// all store to the same rank first.
 template <typename Group>
 __device__ __forceinline__ void signal_ranks(
     const Group& group, const Args& args, u32* const (&flags)[ranks], const u64 index, const u64 mask,
@@ -436,17 +865,6 @@ __device__ __forceinline__ void signal_ranks(
 
 // Nanoseconds of a clock that runs at a constant rate: 100 MHz on every gfx9.
 __device__ __forceinline__ u64 now_ns() { return __builtin_amdgcn_s_memrealtime() * 10; }
-
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
-
-// The arguments where they are passed. A function out of line takes them from there: for a reference to the
-// entry's, each lane would keep a copy of them in its memory.
-using PassedArgs = const __attribute__((address_space(4))) Args;
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
@@ -473,12 +891,10 @@ __device__ __noinline__ void end_world(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 __device__ __forceinline__ void give_up(
     const Args&, const WaitSite site, const u64 index, const u32 peer, const u32 expected, const u32 seen) {
     end_world(*(PassedArgs*)__builtin_amdgcn_kernarg_segment_ptr(), site, index, peer, expected, seen);
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -501,12 +917,6 @@ __device__ __forceinline__ bool poll(
     return true;
 }
 
-// Two halves of 8 bytes, each of which arrives as one, without a flag. While its last word is all ones it
-// has not.
-struct alignas(16) Packet {
-    u64 halves[2];
-};
-
 __device__ __forceinline__ bool has_arrived(const Packet& packet) {
     return u32(packet.halves[0] >> 32) != 0xffffffffu && u32(packet.halves[1] >> 32) != 0xffffffffu;
 }
@@ -523,46 +933,47 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
     __hip_atomic_store(halves + 1, x.halves[1], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Sends 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float
-// type that turns one NaN into another.
+// 16 bytes as a packet. A half that ends in all ones goes without that word's top bit: in every float type
+// that turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
 #pragma unroll
     for (u32 h = 0; h < 2; ++h) {
         if (u32(packet.halves[h] >> 32) == 0xffffffffu) packet.halves[h] &= 0x7fffffffffffffffull;
     }
-    store_packet(p, packet);
+    return packet;
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+    store_packet(p, packet_of(values));
 }
 
-// Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
-// `mask` is set: as they are now, whether or not they have arrived.
 template <u32 Tiles, u32 Steps, typename Group, typename T>
 __device__ __forceinline__ void look_at_packets(
-    const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
     Packet (&seen)[Tiles][Steps]) {
+    constexpr u32 each = sizeof(Packet) / sizeof(T);
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
+        const T* const mine = packets + first[i] + group.lane * each;
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
-            const u32 at = (step * Group::lanes + group.lane) * (sizeof(Packet) / sizeof(T));
-            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(packets + first[i] + at);
+            const u32 at = (step * Group::lanes + group.lane) * each;
+            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(mine + step * Group::lanes * each);
         }
     }
 }
-// Takes these tiles, the i-th sent by rank from[i], of which `seen` is what was there when they were looked
-// at, if they were: polls this lane's packets of all of them until none is missing, and leaves them empty for
-// the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
-template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+template <bool looked, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
-    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
     Vec<T, N> (&out)[Tiles][Steps], const WaitSite site) {
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
     const auto place = [&](const u32 i, const u32 step) {
-        return packets + first[i] + (step * Group::lanes + group.lane) * N;
+        return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
     bool all = false;
     u64 start = 0;
@@ -603,7 +1014,6 @@ __device__ __forceinline__ bool take_seen_packets(
     return group.all(all);
 }
 
-// An element and its epoch arrive as one.
 template <typename T>
 __device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch) {
     const u64 both = (u64(epoch) << 32) | bits_as<u32>(x);
@@ -613,8 +1023,6 @@ __device__ __forceinline__ void send_ll(u64* const p, const T x, const u32 epoch
 __device__ __forceinline__ u64 load_ll(const u64* const p) {
     return __hip_atomic_load(p, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
-// Polls this lane's `wanted` elements until each has the epoch; the others are zero. It orders nothing but
-// the elements' own content.
 template <u32 Count, typename Group, typename T>
 __device__ __forceinline__ bool read_ll(
     const Group& group, const Args& args, const u64* const elements, const u32 (&index)[Count],
@@ -648,14 +1056,27 @@ __device__ __forceinline__ bool read_ll(
     return group.all(all);
 }
 
+template <u32 Count, typename Group, typename T>
+__device__ __forceinline__ bool read_ll_row(
+    const Group& group, const Args& args, const u64* const elements, const u32 first, const u32 len,
+    const u32 from, const u32 epoch, T (&out)[Count], const WaitSite site) {
+    u32 index[Count];
+    u32 peers[Count];
+    bool wanted[Count];
+#pragma unroll
+    for (u32 i = 0; i < Count; ++i) {
+        const u32 at = i * Group::lanes + group.lane;
+        index[i] = first + at;
+        peers[i] = from;
+        wanted[i] = at < len;
+    }
+    return read_ll(group, args, elements, index, peers, wanted, epoch, out, site);
+}
+
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -675,395 +1096,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// route: blocks 0..1 (src/families/moe/kernels/dispatch.rs:172)
-__device__ __forceinline__ void route_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(0);
-
-    // 16 groups of a warp each (dispatch.rs:174)
-    {
-        const Warp group;
-        for (u32 i = group.number; i < 16; i += 16) {  // dispatch.rs:211
-            const u32 to = (i + args.rank) % 8;
-            const u32 chunk = i / 8;
-            const u32 first = chunk * 128;
-            const u32 n_value = args.n[0];
-            const u32 value = min_of(args.rows_there, 128u);
-            const u32 n = min_of(n_value, value);
-            const u32 there = value * 2;
-            const u32 there_2 = there - min_of(first, there);
-            const u32 entries = n * 2;
-            const u32 used = entries - min_of(first, entries);
-            const u32 number = bank + args.rank * 2 + chunk;
-            const u32 value_2 = number * 128;
-            Vec<f32, 4> weights;
-            Vec<u32, 4> words;
-            if (const u32 at = group.lane * 4; at < 128) {  // dispatch.rs:246
-                const Vec<i32, 4> id = load_below<4>(args.ids + first, at, there_2);
-                const Vec<f32, 4> weights_2 = load_below<4>(args.weights + first, at, there_2);
-#pragma unroll
-                for (u32 j = 0; j < 4; ++j) {
-                    const u32 expert = u32(id[j]);
-                    const bool holds = at + j < used;
-                    weights[j] = holds ? weights_2[j] : 0.0f;
-                    const bool chunk_2 = holds && expert < 8;
-                    words[j] = chunk_2 ? expert : 4294967295u;
-                }
-            }
-            {
-                u64* const ll_route_there = args.ll_route[to];
-                if (const u32 at = group.lane * 4; at < 128) {  // records.rs:53
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        send_ll(ll_route_there + value_2 + at + j, words[j], epoch);
-                    }
-                }
-            }
-            {
-                u64* const ll_weight_there = args.ll_weight[to];
-                if (const u32 at = group.lane * 4; at < 128) {  // records.rs:55
-#pragma unroll
-                    for (u32 j = 0; j < 4; ++j) {
-                        send_ll(ll_weight_there + value_2 + at + j, weights[j], epoch);
-                    }
-                }
-            }
-            {
-                u64* const ll_n_there = args.ll_n[to];
-                if (group.lane < 1) {  // records.rs:58
-                    send_ll(ll_n_there + number + group.lane, n, epoch);
-                }
-            }
-        }
-    }
-}
-
-// send: blocks 1..33 (src/families/moe/kernels/dispatch.rs:179)
-__device__ __forceinline__ void send_role(const Args& args, const u32 value) {
-    const Block block(1);
-
-    // 16 groups of a warp each (dispatch.rs:179)
-    {
-        const Warp group;
-        const u32 n_value = args.n[0];
-        // dispatch.rs:286
-        for (u32 i = group.number * 32 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
-            * 6; i += 512) {
-            const u32 token = i / 6;
-            const u32 part = i % 6;
-            const u32 first = token * 2;
-            u64 mask = 0;
-            for (u32 k = 0; k < 2; ++k) {  // device.rs:52
-                const i32 ids_value = args.ids[first + k];
-                const u32 expert = u32(ids_value);
-                if (expert < 8) {  // device.rs:54
-                    mask |= 1ull << expert;
-                }
-            }
-            const u64 to = mask;
-            const u64 as_u64 = u64(part * 512);
-            Vec<u32, 4> x[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:296
-                const u32 at = (step * 64 + group.lane) * 4;
-                x[step] = load<4>(args.x + (u64(token) * 3072 + as_u64) + at);
-            }
-            for (u32 turn = 0; turn < ranks; ++turn) {  // to each rank of the set (inbox.rs:31)
-                const u32 peer = (args.rank + turn) % ranks;
-                if ((to >> peer) & 1) {
-                    u32* const inbox_packets_there = args.inbox_packets[peer];
-#pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // inbox.rs:31
-                        const u32 at = (step * 64 + group.lane) * 4;
-                        send_packet(inbox_packets_there
-                            + (u64(args.rank * 128 + token + value * 1024) * 3072 + as_u64) + at, x[step]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-// recv: blocks 33..113 (src/families/moe/kernels/dispatch.rs:185)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, const u32 value,
-    const u32 bank) {
-    const Block block(33);
-
-    // 16 groups of a warp each (dispatch.rs:419)
-    {
-        const Warp group;
-        for (u32 i = group.number * 80 + block.index; i < 6144; i += 1280) {  // dispatch.rs:420
-            const u32 value_2 = i / 6;
-            const u32 part = i % 6;
-            const u32 source = value_2 % 8;
-            const u32 token = value_2 / 8;
-            const u32 chunk = token / 64;
-            const u32 in_record = token * 2 - chunk * 128;
-            const u32 value_3 = source * 2 + chunk;
-            const u32 value_4 = source * 128 + token;
-            const u64 as_u64 = u64(part * 512);
-            const u64 value_5 = u64(value_4 + value * 1024) * 3072 + as_u64;
-
-            // Look at packets of inbox_packets before it is known whether they are wanted (inbox.rs:65)
-            Packet inbox_packets_seen[1][2] = {};
-            look_at_packets(group, args.inbox_packets[args.rank], {value_5}, 512, 1, inbox_packets_seen);
-
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_read[1];
-            if (!read_ll(group, args, args.ll_route[args.rank],
-                {group.lane < 2 ? group.lane + ((bank + value_3) * 128 + in_record) : 0u},
-                {group.lane < 2 ? value_3 / 2 : 0u}, {group.lane < 2}, epoch, ll_route_read,
-                {role_recv, flag_ll_route, 137})) return;
-            bool partial = false;
-            if (group.lane < 2) {  // dispatch.rs:428
-                const u32 expert = ll_route_read[0] & 65535;
-                const u32 expert_2 = expert - args.rank;
-                const bool mine = expert_2 < 1;
-                partial = mine;
-            }
-            const bool any_of = group.any(partial);
-            if (any_of) {  // dispatch.rs:429
-                // Take packets of inbox_packets: those that have not arrived end in all ones (inbox.rs:65)
-                Vec<u32, 4> value_6[1][2];
-                if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {value_5}, {source}, 512,
-                    1, inbox_packets_seen, value_6, {role_recv, flag_inbox_packets, 65})) return;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:455
-                    const u32 at = (step * 64 + group.lane) * 4;
-                    store(args.rows + (u64(value_4) * 3072 + as_u64) + at, value_6[0][step]);
-                }
-            }
-        }
-    }
-}
-
-// index: blocks 113..114 (src/families/moe/kernels/dispatch.rs:186)
-__device__ __forceinline__ void index_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(113);
-    u32* const base = shared_array<u32>(0);  // u32[16]
-    if (block.lane < 16) {  // index.rs:30
-        base[block.lane] = 0;
-    }
-    block.sync();
-
-    // 16 groups of a warp each (index.rs:31)
-    const bool arrived = [&]() -> bool {
-        const Warp group;
-        for (u32 record = group.number; record < 16; record += 16) {  // index.rs:32
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_index[2];
-            u32 ll_route_peer[2];
-            bool ll_route_wanted[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                const u32 at = step * 64 + group.lane;
-                ll_route_index[step] = at + (bank + record) * 128;
-                ll_route_peer[step] = record / 2;
-                ll_route_wanted[step] = true;
-            }
-            u32 ll_route_read[2];
-            if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return false;
-            bool mine[2];
-            u32 base_index[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                const u32 expert = ll_route_read[step] & 65535;
-                const u32 expert_2 = expert - args.rank;
-                mine[step] = expert_2 < 1;
-                base_index[step] = expert_2 * 16 + record;
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:35
-                group_tally(group, base, 1, base_index[step], mine[step]);
-            }
-        }
-        return true;
-    }();
-    if (!block.all(arrived)) return;
-    u32 rows = 0;
-    u32 count;
-    if (block.lane < 16) {  // index.rs:39
-        count = base[block.lane];
-    }
-    u32 prefix;
-    u32 carry = Sum::none<u32>();
-    {  // index.rs:56
-        Vec<u32, 1> values;
-        values[0] = block.lane < 16 ? count : Sum::none<u32>();
-        const Vec<u32, 1> scanned = group_scan<Sum, true>(block, values, carry);
-        prefix = scanned[0];
-    }
-    u32 partial = 0;
-    if (block.lane < 16) {  // index.rs:56
-        base[block.lane] = prefix + rows;
-        partial = count;
-    }
-    const u32 sum = group_reduce<Sum>(block, partial);
-    rows += sum;
-    if (block.index == 0) {  // index.rs:61
-        if (block.lane < 2) {  // index.rs:63
-            const bool holds = block.lane < 1;
-            const u32 start = holds ? base[block.lane * 16] : rows;
-            const u32 value = block.lane + 1;
-            const u32 end = value < 1 ? base[value * 16] : rows;
-            args.expert_start[block.lane] = start;
-            if (holds) args.expert_rows[block.lane] = end - start;
-        }
-    }
-    block.sync();
-
-    // 16 groups of a warp each (index.rs:112)
-    {
-        const Warp group;
-        for (u32 record = group.number; record < 16; record += 16) {  // index.rs:113
-            const u32 value = record / 2;
-
-            // Read ll_route once they have arrived (records.rs:137)
-            u32 ll_route_index[2];
-            u32 ll_route_peer[2];
-            bool ll_route_wanted[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                const u32 at = step * 64 + group.lane;
-                ll_route_index[step] = at + (bank + record) * 128;
-                ll_route_peer[step] = value;
-                ll_route_wanted[step] = true;
-            }
-            u32 ll_route_read[2];
-            if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                ll_route_wanted, epoch, ll_route_read, {role_index, flag_ll_route, 137})) return;
-            bool mine[2];
-            u32 base_index[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                const u32 expert = ll_route_read[step] & 65535;
-                const u32 expert_2 = expert - args.rank;
-                mine[step] = expert_2 < 1;
-                base_index[step] = expert_2 * 16 + record;
-            }
-            u32 row[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:116
-                row[step] = group_tally(group, base, 1, base_index[step], mine[step]);
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // index.rs:184
-                const u32 at = step * 64 + group.lane;
-                const u32 entry = at + record % 2 * 128;
-                if (mine[step]) args.gather[row[step]] = entry / 2 + value * 128;
-            }
-        }
-    }
-}
-
-// entries: blocks 114..116 (src/families/moe/kernels/dispatch.rs:188)
-__device__ __forceinline__ void entries_role(const Args& args, const u32 epoch, const u32 bank) {
-    const Block block(114);
-
-    // 16 groups of a warp each (dispatch.rs:188)
-    {
-        const Warp group;
-        for (u32 i = group.number * 2 + block.index; i < 17; i += 32) {  // index.rs:157
-            if (i < 16) {  // index.rs:158
-                const u32 value = (bank + i) * 128;
-                const u32 value_2 = i / 2;
-
-                // Read ll_route once they have arrived (records.rs:137)
-                u32 ll_route_index[2];
-                u32 ll_route_peer[2];
-                bool ll_route_wanted[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:137
-                    const u32 at = step * 64 + group.lane;
-                    ll_route_index[step] = at + value;
-                    ll_route_peer[step] = value_2;
-                    ll_route_wanted[step] = true;
-                }
-                u32 ll_route_read[2];
-                if (!read_ll(group, args, args.ll_route[args.rank], ll_route_index, ll_route_peer,
-                    ll_route_wanted, epoch, ll_route_read, {role_entries, flag_ll_route, 137})) return;
-                u32 expert[2];
-                bool mine[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:144
-                    const u32 expert_2 = ll_route_read[step] & 65535;
-                    expert[step] = expert_2 - args.rank;
-                    mine[step] = expert[step] < 1;
-                }
-
-                // Read ll_weight once they have arrived (records.rs:152)
-                u32 ll_weight_index[2];
-                u32 ll_weight_peer[2];
-                bool ll_weight_wanted[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // records.rs:152
-                    const u32 at = step * 64 + group.lane;
-                    ll_weight_index[step] = at + value;
-                    ll_weight_peer[step] = value_2;
-                    ll_weight_wanted[step] = true;
-                }
-                f32 ll_weight_read[2];
-                if (!read_ll(group, args, args.ll_weight[args.rank], ll_weight_index, ll_weight_peer,
-                    ll_weight_wanted, epoch, ll_weight_read, {role_entries, flag_ll_weight, 152})) return;
-                const u32 to = value_2 * 256 + i % 2 * 128;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // index.rs:204
-                    const u32 at = step * 64 + group.lane;
-                    const i32 expert_2 = mine[step] ? i32(expert[step] + args.rank) : args.nobody;
-                    args.entry_expert[to + at] = expert_2;
-                    args.weight_from[to + at] = ll_weight_read[step];
-                }
-            } else {
-                u32 value;
-                if (group.lane < 8) {  // index.rs:162
-                    value = group.lane * 2;
-                }
-
-                // Read ll_n once they have arrived (records.rs:110)
-                u32 ll_n_read[1];
-                if (!read_ll(group, args, args.ll_n[args.rank], {group.lane < 8 ? value + bank : 0u},
-                    {group.lane < 8 ? value / 2 : 0u}, {group.lane < 8}, epoch, ll_n_read,
-                    {role_entries, flag_ll_n, 110})) return;
-                if (group.lane < 8) {  // index.rs:162
-                    args.n_from[group.lane] = ll_n_read[0];
-                }
-            }
-        }
-    }
-}
-
-// ready: blocks 116..117 (src/families/moe/kernels/dispatch.rs:193)
-__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
-    const Block block(116);
-
-    // Signal ready: what every lane did before comes before it (records.rs:77)
-    signal_ranks(block, args, args.ready, value * 8 + args.rank, 255, epoch);
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets(const Args args) {
-    const u32 epoch = begin_epoch(args, args.epoch, 117);
-    const u32 value = epoch & 1;
-    const u32 bank = value * 16;
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 1) {
-        route_role(args, epoch, bank);
-    } else if (block_in_grid() < 33) {
-        send_role(args, value);
-    } else if (block_in_grid() < 113) {
-        recv_role(args, epoch, value, bank);
-    } else if (block_in_grid() < 114) {
-        index_role(args, epoch, bank);
-    } else if (block_in_grid() < 116) {
-        entries_role(args, epoch, bank);
-    } else {
-        ready_role(args, epoch, value);
-    }
-}
-
-}  // namespace moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source
+}  // namespace kernel_a8c7d477738b0038
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -1075,7 +1108,7 @@ moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_
 
 #include "moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets.h"
 
-namespace moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source {
+namespace kernel_a8c7d477738b0038 {
 
 using HostArgs = ::moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_Args;
 static_assert(sizeof(HostArgs) == 512 && sizeof(Args) == 512, "one layout in C and on the device");
@@ -1158,12 +1191,11 @@ static int fits() {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source
+}  // namespace kernel_a8c7d477738b0038
 
 extern "C" int moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_launch(
-    const moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_Args* const args,
-    void* const stream) {
-    namespace k = moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source;
+    const kernel_a8c7d477738b0038::HostArgs* const args, void* const stream) {
+    namespace k = kernel_a8c7d477738b0038;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     int code = k::check(*args);
     if (code == PEERWARP_OK) code = k::fits();
@@ -1179,11 +1211,11 @@ extern "C" int moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32
     int device = 0;
     const hipError_t error = hipGetDevice(&device);
     if (error != hipSuccess) return error;
-    return moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source::resident_blocks(device, blocks);
+    return kernel_a8c7d477738b0038::resident_blocks(device, blocks);
 }
 
 extern "C" const char* moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_error(const int code) {
-    namespace k = moe_dispatch_h6144_e8_k2_t128_r8_bf16_raw_rankmajor_both__w16_s32_r80_g1_v4_c64_dedup_packets_source;
+    namespace k = kernel_a8c7d477738b0038;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return hipGetErrorString(static_cast<hipError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

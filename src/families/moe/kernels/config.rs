@@ -57,7 +57,7 @@ pub struct Dispatch {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 20, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]

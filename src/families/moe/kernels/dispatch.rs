@@ -280,6 +280,8 @@ pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, ep
         send_apart(c, a, arrive, g, epoch);
     } else if c.sends_in_ring() {
         send_in_ring(c, a, arrive, g, epoch);
+    } else if c.protocol == Protocol::Packets {
+        send_packets_to_all(c, a, arrive, g, epoch);
     } else {
         send_to_all(c, a, arrive, g, epoch);
     }
@@ -314,6 +316,28 @@ fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch:
     }
 }
 
+/// The same with packets, of which each part of a row goes for itself: it is on its way together with what says where it goes.
+#[kernel]
+fn send_packets_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
+    let pieces = c.pieces();
+    for i in g.strided(tokens(c, a) * (c.token_slots() * pieces.parts())) {
+        let (slot, part) = pieces.part(i);
+        let token = slot / c.token_slots();
+        let rows = arrive.rows.open(epoch);
+        pieces.each(part, |start, len| {
+            let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
+            let scale = a.x_scale.map(|scales| scales_to_send(c, &scales, token, start, len));
+            let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
+            let message = rows.to(Peers::mask(to)).slot(slot);
+            put_row(&rows, &message, start, x);
+            if let Some(scale) = scale {
+                put_scales(c, &rows, &message, start, scale);
+            }
+            message.done();
+        });
+    }
+}
+
 /// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded if its row is there, whether
 /// or not it goes to the rank, and `n` has its token: so it is on its way together with what says so.
 #[kernel]
@@ -339,8 +363,9 @@ fn send_in_ring(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch
     for i in g.strided(all * c.ranks) {
         let phase = i / all;
         let to = (rank() + phase) % c.ranks;
-        let piece = pieces.part(i - phase * all);
-        send_part(c, a, arrive, epoch, to, piece, &|| true.val());
+        let piece = i - phase * all;
+        let (slot, part) = pieces.part(piece);
+        send_part(c, a, arrive, epoch, to, (slot, part), &|| true.val());
     }
 }
 
@@ -439,12 +464,10 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
 /// are all sources' first slots, then their second ones; or all of one source, then all of the one before it.
 #[kernel]
 pub(super) fn arriving(c: &Dispatch, message: Val<u32>, slots: Val<u32>) -> (Val<u32>, Val<u32>) {
-    let (source, slot) = if c.sends_in_ring() {
-        let phase = message / slots;
-        ((rank() + c.ranks - phase) % c.ranks, message - phase * slots)
-    } else {
-        (message % c.ranks, message / c.ranks)
-    };
+    let ring = c.sends_in_ring();
+    let phase = if ring { message / slots } else { 0u32.val() };
+    let source = if ring { (rank() + c.ranks - phase) % c.ranks } else { message % c.ranks };
+    let slot = if ring { message - phase * slots } else { message / c.ranks };
     (source, slot)
 }
 

@@ -47,7 +47,11 @@ impl Pieces {
     #[kernel]
     pub fn part(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
         let parts = self.parts();
-        let (row, part) = if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) };
+        if parts == 1 {
+            return (i, 0u32.val());
+        }
+        let row = i / parts;
+        let part = i % parts;
         (row, part)
     }
 
