@@ -268,10 +268,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
     for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:82
-        const u32 row = i / 14;
+        const u32 nth = i / 14;
         const u32 part = i % 14;
-        const u32 number = row / 8;
-        const u32 source = (row + args.rank) % 8;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
         const u32 entry_expert_start = number * 8;
         const u32 entry = source * 1024 + entry_expert_start;
         const u64 return_packets_start = u64(entry_expert_start + args.rank + bank) * 7168;
@@ -302,9 +302,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 14;
     for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs:135
-        const u32 row = i / 14;
+        const u32 token = i / 14;
         const u32 part = i % 14;
-        const u32 first = row * 8;
+        const u32 first = token * 8;
         u64 mask = 0;
         for (u32 k = 0; k < 8; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -343,7 +343,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
         for (u32 j = 0; j < 8; ++j) {
             sum_bf16[j] = to_bf16(sum[j]);
         }
-        store(args.out + (u64(row) * 7168 + u64(start)) + group.lane * 8, sum_bf16);
+        store(args.out + (u64(token) * 7168 + u64(start)) + group.lane * 8, sum_bf16);
     }
 }
 

@@ -267,10 +267,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 8 groups of a warp each (combine.rs:110)
     const Warp group;
     for (u32 i = group.number * 64 + block.index; i < 1792; i += 512) {  // send_back.rs:82
-        const u32 row = i / 28;
+        const u32 nth = i / 28;
         const u32 part = i % 28;
-        const u32 number = row / 8;
-        const u32 source = (row + args.rank) % 8;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
         const u32 entry_expert_start = number * 8;
         const u32 entry = source * 64 + entry_expert_start;
         const u64 return_packets_start = u64(entry_expert_start + args.rank + bank) * 7168;
@@ -306,9 +306,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     // combine.rs:135
     if (const u32 i = group.number * 32
         + block.index; i < min_of(n_value, min_of(args.rows_there, 8u)) * 28) {
-        const u32 row = i / 28;
+        const u32 token = i / 28;
         const u32 part = i % 28;
-        const u32 first = row * 8;
+        const u32 first = token * 8;
         u64 mask = 0;
         for (u32 k = 0; k < 8; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -348,7 +348,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 sum[j] += to_f32(return_packets_taken[7][0][j]);
                 sum_bf16[j] = to_bf16(sum[j]);
             }
-            store(args.out + (u64(row) * 7168 + start_u64) + at, sum_bf16);
+            store(args.out + (u64(token) * 7168 + start_u64) + at, sum_bf16);
         }
     }
 }

@@ -635,15 +635,15 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
     const Warp group;
     for (u32 i = group.number * 8 + block.index; i < 2049; i += 128) {  // index.rs:190
         if (i < 2048) {  // index.rs:191
-            const u32 row = i / 32;
+            const u32 record = i / 32;
             const u32 part = i % 32;
             const u32 start = part * 128;
-            const u32 rec_route_index = (bank + row) * 4096 + start;
-            const u32 entry_expert_row = row / 8;
-            const u32 entry_expert_start = row % 8 * 4096 + start;
+            const u32 rec_route_index = (bank + record) * 4096 + start;
+            const u32 entry_expert_row = record / 8;
+            const u32 entry_expert_start = record % 8 * 4096 + start;
             Vec<u32, 4> local;
             Vec<bool, 4> owned;
-            Vec<u32, 4> row_2;
+            Vec<u32, 4> row;
             Vec<u32, 4> entry;
             if (const u32 at = group.lane * 4; at < 128) {  // records.rs:136
                 const Vec<u32, 4> word = load<4>(args.rec_route[args.rank] + rec_route_index + at);
@@ -652,8 +652,8 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
                     const u32 expert = word[j] & 65535;
                     local[j] = expert - first;
                     owned[j] = local[j] < 32;
-                    const u32 base_gathered = owned[j] ? base[local[j] * 64 + row] : 0u;
-                    row_2[j] = base_gathered + (word[j] >> 16);
+                    const u32 base_gathered = owned[j] ? base[local[j] * 64 + record] : 0u;
+                    row[j] = base_gathered + (word[j] >> 16);
                     entry[j] = at + j + entry_expert_start;
                 }
             }
@@ -665,7 +665,7 @@ __device__ __forceinline__ void index_role(const Args& args, const u32 epoch, co
                 Vec<i32, 4> expert;
 #pragma unroll
                 for (u32 j = 0; j < 4; ++j) {
-                    if (owned[j]) args.gather[row_2[j]] = entry[j] / 8 + entry_expert_row * 4096;
+                    if (owned[j]) args.gather[row[j]] = entry[j] / 8 + entry_expert_row * 4096;
                     expert[j] = owned[j] ? i32(local[j] + first) : args.nobody;
                 }
                 store(args.entry_expert + to + at, expert);

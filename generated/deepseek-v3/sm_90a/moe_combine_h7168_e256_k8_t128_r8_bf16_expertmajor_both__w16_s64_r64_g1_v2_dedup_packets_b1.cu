@@ -248,10 +248,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
     for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // send_back.rs:82
-        const u32 row = i / 14;
+        const u32 nth = i / 14;
         const u32 part = i % 14;
-        const u32 number = row / 8;
-        const u32 source = (row + args.rank) % 8;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
         const u32 pos_start = number * 8;
         const u32 entry = source * 1024 + pos_start;
         const u32 n_from_value = args.n_from[source];
@@ -277,38 +277,38 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
                 for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
                     const u32 start_2 = i_2 * 4;
                     const u32 pos_index = entry + start_2;
-                    const i32 row_2 = args.pos[pos_index];
-                    const bool here = row_2 >= 0;
+                    const i32 row = args.pos[pos_index];
+                    const bool here = row >= 0;
                     const u64 start_u64 = u64(start);
                     const f32 weight_from_value = args.weight_from[pos_index];
                     const u32 k = start_2 + 1;
                     const u32 pos_index_2 = entry + k;
-                    const i32 row_3 = args.pos[pos_index_2];
-                    const bool here_2 = row_3 >= 0;
+                    const i32 row_2 = args.pos[pos_index_2];
+                    const bool here_2 = row_2 >= 0;
                     const f32 weight_from_value_2 = args.weight_from[pos_index_2];
                     const u32 k_2 = start_2 + 2;
                     const u32 pos_index_3 = entry + k_2;
-                    const i32 row_4 = args.pos[pos_index_3];
-                    const bool here_3 = row_4 >= 0;
+                    const i32 row_3 = args.pos[pos_index_3];
+                    const bool here_3 = row_3 >= 0;
                     const f32 weight_from_value_3 = args.weight_from[pos_index_3];
                     const u32 k_3 = start_2 + 3;
                     const u32 pos_index_4 = entry + k_3;
-                    const i32 row_5 = args.pos[pos_index_4];
-                    const bool here_4 = row_5 >= 0;
+                    const i32 row_4 = args.pos[pos_index_4];
+                    const bool here_4 = row_4 >= 0;
                     const f32 weight_from_value_4 = args.weight_from[pos_index_4];
 #pragma unroll
                     for (u32 step = 0; step < 2; ++step) {  // send_back.rs:178
                         const Vec<bf16, 8> y = here
-                            ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8
+                            ? load<8>(args.y + (u64(u32(row)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
                         const Vec<bf16, 8> y_2 = here_2
-                            ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8
+                            ? load<8>(args.y + (u64(u32(row_2)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
                         const Vec<bf16, 8> y_3 = here_3
-                            ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8
+                            ? load<8>(args.y + (u64(u32(row_3)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
                         const Vec<bf16, 8> y_4 = here_4
-                            ? load<8>(args.y + (u64(u32(row_5)) * 7168 + start_u64) + group.lane * 8
+                            ? load<8>(args.y + (u64(u32(row_4)) * 7168 + start_u64) + group.lane * 8
                             + step * 256) : Vec<bf16, 8>{};
 #pragma unroll
                         for (u32 j = 0; j < 8; ++j) {
@@ -351,9 +351,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 14;
     for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs:135
-        const u32 row = i / 14;
+        const u32 token = i / 14;
         const u32 part = i % 14;
-        const u32 first = row * 8;
+        const u32 first = token * 8;
         u64 mask = 0;
         for (u32 k = 0; k < 8; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -400,7 +400,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             for (u32 j = 0; j < 8; ++j) {
                 sum_bf16[j] = to_bf16(sum[step][j]);
             }
-            store(args.out + (u64(row) * 7168 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
+            store(args.out + (u64(token) * 7168 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
         }
     }
 }

@@ -159,8 +159,8 @@ struct List {
     __device__ __forceinline__ const T& operator[](const u32 i) const { return numbers[i]; }
 };
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
-// uses until it is taken.
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
+// branch uses until it is taken.
 template <u32 N, typename T>
 __device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
@@ -389,19 +389,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
-        const u32 row = piece / 7;
+        const u32 token = piece / 7;
         const u32 part = piece % 7;
-        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 3584;
+        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 3584;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
         Vec<u32, 4> x[4];
 #pragma unroll
         for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
-            x[step] = load_early<4>(args.x + (u64(row) * 3584 + start_u64) + group.lane * 4 + step * 128);
+            x[step] = load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
         bool lane_owned = false;
         if (group.lane < 8) {  // dispatch.rs:391
-            const i32 ids = args.ids[row * 8 + group.lane];
+            const i32 ids = args.ids[token * 8 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to * 32;
             const bool owned = local < 32;
@@ -501,11 +501,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const Warp group;
     i32* const rows_2 = shared_array<i32>(4224 + group.number * 32);  // i32[8]
     for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:425
-        const u32 row = i / 7;
+        const u32 message = i / 7;
         const u32 part = i % 7;
-        const u32 phase = row / 128;
+        const u32 phase = message / 128;
         const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = row - phase * 128;
+        const u32 slot = message - phase * 128;
         const u32 chunk = slot / 32;
         const u32 record_2 = source * 4 + chunk;
         const u32 n_value = n[record_2];
@@ -528,19 +528,19 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             if (!read_ll_row(group, args, args.ll_route[args.rank], ll_weight_start, 8, value, epoch, word,
                 {role_recv, flag_ll_route, 137})) return;
             bool owned_2;
-            i32 row_2;
+            i32 row;
             if (group.lane < 8) {  // dispatch.rs:434
                 const u32 expert_2 = word[0] & 65535;
                 const u32 local = expert_2 - args.rank * 32;
                 owned_2 = local < 32;
                 const u32 base_gathered = owned_2 ? base[local * 32 + record_2] : 0u;
-                const u32 row_3 = base_gathered + (word[0] >> 16);
-                row_2 = owned_2 ? i32(row_3) : -1;
+                const u32 row_2 = base_gathered + (word[0] >> 16);
+                row = owned_2 ? i32(row_2) : -1;
             }
-            if (part == 0) {  // pieces.rs:80
+            if (part == 0) {  // pieces.rs:74
                 const u32 from = source * 1024 + entry;
                 if (group.lane < 8) {  // dispatch.rs:447
-                    args.pos[from + group.lane] = row_2;
+                    args.pos[from + group.lane] = row;
                 }
 
                 // Read ll_weight: an element comes together with its epoch, by one access (records.rs:160)
@@ -558,7 +558,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             const bool any_owned = group.any(lane_owned);
             if (any_owned) {  // dispatch.rs:453
                 if (group.lane < 8) {  // dispatch.rs:454
-                    rows_2[group.lane] = row_2;
+                    rows_2[group.lane] = row;
                 }
 
                 // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all
@@ -567,11 +567,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
                 if (!take_seen_packets(group, args, args.inbox_packets[args.rank], {inbox_packets_index},
                     {source}, 512, 1, inbox_packets_seen, x, {role_recv, flag_inbox_packets, 65})) return;
                 for (u32 k = 0; k < 8; ++k) {  // layout.rs:86
-                    const i32 row_3 = rows_2[k];
-                    if (row_3 >= 0) {  // layout.rs:88
+                    const i32 row_2 = rows_2[k];
+                    if (row_2 >= 0) {  // layout.rs:88
 #pragma unroll
                         for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:528
-                            store(args.rows + (u64(u32(row_3)) * 3584 + start_u64) + group.lane * 4
+                            store(args.rows + (u64(u32(row_2)) * 3584 + start_u64) + group.lane * 4
                                 + step * 128, x[0][step]);
                         }
                     }

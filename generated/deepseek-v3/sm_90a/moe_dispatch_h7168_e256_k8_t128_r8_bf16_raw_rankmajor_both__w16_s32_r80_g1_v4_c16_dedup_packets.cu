@@ -172,8 +172,8 @@ struct List {
 template <u32 N, u32 W = 16, typename T>
 __device__ __forceinline__ Vec<T, N> load(const T* const p);
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
-// uses until it is taken.
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
+// branch uses until it is taken.
 template <u32 N, typename T>
 __device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
@@ -384,19 +384,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
-        const u32 row = piece / 7;
+        const u32 token = piece / 7;
         const u32 part = piece % 7;
-        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 3584;
+        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 3584;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
         Vec<u32, 4> x[4];
 #pragma unroll
         for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
-            x[step] = load_early<4>(args.x + (u64(row) * 3584 + start_u64) + group.lane * 4 + step * 128);
+            x[step] = load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
         }
         bool lane_owned = false;
         if (group.lane < 8) {  // dispatch.rs:391
-            const i32 ids = args.ids[row * 8 + group.lane];
+            const i32 ids = args.ids[token * 8 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to * 32;
             const bool owned = local < 32;
@@ -422,11 +422,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     // 16 groups of a warp each (dispatch.rs:493)
     const Warp group;
     for (u32 i = group.number * 80 + block.index; i < 7168; i += 1280) {  // dispatch.rs:494
-        const u32 row = i / 7;
+        const u32 message = i / 7;
         const u32 part = i % 7;
-        const u32 phase = row / 128;
+        const u32 phase = message / 128;
         const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = row - phase * 128;
+        const u32 slot = message - phase * 128;
         const u32 chunk = slot / 16;
         const u32 in_record = slot * 8 - chunk * 128;
         const u32 ll_route_row = source * 8 + chunk;

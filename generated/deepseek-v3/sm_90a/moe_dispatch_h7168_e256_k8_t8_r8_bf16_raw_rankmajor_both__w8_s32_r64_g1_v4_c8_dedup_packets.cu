@@ -172,8 +172,8 @@ struct List {
 template <u32 N, u32 W = 16, typename T>
 __device__ __forceinline__ Vec<T, N> load(const T* const p);
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
-// uses until it is taken.
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
+// branch uses until it is taken.
 template <u32 N, typename T>
 __device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
@@ -380,29 +380,30 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
     for (u32 i = group.number * 32 + block.index; i < 448; i += 256) {  // dispatch.rs:346
         const u32 to = (i + args.rank) % 8;
         const u32 piece = i / 8;
-        const u32 row = piece / 7;
+        const u32 token = piece / 7;
         const u32 part = piece % 7;
-        if (row < args.rows_there) {  // dispatch.rs:351
-            const u64 inbox_packets_start = u64(args.rank * 8 + row + parity * 64) * 3584;
+        if (token < args.rows_there) {  // dispatch.rs:351
+            const u64 inbox_packets_start = u64(args.rank * 8 + token + parity * 64) * 3584;
             const u32 start = part * 512;
             const u64 start_u64 = u64(start);
             Vec<u32, 4> x[4];
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
-                x[step] = load_early<4>(args.x + (u64(row) * 3584 + start_u64) + group.lane * 4 + step * 128);
+                x[step] =
+                    load_early<4>(args.x + (u64(token) * 3584 + start_u64) + group.lane * 4 + step * 128);
             }
             const u32 given = args.n[0];
             const u32 there = min_of(args.rows_there, 8u);
             bool lane_owned = false;
             if (group.lane < 8) {  // dispatch.rs:391
-                const i32 ids = args.ids[row * 8 + group.lane];
+                const i32 ids = args.ids[token * 8 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 32;
                 const bool owned = local < 32;
                 lane_owned = owned;
             }
             const bool any_owned = group.any(lane_owned);
-            if (any_owned && row < min_of(given, there)) {  // dispatch.rs:393
+            if (any_owned && token < min_of(given, there)) {  // dispatch.rs:393
                 u32* const inbox_packets_there = args.inbox_packets[to];
 #pragma unroll
                 for (u32 step = 0; step < 4; ++step) {  // inbox.rs:31
@@ -422,10 +423,10 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     // 8 groups of a warp each (dispatch.rs:493)
     const Warp group;
     if (const u32 i = group.number * 64 + block.index; i < 448) {  // dispatch.rs:494
-        const u32 row = i / 7;
+        const u32 message = i / 7;
         const u32 part = i % 7;
-        const u32 source = row % 8;
-        const u32 slot = row / 8;
+        const u32 source = message % 8;
+        const u32 slot = message / 8;
         const u32 in_record = slot * 8;
         const u32 place = source * 8 + slot;
         const u32 start = part * 512;

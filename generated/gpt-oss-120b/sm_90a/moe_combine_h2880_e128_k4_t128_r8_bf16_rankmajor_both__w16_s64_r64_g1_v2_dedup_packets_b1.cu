@@ -242,10 +242,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
     for (u32 i = group.number * 64 + block.index; i < 6144; i += 1024) {  // send_back.rs:82
-        const u32 row = i / 6;
+        const u32 nth = i / 6;
         const u32 part = i % 6;
-        const u32 number = row / 8;
-        const u32 source = (row + args.rank) % 8;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
         const u32 entry = source * 512 + number * 4;
         const u64 return_packets_start = u64(number * 8 + args.rank + bank) * 2880;
         bool lane_owned = false;
@@ -256,7 +256,7 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
         }
         const bool any_owned = group.any(lane_owned);
         if (any_owned) {  // send_back.rs:99
-            if (part < 5) {  // pieces.rs:67
+            if (part < 5) {  // pieces.rs:61
                 const u64 y_start = u64(min_of(part, 4u) * 512);
                 Vec<bf16, 8> y[2];
 #pragma unroll
@@ -306,9 +306,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     // combine.rs:135
     if (const u32 i = group.number * 64
         + block.index; i < min_of(n_value, min_of(args.rows_there, 128u)) * 6) {
-        const u32 row = i / 6;
+        const u32 token = i / 6;
         const u32 part = i % 6;
-        const u32 first = row * 4;
+        const u32 first = token * 4;
         u64 mask = 0;
         for (u32 k = 0; k < 4; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -318,8 +318,8 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             }
         }
         const u64 owners = mask;
-        const u32 value = row * 8 + bank;
-        if (part < 5) {  // pieces.rs:67
+        const u32 value = token * 8 + bank;
+        if (part < 5) {  // pieces.rs:61
             const u32 start = min_of(part, 4u) * 512;
             Vec<f32, 8> sum[2];
 #pragma unroll
@@ -357,7 +357,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                 for (u32 j = 0; j < 8; ++j) {
                     sum_bf16[j] = to_bf16(sum[step][j]);
                 }
-                store(args.out + (u64(row) * 2880 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
+                store(args.out + (u64(token) * 2880 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
             }
         } else {
             Vec<f32, 8> sum[2];
@@ -403,7 +403,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
                     for (u32 j = 0; j < 8; ++j) {
                         sum_bf16[j] = to_bf16(sum[step][j]);
                     }
-                    store(args.out + (u64(row) * 2880 + 2560) + group.lane * 8 + step * 256, sum_bf16);
+                    store(args.out + (u64(token) * 2880 + 2560) + group.lane * 8 + step * 256, sum_bf16);
                 }
             }
         }

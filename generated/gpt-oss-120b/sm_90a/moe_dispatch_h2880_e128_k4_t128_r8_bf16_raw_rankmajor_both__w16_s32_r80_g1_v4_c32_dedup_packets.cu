@@ -173,8 +173,8 @@ struct List {
 template <u32 N, u32 W = 16, typename T>
 __device__ __forceinline__ Vec<T, N> load(const T* const p);
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
-// uses until it is taken.
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
+// branch uses until it is taken.
 template <u32 N, typename T>
 __device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
@@ -377,19 +377,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
-        const u32 row = piece / 3;
+        const u32 token = piece / 3;
         const u32 part = piece % 3;
-        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 1440;
-        if (part < 2) {  // pieces.rs:67
+        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 1440;
+        if (part < 2) {  // pieces.rs:61
             const u64 x_start = u64(min_of(part, 1u) * 512);
             Vec<u32, 4> x[4];
 #pragma unroll
             for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
-                x[step] = load_early<4>(args.x + (u64(row) * 1440 + x_start) + group.lane * 4 + step * 128);
+                x[step] = load_early<4>(args.x + (u64(token) * 1440 + x_start) + group.lane * 4 + step * 128);
             }
             bool lane_owned = false;
             if (group.lane < 4) {  // dispatch.rs:391
-                const i32 ids = args.ids[row * 4 + group.lane];
+                const i32 ids = args.ids[token * 4 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 16;
                 const bool owned = local < 16;
@@ -410,12 +410,13 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
             for (u32 step = 0; step < 4; ++step) {  // dispatch.rs:389
                 const u32 at = (step * 32 + group.lane) * 4;
                 if (step < 3 || at < 416) {  // the last step is partial
-                    x[step] = load_early<4>(args.x + (u64(row) * 1440 + 1024) + group.lane * 4 + step * 128);
+                    x[step] =
+                        load_early<4>(args.x + (u64(token) * 1440 + 1024) + group.lane * 4 + step * 128);
                 }
             }
             bool lane_owned = false;
             if (group.lane < 4) {  // dispatch.rs:391
-                const i32 ids = args.ids[row * 4 + group.lane];
+                const i32 ids = args.ids[token * 4 + group.lane];
                 const u32 expert = u32(ids);
                 const u32 local = expert - to * 16;
                 const bool owned = local < 16;
@@ -445,11 +446,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     // 16 groups of a warp each (dispatch.rs:493)
     const Warp group;
     for (u32 i = group.number * 80 + block.index; i < 3072; i += 1280) {  // dispatch.rs:494
-        const u32 row = i / 3;
+        const u32 message = i / 3;
         const u32 part = i % 3;
-        const u32 phase = row / 128;
+        const u32 phase = message / 128;
         const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = row - phase * 128;
+        const u32 slot = message - phase * 128;
         const u32 chunk = slot / 32;
         const u32 in_record = slot * 4 - chunk * 128;
         const u32 ll_route_row = source * 4 + chunk;
@@ -469,7 +470,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
         if (any_owned) {  // dispatch.rs:501
             const u32 place = source * 128 + slot;
             const u64 inbox_packets_start = u64(place + parity * 1024) * 1440;
-            if (part < 2) {  // pieces.rs:67
+            if (part < 2) {  // pieces.rs:61
                 const u64 inbox_packets_start_2 = u64(min_of(part, 1u) * 512);
 
                 // Take packets of inbox_packets: one has come, and as a whole, when it does not end in all

@@ -398,19 +398,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 parity) {
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
-        const u32 row = piece / 6;
+        const u32 token = piece / 6;
         const u32 part = piece % 6;
-        const u64 inbox_packets_start = u64(args.rank * 128 + row + parity * 1024) * 3072;
+        const u64 inbox_packets_start = u64(args.rank * 128 + token + parity * 1024) * 3072;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
         Vec<u32, 4> x[2];
 #pragma unroll
         for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:389
-            x[step] = load<4>(args.x + (u64(row) * 3072 + start_u64) + group.lane * 4 + step * 256);
+            x[step] = load<4>(args.x + (u64(token) * 3072 + start_u64) + group.lane * 4 + step * 256);
         }
         bool lane_owned = false;
         if (group.lane < 2) {  // dispatch.rs:391
-            const i32 ids = args.ids[row * 2 + group.lane];
+            const i32 ids = args.ids[token * 2 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to;
             const bool owned = local < 1;
@@ -436,11 +436,11 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     // 16 groups of a warp each (dispatch.rs:493)
     const Warp group;
     for (u32 i = group.number * 80 + block.index; i < 6144; i += 1280) {  // dispatch.rs:494
-        const u32 row = i / 6;
+        const u32 message = i / 6;
         const u32 part = i % 6;
-        const u32 phase = row / 128;
+        const u32 phase = message / 128;
         const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = row - phase * 128;
+        const u32 slot = message - phase * 128;
         const u32 chunk = slot / 64;
         const u32 in_record = slot * 2 - chunk * 128;
         const u32 ll_route_row = source * 2 + chunk;

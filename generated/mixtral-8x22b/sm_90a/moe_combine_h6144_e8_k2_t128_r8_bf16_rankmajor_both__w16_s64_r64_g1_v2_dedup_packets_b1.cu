@@ -242,10 +242,10 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
     // 16 groups of a warp each (combine.rs:110)
     const Warp group;
     for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:82
-        const u32 row = i / 12;
+        const u32 nth = i / 12;
         const u32 part = i % 12;
-        const u32 number = row / 8;
-        const u32 source = (row + args.rank) % 8;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
         const u32 entry = source * 256 + number * 2;
         const u64 return_packets_start = u64(number * 8 + args.rank + bank) * 6144;
         bool lane_owned = false;
@@ -284,9 +284,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
     const u32 n_value = args.n[0];
     const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 12;
     for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs:135
-        const u32 row = i / 12;
+        const u32 token = i / 12;
         const u32 part = i % 12;
-        const u32 first = row * 2;
+        const u32 first = token * 2;
         u64 mask = 0;
         for (u32 k = 0; k < 2; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -296,7 +296,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             }
         }
         const u64 owners = mask;
-        const u32 value = row * 8 + bank;
+        const u32 value = token * 8 + bank;
         const u32 start = part * 512;
         Vec<f32, 8> sum[2];
 #pragma unroll
@@ -333,7 +333,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
             for (u32 j = 0; j < 8; ++j) {
                 sum_bf16[j] = to_bf16(sum[step][j]);
             }
-            store(args.out + (u64(row) * 6144 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
+            store(args.out + (u64(token) * 6144 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
         }
     }
 }

@@ -150,8 +150,8 @@ struct List {
 template <u32 N, typename T>
 __device__ __forceinline__ List<T, N> series(const T first, const u32 apart);
 
-// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a branch
-// uses until it is taken.
+// As load, by 16 bytes at a time and where it stands: left to itself, the compiler puts off what only a
+// branch uses until it is taken.
 template <u32 N, typename T>
 __device__ __forceinline__ Vec<T, N> load_early(const T* const p);
 
@@ -339,19 +339,19 @@ __device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
         const u32 phase = i / all;
         const u32 to = (args.rank + phase) % 8;
         const u32 piece = i - phase * all;
-        const u32 row = piece / 14;
+        const u32 token = piece / 14;
         const u32 part = piece % 14;
-        const u64 inbox_packets_start = u64(args.rank * 128 + row + (epoch & 1) * 1024) * 7168;
+        const u64 inbox_packets_start = u64(args.rank * 128 + token + (epoch & 1) * 1024) * 7168;
         const u32 start = part * 512;
         const u64 start_u64 = u64(start);
         Vec<bf16, 8> x[2];
 #pragma unroll
         for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:389
-            x[step] = load_early<8>(args.x + (u64(row) * 7168 + start_u64) + group.lane * 8 + step * 256);
+            x[step] = load_early<8>(args.x + (u64(token) * 7168 + start_u64) + group.lane * 8 + step * 256);
         }
         bool lane_owned = false;
         if (group.lane < 8) {  // dispatch.rs:391
-            const i32 ids = args.ids[row * 8 + group.lane];
+            const i32 ids = args.ids[token * 8 + group.lane];
             const u32 expert = u32(ids);
             const u32 local = expert - to * 32;
             const bool owned = local < 32;
@@ -377,11 +377,11 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
     const Warp group;
     u32* const entries = shared_array<u32>(group.number * 64);  // u32[16]
     for (u32 i = group.number * 64 + block.index; i < 14336; i += 1024) {  // round_trip.rs:299
-        const u32 row = i / 14;
+        const u32 message = i / 14;
         const u32 part = i % 14;
-        const u32 phase = row / 128;
+        const u32 phase = message / 128;
         const u32 source = (args.rank + 8 - phase) % 8;
-        const u32 slot = row - phase * 128;
+        const u32 slot = message - phase * 128;
         const u32 parity = epoch & 1;
         const u32 entries_row = slot * 8;
         const u32 entry = (parity * 8 + source) * 1024 + entries_row;
@@ -472,9 +472,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
     const u32 there = min_of(args.rows_there, 128u);
     const u32 end = min_of(given, there) * 28;
     for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // round_trip.rs:340
-        const u32 row = i / 28;
+        const u32 token = i / 28;
         const u32 part = i % 28;
-        const u32 first = row * 8;
+        const u32 first = token * 8;
         u64 mask = 0;
         for (u32 k = 0; k < 8; ++k) {  // device.rs:59
             const i32 id = args.ids[first + k];
@@ -511,7 +511,7 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 epoch, con
             sum[j] += to_f32(return_packets_taken[7][0][j]);
             sum_bf16[j] = to_bf16(sum[j]);
         }
-        store(args.out + (u64(row) * 7168 + start_u64) + group.lane * 8, sum_bf16);
+        store(args.out + (u64(token) * 7168 + start_u64) + group.lane * 8, sum_bf16);
     }
 }
 
