@@ -229,7 +229,7 @@ fn of_cuda() -> Vec<Bug> {
             "return every;",
         )
         .in_one_warp(),
-        Bug::new("a flag before bulk copies are there", DISPATCH, "bulk_done();\n", "\n").in_bulk(),
+        Bug::new("a flag before bulk copies are there", DISPATCH, "    bulk_done();\n", "\n").in_bulk(),
         Bug::new("copied on before it has come", COMBINE, "\"cp.async.wait_all;\"", "\"\"")
             .in_bulk()
             .caught_by("wrong result: "),

@@ -24,6 +24,7 @@ const COUNT_READ: Line = records("count.gather(number * c.map().at_most()");
 const WORDS_LOAD: Line = records("=> route.load(arrived");
 const WORDS_READ: Line = records("=> route.load(first");
 const GATHER_STORE: Line = index("gather.scatter(row");
+const FEW_GATHER_STORE: Line = index("gather.scatter(place");
 const RETURN_PUT: Line = send_back("to.put_f32(start");
 const ROW_COPY: Line = dispatch("row.field(rows.row).copy(");
 const RETURN_COPY: Line = send_back("to.copy(");
@@ -337,7 +338,7 @@ pub fn bugs_by_token() -> Vec<Bug> {
             offset(Site::store("index", "gather"), Slot::Index, 1000),
             "out-of-bounds",
             "index",
-            GATHER_STORE,
+            FEW_GATHER_STORE,
         ),
         bug(
             packets("all parts of rows to rank 0"),

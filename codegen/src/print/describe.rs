@@ -7,6 +7,9 @@ use crate::ir::{
 
 use super::program::Program;
 
+/// Operations between an index and what is named after it.
+const MOST_STEPS: u32 = 5;
+
 /// A name that says what a value is.
 pub(super) fn value(p: &Program, v: ValueId) -> String {
     match p.def(v) {
@@ -115,10 +118,12 @@ fn is_epoch(p: &Program, v: ValueId) -> bool {
     matches!(p.def(v), Some(OpKind::Value(ValueOp::Epoch { .. })))
 }
 
-/// What a computed value is used for: an index is named after what it indexes, and so is what something is added to for one.
+/// What a computed value is used for: an index is named after what it indexes, and so is what something is added to for one, or what
+/// is scaled to one as the number of a row.
 fn use_of(p: &Program, v: ValueId) -> Option<String> {
     let index = |v| indexed(p, v).map(|place| format!("{}_index", buffer(p, place)));
-    index(v).or_else(|| part_of(p, v, 3).map(|place| format!("{}_start", buffer(p, place))))
+    let part = || part_of(p, v, MOST_STEPS).map(|(place, what)| format!("{}_{what}", buffer(p, place)));
+    index(v).or_else(part)
 }
 
 /// What a value is an index of.
@@ -130,16 +135,35 @@ fn indexed(p: &Program, v: ValueId) -> Option<Place> {
     })
 }
 
-/// What a value is a part of the index of, after so many operations at most.
-fn part_of(p: &Program, v: ValueId, most: u32) -> Option<Place> {
+/// What a value is a part of the index of, after so many operations at most, and which part.
+fn part_of(p: &Program, v: ValueId, most: u32) -> Option<(Place, &'static str)> {
     let most = most.checked_sub(1)?;
-    p.users(v).iter().find_map(|&u| match &p.kernel.op(u).kind {
-        OpKind::Value(ValueOp::Binary { op: BinaryOp::Add, out, .. } | ValueOp::Splat { out, .. }) => {
-            indexed(p, *out).or_else(|| part_of(p, *out, most))
-        }
-        OpKind::Value(_) | OpKind::Memory(_) | OpKind::Matrix(_) | OpKind::Comm(_) | OpKind::Control(_) => {
-            None
-        }
+    p.users(v).iter().find_map(|&u| {
+        let OpKind::Value(op) = &p.kernel.op(u).kind else { return None };
+        let (out, part) = match op {
+            ValueOp::Binary { op: BinaryOp::Add, out, .. } | ValueOp::Splat { out, .. } => (*out, "start"),
+            ValueOp::Cast { out, .. } => (*out, "start"),
+            ValueOp::Binary { op: BinaryOp::Mul, out, b, .. } if p.int(*b).is_some() => (*out, "row"),
+            ValueOp::Const { .. }
+            | ValueOp::Rank { .. }
+            | ValueOp::ScalarParam { .. }
+            | ValueOp::Epoch { .. }
+            | ValueOp::GroupIndex { .. }
+            | ValueOp::Binary { .. }
+            | ValueOp::Unary { .. }
+            | ValueOp::Compare { .. }
+            | ValueOp::Select { .. }
+            | ValueOp::Fma { .. }
+            | ValueOp::Bitcast { .. }
+            | ValueOp::Arange { .. }
+            | ValueOp::Reduce { .. }
+            | ValueOp::Scan { .. } => return None,
+        };
+        let (place, further) = match indexed(p, out) {
+            Some(place) => (place, "start"),
+            None => part_of(p, out, most)?,
+        };
+        Some((place, if part == "row" || further == "row" { "row" } else { "start" }))
     })
 }
 

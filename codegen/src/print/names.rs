@@ -99,6 +99,7 @@ const RESERVED: &[&str] = &[
     "u16",
     "u32",
     "u64",
+    "List",
     "Vec",
     "Block",
     "Warp",

@@ -109,8 +109,8 @@ impl Emitter<'_, '_> {
             let step = if layout.steps() == 1 { "[0]" } else { "" };
             self.values.insert(tile.out, format!("{name}[{i}]{step}"));
         }
-        let first = self.list(tiles.iter().map(|t| t.index))?;
-        let from = self.list(tiles.iter().map(|t| t.from))?;
+        let first = self.list("u64", tiles.iter().map(|t| t.index))?;
+        let from = self.list("u32", tiles.iter().map(|t| t.from))?;
         let mask = self.scalar(*mask)?;
         let len = match count {
             None => layout.len.to_string(),
@@ -149,7 +149,7 @@ impl Emitter<'_, '_> {
         ));
         let name = self.names.fresh(&format!("{}_seen", param.name));
         self.w.line(&format!("Packet {name}[{}][{}] = {{}};", tiles.len(), layout.steps()));
-        let first = self.list(tiles.iter().map(|t| t.index))?;
+        let first = self.list("u64", tiles.iter().map(|t| t.index))?;
         let (base, mask) = (self.own(*packets), self.scalar(*mask)?);
         let (group, base, mask, len) = (self.group.name, base.text, mask.plain().to_string(), layout.len);
         self.w.line(&format!("look_at_packets({group}, {base}, {first}, {len}, {mask}, {name});"));
@@ -158,11 +158,12 @@ impl Emitter<'_, '_> {
     }
 
     /// Scalars in braces, or as what they are: numbers at equal distances.
-    fn list(&mut self, values: impl Iterator<Item = ValueId>) -> Result<String, PrintError> {
+    fn list(&mut self, ty: &str, values: impl Iterator<Item = ValueId>) -> Result<String, PrintError> {
         let values: Vec<ValueId> = values.collect();
         if let Some(apart) = effects::distance(&self.f.p, &values) {
             self.used.add(Prim::Series);
-            return Ok(format!("series<{}>({}, {apart})", values.len(), self.scalar(values[0])?.text));
+            let first = self.scalar(values[0])?;
+            return Ok(format!("series<{}, {ty}>({}, {apart})", values.len(), first.plain()));
         }
         let values = values.into_iter();
         let texts: Result<Vec<String>, PrintError> =

@@ -116,8 +116,10 @@ prims! {
     Fill = common "fill", Nothing, [Vec];
     /// Vector of consecutive integers.
     Iota = common "iota", Nothing, [Vec];
-    /// Vector of numbers at equal distances.
-    Series = common "series", Nothing, [Vec];
+    /// Several numbers.
+    List = common "list", Nothing, [];
+    /// Several numbers at equal distances.
+    Series = common "series", Nothing, [List];
     /// Vector load.
     Load = common "load", Nothing, [Vec];
     /// Vector load that is not put off.
@@ -279,7 +281,7 @@ prims! {
     /// Send those of several packets that begin below an end.
     SendPacketsBelow = common "send_packets_below", Nothing, [Vec, SendPacket];
     /// Take packets that have been looked at.
-    TakeSeenPackets = own "take_seen_packets", Nothing, [Bits, Vec, Poll, Packet];
+    TakeSeenPackets = own "take_seen_packets", Nothing, [Bits, Vec, List, Poll, Packet];
     /// Take packets.
     TakePackets = common "take_packets", Nothing, [TakeSeenPackets];
     /// Send LL elements.

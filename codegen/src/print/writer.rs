@@ -127,19 +127,25 @@ fn break_point(text: &str, width: usize) -> Option<usize> {
         }
         let operator = [" + ", " - ", " * ", " | ", " & ", " && ", " || ", " ? ", " : "];
         let here = match c {
-            // Not `Vec<f32,` and `4>`.
-            b',' if bytes.get(i + 1) == Some(&b' ') && bytes.get(i + 3) != Some(&b'>') => Some(i + 1),
+            b',' if bytes.get(i + 1) == Some(&b' ') && !ends_template(&text[i + 2..]) => Some(i + 1),
             b'=' if text[..i].ends_with(' ') && bytes.get(i + 1) == Some(&b' ') => Some(i + 1),
             b' ' if i > 0 && operator.iter().any(|o| text[i..].starts_with(o)) => Some(i),
             _ => None,
         };
+        // A product stays together if there is any other place.
+        let tightness = 2 * depth + i32::from(text[i..].starts_with(" * "));
         if let Some(at) = here.filter(|&at| at <= width && at > 8)
-            && best.is_none_or(|(d, _)| depth <= d)
+            && best.is_none_or(|(t, _)| tightness <= t)
         {
-            best = Some((depth, at));
+            best = Some((tightness, at));
         }
     }
     best.map(|(_, at)| at)
+}
+
+/// Whether what follows is the last argument of a template, such as the `4>` of `Vec<f32, 4>`.
+fn ends_template(text: &str) -> bool {
+    text.trim_start_matches(|c: char| c.is_ascii_alphanumeric()).starts_with('>')
 }
 
 /// Text in lines of at most `width` columns, broken between words.

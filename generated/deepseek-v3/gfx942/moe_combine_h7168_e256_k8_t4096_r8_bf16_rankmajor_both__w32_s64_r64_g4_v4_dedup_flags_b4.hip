@@ -47,7 +47,7 @@
 //     epoch         epoch      u32[1]           4 B      Counts combines: as many as dispatches.
 #include <hip/hip_runtime.h>
 
-namespace moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source {
+namespace kernel_f926f2a83b58b577 {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -100,7 +100,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_Args {
+struct Args {
     const bf16* y;            // bf16[234881024]: The experts' outputs, in the order of the..
     const u32* n_from;        // u32[8]: Of dispatch: tokens of each source.
     const i32* entry_expert;  // i32[262144]: Of dispatch, for rows by token: the expert of..
@@ -120,17 +120,15 @@ struct moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4
     u32 rank;                 // this rank
 };
 
-using Args = moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0xf926f2a83b58b577ull;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 1;
 inline constexpr u32 flag_return_flag = 10;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return __builtin_amdgcn_workitem_id_x(); }
-__device__ __forceinline__ u32 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -142,40 +140,19 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
 
 // Reads N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
+__device__ __forceinline__ Vec<T, N> load(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T max_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return __builtin_fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return __builtin_fmaxf(a, b); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b);
 
 // A whole block as one group.
 struct Block {
@@ -265,6 +242,301 @@ struct Warps {
     }
 };
 
+// The value that the group's first lane has.
+template <typename Group, typename T>
+__device__ __forceinline__ T broadcast(const Group& group, const T value);
+// Runs `work` on the group's first lane; every lane gets its result.
+template <typename Group, typename Work>
+__device__ __forceinline__ auto once(const Group& group, const Work& work) {
+    decltype(work()) value{};
+    if (group.lane == 0) value = work();
+    return broadcast(group, value);
+}
+
+// Relaxed, at block scope for shared memory and at gpu scope otherwise.
+template <typename T>
+__device__ __forceinline__ T fetch_sum(T* const p, const T x);
+
+// Relaxed, at block scope for shared memory and at gpu scope otherwise.
+template <typename T>
+__device__ __forceinline__ T fetch_and(T* const p, const T x);
+
+// Every lane's earlier stores to the rank are visible there before its flag is.
+template <typename Group>
+__device__ __forceinline__ void signal_rank(const Group& group, u32* const flag, const u32 value);
+
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+// The arguments where they are passed. A function out of line takes them from there: for a reference to the
+// entry's, each lane would keep a copy of them in its memory.
+using PassedArgs = const __attribute__((address_space(4))) Args;
+
+// Waits for those of `count` flags from `first` on whose bit is set in `only`, lanes side by side; flag i is
+// set by rank i / per_rank % ranks.
+template <typename Group>
+__device__ __forceinline__ bool wait_some_flags(
+    const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
+    const u64 only, const u32 per_rank, const u32 expected, const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
+__device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
+    const Block block(0);
+
+    // 4 groups of 4 warps each (combine.rs:110)
+    const Warps<4> group;
+    while (true) {  // send_back.rs:111
+        const u32 number = once(group, [&] { return fetch_sum(args.next_send, 1u); });
+        if (number >= 8192) {  // send_back.rs:111
+            if (number == 8447) {  // send_back.rs:111
+                // for the next launch: every group has heard of the end
+                if (group.lane == 0) fetch_and(args.next_send, 0u);
+            }
+            break;
+        }
+        const u32 number_2 = number / 8;
+        const u32 source = (number + args.rank) % 8;
+        const u32 first = number_2 * 4;
+        const u32 n = args.n_from[source];
+        const u32 end = min_of(first + 4, n);
+        const u32 entries = (max_of(end, first) - first) * 8;
+        const u32 entry_expert_row = source * 4096;
+        const u32 entry = (entry_expert_row + first) * 8;
+        bool lane_owned = false;
+        if (group.lane < 32) {  // send_back.rs:118
+            const bool holds = group.lane < entries;
+            const i32 entries_2 = holds ? args.entry_expert[entry + group.lane] : 0;
+            const bool owned = entries_2 != args.nobody && holds;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // send_back.rs:119
+            for (u32 number_3 = first; number_3 < end; ++number_3) {  // send_back.rs:121
+                const u32 entry_expert_start = number_3 * 8;
+                const u32 entry_2 = source * 32768 + entry_expert_start;
+                const u64 returns_index = u64(entry_expert_start + args.rank) * 7168;
+                bool lane_owned_2 = false;
+                if (group.lane < 8) {  // send_back.rs:34
+                    const i32 entries_2 = args.entry_expert[entry_2 + group.lane];
+                    const bool owned = entries_2 != args.nobody;
+                    lane_owned_2 = owned;
+                }
+                const bool any_owned_2 = group.any(lane_owned_2);
+                if (any_owned_2) {  // send_back.rs:124
+                    const u64 y_index = u64(entry_expert_row + number_3) * 7168;
+                    Vec<bf16, 8> y[2];
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+                        y[step] = load<8>(args.y + y_index + group.lane * 8 + step * 2048);
+                    }
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+                        store(args.returns[source] + returns_index + group.lane * 8 + step * 2048, y[step]);
+                    }
+                    Vec<bf16, 8> y_2[2];
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+                        const u32 at = (step * 256 + group.lane) * 8;
+                        if (step < 1 || at < 3072) {  // the last step is partial
+                            y_2[step] = load<8>(args.y + (y_index + 4096) + group.lane * 8 + step * 2048);
+                        }
+                    }
+#pragma unroll
+                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+                        const u32 at = (step * 256 + group.lane) * 8;
+                        if (step < 1 || at < 3072) {  // the last step is partial
+                            store(args.returns[source] + (returns_index + 4096) + group.lane * 8
+                                + step * 2048, y_2[step]);
+                        }
+                    }
+                }
+            }
+
+            // Signal return_flag: every lane's puts are there before it is (send_back.rs:128)
+            signal_rank(group, args.return_flag[source] + (number_2 * 8 + args.rank), epoch);
+        }
+    }
+}
+
+// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
+    const Block block(64);
+
+    // 4 groups of 4 warps each (combine.rs:113)
+    const Warps<4> group;
+    const u32 n_value = args.n[0];
+    const u32 value = min_of(n_value, min_of(args.rows_there, 4096u));
+    while (true) {  // combine.rs:135
+        const u32 i = once(group, [&] { return fetch_sum(args.next_token, 1u); });
+        if (i >= value) {  // combine.rs:135
+            if (i == value + 255) {  // combine.rs:135
+                // for the next launch: every group has heard of the end
+                if (group.lane == 0) fetch_and(args.next_token, 0u);
+            }
+            break;
+        }
+        const u32 first = i * 8;
+        u64 mask = 0;
+        for (u32 k = 0; k < 8; ++k) {  // device.rs:59
+            const i32 id = args.ids[first + k];
+            const u32 expert = u32(id);
+            if (expert < 256) {  // device.rs:62
+                mask |= 1ull << (expert / 32);
+            }
+        }
+        const u64 owners = mask;
+
+        // Wait for some of 8 of return_flag: what was put before setting them can be read from here on
+        // (combine.rs:167)
+        if (!wait_some_flags(group, args, args.return_flag[args.rank], i / 4 * 8, 8, owners, 1, epoch,
+            {role_recv, flag_return_flag, 167})) return;
+        Vec<f32, 8> sum[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:198
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum[step][j] = 0.0f;
+            }
+        }
+        for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
+            const u32 start = i_2 * 2;
+            const u32 returns_row = start + 1;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:208
+                const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0
+                    ? load<8>(args.returns[args.rank] + u64(first + start) * 7168 + group.lane * 8
+                    + step * 2048) : Vec<bf16, 8>{};
+                const Vec<bf16, 8> returns_tile_2 = (owners & (1ull << returns_row)) != 0
+                    ? load<8>(args.returns[args.rank] + u64(first + returns_row) * 7168 + group.lane * 8
+                    + step * 2048) : Vec<bf16, 8>{};
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    sum[step][j] += to_f32(returns_tile[j]);
+                    sum[step][j] += to_f32(returns_tile_2[j]);
+                }
+            }
+        }
+        const u64 out_index = u64(i) * 7168;
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:144
+            Vec<bf16, 8> sum_bf16;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum_bf16[j] = to_bf16(sum[step][j]);
+            }
+            store(args.out + out_index + group.lane * 8 + step * 2048, sum_bf16);
+        }
+        Vec<f32, 8> sum_2[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:198
+            const u32 at = (step * 256 + group.lane) * 8;
+            if (step < 1 || at < 3072) {  // the last step is partial
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    sum_2[step][j] = 0.0f;
+                }
+            }
+        }
+        for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
+            const u32 start = i_2 * 2;
+            const u32 returns_row = start + 1;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:208
+                const u32 at = (step * 256 + group.lane) * 8;
+                if (step < 1 || at < 3072) {  // the last step is partial
+                    const Vec<bf16, 8> returns_tile = (owners & (1ull << start)) != 0
+                        ? load<8>(args.returns[args.rank] + (u64(first + start) * 7168 + 4096)
+                        + group.lane * 8 + step * 2048) : Vec<bf16, 8>{};
+                    const Vec<bf16, 8> returns_tile_2 = (owners & (1ull << returns_row)) != 0
+                        ? load<8>(args.returns[args.rank] + (u64(first + returns_row) * 7168 + 4096)
+                        + group.lane * 8 + step * 2048) : Vec<bf16, 8>{};
+#pragma unroll
+                    for (u32 j = 0; j < 8; ++j) {
+                        sum_2[step][j] += to_f32(returns_tile[j]);
+                        sum_2[step][j] += to_f32(returns_tile_2[j]);
+                    }
+                }
+            }
+        }
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:144
+            const u32 at = (step * 256 + group.lane) * 8;
+            if (step < 1 || at < 3072) {  // the last step is partial
+                Vec<bf16, 8> sum_bf16;
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    sum_bf16[j] = to_bf16(sum_2[step][j]);
+                }
+                store(args.out + (out_index + 4096) + group.lane * 8 + step * 2048, sum_bf16);
+            }
+        }
+    }
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(1024)
+moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4(const Args args) {
+    const u32 epoch = begin_epoch(args, args.epoch, 128);
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 64) {
+        send_role(args, epoch);
+    } else {
+        recv_role(args, epoch);
+    }
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return __builtin_amdgcn_workitem_id_x(); }
+__device__ __forceinline__ u32 block_in_grid() { return __builtin_amdgcn_workgroup_id_x(); }
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load(const T* const p) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
+    }
+    return out;
+}
+
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return __builtin_fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return __builtin_fmaxf(a, b); }
+
 // The value that another lane of the warp has; all lanes take part.
 template <typename T>
 __device__ __forceinline__ T shuffle_from(const T x, const u32 lane) {
@@ -290,7 +562,6 @@ __device__ __forceinline__ T shuffle_up(const T x, const u32 by) {
     return shuffle_from(x, lane_in_warp() < by ? lane_in_warp() : lane_in_warp() - by);
 }
 
-// The value that the group's first lane has.
 template <typename Group, typename T>
 __device__ __forceinline__ T broadcast(const Group& group, const T value) {
     if constexpr (Group::warps > 1) {
@@ -303,15 +574,7 @@ __device__ __forceinline__ T broadcast(const Group& group, const T value) {
         return shuffle_from(value, 0);
     }
 }
-// Runs `work` on the group's first lane; every lane gets its result.
-template <typename Group, typename Work>
-__device__ __forceinline__ auto once(const Group& group, const Work& work) {
-    decltype(work()) value{};
-    if (group.lane == 0) value = work();
-    return broadcast(group, value);
-}
 
-// Relaxed, at block scope for shared memory and at gpu scope otherwise.
 template <typename T>
 __device__ __forceinline__ T fetch_sum(T* const p, const T x) {
     return __hip_atomic_fetch_add(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -321,7 +584,6 @@ __device__ __forceinline__ T fetch_sum_shared(T* const p, const T x) {
     return __hip_atomic_fetch_add(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
 }
 
-// Relaxed, at block scope for shared memory and at gpu scope otherwise.
 template <typename T>
 __device__ __forceinline__ T fetch_and(T* const p, const T x) {
     return __hip_atomic_fetch_and(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
@@ -348,7 +610,6 @@ __device__ __forceinline__ void store_release_system(u32* const p, const u32 x) 
     __hip_atomic_store(p, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_SYSTEM);
 }
 
-// Every lane's earlier stores to the rank are visible there before its flag is.
 template <typename Group>
 __device__ __forceinline__ void signal_rank(const Group& group, u32* const flag, const u32 value) {
     stores_done();
@@ -358,17 +619,6 @@ __device__ __forceinline__ void signal_rank(const Group& group, u32* const flag,
 
 // Nanoseconds of a clock that runs at a constant rate: 100 MHz on every gfx9.
 __device__ __forceinline__ u64 now_ns() { return __builtin_amdgcn_s_memrealtime() * 10; }
-
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
-
-// The arguments where they are passed. A function out of line takes them from there: for a reference to the
-// entry's, each lane would keep a copy of them in its memory.
-using PassedArgs = const __attribute__((address_space(4))) Args;
 
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
@@ -395,12 +645,10 @@ __device__ __noinline__ void end_world(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 __device__ __forceinline__ void give_up(
     const Args&, const WaitSite site, const u64 index, const u32 peer, const u32 expected, const u32 seen) {
     end_world(*(PassedArgs*)__builtin_amdgcn_kernarg_segment_ptr(), site, index, peer, expected, seen);
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -423,8 +671,6 @@ __device__ __forceinline__ bool poll(
     return true;
 }
 
-// Waits for those of `count` flags from `first` on whose bit is set in `only`, lanes side by side; flag i is
-// set by rank i / per_rank % ranks.
 template <typename Group>
 __device__ __forceinline__ bool wait_some_flags(
     const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
@@ -441,11 +687,7 @@ __device__ __forceinline__ bool wait_some_flags(
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -465,221 +707,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
-__device__ __forceinline__ void send_role(const Args& args, const u32 epoch) {
-    const Block block(0);
-
-    // 4 groups of 4 warps each (combine.rs:110)
-    {
-        const Warps<4> group;
-        while (true) {  // send_back.rs:102
-            const u32 number = once(group, [&] { return fetch_sum(args.next_send, 1u); });
-            if (number >= 8192) {  // send_back.rs:102
-                if (number == 8447) {  // send_back.rs:102
-                    // for the next launch: every group has heard of the end
-                    if (group.lane == 0) fetch_and(args.next_send, 0u);
-                }
-                break;
-            }
-            const u32 source = (number + args.rank) % 8;
-            const u32 batch = number / 8;
-            const u32 first = batch * 4;
-            const u32 n = args.n_from[source];
-            const u32 end = min_of(first + 4, n);
-            const u32 entries = (max_of(end, first) - first) * 8;
-            const u32 value = source * 4096;
-            const u32 entry = (value + first) * 8;
-            bool partial = false;
-            if (group.lane < 32) {  // send_back.rs:110
-                const bool holds = group.lane < entries;
-                const i32 entries_2 = holds ? args.entry_expert[entry + group.lane] : 0;
-                partial = entries_2 != args.nobody && holds;
-            }
-            const bool any_of = group.any(partial);
-            if (any_of) {  // send_back.rs:110
-                for (u32 number_2 = first; number_2 < end; ++number_2) {  // send_back.rs:112
-                    const u32 value_2 = number_2 * 8;
-                    const u32 entry_2 = source * 32768 + value_2;
-                    const u64 returns_index = u64(value_2 + args.rank) * 7168;
-                    bool partial_2 = false;
-                    if (group.lane < 8) {  // send_back.rs:34
-                        const i32 entries_2 = args.entry_expert[entry_2 + group.lane];
-                        partial_2 = entries_2 != args.nobody;
-                    }
-                    const bool any_of_2 = group.any(partial_2);
-                    if (any_of_2) {  // send_back.rs:115
-                        const u64 y_index = u64(value + number_2) * 7168;
-                        Vec<bf16, 8> y[2];
-#pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:135
-                            const u32 at = (step * 256 + group.lane) * 8;
-                            y[step] = load<8>(args.y + y_index + at);
-                        }
-#pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:136
-                            const u32 at = (step * 256 + group.lane) * 8;
-                            store(args.returns[source] + returns_index + at, y[step]);
-                        }
-                        Vec<bf16, 8> y_2[2];
-#pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:135
-                            const u32 at = (step * 256 + group.lane) * 8;
-                            if (step < 1 || at < 3072) {  // the last step is partial
-                                y_2[step] = load<8>(args.y + (y_index + 4096) + at);
-                            }
-                        }
-#pragma unroll
-                        for (u32 step = 0; step < 2; ++step) {  // send_back.rs:136
-                            const u32 at = (step * 256 + group.lane) * 8;
-                            if (step < 1 || at < 3072) {  // the last step is partial
-                                store(args.returns[source] + (returns_index + 4096) + at, y_2[step]);
-                            }
-                        }
-                    }
-                }
-
-                // Signal return_flag: every lane's puts are there before it is (send_back.rs:119)
-                signal_rank(group, args.return_flag[source] + (batch * 8 + args.rank), epoch);
-            }
-        }
-    }
-}
-
-// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 epoch) {
-    const Block block(64);
-
-    // 4 groups of 4 warps each (combine.rs:113)
-    {
-        const Warps<4> group;
-        const u32 n_value = args.n[0];
-        const u32 value = min_of(n_value, min_of(args.rows_there, 4096u));
-        while (true) {  // combine.rs:135
-            const u32 i = once(group, [&] { return fetch_sum(args.next_token, 1u); });
-            if (i >= value) {  // combine.rs:135
-                if (i == value + 255) {  // combine.rs:135
-                    // for the next launch: every group has heard of the end
-                    if (group.lane == 0) fetch_and(args.next_token, 0u);
-                }
-                break;
-            }
-            const u32 first = i * 8;
-            u64 mask = 0;
-            for (u32 k = 0; k < 8; ++k) {  // device.rs:52
-                const i32 ids_value = args.ids[first + k];
-                const u32 expert = u32(ids_value);
-                if (expert < 256) {  // device.rs:54
-                    mask |= 1ull << (expert / 32);
-                }
-            }
-            const u64 owners = mask;
-
-            // Wait for some of 8 of return_flag: what was put before setting them can be read from here on
-            // (combine.rs:165)
-            if (!wait_some_flags(group, args, args.return_flag[args.rank], i / 4 * 8, 8, owners, 1, epoch,
-                {role_recv, flag_return_flag, 165})) return;
-            Vec<f32, 8> sum[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:176
-#pragma unroll
-                for (u32 j = 0; j < 8; ++j) {
-                    sum[step][j] = 0.0f;
-                }
-            }
-            for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
-                const u32 value_2 = i_2 * 2;
-                const u32 value_3 = value_2 + 1;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:178
-                    const u32 at = (step * 256 + group.lane) * 8;
-                    const Vec<bf16, 8> returns_tile = (owners & (1ull << value_2)) != 0
-                        ? load<8>(args.returns[args.rank] + u64(first + value_2) * 7168 + at) : Vec<bf16,
-                        8>{};
-                    const Vec<bf16, 8> returns_tile_2 = (owners & (1ull << value_3)) != 0
-                        ? load<8>(args.returns[args.rank] + u64(first + value_3) * 7168 + at) : Vec<bf16,
-                        8>{};
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        sum[step][j] += to_f32(returns_tile[j]);
-                        sum[step][j] += to_f32(returns_tile_2[j]);
-                    }
-                }
-            }
-            const u64 out_index = u64(i) * 7168;
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:182
-                const u32 at = (step * 256 + group.lane) * 8;
-                Vec<bf16, 8> sum_bf16;
-#pragma unroll
-                for (u32 j = 0; j < 8; ++j) {
-                    const f32 sum_2 = sum[step][j];
-                    sum_bf16[j] = to_bf16(sum_2);
-                }
-                store(args.out + out_index + at, sum_bf16);
-            }
-            Vec<f32, 8> sum_2[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:176
-                const u32 at = (step * 256 + group.lane) * 8;
-                if (step < 1 || at < 3072) {  // the last step is partial
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        sum_2[step][j] = 0.0f;
-                    }
-                }
-            }
-            for (u32 i_2 = 0; i_2 < 4; ++i_2) {  // pieces.rs:19
-                const u32 value_2 = i_2 * 2;
-                const u32 value_3 = value_2 + 1;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:178
-                    const u32 at = (step * 256 + group.lane) * 8;
-                    if (step < 1 || at < 3072) {  // the last step is partial
-                        const Vec<bf16, 8> returns_tile = (owners & (1ull << value_2)) != 0
-                            ? load<8>(args.returns[args.rank] + (u64(first + value_2) * 7168 + 4096) + at)
-                            : Vec<bf16, 8>{};
-                        const Vec<bf16, 8> returns_tile_2 = (owners & (1ull << value_3)) != 0
-                            ? load<8>(args.returns[args.rank] + (u64(first + value_3) * 7168 + 4096) + at)
-                            : Vec<bf16, 8>{};
-#pragma unroll
-                        for (u32 j = 0; j < 8; ++j) {
-                            sum_2[step][j] += to_f32(returns_tile[j]);
-                            sum_2[step][j] += to_f32(returns_tile_2[j]);
-                        }
-                    }
-                }
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:182
-                const u32 at = (step * 256 + group.lane) * 8;
-                if (step < 1 || at < 3072) {  // the last step is partial
-                    Vec<bf16, 8> sum_bf16;
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        const f32 sum_3 = sum_2[step][j];
-                        sum_bf16[j] = to_bf16(sum_3);
-                    }
-                    store(args.out + (out_index + 4096) + at, sum_bf16);
-                }
-            }
-        }
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(1024)
-moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4(const Args args) {
-    const u32 epoch = begin_epoch(args, args.epoch, 128);
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 64) {
-        send_role(args, epoch);
-    } else {
-        recv_role(args, epoch);
-    }
-}
-
-}  // namespace moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source
+}  // namespace kernel_f926f2a83b58b577
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -691,7 +719,7 @@ moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_
 
 #include "moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4.h"
 
-namespace moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source {
+namespace kernel_f926f2a83b58b577 {
 
 using HostArgs = ::moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_Args;
 static_assert(sizeof(HostArgs) == 304 && sizeof(Args) == 304, "one layout in C and on the device");
@@ -768,12 +796,11 @@ static int fits() {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source
+}  // namespace kernel_f926f2a83b58b577
 
 extern "C" int moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_launch(
-    const moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_Args* const args,
-    void* const stream) {
-    namespace k = moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source;
+    const kernel_f926f2a83b58b577::HostArgs* const args, void* const stream) {
+    namespace k = kernel_f926f2a83b58b577;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     int code = k::check(*args);
     if (code == PEERWARP_OK) code = k::fits();
@@ -789,11 +816,11 @@ extern "C" int moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r
     int device = 0;
     const hipError_t error = hipGetDevice(&device);
     if (error != hipSuccess) return error;
-    return moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source::resident_blocks(device, blocks);
+    return kernel_f926f2a83b58b577::resident_blocks(device, blocks);
 }
 
 extern "C" const char* moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_error(const int code) {
-    namespace k = moe_combine_h7168_e256_k8_t4096_r8_bf16_rankmajor_both__w32_s64_r64_g4_v4_dedup_flags_b4_source;
+    namespace k = kernel_f926f2a83b58b577;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return hipGetErrorString(static_cast<hipError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

@@ -46,7 +46,7 @@
 //     epoch           epoch    u32[1]          4 B      Counts combines: as many as dispatches.
 #include <cuda_bf16.h>
 
-namespace moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source {
+namespace kernel_3756957ae7615487 {
 
 using i32 = int;
 using u32 = unsigned int;
@@ -95,7 +95,7 @@ struct Status {
 };
 
 // Passed by value. A symmetric buffer is one pointer for each rank, one's own included.
-struct moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_Args {
+struct Args {
     const bf16* y;            // bf16[6291456]: The experts' outputs, in the order of the..
     const u32* n_from;        // u32[8]: Of dispatch: tokens of each source.
     const i32* entry_expert;  // i32[2048]: Of dispatch, for rows by token: the expert of..
@@ -113,8 +113,6 @@ struct moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_de
     u32 rank;                 // this rank
 };
 
-using Args = moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_Args;
-
 inline constexpr u32 ranks = 8;
 inline constexpr u64 kernel_id = 0x3756957ae7615487ull;  // in the record of a wait that expires
 inline constexpr u32 role_recv = 1;
@@ -122,10 +120,10 @@ inline constexpr u32 role_ready = 2;
 inline constexpr u32 flag_return_packets = 9;
 inline constexpr u32 flag_ready = 10;
 
-// ---- Machine primitives
+// ---- What roles are made of: types, and functions that are defined at the end
 
-__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
-__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+__device__ __forceinline__ u32 thread_in_block();
+__device__ __forceinline__ u32 block_in_grid();
 
 // N consecutive elements, moved by one access of up to 16 bytes.
 template <typename T, u32 N>
@@ -135,60 +133,29 @@ struct alignas(sizeof(T) * N < 16 ? sizeof(T) * N : 16) Vec {
     __device__ __forceinline__ const T& operator[](const u32 j) const { return elements[j]; }
 };
 
+// N numbers.
+template <typename T, u32 N>
+struct List {
+    T numbers[N];
+    __device__ __forceinline__ const T& operator[](const u32 i) const { return numbers[i]; }
+};
+
+// N numbers that are `apart`.
+template <u32 N, typename T>
+__device__ __forceinline__ List<T, N> series(const T first, const u32 apart);
+
 // Reads N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 N, u32 W = 16, typename T>
-__device__ __forceinline__ Vec<T, N> load(const T* const p) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-    Vec<T, N> out;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
-    }
-    return out;
-}
-
-// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
-    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
-    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
-                 : "memory");
-}
-__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
-    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
-                 "r"(x[1]), "r"(x[2]), "r"(x[3])
-                 : "memory");
-}
+__device__ __forceinline__ Vec<T, N> load(const T* const p);
 
 // Writes N consecutive elements, W at a time: p is aligned to W elements.
 template <u32 W = 16, typename T, u32 N>
-__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
-    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
-    constexpr u32 width = W < most ? W : most;
-#pragma unroll
-    for (u32 i = 0; i < N; i += width) {
-        Vec<T, width> part;
-#pragma unroll
-        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
-        if constexpr (sizeof(part) < 4) {
-            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
-        } else {
-            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
-        }
-    }
-}
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values);
 
 template <typename T>
-__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
-template <typename T>
-__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ T min_of(const T a, const T b);
 // A NaN loses against a number.
-__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
-__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 
 // A whole block as one group.
 struct Block {
@@ -230,6 +197,242 @@ struct Warp {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
+// Where a wait stands: for the record it leaves when it expires.
+struct WaitSite {
+    u32 role;
+    u32 flag;
+    u32 line;
+};
+
+// Waits for `count` flags from `first` on, lanes side by side; flag i is set by rank i / per_rank % ranks.
+template <typename Group>
+__device__ __forceinline__ bool wait_flags(
+    const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
+    const u32 per_rank, const u32 expected, const WaitSite site);
+
+// A packet arrives as one, without a flag. While its last word is all ones it has not.
+struct alignas(16) Packet {
+    u32 words[4];
+};
+
+// Sends it.
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values);
+
+// As take_seen_packets, of tiles that nobody has looked at.
+template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
+__device__ __forceinline__ bool take_packets(
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
+    const WaitSite site);
+
+// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
+// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
+// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
+// nothing is left for the end. A kernel with several words numbers them.
+template <u32 Nth = 0>
+__device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks);
+
+// ---- Roles: each has blocks of its own and returns early where the world is aborted
+
+// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
+__device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
+    const Block block(0);
+
+    // 16 groups of a warp each (combine.rs:110)
+    const Warp group;
+    for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:82
+        const u32 nth = i / 12;
+        const u32 part = i % 12;
+        const u32 number = nth / 8;
+        const u32 source = (nth + args.rank) % 8;
+        const u32 entry = source * 256 + number * 2;
+        const u64 return_packets_start = u64(number * 8 + args.rank + bank) * 6144;
+        bool lane_owned = false;
+        if (group.lane < 2) {  // send_back.rs:34
+            const i32 entries = args.entry_expert[entry + group.lane];
+            const bool owned = entries != args.nobody;
+            lane_owned = owned;
+        }
+        const bool any_owned = group.any(lane_owned);
+        if (any_owned) {  // send_back.rs:99
+            const u32 start = part * 512;
+            const u64 start_u64 = u64(start);
+            Vec<bf16, 8> y[2];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:144
+                y[step] =
+                    load<8>(args.y + (u64(source * 128 + number) * 6144 + start_u64) + group.lane * 8
+                    + step * 256);
+            }
+            bf16* const return_packets_there = args.return_packets[source];
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // send_back.rs:145
+                send_packet(return_packets_there + (return_packets_start + start_u64) + group.lane * 8
+                    + step * 256, y[step]);
+            }
+        }
+    }
+}
+
+// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
+__device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
+    const Block block(64);
+
+    // 16 groups of a warp each (combine.rs:113)
+    const Warp group;
+    const u32 n_value = args.n[0];
+    const u32 end = min_of(n_value, min_of(args.rows_there, 128u)) * 12;
+    for (u32 i = group.number * 64 + block.index; i < end; i += 1024) {  // combine.rs:135
+        const u32 token = i / 12;
+        const u32 part = i % 12;
+        const u32 first = token * 2;
+        u64 mask = 0;
+        for (u32 k = 0; k < 2; ++k) {  // device.rs:59
+            const i32 id = args.ids[first + k];
+            const u32 expert = u32(id);
+            if (expert < 8) {  // device.rs:62
+                mask |= 1ull << expert;
+            }
+        }
+        const u64 owners = mask;
+        const u32 value = token * 8 + bank;
+        const u32 start = part * 512;
+        Vec<f32, 8> sum[2];
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:198
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum[step][j] = 0.0f;
+            }
+        }
+        for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
+            const u32 start_2 = i_2 * 4;
+
+            // Take 4 tiles of packets of return_packets: one has come, and as a whole, when it does not end
+            // in all ones (combine.rs:208)
+            Vec<bf16, 8> return_packets_taken[4][2];
+            if (!take_packets(group, args, args.return_packets[args.rank],
+                series<4, u64>(u64(value + start_2) * 6144 + u64(start), 6144), series<4, u32>(start_2, 1),
+                512, owners >> start_2, return_packets_taken, {role_recv, flag_return_packets, 208})) return;
+#pragma unroll
+            for (u32 step = 0; step < 2; ++step) {  // combine.rs:209
+#pragma unroll
+                for (u32 j = 0; j < 8; ++j) {
+                    sum[step][j] += to_f32(return_packets_taken[0][step][j]);
+                    sum[step][j] += to_f32(return_packets_taken[1][step][j]);
+                    sum[step][j] += to_f32(return_packets_taken[2][step][j]);
+                    sum[step][j] += to_f32(return_packets_taken[3][step][j]);
+                }
+            }
+        }
+#pragma unroll
+        for (u32 step = 0; step < 2; ++step) {  // combine.rs:144
+            Vec<bf16, 8> sum_bf16;
+#pragma unroll
+            for (u32 j = 0; j < 8; ++j) {
+                sum_bf16[j] = to_bf16(sum[step][j]);
+            }
+            store(args.out + (u64(token) * 6144 + u64(start)) + group.lane * 8 + step * 256, sum_bf16);
+        }
+    }
+}
+
+// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:115)
+__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
+    const Block block(128);
+
+    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
+    if (!wait_flags(block, args, args.ready[args.rank], parity * 8, 8, 1, epoch,
+        {role_ready, flag_ready, 85})) return;
+}
+
+// ---- The kernel: who is of which role
+
+extern "C" __global__ void __launch_bounds__(512, 1)
+moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1(const __grid_constant__ Args args) {
+    const u32 epoch = begin_epoch(args, args.epoch, 129);
+    const u32 parity = epoch & 1;
+    const u32 bank = parity * 1024;
+    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
+    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
+    // all begun.
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+    if (epoch == 0) return;  // what launches before this one left behind may be anything
+    if (block_in_grid() < 64) {
+        send_role(args, bank);
+    } else if (block_in_grid() < 128) {
+        recv_role(args, bank);
+    } else {
+        ready_role(args, epoch, parity);
+    }
+}
+
+// ---- Machine primitives
+
+__device__ __forceinline__ u32 thread_in_block() { return threadIdx.x; }
+__device__ __forceinline__ u32 block_in_grid() { return blockIdx.x; }
+
+template <u32 N, typename T>
+__device__ __forceinline__ List<T, N> series(const T first, const u32 apart) {
+    List<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; ++i) out.numbers[i] = first + T(i) * apart;
+    return out;
+}
+
+template <u32 N, u32 W, typename T>
+__device__ __forceinline__ Vec<T, N> load(const T* const p) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+    Vec<T, N> out;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        const Vec<T, width> part = *reinterpret_cast<const Vec<T, width>*>(p + i);
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) out[i + j] = part[j];
+    }
+    return out;
+}
+
+// One store to global memory. Left to itself, the compiler stores some vectors of small elements one by one.
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 1>& x) {
+    asm volatile("st.global.b32 [%0], %1;" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]) : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 2>& x) {
+    asm volatile("st.global.v2.b32 [%0], {%1, %2};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]), "r"(x[1])
+                 : "memory");
+}
+__device__ __forceinline__ void store_words(void* const p, const Vec<u32, 4>& x) {
+    asm volatile("st.global.v4.b32 [%0], {%1, %2, %3, %4};" ::"l"(__cvta_generic_to_global(p)), "r"(x[0]),
+                 "r"(x[1]), "r"(x[2]), "r"(x[3])
+                 : "memory");
+}
+template <u32 W, typename T, u32 N>
+__device__ __forceinline__ void store(T* const p, const Vec<T, N>& values) {
+    constexpr u32 most = 16 / sizeof(T) < N ? 16 / sizeof(T) : N;
+    constexpr u32 width = W < most ? W : most;
+#pragma unroll
+    for (u32 i = 0; i < N; i += width) {
+        Vec<T, width> part;
+#pragma unroll
+        for (u32 j = 0; j < width; ++j) part[j] = values[i + j];
+        if constexpr (sizeof(part) < 4) {
+            *reinterpret_cast<Vec<T, width>*>(p + i) = part;
+        } else {
+            store_words(p + i, bits_as<Vec<u32, sizeof(part) / 4>>(part));
+        }
+    }
+}
+
+template <typename T>
+__device__ __forceinline__ T min_of(const T a, const T b) { return b < a ? b : a; }
+template <typename T>
+__device__ __forceinline__ T max_of(const T a, const T b) { return a < b ? b : a; }
+__device__ __forceinline__ f32 min_of(const f32 a, const f32 b) { return fminf(a, b); }
+__device__ __forceinline__ f32 max_of(const f32 a, const f32 b) { return fmaxf(a, b); }
+
 // Flags are read and written at system scope: other GPUs do the same to them.
 __device__ __forceinline__ u32 load_relaxed_system(const u32* const p) {
     u32 x;
@@ -253,13 +456,6 @@ __device__ __forceinline__ u64 now_ns() {
     return t;
 }
 
-// Where a wait stands: for the record it leaves when it expires.
-struct WaitSite {
-    u32 role;
-    u32 flag;
-    u32 line;
-};
-
 // Ends the world: leaves a record of the wait that expired (the first of this rank only), then aborts every
 // rank. No wait that ends well runs it, so it stands out of line, once for all of them.
 __device__ __noinline__ void give_up(
@@ -282,7 +478,6 @@ __device__ __noinline__ void give_up(
         store_release_system(&args.status[(args.rank + turn) % ranks]->aborted, args.rank + 1);
     }
 }
-
 // Polls one flag until it equals `expected`: true. False when the budget runs out or another rank gave up.
 __device__ __forceinline__ bool poll(
     const Args& args, const u32* const flags, const u64 index, const u32 peer, const u32 expected,
@@ -304,7 +499,6 @@ __device__ __forceinline__ bool poll(
     return true;
 }
 
-// Waits for `count` flags from `first` on, lanes side by side; flag i is set by rank i / per_rank % ranks.
 template <typename Group>
 __device__ __forceinline__ bool wait_flags(
     const Group& group, const Args& args, const u32* const flags, const u64 first, const u32 count,
@@ -316,11 +510,6 @@ __device__ __forceinline__ bool wait_flags(
     }
     return group.all(arrived);
 }
-
-// A packet arrives as one, without a flag. While its last word is all ones it has not.
-struct alignas(16) Packet {
-    u32 words[4];
-};
 
 __device__ __forceinline__ bool has_arrived(const Packet& packet) { return packet.words[3] != 0xffffffffu; }
 // Its place without it. The other words stay: a compiler may load one by one those words of a packet that
@@ -350,27 +539,33 @@ __device__ __forceinline__ void store_packet(void* const p, const Packet& x) {
         : "memory");
 }
 
-// Sends 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type
-// that turns one NaN into another.
+// 16 bytes as a packet. What ends in all ones goes without that word's top bit: in every float type that
+// turns one NaN into another.
 template <typename T, u32 N>
-__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+__device__ __forceinline__ Packet packet_of(const Vec<T, N>& values) {
     Packet packet = bits_as<Packet>(values);
     if (!has_arrived(packet)) packet.words[3] = 0x7fffffffu;
-    store_packet(p, packet);
+    return packet;
+}
+template <typename T, u32 N>
+__device__ __forceinline__ void send_packet(T* const p, const Vec<T, N>& values) {
+    store_packet(p, packet_of(values));
 }
 
 // Loads this lane's packets of tiles of `len` elements, the i-th from packets[first[i]] on, if bit i of
 // `mask` is set: as they are now, whether or not they have arrived.
 template <u32 Tiles, u32 Steps, typename Group, typename T>
 __device__ __forceinline__ void look_at_packets(
-    const Group& group, const T* const packets, const u64 (&first)[Tiles], const u32 len, const u64 mask,
+    const Group& group, const T* const packets, const List<u64, Tiles>& first, const u32 len, const u64 mask,
     Packet (&seen)[Tiles][Steps]) {
+    constexpr u32 each = sizeof(Packet) / sizeof(T);
 #pragma unroll
     for (u32 i = 0; i < Tiles; ++i) {
+        const T* const mine = packets + first[i] + group.lane * each;
 #pragma unroll
         for (u32 step = 0; step < Steps; ++step) {
-            const u32 at = (step * Group::lanes + group.lane) * (sizeof(Packet) / sizeof(T));
-            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(packets + first[i] + at);
+            const u32 at = (step * Group::lanes + group.lane) * each;
+            if (((mask >> i) & 1) && at < len) seen[i][step] = load_packet(mine + step * Group::lanes * each);
         }
     }
 }
@@ -379,14 +574,14 @@ __device__ __forceinline__ void look_at_packets(
 // the launch that has this bank again. Other tiles are zero. It orders nothing but the packets' own content.
 template <bool looked = true, u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_seen_packets(
-    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Packet (&seen)[Tiles][Steps],
     Vec<T, N> (&out)[Tiles][Steps], const WaitSite site) {
     const auto mine = [&](const u32 i, const u32 step) {
         return ((mask >> i) & 1) && (step * Group::lanes + group.lane) * N < len;
     };
     const auto place = [&](const u32 i, const u32 step) {
-        return packets + first[i] + (step * Group::lanes + group.lane) * N;
+        return packets + first[i] + group.lane * N + step * Group::lanes * N;
     };
     bool all = false;
     u64 start = 0;
@@ -426,11 +621,10 @@ __device__ __forceinline__ bool take_seen_packets(
     return group.all(all);
 }
 
-// As take_seen_packets, of tiles that nobody has looked at.
 template <u32 Tiles, u32 Steps, typename Group, typename T, u32 N>
 __device__ __forceinline__ bool take_packets(
-    const Group& group, const Args& args, T* const packets, const u64 (&first)[Tiles],
-    const u32 (&from)[Tiles], const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
+    const Group& group, const Args& args, T* const packets, const List<u64, Tiles>& first,
+    const List<u32, Tiles>& from, const u32 len, const u64 mask, Vec<T, N> (&out)[Tiles][Steps],
     const WaitSite site) {
     Packet seen[Tiles][Steps] = {};
     return take_seen_packets<false>(group, args, packets, first, from, len, mask, seen, out, site);
@@ -439,11 +633,7 @@ __device__ __forceinline__ bool take_packets(
 // The epoch after `last`: never 0, and its remainders by 2, 3 and 4 go on in turn.
 __device__ __forceinline__ u32 next_epoch(const u32 last) { return last == 0xffffffffu ? 4u : last + 1u; }
 
-// Begins an epoch: every thread of every block gets its number, or 0 if the world is aborted. The word
-// counts the blocks that have begun, and the last one puts the count back to zero and `value` to this epoch.
-// All of that are relaxed atomics of one word, whose order they agree on, so that nothing needs a fence, and
-// nothing is left for the end. A kernel with several words numbers them.
-template <u32 Nth = 0>
+template <u32 Nth>
 __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const word, const u32 blocks) {
     __shared__ u32 epoch;
     if (thread_in_block() == 0) {
@@ -458,153 +648,7 @@ __device__ __forceinline__ u32 begin_epoch(const Args& args, EpochWord* const wo
     return epoch;
 }
 
-// ---- Roles: each has blocks of its own and returns early where the world is aborted
-
-// send: blocks 0..64 (src/families/moe/kernels/combine.rs:110)
-__device__ __forceinline__ void send_role(const Args& args, const u32 bank) {
-    const Block block(0);
-
-    // 16 groups of a warp each (combine.rs:110)
-    {
-        const Warp group;
-        for (u32 i = group.number * 64 + block.index; i < 12288; i += 1024) {  // send_back.rs:71
-            const u32 value = i / 12;
-            const u32 part = i % 12;
-            const u32 source = (value + args.rank) % 8;
-            const u32 number = value / 8;
-            const u32 entry = source * 256 + number * 2;
-            const u64 value_2 = u64(number * 8 + args.rank + bank) * 6144;
-            bool partial = false;
-            if (group.lane < 2) {  // send_back.rs:34
-                const i32 entries = args.entry_expert[entry + group.lane];
-                partial = entries != args.nobody;
-            }
-            const bool any_of = group.any(partial);
-            if (any_of) {  // send_back.rs:90
-                const u64 as_u64 = u64(part * 512);
-                Vec<bf16, 8> y[2];
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // send_back.rs:135
-                    const u32 at = (step * 32 + group.lane) * 8;
-                    y[step] = load<8>(args.y + (u64(source * 128 + number) * 6144 + as_u64) + at);
-                }
-                {
-                    bf16* const return_packets_there = args.return_packets[source];
-#pragma unroll
-                    for (u32 step = 0; step < 2; ++step) {  // send_back.rs:136
-                        const u32 at = (step * 32 + group.lane) * 8;
-                        send_packet(return_packets_there + (value_2 + as_u64) + at, y[step]);
-                    }
-                }
-            }
-        }
-    }
-}
-
-// recv: blocks 64..128 (src/families/moe/kernels/combine.rs:113)
-__device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
-    const Block block(64);
-
-    // 16 groups of a warp each (combine.rs:113)
-    {
-        const Warp group;
-        const u32 n_value = args.n[0];
-        // combine.rs:135
-        for (u32 i = group.number * 64 + block.index; i < min_of(n_value, min_of(args.rows_there, 128u))
-            * 12; i += 1024) {
-            const u32 token = i / 12;
-            const u32 part = i % 12;
-            const u32 first = token * 2;
-            u64 mask = 0;
-            for (u32 k = 0; k < 2; ++k) {  // device.rs:52
-                const i32 ids_value = args.ids[first + k];
-                const u32 expert = u32(ids_value);
-                if (expert < 8) {  // device.rs:54
-                    mask |= 1ull << expert;
-                }
-            }
-            const u64 owners = mask;
-            const u32 value = token * 8 + bank;
-            const u32 start = part * 512;
-            Vec<f32, 8> sum[2];
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:176
-#pragma unroll
-                for (u32 j = 0; j < 8; ++j) {
-                    sum[step][j] = 0.0f;
-                }
-            }
-            for (u32 i_2 = 0; i_2 < 2; ++i_2) {  // pieces.rs:19
-                const u32 value_2 = i_2 * 4;
-                const u64 start_u64 = u64(start);
-                const u32 value_3 = value_2 + 1;
-                const u32 value_4 = value_2 + 2;
-                const u32 value_5 = value_2 + 3;
-
-                // Take 4 tiles of packets of return_packets: those that have not arrived end in all ones
-                // (combine.rs:178)
-                Vec<bf16, 8> value_6[4][2];
-                if (!take_packets(group, args, args.return_packets[args.rank],
-                    {u64(value + value_2) * 6144 + start_u64, u64(value + value_3) * 6144 + start_u64,
-                    u64(value + value_4) * 6144 + start_u64, u64(value + value_5) * 6144 + start_u64},
-                    {value_2, value_3, value_4, value_5}, 512, owners >> value_2, value_6,
-                    {role_recv, flag_return_packets, 178})) return;
-#pragma unroll
-                for (u32 step = 0; step < 2; ++step) {  // combine.rs:179
-#pragma unroll
-                    for (u32 j = 0; j < 8; ++j) {
-                        sum[step][j] += to_f32(value_6[0][step][j]);
-                        sum[step][j] += to_f32(value_6[1][step][j]);
-                        sum[step][j] += to_f32(value_6[2][step][j]);
-                        sum[step][j] += to_f32(value_6[3][step][j]);
-                    }
-                }
-            }
-#pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // combine.rs:182
-                const u32 at = (step * 32 + group.lane) * 8;
-                Vec<bf16, 8> sum_bf16;
-#pragma unroll
-                for (u32 j = 0; j < 8; ++j) {
-                    const f32 sum_2 = sum[step][j];
-                    sum_bf16[j] = to_bf16(sum_2);
-                }
-                store(args.out + (u64(token) * 6144 + u64(start)) + at, sum_bf16);
-            }
-        }
-    }
-}
-
-// ready: blocks 128..129 (src/families/moe/kernels/combine.rs:115)
-__device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 value) {
-    const Block block(128);
-
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
-    if (!wait_flags(block, args, args.ready[args.rank], value * 8, 8, 1, epoch,
-        {role_ready, flag_ready, 85})) return;
-}
-
-extern "C" __global__ void __launch_bounds__(512, 1)
-moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1(const __grid_constant__ Args args) {
-    const u32 epoch = begin_epoch(args, args.epoch, 129);
-    const u32 value = epoch & 1;
-    const u32 bank = value * 1024;
-    // Blocks may start while the launch before runs, which leaves the epoch's word alone: nothing else is
-    // touched until that launch is over. And blocks of the next one may start from now on, as this one's have
-    // all begun.
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-    if (epoch == 0) return;  // what launches before this one left behind may be anything
-    if (block_in_grid() < 64) {
-        send_role(args, bank);
-    } else if (block_in_grid() < 128) {
-        recv_role(args, bank);
-    } else {
-        ready_role(args, epoch, value);
-    }
-}
-
-}  // namespace moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source
+}  // namespace kernel_3756957ae7615487
 
 // ---- Launcher, for the host side of a compilation: what the header of the same name declares
 
@@ -617,7 +661,7 @@ moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_pac
 
 #include "moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1.h"
 
-namespace moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source {
+namespace kernel_3756957ae7615487 {
 
 using HostArgs = ::moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_Args;
 static_assert(sizeof(HostArgs) == 288 && sizeof(Args) == 288, "one layout in C and on the device");
@@ -709,12 +753,11 @@ static int fits(std::size_t* const bytes) {
     return PEERWARP_OK;
 }
 
-}  // namespace moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source
+}  // namespace kernel_3756957ae7615487
 
 extern "C" int moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_launch(
-    const moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_Args* const args,
-    void* const stream) {
-    namespace k = moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source;
+    const kernel_3756957ae7615487::HostArgs* const args, void* const stream) {
+    namespace k = kernel_3756957ae7615487;
     if (args == nullptr) return PEERWARP_NO_ARGS;
     std::size_t shared_bytes = 0;
     int code = k::check(*args);
@@ -737,15 +780,15 @@ extern "C" int moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_
 extern "C" int moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_resident_blocks(int* const blocks) {
     if (blocks == nullptr) return PEERWARP_NO_ARGS;
     int device = 0;
-    moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source::Room room = {};
+    kernel_3756957ae7615487::Room room = {};
     cudaError_t error = cudaGetDevice(&device);
-    if (error == cudaSuccess) error = moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source::room_on(device, &room);
+    if (error == cudaSuccess) error = kernel_3756957ae7615487::room_on(device, &room);
     *blocks = room.blocks;
     return error;
 }
 
 extern "C" const char* moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_error(const int code) {
-    namespace k = moe_combine_h6144_e8_k2_t128_r8_bf16_rankmajor_both__w16_s64_r64_g1_v2_dedup_packets_b1_source;
+    namespace k = kernel_3756957ae7615487;
     const int pointer = PEERWARP_BAD_POINTER - code;
     if (code >= 0) return cudaGetErrorString(static_cast<cudaError_t>(code));
     if (code == PEERWARP_NO_ARGS) return "no arguments: the pointer is null";

@@ -125,10 +125,10 @@ pub struct Combine {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_combine(key))]
     pub warps: u32,
     /// Blocks that send.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "s", values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", values = [1, 2, 4, 8, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]
@@ -186,7 +186,14 @@ impl Combine {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Combine {
-        while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
+        let keeps_own = self.keeps_own();
+        // Who keeps its own rows has less to send than to sum.
+        while self.blocks() > most {
+            let (send, recv) = (&mut self.send_blocks, &mut self.recv_blocks);
+            if !fewer(if keeps_own { [recv, send] } else { [send, recv] }) {
+                break;
+            }
+        }
         self
     }
 

@@ -59,7 +59,7 @@ pub struct Dispatch {
     #[tune(short = "w", values = [2, 4, 8, 16, 32], default = |key| warps_of_dispatch(key))]
     pub warps: u32,
     /// Blocks that send rows.
-    #[tune(short = "s", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
+    #[tune(short = "s", values = [1, 2, 4, 8, 12, 16, 20, 24, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that receive.
     #[tune(short = "r", values = [1, 2, 4, 8, 16, 32, 64, 80, 96], default = |key| recv_blocks_of_dispatch(key))]
@@ -327,6 +327,12 @@ impl Dispatch {
     pub(super) fn sends_apart(&self) -> bool {
         let parts = self.slots() * self.pieces().parts() * self.ranks;
         self.protocol == Protocol::Packets && parts <= 2 * self.send_blocks * (self.warps / self.group_warps)
+    }
+
+    /// Whether all rows go to one rank after the other, and not each row to all: of more than two ranks, once there are so many rows
+    /// that the link is what they wait for.
+    pub(super) fn sends_in_ring(&self) -> bool {
+        self.protocol == Protocol::Packets && self.ranks > 2 && self.tokens >= 32 && !self.sends_apart()
     }
 
     /// Whether slots to send are scheduled dynamically. With each number drawn the warps of a group wait for the one that releases the row

@@ -34,10 +34,17 @@ pub(super) fn owned_experts(map: ExpertMap, rank: Val<u32>) -> Val<u32> {
 /// The numbers of experts among those of this rank, and which are this rank's.
 #[kernel]
 pub(super) fn local_experts(map: ExpertMap, expert: Tile<u32>) -> (Tile<u32>, Tile<bool>) {
-    // An expert below this rank's first one wraps to a large number.
-    let local = expert - first_expert(map, rank());
-    let mine = local < owned_experts(map, rank());
+    let (local, mine) = experts_of(map, rank(), expert);
     (local, mine)
+}
+
+/// The numbers of experts among those of a rank, and which are that rank's.
+#[kernel]
+pub(super) fn experts_of(map: ExpertMap, rank: Val<u32>, expert: Tile<u32>) -> (Tile<u32>, Tile<bool>) {
+    // An expert below the rank's first one wraps to a large number.
+    let local = expert - first_expert(map, rank);
+    let owned = local < owned_experts(map, rank);
+    (local, owned)
 }
 
 /// The expert that an id names. One that names none becomes too large, a negative one too.

@@ -3,13 +3,14 @@
 use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
-use super::device::{at, local_experts, owners};
+use super::device::{at, local_experts};
 use super::hook::{Hook, RowHook, stand_in_expert};
-use super::inbox::{InboxArgs, Received, put_row, put_scales};
+use super::inbox::{InboxArgs, Received};
 use super::index::{base_of_counts, index, note_entries};
 use super::layout::{Begins, Layout, Places};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, Record, Records, notify_ready};
+use super::send::send;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
 pub(super) const NOWHERE: u32 = u32::MAX;
@@ -252,7 +253,8 @@ impl Chunk {
         let loaded = c.dedup.then(|| a.tokens.weights.load(first.only(arange(len) < there), len));
         let expert = id.cast::<u32>();
         let entries = n * c.topk;
-        let counted = i < entries - first.min(entries);
+        let used = entries - first.min(entries);
+        let counted = i < used;
         let valid = counted & (expert < c.experts);
         let weights = loaded.map(|weights| counted.select(weights, 0.0));
         Chunk { n, expert, valid, weights }
@@ -274,113 +276,6 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
     }
 }
 
-/// Sends rows, each once to every rank that its slot goes to.
-#[kernel]
-pub(super) fn send(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
-    if c.sends_apart() {
-        send_apart(c, a, arrive, g, epoch);
-    } else {
-        send_to_all(c, a, arrive, g, epoch);
-    }
-}
-
-/// A group has a part of a row, and sends it to one rank after the other.
-#[kernel]
-fn send_to_all(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
-    let pieces = c.pieces();
-    let counter = a.next_slot.map(|next| next.counter(0));
-    for i in g.dynamic(tokens(c, a) * (c.token_slots() * pieces.parts()), counter) {
-        let (slot, part) = pieces.part(i);
-        let token = slot / c.token_slots();
-        let to = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-        let rows = arrive.rows.open(epoch);
-        let row = rows.to(Peers::mask(to)).slot(slot);
-        if c.protocol == Protocol::Bulk {
-            row.field(rows.row).copy(0u64, &a.x, at(token, c.row()), c.row());
-        } else {
-            pieces.each(part, |start, len| {
-                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                put_row(&rows, &row, start, x);
-            });
-        }
-        if let Some(scales) = a.x_scale {
-            each_scales(c, part, |first, n, sent| {
-                let scale = scales_to_send(c, &scales, token, first, n, sent);
-                put_scales(&rows, &row, first, scale);
-            });
-        }
-        row.done();
-    }
-}
-
-/// A group has a part of a row and a rank, so that none waits for what others get. The part is loaded if its row is there, whether
-/// or not it goes to the rank, and `n` has its token: so it is on its way together with what says so.
-#[kernel]
-fn send_apart(c: &Dispatch, a: &TokenArgs, arrive: &InboxArgs, g: Group, epoch: Epoch) {
-    let pieces = c.pieces();
-    for i in g.strided(c.slots() * pieces.parts() * c.ranks) {
-        let to = (i + rank()) % c.ranks;
-        let piece = i / c.ranks;
-        let (slot, part) = pieces.part(piece);
-        let token = slot / c.token_slots();
-        if token < a.rows_there {
-            let rows = arrive.rows.open(epoch);
-            let message = rows.to(Peers::rank(to)).slot(slot);
-            pieces.each(part, |start, len| {
-                let x = a.x.load(at(token, c.row()) + start.to_u64(), len);
-                let scale = a.x_scale.map(|scales| match c.scales_apart() {
-                    true => {
-                        let (n, sent) = (c.scales_of(len), c.sent_scales_of(len));
-                        scales_to_send(c, &scales, token, start / c.scaled(), n, sent)
-                    }
-                    // All loads are on their way at once: those of a row's scales in the part that sends them.
-                    false => {
-                        let here = (arange(c.sent_scales()) < c.scales()) & (part == 0);
-                        scales.load_where(at(token, c.scales()), here)
-                    }
-                });
-                let owners = owners(c.map(), &a.ids, slot * c.slot_entries(), c.slot_entries());
-                if (token < tokens(c, a)) & ((owners & bit(to)) != 0) {
-                    put_row(&rows, &message, start, x);
-                    if let Some(scale) = scale {
-                        if c.scales_apart() {
-                            put_scales(&rows, &message, start / c.scaled(), scale);
-                        } else {
-                            pieces.once(part, || put_scales(&rows, &message, 0u32.val(), scale));
-                        }
-                    }
-                }
-            });
-            message.done();
-        }
-    }
-}
-
-/// Does something with each of the scales that go with a part of a row, given the first word, how many there are, and how many
-/// travel.
-#[kernel]
-fn each_scales(c: &Dispatch, part: Val<u32>, mut act: impl FnMut(Val<u32>, u32, u32)) {
-    if c.scales_apart() {
-        c.pieces().each(part, |start, len| act(start / c.scaled(), c.scales_of(len), c.sent_scales_of(len)));
-    } else {
-        c.pieces().once(part, || act(0u32.val(), c.scales(), c.sent_scales()));
-    }
-}
-
-/// Words of a token's scales from word `first` on: `n` of them, and zeros after them as far as they travel.
-#[kernel]
-fn scales_to_send(
-    c: &Dispatch,
-    scales: &AnyPtr,
-    token: Val<u32>,
-    first: Val<u32>,
-    n: u32,
-    sent: u32,
-) -> AnyTile {
-    let first = at(token, c.scales()) + first.to_u64();
-    if sent == n { scales.load(first, n) } else { scales.load_where(first, arange(sent) < n) }
-}
-
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
 fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
@@ -397,9 +292,7 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
         let rows = shared::<i32>("rows", c.slot_entries());
         for i in g.strided(c.slots() * c.ranks * pieces.parts()) {
             let (message, part) = pieces.part(i);
-            // All sources' first slots, then their second ones: the order in which they are sent.
-            let source = message % c.ranks;
-            let slot = message / c.ranks;
+            let (source, slot) = arriving(c, message, c.slots().val());
             let chunk = slot / (c.chunk * c.token_slots());
             let record = source * c.chunks() + chunk;
             if slot < n.get(record) * c.token_slots() {
@@ -435,6 +328,17 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
     });
 }
 
+/// The source and the slot of the n-th message to look for, of so many of each source: in the order in which they are sent. These
+/// are all sources' first slots, then their second ones; or all of one source, then all of the one before it.
+#[kernel]
+pub(super) fn arriving(c: &Dispatch, message: Val<u32>, slots: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let ring = c.sends_in_ring();
+    let phase = if ring { message / slots } else { 0u32.val() };
+    let source = if ring { (rank() + c.ranks - phase) % c.ranks } else { message % c.ranks };
+    let slot = if ring { message - phase * slots } else { message / c.ranks };
+    (source, slot)
+}
+
 /// Puts every row that arrives in its source's and token's place, if it is not there already. That it comes is said by the
 /// words of its own entries: what is known of other tokens only later, nobody here waits for.
 #[kernel]
@@ -457,9 +361,7 @@ fn receive_by_token(
     b.split(if c.in_place() { 1 } else { c.group_warps }, |g| {
         for i in g.strided(most * (c.ranks * pieces.parts())) {
             let (message, part) = pieces.part(i);
-            // All sources' first tokens, then their second ones: the order in which they are sent.
-            let source = message % c.ranks;
-            let token = message / c.ranks;
+            let (source, token) = arriving(c, message, most);
             let chunk = token / c.chunk;
             let in_record = token * c.topk - chunk * c.record_entries();
             let word = records.words(source * c.chunks() + chunk, in_record, c.topk);

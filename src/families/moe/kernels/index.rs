@@ -160,8 +160,8 @@ fn index_of_few(c: &Dispatch, a: &DispatchArgs, records: &Records<'_>) {
         let of_source = c.chunks() * c.record_entries();
         let entry = arange(c.records() * c.record_entries());
         let (source, entry) = (entry / of_source, entry % of_source);
-        let row = base.gather(expert, mine, 0) + before;
-        gather.scatter(row, entry / c.topk + source * c.tokens, mine);
+        let place = base.gather(expert, mine, 0) + before;
+        gather.scatter(place, entry / c.topk + source * c.tokens, mine);
     }
 }
 

@@ -90,6 +90,7 @@ mod pieces;
 mod protocol;
 mod records;
 mod round_trip;
+mod send;
 mod send_back;
 
 pub use combine::{CombineArgs, CombineLaunch, ReturnArgs, combine};

@@ -44,11 +44,9 @@ impl Pieces {
     }
 
     /// The row and the part of it that is a group's i-th work.
-    #[kernel]
     pub fn part(&self, i: Val<u32>) -> (Val<u32>, Val<u32>) {
         let parts = self.parts();
-        let (row, part) = if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) };
-        (row, part)
+        if parts == 1 { (i, 0u32.val()) } else { (i / parts, i % parts) }
     }
 
     /// Does something with each piece of a part, given its first element and its length.

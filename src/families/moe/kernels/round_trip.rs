@@ -10,13 +10,16 @@ use super::combine::{ReturnArgs, returned, sum_of_owners};
 use super::combine_config::{Combine, CombineDtype};
 use super::config::Dispatch;
 use super::device::{at, local_experts, owners};
-use super::dispatch::{NOWHERE, TokenArgs, TokenLaunch, hooked, rows_there, scales_at_hand, send, tokens};
+use super::dispatch::{
+    NOWHERE, TokenArgs, TokenLaunch, arriving, hooked, rows_there, scales_at_hand, tokens,
+};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
 use super::layout::Layout;
 use super::limits::{fewer, groups_of, resident, rows_of, topk_of};
 use super::protocol::{Phase, Protocol};
 use super::records::{ReadyArgs, await_ready, notify_ready};
+use super::send::send;
 use crate::families::moe::RowDtype;
 
 /// Numbers of tokens with which it pays that more blocks send, and receive when they are done: rows come back while others still go
@@ -290,19 +293,17 @@ fn bank(c: &RoundTrip, source: Val<u32>, epoch: Epoch) -> Val<u32> {
 /// Runs the experts on every row that arrives, and sends the sum of what they make of it back.
 #[kernel]
 fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHook<'_>) {
-    let arriving = c.dispatch();
-    let pieces = arriving.pieces();
+    let out = c.dispatch();
+    let pieces = out.pieces();
     let entries = shared::<u32>("entries", 2 * c.topk);
     let word = arange(2 * c.topk);
-    let scales = scales_at_hand(&arriving);
+    let scales = scales_at_hand(&out);
     for i in g.strided(c.tokens * c.ranks * pieces.parts()) {
         let (message, part) = pieces.part(i);
-        // All sources' first tokens, then their second ones: the order in which they are sent.
-        let source = message % c.ranks;
-        let token = message / c.ranks;
+        let (source, token) = arriving(&out, message, c.tokens.val());
         let entry = bank(c, source, epoch) + token * c.topk;
         let words = a.entries.load(entry * 2, 2 * c.topk, source, epoch);
-        let (_, owned) = local_experts(arriving.map(), words);
+        let (_, owned) = local_experts(out.map(), words);
         let bits = ((word % 2 == 0) & owned).select(splat(1u32, 2 * c.topk) << (word / 2), 0);
         let mine = bits.or_all();
         if mine != 0 {
@@ -310,7 +311,7 @@ fn answer(c: &RoundTrip, a: &RoundTripArgs, g: Group, epoch: Epoch, hook: RowHoo
             let received = Received::wait(&a.inbox, source, token, part, epoch);
             let back = a.back.returns.open(epoch).to(Peers::rank(source)).slot(token);
             pieces.each(part, |start, len| {
-                let y = hooked(&arriving, &received, scales, hook, start, len);
+                let y = hooked(&out, &received, scales, hook, start, len);
                 let y = AnyTile::rounded(y, c.dtype.combined()).to_f32();
                 let sum = weighted(c, mine, &entries, y, len);
                 back.put_f32(start.to_u64(), sum);

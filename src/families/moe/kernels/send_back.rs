@@ -65,12 +65,12 @@ pub(super) fn send(c: &Combine, a: &CombineArgs, g: Group, back: OpenChannel<'_,
     }
 }
 
-/// Where the i-th row or batch goes, and its number among those that go there. Each rank begins with itself, or with the next one, so
+/// Where the n-th row or batch goes, and its number among those that go there. Each rank begins with itself, or with the next one, so
 /// that they do not all send to one.
 #[kernel]
-fn destination(c: &Combine, i: Val<u32>) -> (Val<u32>, Val<u32>) {
-    let (to, number) = (i % c.destinations(), i / c.destinations());
-    let source = if c.keeps_own() { (to + (rank() + 1)) % c.ranks } else { (i + rank()) % c.ranks };
+fn destination(c: &Combine, nth: Val<u32>) -> (Val<u32>, Val<u32>) {
+    let (to, number) = (nth % c.destinations(), nth / c.destinations());
+    let source = if c.keeps_own() { (to + (rank() + 1)) % c.ranks } else { (nth + rank()) % c.ranks };
     (source, number)
 }
 
