@@ -5,7 +5,7 @@ use super::fp8::{E4M3_MAX, e4m3_from_f32, e4m3_to_f32};
 /// The magnitudes of e2m1: 2 exponent bits with bias 1, 1 mantissa bit.
 const E2M1: [f32; 8] = [0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0];
 
-/// The value of the lower four bits: sign, and one of [`E2M1`].
+/// The value of the lower four bits: a sign, and a magnitude of 0, 0.5, 1, 1.5, 2, 3, 4 or 6.
 pub fn e2m1_to_f32(bits: u8) -> f32 {
     let magnitude = E2M1[usize::from(bits & 7)];
     if bits & 8 == 0 { magnitude } else { -magnitude }

@@ -146,6 +146,19 @@ fn operations_of_a_world_take_turns() {
     }
 }
 
+/// Numbers have names of their own too: rows of the second batch are as many as its own number says.
+#[test]
+fn rows_are_as_many_as_their_own_number_says() {
+    let sim = session(Layout::RankMajor, Protocol::Flags, None);
+    let buffers = sim.problem().buffers().unwrap();
+    let number =
+        |name: &str| buffers.iter().find(|b| b.name == name)?.param.rows.clone().map(|rows| rows.scalar);
+    assert_eq!(
+        [number("x"), number("other_x")],
+        ["rows_there", "other_rows_there"].map(|name| Some(name.into()))
+    );
+}
+
 /// What would be seen if they were not apart.
 #[test]
 fn operations_that_share_where_rows_arrive_are_found() {

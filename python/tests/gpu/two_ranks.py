@@ -409,28 +409,21 @@ def faults(world: peerwarp.World) -> None:
 
 
 def overlap(world: peerwarp.World) -> None:
-    """Two operations of a world on two streams: each takes SMs of its own, so that one never waits for room that the other has."""
-    if torch.cuda.device_count() < dist.get_world_size():
-        FOUND["overlap"] = "not tried: ranks share a GPU"
-        return
-    sms = torch.cuda.get_device_properties(0).multi_processor_count // 2 - 4
+    """Two operations of a world in turn, on one stream: the second sends before the first's rows have gone home."""
     sizes = {"hidden": HIDDEN, "experts": EXPERTS, "topk": TOPK, "max_tokens": TOKENS}
-    ops = [peerwarp.MoeAllToAll(world, **sizes, sms=sms) for _ in range(2)]
-    streams = [torch.cuda.Stream() for _ in ops]
+    ops = [peerwarp.MoeAllToAll(world, **sizes) for _ in range(2)]
     given = [tokens(170 + at, TOKENS) for at in range(2)]
     outs = [torch.empty_like(x) for x, _, _ in given]
-    torch.cuda.synchronize()
-    dist.barrier()
     for _ in range(50):
-        # Ranks begin with different ones: neither waits for the other's turn.
-        for at in (0, 1) if dist.get_rank() == 0 else (1, 0):
-            with torch.cuda.stream(streams[at]):
-                d = ops[at].dispatch(*given[at])
-                ops[at].combine(d, rank_major(d), out=outs[at])
+        d = [op.dispatch(*one) for op, one in zip(ops, given, strict=True)]
+        for at in range(2):
+            ops[at].combine(d[at], rank_major(d[at]), out=outs[at])
     torch.cuda.synchronize()
+    # Where a wait ran out of time, nothing was written.
+    world.check()
     for out, one in zip(outs, given, strict=True):
         close(out, reference(*one))
-    FOUND["overlap"] = f"two operations of {sms} SMs, 50 rounds each"
+    FOUND["overlap"] = "two operations in turn, 50 rounds each"
 
 
 def compiled(world: peerwarp.World) -> None:

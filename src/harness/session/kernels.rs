@@ -8,7 +8,7 @@ use peerwarp_codegen::ir::{Const, ParamKind, Verified, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, HostMemory, Machine};
 
 use crate::harness::workload::{RankMemory, WorkloadError};
-use crate::runtime::op::{BufferSpec, LaunchSpec};
+use crate::runtime::op::{BufferSpec, LaunchSpec, as_in};
 
 /// Lanes of the warps that are simulated. Nothing but the order of float sums depends on it.
 const WARP_SIZE: u32 = 32;
@@ -17,6 +17,8 @@ const WARP_SIZE: u32 = 32;
 #[derive(Debug)]
 pub(super) struct Kernels {
     pub bound: Vec<(Arc<Compiled>, Bindings)>,
+    /// Of each of them the parameters that are numbers, and what these are called in the operation.
+    called: Vec<Vec<(String, String)>>,
     /// Names of the words that count epochs.
     pub epochs: Vec<String>,
     /// Of each buffer of which launches have as many rows as a number says, by name: which number, and what it is.
@@ -32,7 +34,7 @@ impl Kernels {
         launches: &[LaunchSpec],
         compile: &mut dyn FnMut(Verified) -> Compiled,
     ) -> Result<Kernels, WorkloadError> {
-        let (mut bound, mut epochs, mut rows) = (vec![], vec![], BTreeMap::new());
+        let (mut bound, mut called, mut epochs, mut rows) = (vec![], vec![], vec![], BTreeMap::new());
         for launch in launches {
             let kernel =
                 verify(launch.variant.trace(WARP_SIZE)?).map_err(|e| WorkloadError::Kernel(e.to_string()))?;
@@ -48,20 +50,23 @@ impl Kernels {
             for param in launch.variant.params() {
                 if let Some(Rows { scalar, most }) = &param.rows {
                     bindings = bindings.scalar(scalar, Const::U32(u32::try_from(*most).unwrap_or(u32::MAX)));
-                    rows.insert(launch.buffer(&param.name).to_owned(), param);
+                    rows.insert(launch.buffer(&param.name).to_owned(), as_in(launch, &param));
                 }
             }
+            let numbers = kernel.kernel().params.iter().filter(|p| p.kind == ParamKind::Scalar);
+            called.push(numbers.map(|p| (p.name.clone(), launch.buffer(&p.name).to_owned())).collect());
             bound.push((kernel, bindings));
         }
-        Ok(Kernels { bound, epochs, rows })
+        Ok(Kernels { bound, called, epochs, rows })
     }
 
     /// The launches, with numbers that they pass.
     pub fn passing(&self, numbers: &Numbers) -> impl Iterator<Item = (&Arc<Compiled>, Bindings)> {
-        self.bound.iter().map(|(kernel, bindings)| {
-            let takes = |name: &str| kernel.kernel().params.iter().any(|p| p.name == name);
-            let passed = numbers.iter().filter(|(name, _)| takes(name));
-            (kernel, passed.fold(bindings.clone(), |all, (name, value)| all.scalar(name, *value)))
+        self.bound.iter().zip(&self.called).map(|((kernel, bindings), called)| {
+            let told =
+                |called: &str| numbers.iter().find(|(name, _)| name == called).map(|(_, value)| *value);
+            let passed = called.iter().filter_map(|(param, called)| Some((param, told(called)?)));
+            (kernel, passed.fold(bindings.clone(), |all, (param, value)| all.scalar(param, value)))
         })
     }
 

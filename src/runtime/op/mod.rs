@@ -20,6 +20,7 @@ use plan::Plan;
 use rank::Making;
 
 pub use call::{Call, LaunchArgs, Scalar};
+pub(crate) use plan::as_in;
 pub use plan::{BufferSpec, LaunchSpec, buffers};
 pub use rank::RankOp;
 pub use stream::StreamRef;

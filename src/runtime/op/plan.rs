@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use peerwarp_codegen::dsl::{Binding, ParamSpec};
+use peerwarp_codegen::dsl::{Binding, ParamSpec, Rows};
 use peerwarp_codegen::family::Variant;
 use peerwarp_codegen::ir::{Dtype, ParamKind};
 
@@ -75,6 +75,15 @@ fn params(launches: &[LaunchSpec]) -> Params {
     launches.iter().map(|launch| launch.variant.params()).collect()
 }
 
+/// The parameter, as the buffer that it is in a launch: what says how many rows it has may have another name there.
+pub(crate) fn as_in(launch: &LaunchSpec, param: &ParamSpec) -> ParamSpec {
+    let mut param = param.clone();
+    if let Some(Rows { scalar, .. }) = &mut param.rows {
+        *scalar = launch.buffer(scalar).to_owned();
+    }
+    param
+}
+
 /// The numbers that launches take by value, each once.
 fn scalars(launches: &[LaunchSpec], params: &Params) -> Result<Vec<ScalarSpec>, RuntimeError> {
     let mut all: Vec<ScalarSpec> = vec![];
@@ -111,7 +120,7 @@ fn merged(launches: &[LaunchSpec], params: &Params) -> Result<Vec<BufferSpec>, R
             let name = launch.buffer(&param.name);
             let Some(known) = all.iter_mut().find(|b| b.name == name) else {
                 let (name, binding) = (name.to_owned(), param.binding);
-                all.push(BufferSpec { name, param: param.clone(), binding });
+                all.push(BufferSpec { name, param: as_in(launch, param), binding });
                 continue;
             };
             if known.param.bytes() != param.bytes() {
