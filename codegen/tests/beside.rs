@@ -88,7 +88,7 @@ fn what_is_told_of_them() {
     let kernel = relay(32);
     let text = explain(&kernel).to_string();
     assert!(text.contains("Role `take`: 2 warps beside `double` in each of 2 blocks, 1 to 2"), "{text}");
-    assert!(text.contains("with 3 blocks of 128 threads"), "{text}");
+    assert!(text.contains("with 3 blocks of 224 threads (7 warps of 32 lanes)"), "{text}");
     assert!(format!("{kernel}").contains("role send: 2 blocks, 1..3, 1 warp beside double"), "{kernel}");
 }
 

@@ -50,8 +50,8 @@ fn gathered_rows_are_right_to_the_bit() {
                 "m=128 n=520 k=512 together=true tile_columns=128 split=4 stages=4",
                 "m=96 n=264 k=512 together=true split=2",
                 // Warps beside those that multiply send.
-                "m=512 n=520 k=512 together=false beside=true tile_columns=256 stages=3 blocks=5",
-                "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 blocks=4 chunk=1024 sent=1",
+                "m=512 n=520 k=512 together=false beside=true tile_columns=256 stages=3 send_blocks=4 blocks=5",
+                "m=512 n=136 k=520 beside=true tile_columns=64 stages=4 send_blocks=2 blocks=4 chunk=1024 sent=1",
                 "m=512 n=520 k=512 together=false tile_columns=256 split=2 stages=4 blocks=7",
             ] {
                 run::<AllGatherMatmul>(cases, &format!("{rest} ranks=2 dtype={dtype}"));

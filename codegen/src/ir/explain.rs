@@ -165,9 +165,9 @@ pub fn explain(kernel: &Kernel) -> Explain {
         config: kernel.config.clone(),
         ranks: kernel.ranks,
         blocks: kernel.grid_blocks().into(),
-        block_warps: kernel.block_warps,
+        block_warps: kernel.block_warps + kernel.beside_warps(),
         warp_size: kernel.warp_size,
-        block_threads: kernel.block_threads().into(),
+        block_threads: (kernel.block_threads() + kernel.beside_warps() * kernel.warp_size).into(),
         shared_bytes: kernel.shared_bytes(),
         symmetric_bytes: bytes(&[
             ParamKind::Symmetric,

@@ -55,10 +55,10 @@ pub struct AllGatherMatmul {
     /// begin at different times and no longer share what is in the cache.
     #[tune(short = "sr", values = [1, 2, 4, 8, 16, 32], default = 8)]
     pub sent: u32,
-    /// Whether rows are sent by a warp beside those that multiply, in each of their blocks, and no SM is set aside for it.
-    #[tune(short = "bs", default = |key| beside(key))]
+    /// Whether it is warps beside those that multiply that send, one in each of the first blocks, and no SM is set aside for it.
+    #[tune(short = "bs", default = false)]
     pub beside: bool,
-    /// Blocks that send, if no warps beside others do.
+    /// Blocks that send, or warps.
     #[tune(short = "sb", values = [1, 2, 4, 8, 16, 32, 64], default = |key| send_blocks(key))]
     pub send_blocks: u32,
     /// Blocks that multiply.
@@ -82,27 +82,15 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn tiling(key: &AllGatherMatmulKey) -> Tiling {
-    Tiling::of(bands(key), key.n, key.k, multiply_blocks(key))
+    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS - send_blocks(key))
 }
 
-/// Blocks for which there is room beside those that send.
-fn multiply_blocks(key: &AllGatherMatmulKey) -> u32 {
-    order::SMS - if beside(key) { 0 } else { send_blocks(key) }
-}
+/// Blocks that send where nobody has anything to do until rows have come.
+const SENDERS: u32 = 16;
 
-/// Where blocks have been through all tiles sooner if none is set aside, and a rank's rows are whole pieces.
-fn beside(key: &AllGatherMatmulKey) -> bool {
-    let time = |blocks| {
-        let tiling = Tiling::of(bands(key), key.n, key.k, blocks);
-        tiling.time(bands(key), key.n, key.k, blocks)
-    };
-    let sooner = time(order::SMS) < time(order::SMS - send_blocks(key));
-    sooner && !one_each(key) && (key.m / key.ranks * key.k).is_multiple_of(chunk(key))
-}
-
-/// Whether each block has one tile, or none.
+/// Whether each block has one tile, or none, if tiles are wide.
 fn one_each(key: &AllGatherMatmulKey) -> bool {
-    bands(key) * key.n.div_ceil(128) <= order::SMS
+    bands(key) * key.n.div_ceil(256) <= order::SMS - SENDERS
 }
 
 /// As many as divide those of a tile's rows.
@@ -121,15 +109,16 @@ const COLUMNS_OF_A_BLOCK: u32 = 28_000;
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two();
     let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
-    pieces.min(if one_each(key) { 16 } else { wanted.clamp(2, 16) })
+    pieces.min(if one_each(key) { SENDERS } else { wanted.clamp(2, SENDERS) })
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
-    order::stages(tile_rows(key), tiling(key).columns)
+    let one_each = tiling(key).items(bands(key), key.n) <= order::SMS - send_blocks(key);
+    order::stages(tile_rows(key), tiling(key).columns, one_each)
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {
-    tiling(key).items(bands(key), key.n).clamp(1, multiply_blocks(key))
+    tiling(key).items(bands(key), key.n).clamp(1, order::SMS - send_blocks(key))
 }
 
 impl Legal for AllGatherMatmul {
@@ -148,6 +137,9 @@ impl Legal for AllGatherMatmul {
         let allowed =
             || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
         Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
+        let blocks = if self.beside { self.blocks } else { u32::MAX };
+        let allowed = || format!("at most {blocks}, the blocks that it is beside");
+        Illegal::unless(self.send_blocks <= blocks, "send_blocks", self.send_blocks, allowed)?;
         self.split_parts().legal()
     }
 }
@@ -184,14 +176,9 @@ impl AllGatherMatmul {
         self.rows().div_ceil(self.part_rows())
     }
 
-    /// Who sends a rank's rows: blocks, or warps beside others.
-    fn senders(&self) -> u32 {
-        if self.beside { self.blocks } else { self.send_blocks }
-    }
-
     /// Flags for the rows of a rank.
     fn flags(&self) -> u32 {
-        self.parts() * self.senders()
+        self.parts() * self.send_blocks
     }
 }
 
@@ -266,8 +253,8 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
             } else if from == rank() {
                 b.dot(a.x.rows(row, c.tile_rows), w, c.stages)
             } else {
-                let first = flags + from * c.flags() + row / c.part_rows() * c.senders();
-                gathered(first, c.senders())
+                let first = flags + from * c.flags() + row / c.part_rows() * c.send_blocks;
+                gathered(first, c.send_blocks)
             };
             a.split.whole(b, part, sums, Some(epoch), |sums| {
                 of_rank(a.out.rows(out + row, c.tile_rows), out).store_f32(column, sums);
@@ -276,7 +263,11 @@ pub fn all_gather_matmul(c: &AllGatherMatmul, a: &AllGatherMatmulArgs) {
     });
 
     if c.beside {
-        role_beside("multiply", "send", 1, |b| send(b, c, a, to));
+        role_beside("multiply", "send", 1, |b| {
+            if b.index() < c.send_blocks {
+                send(b, c, a, to);
+            }
+        });
     }
 }
 
@@ -297,7 +288,7 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
     for part in 0u32.val()..c.parts().val() {
         let mut rows = send_to(if c.together { Peers::all() } else { Peers::others() });
         let (first, end) = (part * of_part, ((part + 1) * of_part).min(pieces.count()));
-        for number in (first + b.index()..end).step_by(b.count()) {
+        for number in (first + b.index()..end).step_by(c.send_blocks) {
             let piece = pieces.tile(number);
             let (inbox, x) = (a.inbox.elements(), a.x.elements());
             let place = (to.bank + rank() * c.rows()) * c.k + piece.at();
@@ -308,6 +299,6 @@ fn send(b: Group, c: &AllGatherMatmul, a: &AllGatherMatmulArgs, to: Inbox) {
                 rows.put_any(&inbox, place, x.load(piece.at(), piece.len()));
             }
         }
-        rows.signal(&a.arrived, to.flags + rank() * c.flags() + part * c.senders() + b.index(), to.epoch);
+        rows.signal(&a.arrived, to.flags + rank() * c.flags() + part * c.send_blocks + b.index(), to.epoch);
     }
 }

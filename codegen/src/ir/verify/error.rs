@@ -44,8 +44,8 @@ pub enum Problem {
     )]
     GoesOnNowhere { role: String, to: String },
     #[error(
-        "role `{role}` has {warps} warps beside `{beside}`; it can have 1 to {limit} in the blocks, as many, of another role that \
-         runs beside none, and neither goes on as another role or is gone on as"
+        "role `{role}` has {warps} warps beside `{beside}`; it can have 1 to {limit} beside a role of as many blocks that runs \
+         beside none, and blocks of neither go on as another role"
     )]
     Beside { role: String, beside: String, warps: u32, limit: u32 },
     #[error("a split in role `{role}`, which runs beside another: it is one group")]
