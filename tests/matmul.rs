@@ -128,6 +128,27 @@ fn defaults_are_legal_for_all_shapes() {
     }
 }
 
+/// Of what was measured on two H100s.
+#[test]
+fn defaults_of_few_rows_are_those_that_were_fastest() {
+    let gathered = |m: u32| {
+        let c = config::<AllGatherMatmul>(&format!("m={m} n=7168 k=4096 ranks=2 dtype=bf16"));
+        (c.together, c.tile_columns, c.stages, c.split, c.send_blocks)
+    };
+    assert_eq!(
+        [64, 128, 256, 512].map(gathered),
+        [(true, 64, 12, 1, 16), (true, 64, 8, 1, 16), (false, 128, 6, 1, 16), (false, 256, 4, 1, 16)]
+    );
+    let scattered = |m: u32| {
+        let c = config::<MatmulReduceScatter>(&format!("m={m} n=4096 k=7168 ranks=2 dtype=bf16"));
+        (c.tile_columns, c.stages, c.split, c.blocks)
+    };
+    assert_eq!([128, 256, 512].map(scattered), [(128, 6, 2, 128), (64, 8, 1, 128), (128, 6, 1, 128)]);
+    let lead =
+        |k: u32| config::<MatmulReduceScatter>(&format!("m=8192 n=4096 k={k} ranks=2 dtype=bf16")).lead;
+    assert_eq!([1792, 3584, 7168].map(lead), [1, 0, 0]);
+}
+
 #[track_caller]
 fn refused<F: Family>(settings: &str, words: &[&str]) {
     let settings: Vec<(&str, &str)> =

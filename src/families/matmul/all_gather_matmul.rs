@@ -82,12 +82,15 @@ fn bands(key: &AllGatherMatmulKey) -> u32 {
 }
 
 fn tiling(key: &AllGatherMatmulKey) -> Tiling {
-    Tiling::of(bands(key), key.n, key.k, order::SMS - send_blocks(key))
+    Tiling::of([tile_rows(key), bands(key)], key.n, key.k, order::SMS - send_blocks(key))
 }
 
-/// Whether each block has one tile, or none.
+/// Blocks that send where nobody has anything to do until rows have come.
+const SENDERS: u32 = 16;
+
+/// Whether each block has one tile, or none, if tiles are wide.
 fn one_each(key: &AllGatherMatmulKey) -> bool {
-    bands(key) * key.n.div_ceil(128) <= order::SMS
+    bands(key) * key.n.div_ceil(256) <= order::SMS - SENDERS
 }
 
 /// As many as divide those of a tile's rows.
@@ -106,11 +109,12 @@ const COLUMNS_OF_A_BLOCK: u32 = 28_000;
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
     let pieces = (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two();
     let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
-    pieces.min(if one_each(key) { 16 } else { wanted.clamp(2, 16) })
+    pieces.min(if one_each(key) { SENDERS } else { wanted.clamp(2, SENDERS) })
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
-    order::stages(tile_rows(key), tiling(key).columns)
+    let one_each = tiling(key).items(bands(key), key.n) <= order::SMS - send_blocks(key);
+    order::stages(tile_rows(key), tiling(key).columns, one_each)
 }
 
 fn blocks(key: &AllGatherMatmulKey) -> u32 {

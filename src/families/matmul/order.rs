@@ -138,9 +138,11 @@ const TILE_COLUMNS: u64 = 350;
 /// What tiles cost is counted in elements of `w`, and those of a tile's own time, that a block multiplies: so many in a microsecond.
 const A_MICROSECOND: u64 = 86_000;
 
-/// What it costs to store sums of a part, wait for them and add them up, and what each column of such sums does.
+/// What it costs to wait for sums of others, and how many of them a block stores, loads and adds up in a microsecond. On H100s two
+/// blocks for a tile of 64 x 128 came out ahead of tiles of 64 x 64 with 7168 columns, and behind them with 4096; with 128 rows they
+/// were behind (`bench/results/2026-11-25-products-of-few-rows-on-two-h100.md`).
 const SHARED: u64 = 5 * A_MICROSECOND / 2;
-const SHARED_COLUMN: u64 = 440;
+const SUMS: u64 = 1250;
 
 /// Elements of `w` that come from memory in a microsecond, 3 TB/s: no cut is faster than that.
 const FROM_MEMORY: u64 = 1_500_000;
@@ -155,22 +157,20 @@ pub(super) struct Tiling {
 impl Tiling {
     /// The one with which so many blocks have been through all tiles the soonest, of so many rows of tiles. Columns are shared where
     /// there are no more tiles than blocks.
-    pub fn of(bands: u32, columns: u32, k: u32, blocks: u32) -> Tiling {
+    pub fn of([tile_rows, bands]: [u32; 2], columns: u32, k: u32, blocks: u32) -> Tiling {
         let whole = |split: &u32| *split == 1 || k.is_multiple_of(split * DOT_COLUMNS);
         let all = [1, 2, 4, 8].into_iter().filter(whole);
         let all = all.flat_map(|split| [64, 128, 256].map(|columns| Tiling { columns, split }));
         let few = |t: &Tiling| t.split == 1 || t.items(bands, columns) <= blocks * t.split;
-        let soonest = all.filter(few).min_by_key(|t| t.time(bands, columns, k, blocks));
-        soonest.unwrap_or(Tiling { columns: 64, split: 1 })
-    }
-
-    /// How long blocks take that go through all tiles.
-    pub fn time(self, bands: u32, columns: u32, k: u32, blocks: u32) -> u64 {
-        let turns = u64::from(self.items(bands, columns).div_ceil(blocks));
-        let [width, split, k] = [self.columns, self.split, k].map(u64::from);
-        let shared = if split > 1 { SHARED + (split - 1) * width * SHARED_COLUMN } else { 0 };
-        let multiplied = turns * (k / split * (width + TILE_COLUMNS) + shared);
-        multiplied.max(u64::from(columns) * k * A_MICROSECOND / FROM_MEMORY + shared)
+        let time = |t: &Tiling| {
+            let turns = u64::from(t.items(bands, columns).div_ceil(blocks));
+            let [width, split, k, rows] = [t.columns, t.split, k, tile_rows].map(u64::from);
+            let sums = (split - 1) * rows * width * A_MICROSECOND / SUMS;
+            let shared = if split > 1 { SHARED + sums } else { 0 };
+            let multiplied = turns * (k / split * (width + TILE_COLUMNS) + shared);
+            multiplied.max(u64::from(columns) * k * A_MICROSECOND / FROM_MEMORY + shared)
+        };
+        all.filter(few).min_by_key(time).unwrap_or(Tiling { columns: 64, split: 1 })
     }
 
     /// Parts of all tiles.
@@ -179,9 +179,12 @@ impl Tiling {
     }
 }
 
-/// As many as fit an SM's shared memory, and no more than were of use.
-pub(super) fn stages(rows: u32, columns: u32) -> u32 {
-    (MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2)).min(6)
+/// As many as fit an SM's shared memory, and no more than were of use: narrow tiles, of which each block has one, wait for memory most of
+/// the time, and more of them are on their way then.
+pub(super) fn stages(rows: u32, columns: u32, one_each: bool) -> u32 {
+    let fit = MOST_SHARED / ((rows + columns) * DOT_COLUMNS * 2);
+    let many = [12, 10, 8].into_iter().find(|stages| one_each && columns == 64 && *stages <= fit);
+    many.unwrap_or(fit.min(6))
 }
 
 /// SMs of an H200, each of which has one block.

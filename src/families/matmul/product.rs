@@ -78,11 +78,12 @@ pub struct Matmul {
 }
 
 fn tiling(key: &MatmulKey) -> Tiling {
-    Tiling::of(order::bands(key.m), key.n, key.k, order::SMS)
+    Tiling::of([order::tile_rows(key.m), order::bands(key.m)], key.n, key.k, order::SMS)
 }
 
 fn stages(key: &MatmulKey) -> u32 {
-    order::stages(order::tile_rows(key.m), tiling(key).columns)
+    let one_each = tiling(key).items(order::bands(key.m), key.n) <= order::SMS;
+    order::stages(order::tile_rows(key.m), tiling(key).columns, one_each)
 }
 
 fn blocks(key: &MatmulKey) -> u32 {
