@@ -180,6 +180,16 @@ fn many_records_a_rank() {
     }
 }
 
+/// So many rows for few groups that all go to one rank, then all to the next one: three ranks, one without tokens.
+#[test]
+fn rows_that_go_rank_by_rank() {
+    let shape = shape(64, 7, 2, 33, 3);
+    let problem = MoeProblem::uniform(shape, &[33, 5, 0], 8).unwrap();
+    for tuning in modes(&small(&shape)).into_iter().filter(|t| t.dispatch.protocol == Protocol::Packets) {
+        run(&problem, &tuning, 3);
+    }
+}
+
 /// How many work counters dispatch and combine have.
 fn counters(tuning: &MoeTuning) -> (usize, usize) {
     let (dispatch, combine) = (tuning.dispatch.clone().into_variant(), tuning.combine.clone().into_variant());

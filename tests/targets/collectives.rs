@@ -29,6 +29,17 @@ fn sources(target: &str) -> Vec<Source> {
     ];
     let one_shot =
         [&large[..], &[("algorithm", "one-shot"), ("senders", "32"), ("chunk", "16384"), ("warps", "16")]];
+    // A launch takes tiles of two and of three ranks at once.
+    let tiles_of = |ranks| {
+        let few = [("elements", "512"), ("ranks", ranks), ("dtype", "bf16")];
+        let one_shot = [&few[..], &[("algorithm", "one-shot"), ("protocol", "packets")]].concat();
+        let source = source::<AllReduce>(&one_shot, target);
+        assert!(
+            source.text.contains("series<") && source.text.contains("take_packets("),
+            "no tiles are taken at once"
+        );
+        source
+    };
     let pull = [&large[..], &[("algorithm", "pull-two-shot"), ("protocol", "flags")]].concat();
     vec![
         source::<AllReduce>(&with(&small), target),
@@ -37,6 +48,8 @@ fn sources(target: &str) -> Vec<Source> {
         source::<AllReduce>(&with(&norm), target),
         source::<AllReduce>(&with(&one_shot.concat()), target),
         source::<AllReduce>(&with(&pull), target),
+        tiles_of("2"),
+        tiles_of("3"),
         source::<ReduceScatter>(&with(&small), target),
         source::<ReduceScatter>(&with(&large), target),
         source::<AllGather>(&with(&large), target),
