@@ -225,7 +225,9 @@ fn emitted_roles() {
             roles::<MatmulReduceScatter>(shape, target)
         );
     }
-    for few in ["m=128 tile_columns=128 split=2", "m=512 tile_columns=256 stages=4 split=2 together=false"] {
+    for few in
+        ["m=128 tile_columns=128 stages=6 split=2", "m=512 tile_columns=256 stages=4 split=2 together=false"]
+    {
         let name = few.split_once(' ').unwrap().0.replace("m=", "all_gather_matmul_of_rows_");
         let settings = format!("{few} n=7168 k=4096 ranks=2 dtype=bf16 blocks=112");
         insta::assert_snapshot!(name, roles::<AllGatherMatmul>(&settings, "cuda:sm_90a"));
