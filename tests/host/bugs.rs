@@ -212,8 +212,9 @@ fn of_cuda() -> Vec<Bug> {
         Bug::new("acquire at gpu scope", DISPATCH, "fence.acquire.sys", "fence.acquire.gpu"),
         Bug::new("polls at gpu scope", COMBINE, "ld.relaxed.sys", "ld.relaxed.gpu")
             .caught_by("the scope of one of them"),
-        Bug::new("two groups meet at one barrier", COMBINE, "\"r\"(1 + number)", "\"r\"(1)").twice(),
-        Bug::new("a group's barrier waits for the block", DISPATCH, "\"r\"(lanes)", "\"r\"(2 * lanes)")
+        Bug::new("two groups meet at one barrier", COMBINE, "Meeting<N>{1 + number}", "Meeting<N>{1}")
+            .twice(),
+        Bug::new("a group's barrier waits for the block", DISPATCH, "\"n\"(N * WARP)", "\"n\"(2 * N * WARP)")
             .twice()
             .caught_by("deadlock: "),
         Bug::new(
@@ -315,7 +316,7 @@ fn of_hip() -> Vec<Bug> {
             "N * meetings",
             "(N - 1) * meetings",
         ),
-        Bug::new("a group's counter is not cleared", DISPATCH, "if (lane < 3) place[lane] = 0;", "")
+        Bug::new("a group's counter is not cleared", DISPATCH, "if (lane < 3) meeting.place[lane] = 0;", "")
             .caught_by("uninitialised: "),
         Bug::new(
             "the epoch is read before it is there",

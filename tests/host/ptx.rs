@@ -205,8 +205,6 @@ fn statement(instruction: &str, operands: &[String], registers: &[&str]) -> Resu
             let (map, at) = from?.split_once(',').ok_or_else(refused)?;
             format!("::host::bring_box({}, {map}, {}, {});", to?, vector(at.trim(), operands)?, barrier?)
         }
-        // Nothing is nearer here.
-        (["cp", "async", "bulk", "prefetch", "tensor", "2d", "L2", "global", "tile"], [_]) => String::new(),
         (["cp", "async", "wait_all"], []) => "::host::copies_done();".into(),
         (["cp", "async", "bulk", "global", "shared::cta", "bulk_group"], [to, from, bytes]) => {
             let (to, from) = (address(to).ok_or_else(refused)?, address(from).ok_or_else(refused)?);

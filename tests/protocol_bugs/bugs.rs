@@ -6,7 +6,7 @@ use peerwarp::families::moe::kernels::{Layout, Protocol};
 use super::plant::*;
 
 const ROW_PUT: Line = inbox("row.field(rows.row).put(start");
-const ROW_SIGNAL: Line = dispatch("row.done();");
+const ROW_SIGNAL: Line = send("row.done();");
 const ROW_WAIT: Line = inbox("rows.from(source).slot(slot)");
 const ROW_LOAD: Line = inbox("self.message.field(self.rows.row).load(");
 const ROW_STORE: Line = dispatch("rows.store(at(");
@@ -26,7 +26,7 @@ const WORDS_READ: Line = records("=> route.load(first");
 const GATHER_STORE: Line = index("gather.scatter(row");
 const FEW_GATHER_STORE: Line = index("gather.scatter(place");
 const RETURN_PUT: Line = send_back("to.put_f32(start");
-const ROW_COPY: Line = dispatch("row.field(rows.row).copy(");
+const ROW_COPY: Line = send("row.field(rows.row).copy(");
 const RETURN_COPY: Line = send_back("to.copy(");
 const RETURN_SIGNAL: Line = send_back("row.done();");
 const RETURN_WAIT: Line = combine("rows.slot(token)");

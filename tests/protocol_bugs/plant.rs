@@ -6,6 +6,7 @@ use peerwarp::codegen::sim::{Findings, Options, Party};
 use peerwarp::families::moe::kernels::{Layout, Protocol};
 
 const DISPATCH: &str = include_str!("../../src/families/moe/kernels/dispatch.rs");
+const SEND: &str = include_str!("../../src/families/moe/kernels/send.rs");
 const RECORDS: &str = include_str!("../../src/families/moe/kernels/records.rs");
 const INBOX: &str = include_str!("../../src/families/moe/kernels/inbox.rs");
 const INDEX: &str = include_str!("../../src/families/moe/kernels/index.rs");
@@ -23,6 +24,10 @@ pub struct Line {
 
 pub const fn dispatch(text: &'static str) -> Line {
     Line { file: "dispatch", source: DISPATCH, text }
+}
+
+pub const fn send(text: &'static str) -> Line {
+    Line { file: "send", source: SEND, text }
 }
 
 pub const fn inbox(text: &'static str) -> Line {

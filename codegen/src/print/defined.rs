@@ -20,7 +20,6 @@ pub(super) const DEFINED: &[&str] = &[
     "everybodys_place",
     "exp_of",
     "bring_rows",
-    "bring_near",
     "bring_pieces",
     "bring_rest",
     "bring_right_ahead",

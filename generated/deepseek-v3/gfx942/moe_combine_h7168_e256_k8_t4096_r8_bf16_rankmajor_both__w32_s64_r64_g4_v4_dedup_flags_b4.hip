@@ -154,6 +154,40 @@ __device__ __forceinline__ T max_of(const T a, const T b);
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b);
 
+// Where N warps meet: a counter in LDS, which each of them raises once a meeting. The hardware's one barrier is all of a block's.
+template <u32 N>
+struct Meeting {
+    u32* const place;  // arrivals so far, and the last meetings of either parity where a warp disagreed
+    mutable u32 meetings;
+
+    __device__ __forceinline__ explicit Meeting(u32* const place) : place(place), meetings(0) {}
+
+    // What every lane did to memory before is there for every lane after.
+    __device__ __forceinline__ void sync() const {
+        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+        ++meetings;
+        if (thread_in_block() % 64 == 0) {
+            __hip_atomic_fetch_add(&place[0], 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+        }
+        while (i32(arrivals() - N * meetings) < 0) __builtin_amdgcn_s_sleep(1);
+        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+    }
+    // As sync; returns whether `mine` holds in every lane. A warp where it does not leaves the meeting's number
+    // behind, by turns in two words: when the next meeting but one writes to a word, all have read it.
+    __device__ __forceinline__ bool all(const bool mine) const {
+        const u32 meeting = meetings + 1;
+        const bool of_warp = __builtin_amdgcn_ballot_w64(!mine) == 0;
+        if (!of_warp && thread_in_block() % 64 == 0) place[1 + meeting % 2] = meeting;
+        sync();
+        return place[1 + meeting % 2] != meeting;
+    }
+
+  private:
+    __device__ __forceinline__ u32 arrivals() const {
+        return __hip_atomic_load(&place[0], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
+    }
+};
+
 // A whole block as one group.
 struct Block {
     static constexpr u32 warps = 16;
@@ -187,8 +221,7 @@ struct Block {
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
 
-// N neighbouring warps as a group. The hardware has one barrier a block, so the group meets at a counter in
-// LDS, which each of its warps raises once a meeting. All of the block makes its groups together.
+// N neighbouring warps as a group. All of the block makes its groups together.
 template <u32 N>
 struct Warps {
     static constexpr u32 warps = N;
@@ -199,43 +232,23 @@ struct Warps {
     __device__ __forceinline__ Warps()
         : lane(thread_in_block() % lanes),
           number(thread_in_block() / lanes),
-          place(places() + 3 * number),
-          meetings(0) {
-        if (lane < 3) place[lane] = 0;
+          meeting(places() + 3 * number) {
+        if (lane < 3) meeting.place[lane] = 0;
         __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
         __builtin_amdgcn_s_barrier();
         __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
     }
 
     // What every lane did to memory before is there for every lane after.
-    __device__ __forceinline__ void sync() const {
-        __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
-        ++meetings;
-        if (lane % 64 == 0) {
-            __hip_atomic_fetch_add(&place[0], 1u, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
-        }
-        while (i32(arrivals() - N * meetings) < 0) __builtin_amdgcn_s_sleep(1);
-        __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
-    }
-    // As sync; returns whether `mine` holds in every lane. A warp where it does not leaves the meeting's number
-    // behind, by turns in two words: when the next meeting but one writes to a word, all have read it.
-    __device__ __forceinline__ bool all(const bool mine) const {
-        const u32 meeting = meetings + 1;
-        const bool of_warp = __builtin_amdgcn_ballot_w64(!mine) == 0;
-        if (!of_warp && lane % 64 == 0) place[1 + meeting % 2] = meeting;
-        sync();
-        return place[1 + meeting % 2] != meeting;
-    }
+    __device__ __forceinline__ void sync() const { meeting.sync(); }
+    // As sync; returns whether `mine` holds in every lane.
+    __device__ __forceinline__ bool all(const bool mine) const { return meeting.all(mine); }
     // As sync; returns whether `mine` holds in any lane.
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 
   private:
-    u32* const place;  // arrivals so far, and the last meetings of either parity where a warp disagreed
-    mutable u32 meetings;
+    const Meeting<N> meeting;
 
-    __device__ __forceinline__ u32 arrivals() const {
-        return __hip_atomic_load(&place[0], __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_WORKGROUP);
-    }
     static __device__ __forceinline__ u32* places() {
         __shared__ u32 words[3 * (16 / N)];
         return words;

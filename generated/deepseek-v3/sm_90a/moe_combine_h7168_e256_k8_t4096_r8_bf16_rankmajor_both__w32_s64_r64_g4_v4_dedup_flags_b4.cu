@@ -151,6 +151,30 @@ __device__ __forceinline__ T max_of(const T a, const T b);
 __device__ __forceinline__ f32 min_of(const f32 a, const f32 b);
 __device__ __forceinline__ f32 max_of(const f32 a, const f32 b);
 
+// Where N warps meet: one of the block's named barriers.
+template <u32 N>
+struct Meeting {
+    const u32 barrier;
+
+    // What every lane did to memory before is there for every lane after.
+    __device__ __forceinline__ void sync() const {
+        asm volatile("barrier.cta.sync %0, %1;" ::"r"(barrier), "n"(N * 32) : "memory");
+    }
+    // As sync; returns whether `mine` holds in every lane.
+    __device__ __forceinline__ bool all(const bool mine) const {
+        u32 every;
+        asm volatile(
+            "{\n\t.reg .pred mine, every;\n\t"
+            "setp.ne.u32 mine, %3, 0;\n\t"
+            "barrier.cta.red.and.pred every, %1, %2, mine;\n\t"
+            "selp.u32 %0, 1, 0, every;\n\t}"
+            : "=r"(every)
+            : "r"(barrier), "n"(N * 32), "r"(u32(mine))
+            : "memory");
+        return every != 0;
+    }
+};
+
 // A whole block as one group.
 struct Block {
     static constexpr u32 warps = 32;
@@ -181,22 +205,9 @@ struct Warps {
     __device__ __forceinline__ Warps() : lane(thread_in_block() % lanes), number(thread_in_block() / lanes) {}
 
     // What every lane did to memory before is there for every lane after.
-    __device__ __forceinline__ void sync() const {
-        asm volatile("barrier.cta.sync %0, %1;" ::"r"(1 + number), "r"(lanes) : "memory");
-    }
+    __device__ __forceinline__ void sync() const { Meeting<N>{1 + number}.sync(); }
     // As sync; returns whether `mine` holds in every lane.
-    __device__ __forceinline__ bool all(const bool mine) const {
-        u32 every;
-        asm volatile(
-            "{\n\t.reg .pred mine, every;\n\t"
-            "setp.ne.u32 mine, %3, 0;\n\t"
-            "barrier.cta.red.and.pred every, %1, %2, mine;\n\t"
-            "selp.u32 %0, 1, 0, every;\n\t}"
-            : "=r"(every)
-            : "r"(1 + number), "r"(lanes), "r"(u32(mine))
-            : "memory");
-        return every != 0;
-    }
+    __device__ __forceinline__ bool all(const bool mine) const { return Meeting<N>{1 + number}.all(mine); }
     // As sync; returns whether `mine` holds in any lane.
     __device__ __forceinline__ bool any(const bool mine) const { return !all(!mine); }
 };
