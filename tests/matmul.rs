@@ -175,6 +175,18 @@ fn what_cannot_be_multiplied_is_refused_by_name() {
     refused::<MatmulReduceScatter>(&format!("m=64 n=64 k=72 {key} split=2"), &["split", "2", "1", "k = 72"]);
     refused::<AllGatherMatmul>(&format!("m=65 n=64 k=64 {key}"), &["m", "65", "multiple of 2"]);
     refused::<AllGatherMatmul>(
+        &format!("m=1048576 n=1048576 k=1048576 {key}"),
+        &["m", "1048576", "at most 2047 with k = 1048576"],
+    );
+    refused::<AllGatherMatmul>(
+        &format!("m=64 n=64 k=64 {key} beside=true chunk=512 blocks=2 send_blocks=4"),
+        &["send_blocks", "4", "at most 2"],
+    );
+    refused::<AllGatherMatmul>(
+        &format!("m=66 n=64 k=64 {key} beside=true chunk=512"),
+        &["beside", "false with chunk = 512"],
+    );
+    refused::<AllGatherMatmul>(
         &format!("m=64 n=64 k=72 {key} tile_rows=64 chunk=4096"),
         &["chunk", "4096", "divides 4608"],
     );

@@ -50,7 +50,7 @@ fn found(kernel: &Kernel, options: &Options) -> Vec<FindingKind> {
 #[test]
 fn all_roles_of_a_block_run_side_by_side() {
     for warp_size in [32, 64] {
-        let kernel = relay(warp_size);
+        let kernel = relay(warp_size, EpochWord::begin);
         verify(kernel.clone()).unwrap();
         assert_eq!(found(&kernel, &Options::default()), [], "warps of {warp_size}");
     }
@@ -60,14 +60,15 @@ fn all_roles_of_a_block_run_side_by_side() {
 fn all_roles_of_a_block_have_one_place() {
     for (room, most) in [(None, 3), (Some(2), 2), (Some(1), 1)] {
         let options = Options { resident_blocks: room, ..Options::default() };
-        let outcome = machine(relay(32)).run(&options).unwrap_or_else(|e| panic!("{room:?}: {e}"));
+        let outcome =
+            machine(relay(32, EpochWord::begin)).run(&options).unwrap_or_else(|e| panic!("{room:?}: {e}"));
         assert_eq!(outcome.report.max_resident_blocks, most, "{room:?}");
     }
 }
 
 #[test]
 fn mistakes_between_them_are_found() {
-    let kernel = relay(32);
+    let kernel = relay(32, EpochWord::begin);
     let done = || Site::wait("send", "done");
     let offset = |site, by| Mutation::Offset { site, slot: Slot::Index, by };
     let planted = [
@@ -85,7 +86,7 @@ fn mistakes_between_them_are_found() {
 
 #[test]
 fn what_is_told_of_them() {
-    let kernel = relay(32);
+    let kernel = relay(32, EpochWord::begin);
     let text = explain(&kernel).to_string();
     assert!(text.contains("Role `take`: 2 warps beside `double` in each of 2 blocks, 1 to 2"), "{text}");
     assert!(text.contains("with 3 blocks of 224 threads (7 warps of 32 lanes)"), "{text}");
@@ -96,7 +97,7 @@ fn what_is_told_of_them() {
 fn their_warps_come_behind_those_of_the_block() {
     for target in ["cuda:sm_90a", "hip:gfx942"] {
         let target: Target = target.parse().unwrap();
-        let kernel = verify(relay(target.warp_size())).unwrap();
+        let kernel = verify(relay(target.warp_size(), EpochWord::begin)).unwrap();
         let source = emit(&kernel, target, &EmitInfo { command: "cargo test".into() }).unwrap();
         assert_eq!((source.launch.grid, source.launch.block_threads), (3, 7 * target.warp_size()));
         let entry = &source.text[source.text.find("if (block_in_grid() < 1)").unwrap()..];

@@ -4,6 +4,7 @@
 mod fixture;
 
 use fixture::{RANKS, ROW, ROWS, expected, relay, x};
+use peerwarp_codegen::dsl::EpochWord;
 use peerwarp_codegen::ir::verify;
 use peerwarp_codegen::print::{EmitInfo, emit};
 
@@ -22,7 +23,7 @@ struct Host {
 impl Host {
     fn new(language: Language) -> Host {
         let target = language.target();
-        let kernel = verify(relay(target.warp_size())).unwrap_or_else(|e| panic!("{e}"));
+        let kernel = verify(relay(target.warp_size(), EpochWord::begin)).unwrap_or_else(|e| panic!("{e}"));
         let source =
             emit(&kernel, target, &EmitInfo { command: String::new() }).unwrap_or_else(|e| panic!("{e}"));
         let emitted = Emitted { kernel: kernel.into_kernel(), source };

@@ -9,7 +9,7 @@ use super::scope::{OpenRegion, RegionKind, ScopeId, Thing};
 use super::trace::{Made, attempt, with};
 use super::val::{FromRaw, Int, IntoVal, Val, host};
 use crate::ir::verify::MAX_BLOCK_THREADS;
-use crate::ir::{Beside, ControlOp, Kernel, Loc, Role};
+use crate::ir::{Beside, ControlOp, Loc, Role};
 
 /// This rank's number, from 0.
 #[track_caller]
@@ -95,16 +95,16 @@ pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group))
             let help = format!("give it 1 to {}, which is what blocks have", kernel.block_warps);
             return wrong(format!("role `{name}` with {warps} warps beside `{host}`"), &help);
         }
-        let all = kernel.block_warps + warps + others_beside(kernel, host);
+        let Some(at) = kernel.roles.iter().position(|r| r.name == host) else {
+            let help = "declare that role first: its blocks are there then";
+            return wrong(format!("role `{name}` beside `{host}`, which is no role yet"), help);
+        };
+        let (found, all) = (&kernel.roles[at], kernel.block_warps + warps + kernel.companion_warps(at));
         let most = MAX_BLOCK_THREADS / kernel.warp_size;
         if all > most {
             let help = format!("blocks have at most {most} warps, of all roles together");
             return wrong(format!("role `{name}` makes blocks of `{host}` have {all} warps"), &help);
         }
-        let Some(found) = kernel.roles.iter().find(|r| r.name == host) else {
-            let help = "declare that role first: its blocks are there then";
-            return wrong(format!("role `{name}` beside `{host}`, which is no role yet"), help);
-        };
         let reason = match found {
             Role { beside: Some(_), .. } => "itself runs beside another one",
             Role { goes_on_as: Some(_), .. } => "goes on as another one",
@@ -116,11 +116,6 @@ pub fn role_beside(host: &str, name: &str, warps: u32, body: impl FnOnce(Group))
             .note(found.loc, "it is declared here"))
     });
     declare(name, blocks, Some(Beside { role: host.into(), warps }), loc, body);
-}
-
-/// Warps of roles that run beside a role already.
-fn others_beside(kernel: &Kernel, host: &str) -> u32 {
-    kernel.roles.iter().filter_map(|r| r.beside.as_ref()).filter(|b| b.role == host).map(|b| b.warps).sum()
 }
 
 pub(crate) fn role_at(name: &str, blocks: u32, loc: Loc, body: impl FnOnce(Group)) {

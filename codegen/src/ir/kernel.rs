@@ -365,10 +365,14 @@ impl Kernel {
         (0..self.roles.len()).filter(beside)
     }
 
+    /// Warps that all roles beside a role have together in a block.
+    pub fn companion_warps(&self, role: usize) -> u32 {
+        self.companions(role).map(|r| self.role_warps(r)).sum()
+    }
+
     /// Warps that blocks have for roles beside others: as many as the role with most of them needs.
     pub fn beside_warps(&self) -> u32 {
-        let of = |role| self.companions(role).map(|r| self.role_warps(r)).sum();
-        (0..self.roles.len()).map(of).max().unwrap_or(0)
+        (0..self.roles.len()).map(|role| self.companion_warps(role)).max().unwrap_or(0)
     }
 
     /// Warps that a role has in a block.

@@ -247,7 +247,7 @@ fn param_row(p: &Param) -> [String; 3] {
 }
 
 /// `1 block`, `2 blocks`.
-pub(in crate::ir) fn count(n: u64, thing: &str) -> String {
+pub(crate) fn count(n: u64, thing: &str) -> String {
     match n {
         1 => format!("1 {thing}"),
         n => format!("{n} {thing}s"),

@@ -2,7 +2,7 @@
 
 use crate::{
     family::Target,
-    ir::{Access, Accessed, Beside, Kernel, ParamKind, Role},
+    ir::{Access, Accessed, Beside, Kernel, ParamKind, Role, text::count},
 };
 
 use super::{EmitInfo, LaunchShape, timeline::Timeline, writer::wrap_words};
@@ -69,7 +69,7 @@ fn roles(kernel: &Kernel) -> Vec<String> {
         let first = kernel.first_block(i);
         let mut blocks = format!("blocks {first}..{}", first + role.blocks);
         if let Some(Beside { role: host, warps }) = &role.beside {
-            blocks = format!("beside {host}, {warps} warp{}", if *warps == 1 { "" } else { "s" });
+            blocks = format!("beside {host}, {}", count((*warps).into(), "warp"));
         }
         let then = role.goes_on_as.as_ref().map_or(String::new(), |next| format!("; then go on as {next}"));
         rows.push(vec![blocks, role.name.clone(), format!("{}{then} ({})", deeds(kernel, role), role.loc)]);

@@ -174,14 +174,14 @@ fn call_role(e: &mut Emitter, parts: &Parts, index: usize) {
     if let [loads, _] = own {
         calls.push(("in_loader()".into(), call(e, loads, index), index));
     }
-    let companions = kernel.companions(index).map(|role| kernel.role_warps(role)).sum::<u32>();
     for role in kernel.companions(index) {
         let ty = parts.beside(role).expect("it runs beside another role");
         calls.push((format!("{ty}::has_this()"), call(e, parts.whole, role), role));
     }
     let last = call(e, own.last().expect("a role has a function"), index);
     // Blocks may have warps that have nothing to do in this role.
-    let idle = companions < kernel.beside_warps() || (parts.loaders.is_some() && own.len() == 1);
+    let idle =
+        kernel.companion_warps(index) < kernel.beside_warps() || (parts.loaders.is_some() && own.len() == 1);
     let condition = if idle { "in_block()" } else { "" };
     calls.push((condition.into(), last, index));
     write_calls(e, kernel, &calls);

@@ -174,6 +174,10 @@ pub(super) struct RoleCode {
     pub max_groups: u32,
     /// Number of the role's first agent among those of a launch.
     pub first_agent: u32,
+    /// Number of the role's first block.
+    pub first_block: u32,
+    /// The roles that run beside it.
+    pub companions: Vec<usize>,
 }
 
 /// A kernel made ready for simulation.
@@ -206,7 +210,7 @@ impl Compiled {
     /// The roles that a block has warps of: the one that it is of, and those beside it.
     pub(super) fn roles_of(&self, block: u32) -> impl Iterator<Item = usize> + '_ {
         let (role, _) = self.role_of(block);
-        std::iter::once(role).chain(self.kernel.companions(role))
+        std::iter::once(role).chain(self.roles[role].companions.iter().copied())
     }
 }
 

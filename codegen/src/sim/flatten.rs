@@ -120,7 +120,16 @@ fn flatten_role(kernel: &Kernel, facts: &Facts, role: usize) -> RoleCode {
     }
     f.emit(Insn::End);
     let tiles = registers::allocate(&mut f.code, &f.loops, f.tiles);
-    RoleCode { code: f.code, ops: f.ops, scalars: f.scalars, tiles, max_groups: f.max_groups, first_agent: 0 }
+    RoleCode {
+        code: f.code,
+        ops: f.ops,
+        scalars: f.scalars,
+        tiles,
+        max_groups: f.max_groups,
+        first_agent: 0,
+        first_block: kernel.first_block(role),
+        companions: kernel.companions(role).collect(),
+    }
 }
 
 /// A loop that is being flattened: jumps to its ends are patched when those are known.

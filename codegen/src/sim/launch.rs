@@ -36,7 +36,7 @@ pub(super) struct Launch {
     pub start: Rc<Clock>,
     pub end: Clock,
     pub next_block: u32,
-    /// Blocks of which anybody runs, and how many of the roles of each run where blocks have several.
+    /// Blocks of which anybody runs, and how many of the roles of each run of those that have several.
     pub running: u32,
     pub left: HashMap<u32, u32>,
     pub blocks: u32,
@@ -55,6 +55,18 @@ impl Launch {
         });
         self.begun[at].1 += 1;
         self.begun[at].1
+    }
+
+    /// A role of a block has ended.
+    pub fn ends(&mut self, block: u32) {
+        if let Some(left) = self.left.get_mut(&block) {
+            *left -= 1;
+            if *left > 0 {
+                return;
+            }
+            self.left.remove(&block);
+        }
+        self.running -= 1;
     }
 
     /// The buffers that its parameters stand for, in order.

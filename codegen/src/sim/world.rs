@@ -265,11 +265,12 @@ impl<'m> World<'m> {
             self.max_resident = self.max_resident.max(launch.running);
             let compiled = self.machine.kernels[launch.kernel].clone();
             let (role, number) = compiled.role_of(block);
-            let beside = compiled.kernel.companions(role).collect::<SmallVec<[usize; 2]>>();
+            let beside = &compiled.roles[role].companions;
             if !beside.is_empty() {
                 launch.left.insert(block, 1 + beside.len() as u32);
             }
-            for role in std::iter::once(role).chain(beside) {
+            self.start_team(rank, role, number);
+            for &role in beside {
                 self.start_team(rank, role, number);
             }
         }
@@ -438,15 +439,7 @@ impl<'m> World<'m> {
         if let Some(launch) = &mut self.streams[agent.rank as usize].launch {
             block.into_iter().flat_map(|b| b.ended).for_each(|(who, time)| launch.end.set(who, time));
             agent.end_before(&mut launch.end);
-            let kernel = &agent.compiled.kernel;
-            let number = kernel.first_block(agent.role) + agent.block_in_role;
-            let left = launch.left.get_mut(&number).map_or(0, |left| {
-                *left -= 1;
-                *left
-            });
-            if left == 0 {
-                launch.running -= 1;
-            }
+            launch.ends(agent.role_code().first_block + agent.block_in_role);
         }
         self.start_blocks(agent.rank);
     }

@@ -41,8 +41,8 @@ pub const ALL: &[Fixture] = &[
     ("pull", pull::pull),
     ("products", products::products),
     ("parts", parts::parts),
-    ("relay", relay::relay),
-    ("relay_in_anothers_epoch", relay::relay_in_anothers_epoch),
+    ("relay", |warp_size| relay::relay(warp_size, EpochWord::begin)),
+    ("relay_in_anothers_epoch", |warp_size| relay::relay(warp_size, EpochWord::peek)),
 ];
 
 /// Emits a fixture for a target.

@@ -12,18 +12,8 @@ pub const ROWS: u32 = 5;
 pub const ROW: u32 = 256;
 
 /// Blocks double rows and turn them round. A warp beside each sends them to the other rank, and two more take what that one sends;
-/// a block of another role adds up a row.
-pub fn relay(warp_size: u32) -> Kernel {
-    relay_in(warp_size, EpochWord::begin)
-}
-
-/// As [`relay`], in an epoch that another kernel advances.
-#[allow(dead_code)] // not all tests that have this file emit it
-pub fn relay_in_anothers_epoch(warp_size: u32) -> Kernel {
-    relay_in(warp_size, EpochWord::peek)
-}
-
-fn relay_in(warp_size: u32, epoch: fn(&EpochWord) -> Epoch) -> Kernel {
+/// a block of another role adds up a row. The epoch is begun, or is one that another kernel advances.
+pub fn relay(warp_size: u32, epoch: fn(&EpochWord) -> Epoch) -> Kernel {
     let mut meta = TraceMeta::new("relay", RANKS, warp_size, 4);
     meta.doc = "Doubles rows, turns them round and swaps them.".into();
     let body = |p: &mut Binder| {

@@ -107,9 +107,11 @@ const COLUMNS_OF_A_BLOCK: u32 = 28_000;
 /// So many that rows are with the others by the time that these have multiplied their own; all that a link has use for where each block
 /// has one tile, as nobody has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
-    let pieces = (key.m / key.ranks * key.k).div_ceil(chunk(key)).next_power_of_two();
+    // Keys come here before it is known whether their elements can be counted in 32 bits.
+    let elements = u64::from(key.m / key.ranks) * u64::from(key.k);
+    let pieces = elements.div_ceil(chunk(key).into()).next_power_of_two().min(SENDERS.into()) as u32;
     let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
-    pieces.min(if one_each(key) { SENDERS } else { wanted.clamp(2, SENDERS) })
+    if one_each(key) { pieces } else { pieces.min(wanted.max(2)) }
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
@@ -131,15 +133,14 @@ impl Legal for AllGatherMatmul {
         let band = self.tile_rows * self.k;
         let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
         Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
-        let room = if self.beside { self.chunk * self.dtype.bytes() } else { 0 };
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, room)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         let whole = (self.rows() * self.k).is_multiple_of(self.chunk);
         let allowed =
             || format!("false with chunk = {}: a rank's rows are no whole number of these", self.chunk);
         Illegal::unless(!self.beside || whole, "beside", self.beside, allowed)?;
-        let blocks = if self.beside { self.blocks } else { u32::MAX };
-        let allowed = || format!("at most {blocks}, the blocks that it is beside");
-        Illegal::unless(self.send_blocks <= blocks, "send_blocks", self.send_blocks, allowed)?;
+        let there = !self.beside || self.send_blocks <= self.blocks;
+        let allowed = || format!("at most {}, the blocks that its warps are in", self.blocks);
+        Illegal::unless(there, "send_blocks", self.send_blocks, allowed)?;
         self.split_parts().legal()
     }
 }

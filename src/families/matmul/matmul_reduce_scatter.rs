@@ -119,7 +119,7 @@ impl Legal for MatmulReduceScatter {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
         order::shared_rows(self.m, self.ranks)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, 0)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         self.split_parts().legal()?;
         // Rows of tiles that are sent, in two banks, are counted in 32 bits.
         let of_a_band = 2 * (self.ranks - 1) * self.cut().strips();

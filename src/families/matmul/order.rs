@@ -93,8 +93,9 @@ pub(super) fn shared_rows(m: u32, ranks: u32) -> Result<(), Illegal> {
     Illegal::unless(m.is_multiple_of(ranks), "m", m, allowed)
 }
 
-/// Whether a tile fits the warps, their registers, and shared memory beside `room` bytes that others have.
-pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32, room: u32) -> Result<(), Illegal> {
+/// Whether a tile fits the warps, their registers, and shared memory. All numbers of stages that do leave 27 KiB, which is room for what
+/// a warp beside has.
+pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32) -> Result<(), Illegal> {
     // 16 x 16 elements are what a warp multiplies at once.
     let parts = rows / 16 * (columns / 16);
     let shared = (1..=warps).any(|down| {
@@ -110,10 +111,8 @@ pub(super) fn legal(rows: u32, columns: u32, warps: u32, stages: u32, room: u32)
         || format!("at least {} for {rows} x {columns}: a warp holds 4096 sums", parts.div_ceil(16));
     Illegal::unless(parts <= 16 * warps, "warps", warps, allowed)?;
     let stage = (rows + columns) * DOT_COLUMNS * 2;
-    // A loader's barriers come behind the stages, and what else a block has begins at a multiple of 1 KiB.
-    let most = MOST_SHARED - if room > 0 { room + 1024 } else { 0 };
-    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", most / stage);
-    Illegal::unless(stages * stage <= most, "stages", stages, allowed)
+    let allowed = || format!("at most {}: one takes {stage} bytes of shared memory", MOST_SHARED / stage);
+    Illegal::unless(stages * stage <= MOST_SHARED, "stages", stages, allowed)
 }
 
 /// Rows of tiles: as many as there are rows, if these are few.

@@ -93,7 +93,7 @@ fn blocks(key: &MatmulKey) -> u32 {
 impl Legal for Matmul {
     fn legal(&self) -> Result<(), Illegal> {
         order::whole_rows(self.n, self.k)?;
-        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages, 0)?;
+        order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         self.parts().legal()
     }
 }

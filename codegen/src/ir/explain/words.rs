@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use super::text::count;
 use super::*;
 
 /// An index longer than this is left out of the text; the structure keeps it.
@@ -288,10 +289,6 @@ fn action(a: &Action) -> String {
 fn capital(text: &str) -> String {
     let mut letters = text.chars();
     letters.next().map(|first| first.to_uppercase().chain(letters).collect()).unwrap_or_default()
-}
-
-fn count(n: u64, thing: &str) -> String {
-    text::count(n, thing)
 }
 
 /// Bytes with a unit: `128 B`, `14 KiB`, `14.7 MiB`.
