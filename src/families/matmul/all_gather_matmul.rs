@@ -49,7 +49,7 @@ pub struct AllGatherMatmul {
     #[tune(short = "tg", default = |key| together(key))]
     pub together: bool,
     /// Elements that a block sends at once.
-    #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192], default = |key| chunk(key))]
+    #[tune(short = "c", values = [512, 1024, 2048, 4096, 8192, 16384, 32768], default = |key| chunk(key))]
     pub chunk: u32,
     /// Rows of tiles that each block sends its part of under one flag: with fewer than are gone through together, blocks that multiply
     /// begin at different times and no longer share what is in the cache.
@@ -93,25 +93,39 @@ fn one_each(key: &AllGatherMatmulKey) -> bool {
     bands(key) * key.n.div_ceil(256) <= order::SMS - SENDERS
 }
 
-/// As many as divide those of a tile's rows.
+/// A warp's elements of what a block sends at once: so many fit 64 registers of a lane.
+const CHUNK_OF_A_WARP: u32 = 4096;
+
+/// As many as divide those of a tile's rows, as a block's warps have registers for, and as each block that sends has: it waits for all of
+/// them to be loaded before it stores them, and fewer at once took up to 7 us longer
+/// (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
 fn chunk(key: &AllGatherMatmulKey) -> u32 {
     let band = tile_rows(key) * key.k;
-    [8192, 4096, 2048, 1024].into_iter().find(|chunk| band.is_multiple_of(*chunk)).unwrap_or(512)
+    let share = (elements(key) / u64::from(send_blocks(key))).max(LEAST_SENT);
+    let most = u64::from(CHUNK_OF_A_WARP * order::warps(tile_rows(key))).min(share);
+    let fits = |chunk: &u32| band.is_multiple_of(*chunk) && u64::from(*chunk) <= most;
+    [32768, 16384, 8192, 4096, 2048, 1024].into_iter().find(fits).unwrap_or(512)
 }
 
-/// Columns of `w` with which a rank's own rows are multiplied for as long as one block takes to send them. Of 7168 columns four blocks
-/// kept up and two did not, of 1792 sixteen did and eight did not
-/// (`bench/results/2026-11-25-collectives-and-products-on-two-h100.md`).
-const COLUMNS_OF_A_BLOCK: u32 = 28_000;
+/// Elements that a block is worth.
+const LEAST_SENT: u64 = 8192;
+
+/// Those of a rank's rows. Keys come here before it is known whether they can be counted in 32 bits.
+fn elements(key: &AllGatherMatmulKey) -> u64 {
+    u64::from(key.m / key.ranks) * u64::from(key.k)
+}
+
+/// Columns of `w` with which a rank's own rows are multiplied for as long as one block takes to send them, and the fewest blocks: of
+/// 1792 columns eight kept up, of 7168 four did and two did not (the same page).
+const COLUMNS_OF_A_BLOCK: u32 = 14_000;
+const LEAST_SENDERS: u32 = 4;
 
 /// So many that rows are with the others by the time that these have multiplied their own; all that a link has use for where each block
 /// has one tile, as nobody has anything to do until then.
 fn send_blocks(key: &AllGatherMatmulKey) -> u32 {
-    // Keys come here before it is known whether their elements can be counted in 32 bits.
-    let elements = u64::from(key.m / key.ranks) * u64::from(key.k);
-    let pieces = elements.div_ceil(chunk(key).into()).next_power_of_two().min(SENDERS.into()) as u32;
+    let pieces = elements(key).div_ceil(LEAST_SENT).next_power_of_two().min(SENDERS.into()) as u32;
     let wanted = (COLUMNS_OF_A_BLOCK * (key.ranks - 1)).div_ceil(key.n).next_power_of_two();
-    if one_each(key) { pieces } else { pieces.min(wanted.max(2)) }
+    if one_each(key) { pieces } else { pieces.min(wanted.max(LEAST_SENDERS)) }
 }
 
 fn stages(key: &AllGatherMatmulKey) -> u32 {
@@ -133,6 +147,9 @@ impl Legal for AllGatherMatmul {
         let band = self.tile_rows * self.k;
         let allowed = || format!("one that divides {band}, the elements of {} rows", self.tile_rows);
         Illegal::unless(band.is_multiple_of(self.chunk), "chunk", self.chunk, allowed)?;
+        let most = CHUNK_OF_A_WARP * self.warps;
+        let allowed = || format!("at most {most}, what {} warps have registers for", self.warps);
+        Illegal::unless(self.chunk <= most, "chunk", self.chunk, allowed)?;
         order::legal(self.tile_rows, self.tile_columns, self.warps, self.stages)?;
         let whole = (self.rows() * self.k).is_multiple_of(self.chunk);
         let allowed =

@@ -128,7 +128,7 @@ pub struct Combine {
     #[tune(short = "s", values = [1, 2, 4, 6, 8, 10, 12, 16, 32, 64, 96], default = |key| (key.tokens * key.ranks * 2).next_power_of_two().clamp(8, 64))]
     pub send_blocks: u32,
     /// Blocks that receive.
-    #[tune(short = "r", values = [1, 2, 4, 8, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
+    #[tune(short = "r", values = [1, 2, 4, 6, 8, 10, 12, 14, 16, 18, 32, 64], default = |key| (key.tokens * 4).next_power_of_two().clamp(8, 64))]
     pub recv_blocks: u32,
     /// Warps that move a row together, or a piece of it where groups share rows.
     #[tune(short = "g", values = [1, 2, 4, 8, 16], default = |key| group_warps_of_combine(key))]
@@ -186,14 +186,14 @@ impl Combine {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Combine {
-        let keeps_own = self.keeps_own();
-        // Who keeps its own rows has less to send than to sum.
-        while self.blocks() > most {
-            let (send, recv) = (&mut self.send_blocks, &mut self.recv_blocks);
-            if !fewer(if keeps_own { [recv, send] } else { [send, recv] }) {
-                break;
-            }
+        if self.blocks() > most && self.keeps_own() {
+            // A warp that has rows of its own waits for nobody else's loads and stores: 24 SMs have 91 % of all SMs' speed so, and 81 % at
+            // most with four warps a row (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+            (self.group_warps, self.batch) = (1, 2);
+            let half = [64, 32, 16, 12, 10, 8, 6, 4, 2, 1].into_iter().find(|half| 2 * half <= most);
+            (self.send_blocks, self.recv_blocks) = [half.unwrap_or(1); 2].into();
         }
+        while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
         self
     }
 

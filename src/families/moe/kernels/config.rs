@@ -339,9 +339,14 @@ impl Dispatch {
     /// before, where they had been ahead of it. That pays if a row goes to many ranks, or if so many groups send that the link is
     /// what they wait for.
     pub(super) fn dynamic_slots(&self) -> bool {
-        let groups = self.send_blocks * (self.warps / self.group_warps);
+        let groups = (self.send_blocks + self.route_blocks()) * (self.warps / self.group_warps);
         let copies = self.ranks.min(self.slot_entries());
         worth_dynamic_scheduling(self.protocol, self.slots(), groups) && (copies >= 4 || groups >= 512)
+    }
+
+    /// Whether blocks send rows once they have told the ranks where rows go: those who draw rows share them with whoever comes.
+    pub(super) fn route_joins(&self) -> bool {
+        !self.index_counts() && self.dynamic_slots()
     }
 
     /// Blocks that write down which rows the experts have, where rows stand by token: one if it counts them.
@@ -358,8 +363,10 @@ impl Dispatch {
         if self.index_counts() { self.blocks_for_entries() } else { 0 }
     }
 
+    /// Where rows come with flags, as many of eight as fit the number of those that send.
     fn blocks_for_entries(&self) -> u32 {
-        (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(8)
+        let most = if self.index_counts() { 8 } else { (self.send_blocks / 8).clamp(1, 8) };
+        (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(most)
     }
 
     /// Entries of the index of rows by token.
@@ -401,7 +408,21 @@ impl Dispatch {
     /// With fewer blocks that send and that receive, so that a launch has at most so many, or as few as it can have.
     #[must_use]
     pub fn within(mut self, most: u32) -> Dispatch {
+        if self.blocks() > most && self.in_place() && self.protocol == Protocol::Flags {
+            // Receivers move nothing. A warp that has a row of its own waits for no other one's stores before it goes on: 20 SMs that
+            // send have 97 % of all SMs' speed so, and 86 % with four warps a row
+            // (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+            (self.group_warps, self.vectors) = (1, 4);
+            self.recv_blocks = self.recv_blocks.min(2);
+        }
         while self.blocks() > most && fewer([&mut self.send_blocks, &mut self.recv_blocks]) {}
+        // Halving leaves up to half of them unused.
+        for more in [12, 20, 24] {
+            let wider = Dispatch { send_blocks: more, ..self.clone() };
+            if more > self.send_blocks && wider.blocks() <= most {
+                self = wider;
+            }
+        }
         self
     }
 

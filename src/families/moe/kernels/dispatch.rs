@@ -177,6 +177,9 @@ pub fn dispatch_with(c: &Dispatch, a: &DispatchArgs, hook: RowHook<'_>) {
                 b.split(1, |g| tell(c, a, g, epoch, bank));
             } else {
                 route(c, a, b, epoch, bank);
+                if c.route_joins() {
+                    b.goes_on_as("send");
+                }
             }
         });
         role("send", c.send_blocks, |b| b.split(c.group_warps, |g| send(c, &a.tokens, &a.inbox, g, epoch)));

@@ -154,7 +154,9 @@ mod tests {
 
     #[test]
     fn launches_stay_within_so_many_blocks_and_are_legal() {
-        for (tokens, dtype) in [(1, RowDtype::Bf16), (128, RowDtype::Bf16), (2048, RowDtype::Fp8)] {
+        for (tokens, dtype) in
+            [(1, RowDtype::Bf16), (128, RowDtype::Bf16), (2048, RowDtype::Fp8), (4096, RowDtype::Bf16)]
+        {
             let shape = MoeShape { hidden: 7168, experts: 256, topk: 8, tokens, ranks: 2, dtype };
             for layout in [Layout::RankMajor, Layout::ExpertMajor] {
                 let whole = MoeTuning::defaults_with(&shape, Hook::None, layout).unwrap();
@@ -164,6 +166,13 @@ mod tests {
                     tuning.check(&shape).unwrap();
                     let blocks = [tuning.dispatch.blocks(), tuning.combine.blocks()];
                     assert!(blocks.iter().all(|blocks| *blocks <= most), "{blocks:?} of {most}");
+                }
+                if tokens == 4096 && layout == Layout::RankMajor {
+                    let few = whole.clone().within(24);
+                    let sending = few.dispatch.send_blocks + few.dispatch.route_blocks();
+                    assert_eq!([sending, few.dispatch.recv_blocks], [20, 2], "nearly all send");
+                    assert_eq!([few.combine.send_blocks, few.combine.recv_blocks], [12, 12]);
+                    assert_eq!([few.dispatch.group_warps, few.combine.group_warps], [1, 1]);
                 }
                 // As few as there can be, and no fewer.
                 let least = whole.within(0);
