@@ -365,7 +365,7 @@ impl Dispatch {
 
     /// Where rows come with flags, as many of eight as fit the number of those that send.
     fn blocks_for_entries(&self) -> u32 {
-        let most = if self.index_counts() { 8 } else { (self.send_blocks / 8).clamp(1, 8) };
+        let most = if self.index_counts() { 8 } else { (self.send_blocks / 6).clamp(1, 8) };
         (self.records() * entry_pieces(self).parts() + 1).div_ceil(self.warps).min(most)
     }
 
@@ -409,9 +409,8 @@ impl Dispatch {
     #[must_use]
     pub fn within(mut self, most: u32) -> Dispatch {
         if self.blocks() > most && self.in_place() && self.protocol == Protocol::Flags {
-            // Receivers move nothing. A warp that has a row of its own waits for no other one's stores before it goes on: 20 SMs that
-            // send have 97 % of all SMs' speed so, and 86 % with four warps a row
-            // (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
+            // Receivers move nothing. A warp that has a row of its own waits for no other one's stores before it goes on: 24 SMs have 95 %
+            // of all SMs' speed so, and 86 % with four warps a row (`bench/results/2026-11-25-few-rows-and-few-sms-on-two-h100.md`).
             (self.group_warps, self.vectors) = (1, 4);
             self.recv_blocks = self.recv_blocks.min(2);
         }
