@@ -193,6 +193,12 @@ fn a_bank_or_credits_left_out_are_found_within_four_launches() {
     let with_flags = [Some("lost-signal"), None];
     let lost = [Some("lost-packet"); 2];
     assert_eq!(kinds, [with_flags, with_flags, lost, lost]);
+    // Two to a word.
+    let config = Post { dtype: Dtype::Bf16, ..Post::new(Transport::Ll) };
+    for lacking in [Post { banks: 1, ..config.clone() }, Post { credits: false, ..config }] {
+        let found = explored(&launched(traced(&lacking, post), 4)).unwrap_err();
+        assert_eq!(found.list[0].kind.name(), "lost-packet");
+    }
 }
 
 #[test]
@@ -345,7 +351,8 @@ fn mistakes_end_the_trace() {
         Slip { dtype: Dtype::I32, ..packets() },
         Slip { shape: shape(Transport::Packets).read_many(), ..flags() },
         Slip { shape: shape(Transport::Packets).batches(3), ..flags() },
-        Slip { shape: shape(Transport::Ll), dtype: Dtype::Bf16, ..flags() },
+        Slip { shape: shape(Transport::Ll), dtype: Dtype::Fp8, ..flags() },
+        Slip { shape: shape(Transport::Ll), dtype: Dtype::Bf16, len: 63, ..flags() },
         Slip { shape: shape(Transport::Flags).banks(4), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, 5, Slots::Shared(1)), ..flags() },
         Slip { shape: ChannelShape::new(Transport::Flags, RANKS, Slots::BySender(1 << 31)), ..flags() },
@@ -355,7 +362,19 @@ fn mistakes_end_the_trace() {
         said.push(slip(config, nothing));
     }
     // Messages.
-    let cases: [Mistake; 13] = [
+    let cases: [Mistake; 15] = [
+        (
+            || Slip { dtype: Dtype::Bf16, ..two(Transport::Ll) },
+            |a| {
+                in_role(a, |data| data.to(Peers::others()).slot(0).put(1, a.x.load(0, 32)));
+            },
+        ),
+        (
+            || Slip { dtype: Dtype::Bf16, ..two(Transport::Ll) },
+            |a| {
+                in_role(a, |data| data.to(Peers::others()).slot(0).put(0, a.x.load(0, 31)));
+            },
+        ),
         (
             || two(Transport::Flags),
             |a| {

@@ -480,7 +480,7 @@ impl KernelArgs for Hand {
             ParamSpec::of::<Val<u32>>("n", 1, ""),
         ]
     }
-    fn bind(binder: &mut Binder) -> Hand {
+    fn bind(_: &u64, binder: &mut Binder) -> Hand {
         Hand { x: binder.next(), any: binder.next(), n: binder.next() }
     }
 }
@@ -527,7 +527,7 @@ impl KernelArgs for Lent {
             ParamSpec::of::<Ptr<u32>>("out", 64, "").bound(Binding::Output),
         ]
     }
-    fn bind(binder: &mut Binder) -> Lent {
+    fn bind((): &(), binder: &mut Binder) -> Lent {
         Lent(binder.next(), binder.next())
     }
 }

@@ -6,7 +6,9 @@ mod census;
 use std::sync::Arc;
 
 use census::{Bug, CENSUS_BINS, CENSUS_RANKS, CENSUS_VALUES, census, census_with};
-use peerwarp_codegen::ir::{Kernel, Planted};
+use peerwarp_codegen::dsl::prelude::*;
+use peerwarp_codegen::dsl::{TraceMeta, trace};
+use peerwarp_codegen::ir::{Kernel, Planted, verify};
 use peerwarp_codegen::sim::{Bindings, Compiled, FindingKind, Machine, Options};
 
 /// Values of a rank, some of them too large to be counted.
@@ -78,6 +80,23 @@ fn mistakes_with_ll_elements_are_found() {
     assert!(found(Bug::NoAnswer, 4).contains(&FindingKind::LostPacket));
     assert_eq!(found(Bug::WrongElement, 1), [FindingKind::Deadlock]);
     assert_eq!(found(Bug::WrongSender, 1), [FindingKind::WrongSender]);
+}
+
+/// Sends two elements from an index on.
+fn sent_from(index: fn(Val<u32>) -> Val<u32>) -> Result<(), String> {
+    let kernel = trace(TraceMeta::new("pairs", 2, 32, 1), |p| {
+        let (x, ll): (Ptr<bf16>, Ll<bf16>) = (p.arg("x", 64), p.arg("ll", 64));
+        let epoch = p.arg::<EpochWord>("epoch", 1).begin();
+        role("send", 8, |b| ll.send(Peers::others(), index(b.index()), x.load(0, 2), epoch));
+    });
+    verify::verify(kernel.unwrap()).map(|_| ()).map_err(|e| e.to_string())
+}
+
+#[test]
+fn what_is_sent_begins_a_word() {
+    assert_eq!(sent_from(|b| 2 * b), Ok(()));
+    let error = sent_from(|b| b).unwrap_err();
+    assert!(error.contains("not known to begin an LL word of 2 elements"), "{error}");
 }
 
 #[test]

@@ -72,6 +72,12 @@ fn moves<T: Number>(n: u32, on_device: bool, warp_size: u32) {
             assert_eq!(read("all"), all, "{case:?}");
             assert_eq!(read("copied"), of(before, |x| x), "{case:?}");
             assert_eq!(read("doubled"), of(before, |x| 2.0 * x), "{case:?}");
+            let less = of(before, |x| x - 1.0);
+            assert_eq!(read("less"), less, "{case:?}");
+            let zeros = (TAIL_CHUNK as usize).saturating_sub(less.len());
+            let backwards = less.iter().rev().take(TAIL_CHUNK as usize).copied();
+            let backwards: Vec<T> = backwards.chain(vec![T::zeroed(); zeros]).collect();
+            assert_eq!(read("backwards"), backwards, "{case:?}");
             let least = |tile: u32| {
                 let end = n.min((tile + 1) * TAIL_CHUNK);
                 (tile * TAIL_CHUNK..end).map(|i| number(rank, i)).fold(f32::MAX, f32::min)

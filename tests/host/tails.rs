@@ -11,7 +11,7 @@ use crate::build::{Language, Mode, Program, Text};
 use crate::job::{Emitted, Job};
 use kernel::{TAIL_CHUNK, TAIL_RANKS, Tails, tails_of};
 
-/// A small integer: it and its double are exact in every type.
+/// A small integer: it, its neighbours and its double are exact in every type.
 fn number(rank: u32, i: u32) -> f32 {
     ((i * 7 + rank * 13) % 61) as f32 - 30.0
 }
@@ -43,10 +43,14 @@ fn expected(case: Tails, rank: u32) -> Vec<(&'static str, Vec<u8>)> {
     };
     let sum: f32 = (0..n).map(|i| number(rank, i)).sum();
     let least: f32 = (0..n.div_ceil(TAIL_CHUNK)).map(least).sum();
+    let there = (0..TAIL_CHUNK).map(|i| n.checked_sub(i + 1).map(|i| number(before, i) - 1.0));
+    let backwards = there.flat_map(|x| encode(dtype, x.unwrap_or(0.0))).collect();
     vec![
         ("all", (0..TAIL_RANKS).flat_map(|source| of(source, |x| x + 1.0)).collect()),
         ("copied", of(before, |x| x).collect()),
         ("doubled", of(before, |x| 2.0 * x).collect()),
+        ("less", of(before, |x| x - 1.0).collect()),
+        ("backwards", backwards),
         ("sum", (sum + least).to_le_bytes().to_vec()),
     ]
 }

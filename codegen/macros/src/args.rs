@@ -8,7 +8,7 @@ use syn::{
 };
 
 use crate::attrs::{Errors, Settings, first_paragraph};
-use crate::launch;
+use crate::{launch, one_of};
 
 /// What the derive emits; with a struct for launches where the crate sees the runtime.
 pub fn expand(
@@ -17,10 +17,11 @@ pub fn expand(
     runtime: Option<&TokenStream>,
 ) -> syn::Result<TokenStream> {
     let mut errors = Errors::default();
-    let shape = "kernel parameters are a struct with named fields";
+    let shape = "kernel parameters are a struct with named fields, or an enum of such structs";
     let fields = match &input.data {
         Data::Struct(data) if matches!(data.fields, Fields::Named(_)) => &data.fields,
-        _ => return Err(syn::Error::new(input.ident.span(), shape)),
+        Data::Enum(data) => return one_of::expand(input, data, codegen),
+        Data::Struct(_) | Data::Union(_) => return Err(syn::Error::new(input.ident.span(), shape)),
     };
     if !input.generics.params.is_empty() {
         errors.at(input.generics.span(), "kernel parameters have no generic parameters");
@@ -33,9 +34,14 @@ pub fn expand(
         _ => None,
     };
     errors.finish()?;
+    // What is wrong with them has been said.
+    let mut said = Errors::default();
+    let of_group = |f: &Field| group_config(group_attr(f)?, &f.ty, config.as_ref()?, codegen, &mut said);
+    let of_groups: Vec<Option<TokenStream>> = fields.iter().map(of_group).collect();
 
     let (ident, names) = (&input.ident, fields.iter().map(|f| &f.ident));
-    let next = fields.iter().map(|f| match (group_attr(f), optional(&f.ty)) {
+    let given = if of_groups.iter().any(Option::is_some) { quote!(config) } else { quote!(_) };
+    let next = fields.iter().zip(&of_groups).map(|(f, of)| match (of, optional(&f.ty)) {
         (_, optional) if marked(f, "channel").is_some() => {
             let name = f.ident.as_ref().map(|i| i.unraw().to_string());
             match optional {
@@ -46,9 +52,9 @@ pub fn expand(
                 }
             }
         }
-        (Some(_), _) => {
+        (Some(of), _) => {
             let ty = &f.ty;
-            quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>::bind(binder))
+            quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>::bind(#of, binder))
         }
         (None, Some(ty)) => {
             let name = f.ident.as_ref().map(|i| i.unraw().to_string());
@@ -68,7 +74,7 @@ pub fn expand(
                 #(#specs)*
                 params
             }
-            fn bind(binder: &mut #codegen::dsl::Binder) -> Self {
+            fn bind(#given: &#config, binder: &mut #codegen::dsl::Binder) -> Self {
                 #ident { #(#names: #next,)* }
             }
         }
@@ -179,19 +185,29 @@ fn group(
             "the parameters of a group say themselves which are outputs: mark it `#[input]`",
         );
     }
-    let ty = &field.ty;
-    let group = quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>);
-    let of = match &attr.meta {
-        Meta::Path(_) => quote!(config),
+    let (ty, of) = (&field.ty, group_config(attr, &field.ty, config, codegen, errors)?);
+    Some(quote_spanned!(ty.span()=> params.extend(<#ty as #codegen::dsl::KernelArgs>::params(#of));))
+}
+
+/// A reference to a group's configuration: this one, or one that `#[group(|c| ..)]` computes from it.
+pub(crate) fn group_config(
+    attr: &Attribute,
+    ty: &Type,
+    config: &Path,
+    codegen: &TokenStream,
+    errors: &mut Errors,
+) -> Option<TokenStream> {
+    match &attr.meta {
+        Meta::Path(_) => Some(quote!(config)),
         Meta::List(_) | Meta::NameValue(_) => {
             let closure = errors.ok(attr.parse_args::<syn::ExprClosure>())?;
-            quote!(&{
+            let group = quote_spanned!(ty.span()=> <#ty as #codegen::dsl::KernelArgs>);
+            Some(quote!(&{
                 let of: fn(&#config) -> #group::Config = #closure;
                 of(config)
-            })
+            }))
         }
-    };
-    Some(quote!(params.extend(#group::params(#of));))
+    }
 }
 
 /// The statement that adds a field's `ParamSpec` to `params`, if it is there.
@@ -217,7 +233,7 @@ fn spec(field: &Field, config: &Path, codegen: &TokenStream, errors: &mut Errors
         return None;
     }
     match (&dtype, kind) {
-        (None, "AnyPtr" | "AnySym" | "AnyWindow" | "AnyPackets") => {
+        (None, "AnyPtr" | "AnySym" | "AnyWindow" | "AnyPackets" | "AnyLl") => {
             let advice = "say which, as in `#[dtype(|c| c.dtype)]`";
             errors.at(
                 ty.span(),
@@ -376,7 +392,18 @@ pub(crate) fn chosen<'a>(
     config: &Path,
     errors: &mut Errors,
 ) -> Option<(&'a Attribute, TokenStream)> {
-    let mut attrs = field.attrs.iter().filter(|a| a.path().is_ident(name));
+    chosen_of(&field.attrs, name, ty, config, errors)
+}
+
+/// The same of anything with attributes.
+pub(crate) fn chosen_of<'a>(
+    attrs: &'a [Attribute],
+    name: &str,
+    ty: &TokenStream,
+    config: &Path,
+    errors: &mut Errors,
+) -> Option<(&'a Attribute, TokenStream)> {
+    let mut attrs = attrs.iter().filter(|a| a.path().is_ident(name));
     let attr = attrs.next()?;
     if let Some(second) = attrs.next() {
         errors.at(second.span(), format!("`#[{name}(..)]` is there twice"));
@@ -388,6 +415,7 @@ pub(crate) fn chosen<'a>(
                 "len" => "|c| c.tokens as u64 * 64",
                 "dtype" => "|c| c.dtype",
                 "shape" => "|c| [c.rows, c.columns]",
+                "when" => "|c| c.protocol == Protocol::Flags",
                 _ => "|c| ChannelShape::new(c.transport, c.ranks, Slots::BySender(c.chunks()))",
             };
             errors.at(

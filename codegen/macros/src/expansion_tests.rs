@@ -52,6 +52,22 @@ fn kernel_args() {
 }
 
 #[test]
+fn kernel_args_of_one_group_or_another() {
+    let input = parse_quote! {
+        #[args(config = Scale)]
+        pub enum RecordArgs {
+            /// With flags.
+            #[when(|c| c.flags)]
+            Flags(FlagArgs),
+            /// As LL elements.
+            #[group(|c| c.ll())]
+            Ll(LlArgs),
+        }
+    };
+    insta::assert_snapshot!(pretty(crate::args::expand(&input, &quote!(::peerwarp_codegen), None).unwrap()));
+}
+
+#[test]
 fn launches_take_what_is_the_caller_s() {
     let input = parse_quote! {
         #[args(config = Scale)]

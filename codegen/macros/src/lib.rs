@@ -13,6 +13,7 @@ mod family;
 mod kernel;
 mod launch;
 mod message;
+mod one_of;
 mod pack;
 mod paths;
 mod serial;
@@ -62,7 +63,14 @@ pub fn choice(item: TokenStream) -> TokenStream {
 /// the length is that of the most rows, which the closure computes.
 ///
 /// `#[channel(|c| ..)]` computes the shape of a `Channel`; `#[len(..)]` is then the number of elements of a message.
-#[proc_macro_derive(KernelArgs, attributes(args, len, shape, dtype, rows, group, input, output, channel))]
+///
+/// An enum is several such structs, of which the configuration chooses one: the first variant whose `#[when(|c| ..)]` holds, or the
+/// last one, which has none. Each variant holds a struct, and `#[group(|c| ..)]` on it computes the struct's configuration where it is
+/// another one. An enum is a `#[group]` of a kernel's parameters, and what it holds is the operation's own.
+#[proc_macro_derive(
+    KernelArgs,
+    attributes(args, len, shape, dtype, rows, group, when, input, output, channel)
+)]
 pub fn kernel_args(item: TokenStream) -> TokenStream {
     let runtime = paths::runtime();
     derive(item, |input, codegen| args::expand(input, codegen, runtime.as_ref()))

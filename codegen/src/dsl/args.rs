@@ -122,11 +122,69 @@ impl ParamSpec {
     }
 }
 
-/// A struct of kernel parameters; implemented by `#[derive(KernelArgs)]`.
+/// A struct of kernel parameters, or an enum of such structs; implemented by `#[derive(KernelArgs)]`.
 ///
 /// A field of type `Option<T>` is a parameter of configs for which its `#[len(..)]` is not 0, and `None` for the others. A field
 /// with `#[group]` is a struct of parameters itself, which kernels with other configs may have too: `#[group(|c| ..)]` computes
 /// the group's config from this one. Functions of the device that take the group are then of use to all of them.
+///
+/// Where a kernel has one group or another, an enum of both says so: no `Option`s have to agree then.
+///
+/// ```
+/// # use peerwarp_codegen::dsl::{TraceMeta, prelude::*, trace_args};
+/// # struct Count { ranks: u32, early: bool }
+/// #[derive(KernelArgs)]
+/// #[args(config = Count)]
+/// struct FlagArgs {
+///     #[len(|c| c.ranks.into())] counts: Sym<u32>,
+///     #[len(|c| c.ranks.into())] arrived: Flags,
+/// }
+/// #[derive(KernelArgs)]
+/// #[args(config = Count)]
+/// struct LlArgs {
+///     #[len(|c| c.ranks.into())] counts: Ll<u32>,
+/// }
+/// /// How counts travel.
+/// #[derive(KernelArgs)]
+/// #[args(config = Count)]
+/// enum CountArgs {
+///     #[when(|c| c.early)]
+///     Ll(LlArgs),
+///     Flags(FlagArgs),
+/// }
+/// #[derive(KernelArgs)]
+/// #[args(config = Count)]
+/// struct Args {
+///     #[group] counts: CountArgs,
+///     #[len(|c| c.ranks.into())] out: Ptr<u32>,
+///     epoch: EpochWord,
+/// }
+/// # fn count(c: &Count, a: &Args) {
+/// # let epoch = a.epoch.begin();
+/// # role("count", 1, |_| {
+/// let n = splat(1u32, 1);
+/// let counts = match &a.counts {
+///     CountArgs::Ll(ll) => {
+///         ll.counts.send(Peers::all(), rank(), n, epoch);
+///         let from = arange(c.ranks);
+///         ll.counts.gather(from, from, true, epoch)
+///     }
+///     CountArgs::Flags(f) => {
+///         let mut parcel = send_to(Peers::all());
+///         parcel.put(&f.counts, rank(), n);
+///         parcel.signal(&f.arrived, rank(), epoch);
+///         f.counts.load(&f.arrived.wait_all(0, c.ranks, 1, epoch), 0, c.ranks)
+///     }
+/// };
+/// a.out.store(0, counts);
+/// # });
+/// # }
+/// # for early in [true, false] {
+/// #     let kernel = trace_args::<Args>(TraceMeta::new("count", 4, 32, 1), &Count { ranks: 4, early }, count)?;
+/// #     assert_eq!(kernel.params.len(), if early { 3 } else { 4 });
+/// # }
+/// # Ok::<(), TraceError>(())
+/// ```
 ///
 /// `#[rows(rows_there, |c| ..)]` says that a launch has as many rows of an input or output as the number `rows_there` says,
 /// which is a parameter, too; the closure computes the most, of which `#[len(..)]` is the length. A kernel must not touch more.
@@ -135,14 +193,14 @@ pub trait KernelArgs: Sized {
     type Config: ?Sized;
     /// The parameters under a config, in the order of the fields.
     fn params(config: &Self::Config) -> Vec<ParamSpec>;
-    /// The handles, taken from the binder by [`Binder::next`] in the order of the fields.
-    fn bind(binder: &mut Binder) -> Self;
+    /// The handles under the same config, taken from the binder by [`Binder::next`] in the order of the fields.
+    fn bind(config: &Self::Config, binder: &mut Binder) -> Self;
 }
 
 /// A type that can be a field of a [`KernelArgs`] struct.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` cannot be a kernel parameter",
-    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, AnyWindowMatrix, Packets<T>, AnyPackets, Ll<T>, Flags, BlockFlags, EpochWord, Counters and Val<T>"
+    note = "parameters are Ptr<T>, Sym<T>, Window<T>, AnyPtr, AnySym, AnyWindow, AnyMatrix, AnySymMatrix, AnyWindowMatrix, Packets<T>, AnyPackets, Ll<T>, AnyLl, Flags, BlockFlags, EpochWord, Counters and Val<T>"
 )]
 pub trait Arg: Sized {
     /// What it is.

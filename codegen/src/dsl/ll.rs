@@ -1,20 +1,37 @@
-//! LL elements: data and epoch in one 8-byte word.
+//! LL elements: data and epoch in one word of 8 bytes.
 
 use std::marker::PhantomData;
 
-use super::args::{Arg, Bound, TypedArg};
-use super::buffer::Buf;
+use half::{bf16, f16};
+
+use super::any::AnyTile;
+use super::args::{Arg, Bound, ErasedArg, TypedArg};
+use super::buffer::{Buf, cast};
+use super::error::TraceError;
 use super::index::{Index, IntoIndex};
 use super::mem::{Epoch, param_of};
 use super::protocol::Peers;
 use super::scope::require_role;
-use super::tile::{IntoTile, Tile, Word, arange, arange_at, spread};
+use super::tile::{IntoTile, Tile, arange_at, check_len, spread};
 use super::trace::attempt;
-use super::val::{FromRaw, Operand, Raw, binary};
+use super::val::{Element, FromRaw, Operand, Raw, Val, binary, host};
 use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl};
 
+/// A type of which LL elements can be: `i32`, `u32` and `f32`, each in a word of its own, and `f16` and `bf16`, two to a word.
+#[diagnostic::on_unimplemented(
+    message = "`{Self}` does not travel as LL elements",
+    note = "a word of LL elements has 4 bytes of data: i32, u32, f32, or two of f16 or bf16"
+)]
+pub trait LlElement: Element {}
+impl LlElement for i32 {}
+impl LlElement for u32 {}
+impl LlElement for f32 {}
+impl LlElement for f16 {}
+impl LlElement for bf16 {}
+
 /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch, stored as one 8-byte word, as NCCL's LL protocol does
-/// with data and flag. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
+/// with data and flag. Of types of 16 bits two neighbours share a word: what is sent begins at an even element and has an even number
+/// of them, of which a [tile range](super::TileRange) may leave out any number of the last ones. Data arrives one trip after it was sent and needs no flag, as with [`Packets`](super::Packets). Half of
 /// the bytes on the link are epochs, but any number of readers may read an element, as often as they like, and nothing has to
 /// be cleared. That suits small data that many groups need.
 ///
@@ -39,28 +56,28 @@ use crate::ir::{BinaryOp, CommOp, Dtype, Loc, ParamKind, ReadLl, SendLl};
 /// # }).unwrap();
 /// ```
 #[derive(Debug)]
-pub struct Ll<T: Word> {
+pub struct Ll<T: LlElement> {
     buf: Buf,
     _t: PhantomData<T>,
 }
 
-impl<T: Word> Clone for Ll<T> {
+impl<T: LlElement> Clone for Ll<T> {
     fn clone(&self) -> Self {
         *self
     }
 }
-impl<T: Word> Copy for Ll<T> {}
-impl<T: Word> Arg for Ll<T> {
+impl<T: LlElement> Copy for Ll<T> {}
+impl<T: LlElement> Arg for Ll<T> {
     const KIND: ParamKind = ParamKind::Ll;
     fn bind(b: Bound) -> Self {
         Ll { buf: Buf::param(b), _t: PhantomData }
     }
 }
-impl<T: Word> TypedArg for Ll<T> {
+impl<T: LlElement> TypedArg for Ll<T> {
     const DTYPE: Dtype = T::DTYPE;
 }
 
-impl<T: Word> Ll<T> {
+impl<T: LlElement> Ll<T> {
     /// Sends a tile to the elements from element `i` on of the ranks' instances, each with the epoch.
     #[track_caller]
     pub fn send(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<T>, epoch: Epoch) {
@@ -90,14 +107,88 @@ impl<T: Word> Ll<T> {
     #[track_caller]
     pub fn load(
         &self,
-        i: impl Operand<u32, Out = super::Val<u32>>,
+        i: impl Operand<u32, Out = Val<u32>>,
         len: u32,
         from: impl Operand<u32>,
         epoch: Epoch,
     ) -> Tile<T> {
-        let first = super::Val::<u32>::from_raw(i.raw());
-        self.gather(arange(len) + first, from, true, epoch)
+        let (loc, i, from) = (Loc::caller(), Index::whole(i.raw()), from.raw());
+        Tile::from_raw(load(&self.buf, i, len, [from, host(true, loc).to_raw()], epoch, loc))
     }
+}
+
+/// LL elements whose type the config chooses (`#[dtype(|c| ..)]`); see [`Ll`].
+#[derive(Clone, Copy, Debug)]
+pub struct AnyLl {
+    buf: Buf,
+}
+
+impl Arg for AnyLl {
+    const KIND: ParamKind = ParamKind::Ll;
+    fn bind(b: Bound) -> Self {
+        AnyLl { buf: Buf::param(b) }
+    }
+}
+impl ErasedArg for AnyLl {}
+
+impl AnyLl {
+    /// Element type.
+    pub fn dtype(&self) -> Dtype {
+        self.buf.dtype
+    }
+
+    /// Sends a tile of the buffer's element type as it is; see [`Ll::send`].
+    #[track_caller]
+    pub fn send(&self, to: Peers, i: impl IntoIndex, tile: AnyTile, epoch: Epoch) {
+        let (loc, i) = (Loc::caller(), i.index());
+        send(&self.buf, to, i, tile.for_buffer(&self.buf, loc), epoch, loc);
+    }
+
+    /// Sends an `f32` tile, rounded to the buffer's element type.
+    #[track_caller]
+    pub fn send_f32(&self, to: Peers, i: impl IntoIndex, tile: impl IntoTile<f32>, epoch: Epoch) {
+        let (loc, i) = (Loc::caller(), i.index());
+        send(&self.buf, to, i, cast(tile.tile().to_raw(), self.buf.dtype, loc), epoch, loc);
+    }
+
+    /// Waits for the `len` elements from element `i` on, which rank `from` sends, and reads them as they are.
+    #[track_caller]
+    pub fn load(&self, i: impl IntoIndex, len: u32, from: impl Operand<u32>, epoch: Epoch) -> AnyTile {
+        let (loc, i, from) = (Loc::caller(), i.index(), from.raw());
+        AnyTile::new(load(&self.buf, i, len, [from, host(true, loc).to_raw()], epoch, loc))
+    }
+
+    /// Waits for elements `index[k]`, which rank `from[k]` sends, for each `k` where `mask` holds, and reads them as they are. The
+    /// other ones are 0.
+    #[track_caller]
+    pub fn gather(
+        &self,
+        index: impl IntoTile<u32>,
+        from: impl Operand<u32>,
+        mask: impl Operand<bool>,
+        epoch: Epoch,
+    ) -> AnyTile {
+        let loc = Loc::caller();
+        let index = index.tile().to_raw();
+        let len = index.len.unwrap_or(1);
+        let (from, mask) = (spread(from.raw(), len, loc), spread(mask.raw(), len, loc));
+        AnyTile::new(gather(&self.buf, index, from, mask, epoch, loc))
+    }
+}
+
+/// Fails unless so many elements are whole words.
+fn whole(buf: &Buf, len: u32, name: &str, loc: Loc) -> Result<(), TraceError> {
+    let word = buf.dtype.per_ll_word().unwrap_or(1);
+    if len.is_multiple_of(word) {
+        return Ok(());
+    }
+    Err(TraceError::new(
+        loc,
+        format!("{len} elements of `{name}`, of which an LL word has {word}"),
+        format!(
+            "use a multiple of {word} elements; a tile range, `b.tiles(n, chunk)`, sends any number of them"
+        ),
+    ))
 }
 
 /// Sends a tile to the elements from an index on of the ranks' instances.
@@ -106,6 +197,7 @@ pub(super) fn send(buf: &Buf, to: Peers, index: Index, value: Raw, epoch: Epoch,
     require_role(loc, "sending");
     attempt(loc, |t| {
         let len = value.len.unwrap_or(1);
+        whole(buf, len, &buf.name(t), loc)?;
         let count = index.part.first_only(t, len, "LL elements", loc)?;
         let index = buf.at(t, index, if count.is_some() { 0 } else { len.into() }, loc)?;
         let value = t.use_value(value.trace, value.id, loc)?;
@@ -122,6 +214,7 @@ pub(super) fn gather(buf: &Buf, index: Raw, from: Raw, mask: Raw, epoch: Epoch, 
     require_role(loc, "reading");
     let epoch = epoch.value.to_raw();
     attempt(loc, |t| {
+        whole(buf, index.len.unwrap_or(1), &buf.name(t), loc)?;
         let index = t.use_value(index.trace, index.id, loc)?;
         let from = t.use_value(from.trace, from.id, loc)?;
         let mask = t.use_value(mask.trace, mask.id, loc)?;
@@ -142,6 +235,7 @@ pub(super) fn load(
     epoch: Epoch,
     loc: Loc,
 ) -> Raw {
+    check_len(loc, len);
     let index = binary::<Tile<u32>>(BinaryOp::Add, arange_at(len, loc).to_raw(), first.raw, loc).to_raw();
     let there = first.part.spread(there, len, loc);
     gather(buf, index, spread(from, len, loc), there, epoch, loc)

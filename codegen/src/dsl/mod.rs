@@ -104,7 +104,7 @@ pub use dynamic::{Counter, Counters, Dynamic, DynamicIter};
 pub use error::TraceError;
 pub use group::{DevRange, Group, rank, ranks, role, role_beside};
 pub use index::{Index, IntoIndex};
-pub use ll::Ll;
+pub use ll::{AnyLl, Ll, LlElement};
 pub use matrix::{AnyMatrix, AnySymMatrix, MatrixRows};
 pub use mem::{AnyPtr, AnySym, Epoch, EpochWord, Flags, Ptr, Shared, Sym, shared};
 pub use ops::{BitsOperand, IntOperand, NumOperand, Signed};
@@ -132,7 +132,7 @@ pub mod prelude {
     pub use crate::kernel;
 
     pub use super::{
-        AnyChannel, AnyField, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
+        AnyChannel, AnyField, AnyLl, AnyMatrix, AnyPackets, AnyPtr, AnySym, AnySymMatrix, AnyTile, AnyWindow,
         AnyWindowMatrix, Arrived, BlockFlags, Channel, ChannelShape, Counter, Counters, DevRange, Element,
         Epoch, EpochWord, F8, Field, Flags, Group, Incoming, Index, IntoIndex, IntoTile, IntoVal, KernelArgs,
         Ll, MatrixRows, Message, OpenChannel, Operand, Outgoing, Packets, Parcel, Peers, Ptr, Shared, Slots,

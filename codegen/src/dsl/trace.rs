@@ -199,7 +199,7 @@ pub fn trace_args<A: KernelArgs>(
         let loc = binder.loc();
         attempt(loc, |_| check_rows(&specs, loc));
         binder.declare(specs.clone());
-        let args = A::bind(binder);
+        let args = A::bind(config, binder);
         kernel(config, &args);
     })?;
     check_inputs(&kernel, &specs)?;

@@ -11,7 +11,7 @@ use super::mem::{AnyPtr, Epoch, Flags, Ptr, param_of};
 use super::protocol::{Arrived, Peers, no_such_rank, send_to_at};
 use super::tile::{IntoTile, Tile};
 use super::trace::{Trace, attempt};
-use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val};
+use super::val::{Element, FromRaw, IntoVal, Operand, Raw, Val, host};
 use crate::ir::{CommOp, Const, Dtype, Loc, OpKind, ParamKind, Place, ReceiptId, ReduceOp, ValueId, Wait};
 
 /// A buffer of `T` that every rank has, that its owner writes, and that peers read where it is. To its owner it is as a
@@ -305,6 +305,14 @@ impl AnyPeerWindow {
     pub fn load(&self, receipt: &Arrived, i: impl IntoIndex, len: u32) -> AnyTile {
         let loc = Loc::caller();
         AnyTile::new(self.buf(receipt, loc).load(i.index(), Some(len), Some(receipt), loc))
+    }
+
+    /// As [`AnyPtr::load_where`].
+    #[track_caller]
+    pub fn load_where(&self, receipt: &Arrived, i: impl IntoIndex, mask: impl IntoTile<bool>) -> AnyTile {
+        let (loc, i, mask) = (Loc::caller(), i.index(), mask.tile().to_raw());
+        let zero = cast(host(0f32, loc).to_raw(), self.window.buf.dtype, loc);
+        AnyTile::new(self.buf(receipt, loc).load_masked(i, mask, zero, Some(receipt), loc))
     }
 
     /// As [`AnyPtr::load_if`].

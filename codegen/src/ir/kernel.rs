@@ -121,8 +121,8 @@ pub enum ParamKind {
     /// A symmetric buffer of packets of 16 bytes, each of which arrives at once. One whose last word is all ones is
     /// empty; all of them are before the first launch.
     Packets,
-    /// A symmetric buffer of LL elements: 4 bytes of data and 4 of epoch in one 8-byte word; all epochs are
-    /// zero before the first launch.
+    /// A symmetric buffer of LL words: 4 bytes of data, which are one element or two, and 4 of epoch in 8 bytes that arrive at once;
+    /// all epochs are zero before the first launch.
     Ll,
     /// A word of this rank's global memory that holds the epoch (`U32[1]`, zero before the first launch).
     EpochWord,

@@ -56,6 +56,15 @@ impl Dtype {
         matches!(self, Dtype::I32 | Dtype::U32 | Dtype::U64 | Dtype::F32)
     }
 
+    /// How many elements an LL word has, which holds 4 bytes of data; none of types that do not travel so.
+    pub const fn per_ll_word(self) -> Option<u32> {
+        match self {
+            Dtype::I32 | Dtype::U32 | Dtype::F32 => Some(1),
+            Dtype::Fp16 | Dtype::Bf16 => Some(2),
+            Dtype::Bool | Dtype::U64 | Dtype::Fp8 => None,
+        }
+    }
+
     /// The name used in IR text, variant names and the CLI.
     pub const fn name(self) -> &'static str {
         match self {

@@ -7,8 +7,8 @@
 
 use crate::family::Target;
 use crate::ir::{
-    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendPackets,
-    TakePackets, Type, ValueId, VarId,
+    CommOp, ControlOp, Dtype, Kernel, Loc, MemoryOp, OpId, OpKind, PACKET_BYTES, Put, ReadLl, SendLl,
+    SendPackets, TakePackets, Type, ValueId, VarId,
 };
 
 use super::{
@@ -128,8 +128,8 @@ impl Layouts {
         self.parent[a.max(b) as usize] = a.min(b);
     }
 
-    /// A lane holds one packet a step of a tile that is taken as packets, or that all ranks are reached with, and one element of one that is counted in order or
-    /// LL elements read.
+    /// A lane holds one packet a step of a tile that is taken as packets, or that all ranks are reached with; one element of one that is
+    /// counted in order; and of one that is read as LL elements, or sent as such where a word has several, one word.
     fn pin(&self, p: &Program, id: OpId, pinned: &mut [Option<u32>]) -> Result<(), PrintError> {
         let op = p.kernel.op(id);
         if let Some(tile) = multimem::sixteen(p.kernel, id) {
@@ -148,7 +148,7 @@ impl Layouts {
             },
             OpKind::Comm(comm) => match comm {
                 CommOp::TakePackets(TakePackets { tiles, .. }) => (tiles[0].out, packet(p, tiles[0].out)),
-                CommOp::ReadLl(ReadLl { out, .. }) => (*out, 1),
+                CommOp::ReadLl(ReadLl { out, .. }) => (*out, word(p, *out)),
                 CommOp::Put(_)
                 | CommOp::PutMatrix(_)
                 | CommOp::BulkCopy(_)
@@ -157,8 +157,9 @@ impl Layouts {
                 | CommOp::WaitAll(_)
                 | CommOp::BlockSignal(_)
                 | CommOp::BlockWait(_)
-                | CommOp::SendPackets(_)
-                | CommOp::SendLl(_) => return Ok(()),
+                | CommOp::SendPackets(_) => return Ok(()),
+                CommOp::SendLl(SendLl { value, .. }) if word(p, *value) > 1 => (*value, word(p, *value)),
+                CommOp::SendLl(_) => return Ok(()),
             },
             OpKind::Matrix(_) | OpKind::Value(_) | OpKind::Control(_) => return Ok(()),
         };
@@ -303,6 +304,11 @@ pub(super) fn wide(p: &Program, id: OpId) -> Option<(ValueId, ValueId)> {
 /// Elements of a packet of a tile's type, of which the verifier lets all indices be multiples.
 fn packet(p: &Program, tile: ValueId) -> u32 {
     PACKET_BYTES / p.kernel.ty(tile).dtype.bytes()
+}
+
+/// Elements of an LL word of a tile's type.
+fn word(p: &Program, tile: ValueId) -> u32 {
+    p.kernel.ty(tile).dtype.per_ll_word().unwrap_or(1)
 }
 
 /// Elements a lane: what the accesses like, as far as it divides the tile and leaves no more than half of the lanes

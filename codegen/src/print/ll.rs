@@ -1,6 +1,6 @@
 //! Sending and reading LL elements.
 
-use crate::ir::{BinaryOp, CommOp, OpId, OpKind, ReadLl, SendLl, Target, ValueId, ValueOp};
+use crate::ir::{BinaryOp, CommOp, Loc, OpId, OpKind, ReadLl, SendLl, Target, ValueId, ValueOp};
 
 use super::{
     PrintError,
@@ -8,8 +8,8 @@ use super::{
     expr::{Expr, Prec},
     inline::Form,
     layout::Layout,
-    ops::type_name,
     prim::Prim,
+    program::VectorMask,
     tiles::Step,
 };
 
@@ -41,7 +41,22 @@ impl Emitter<'_, '_> {
         epoch: &Expr,
     ) -> Result<(), PrintError> {
         let layout = self.f.layouts.of(value);
-        self.step_loop(Step::new(layout), true, self.f.p.kernel.op(id).loc, |me, step| {
+        let loc = self.f.p.kernel.op(id).loc;
+        if self.ty(value).dtype.per_ll_word().is_some_and(|word| word > 1) {
+            return self.step_loop(Step::new(layout), true, loc, |me, step| {
+                let (word, values) = (me.word(base, index, step)?, me.vector(value, step)?);
+                let condition = match count {
+                    None => String::new(),
+                    Some(count) => {
+                        let (at, end) = (me.at(step), me.scalar(count)?);
+                        format!("if ({}) ", Expr::binary("<", Prec::Relation, &at, &end).text)
+                    }
+                };
+                me.w.line(&format!("{condition}send_ll({word}, {values}, {});", epoch.plain()));
+                Ok(())
+            });
+        }
+        self.step_loop(Step::new(layout), true, loc, |me, step| {
             me.each_element(layout.per_lane, |me, j| {
                 let mut address = me.address(base, index, step)?;
                 if layout.per_lane > 1 {
@@ -59,6 +74,23 @@ impl Emitter<'_, '_> {
                 Ok(())
             })
         })
+    }
+
+    /// The address of the word of a lane's elements of a step, of which a word has several.
+    fn word(&mut self, base: &Expr, index: ValueId, step: &mut Step) -> Result<String, PrintError> {
+        let Layout { lanes, per_lane, .. } = step.layout;
+        let first = self.halved(index, per_lane)?;
+        let lane = Expr::atom(self.lane());
+        let start = Expr::binary("+", Prec::Sum, &Expr::offset(base, &first), &lane).text;
+        Ok(if step.layout.steps() == 1 { start } else { format!("{start} + {} * {lanes}", self.f.own.step) })
+    }
+
+    /// The word of an element that begins one.
+    fn halved(&mut self, index: ValueId, word: u32) -> Result<Expr, PrintError> {
+        if let Some(known) = self.f.p.int(index) {
+            return Ok(Expr::atom((known / i128::from(word)).to_string()));
+        }
+        Ok(Expr::binary("/", Prec::Product, &self.scalar(index)?, &Expr::atom(word.to_string())))
     }
 
     /// Elements that are polled for until all of a lane's have the epoch.
@@ -81,6 +113,9 @@ impl Emitter<'_, '_> {
             "Read {}: an element comes together with its epoch, by one access ({place})",
             param.name
         ));
+        if layout.per_lane > 1 {
+            return self.read_words(id, op, &epoch);
+        }
         if let Some((first, from)) = self.row_of([index, from, mask], layout)? {
             self.used.add(Prim::ReadLlRow);
             let arguments = format!("{}, {}, {}", first.plain(), layout.len, from.plain());
@@ -134,6 +169,88 @@ impl Emitter<'_, '_> {
         self.read_into(id, op, "read_ll", &arguments.join(", "), &epoch)
     }
 
+    /// The same where a word has several elements, and a lane a word of each step.
+    fn read_words(&mut self, id: OpId, op: &ReadLl, epoch: &Expr) -> Result<(), PrintError> {
+        let ReadLl { out, ll, index, from, mask, .. } = *op;
+        let (layout, loc) = (self.f.layouts.of(out), self.f.p.kernel.op(id).loc);
+        let each = layout.per_lane;
+        if let (Some(terms), Some(from), Some(mask)) =
+            (self.consecutive(index), self.splat_of(from), self.f.p.vector_mask(mask))
+            && terms.iter().all(|&term| self.f.p.divisor(term, each) == each)
+        {
+            let first = self.sum_of(terms)?;
+            let first = Expr::binary("/", Prec::Product, &first, &Expr::atom(each.to_string()));
+            let words = Expr::atom((layout.len / each).to_string());
+            let words = match mask {
+                VectorMask::Uniform(test) if self.f.p.int(test) == Some(1) => words,
+                VectorMask::Uniform(test) => Expr::ternary(&self.scalar(test)?, &words, &Expr::atom("0")),
+                VectorMask::First(count) => {
+                    self.used.add(Prim::MinMax);
+                    let count = self.scalar(count)?;
+                    let up = Expr::binary("+", Prec::Sum, &count, &Expr::atom((each - 1).to_string()));
+                    let up = Expr::binary("/", Prec::Product, &up, &Expr::atom(each.to_string()));
+                    Expr::call("min_of", [&up, &words])
+                }
+            };
+            self.used.add(Prim::ReadLlRow);
+            let from = self.scalar(from)?;
+            let arguments = format!("{}, {}, {}", first.plain(), words.plain(), from.plain());
+            self.read_into(id, op, "read_ll_row", &arguments, epoch)?;
+            return match mask {
+                VectorMask::First(count) if self.f.p.divisor(count, each) < each => {
+                    self.drop_beyond(out, count, loc)
+                }
+                VectorMask::First(_) | VectorMask::Uniform(_) => Ok(()),
+            };
+        }
+        self.used.add(Prim::ReadLlElements);
+        let name = &self.f.p.kernel.params[ll.index()].name;
+        let steps = layout.steps();
+        let arrays = [("index", "u32"), ("peer", "u32"), ("wanted", "bool")].map(|(of, ty)| {
+            let name = self.names.fresh(&format!("{name}_{of}"));
+            self.w.line(&format!("{ty} {name}[{}];", steps * each));
+            name
+        });
+        let whole = layout.is_whole();
+        self.step_loop(Step::new(layout), false, loc, |me, step| {
+            me.each_element(each, |me, j| {
+                let place =
+                    if steps == 1 { j.to_owned() } else { format!("{} * {each} + {j}", me.f.own.step) };
+                step.indexes = steps > 1;
+                let end = Expr::atom(layout.len.to_string());
+                let inside = Expr::binary("<", Prec::Relation, &me.element_at(step), &end);
+                let zero = Expr::atom("0u");
+                for (array, v) in arrays.iter().zip([index, from, mask]) {
+                    let e = me.element(v, step)?;
+                    let e = match (whole, v == mask) {
+                        (true, _) => e,
+                        // Lanes beyond the end take part without reading.
+                        (false, false) => Expr::ternary(&inside, &e, &zero),
+                        (false, true) => Expr::binary("&&", Prec::And, &inside, &e),
+                    };
+                    me.w.line(&format!("{array}[{place}] = {};", e.plain()));
+                }
+                Ok(())
+            })
+        })?;
+        self.read_into(id, op, "read_ll_elements", &arrays.join(", "), epoch)
+    }
+
+    /// Makes those elements of the tile zero that came as neighbours of the last one of `count`.
+    fn drop_beyond(&mut self, out: ValueId, count: ValueId, loc: Loc) -> Result<(), PrintError> {
+        let layout = self.f.layouts.of(out);
+        self.step_loop(Step::new(layout), false, loc, |me, step| {
+            let name = me.values[&out].trim_end_matches("[0]").to_owned();
+            let registers =
+                if layout.steps() == 1 { format!("{name}[0]") } else { me.registers(&name, step) };
+            let (at, count) = (me.at(step), me.scalar(count)?);
+            let next = Expr::binary("+", Prec::Sum, &at, &Expr::atom("1"));
+            let last = Expr::binary("==", Prec::Relation, &next, &count);
+            me.w.line(&format!("if ({}) {registers}[1] = {{}};", last.text));
+            Ok(())
+        })
+    }
+
     /// The call that reads, and the registers that it reads into.
     fn read_into(
         &mut self,
@@ -143,11 +260,13 @@ impl Emitter<'_, '_> {
         arguments: &str,
         epoch: &Expr,
     ) -> Result<(), PrintError> {
-        let steps = self.f.layouts.of(out).steps();
+        let layout = self.f.layouts.of(out);
+        let steps = layout.steps();
         let want = self.f.p.name(out).map_or_else(|| super::describe::value(&self.f.p, out), str::to_string);
         let name = self.names.fresh(&want);
         let dtype = self.f.p.kernel.params[ll.index()].dtype;
-        self.w.line(&format!("{} {name}[{steps}];", type_name(dtype)));
+        let ty = self.vector_type(dtype, layout.per_lane);
+        self.w.line(&format!("{ty} {name}[{steps}];"));
         self.values.insert(out, if steps == 1 { format!("{name}[0]") } else { name.clone() });
         let (group, base, site) = (self.group.name, self.own(ll).text, self.site(id, ll));
         let epoch = epoch.plain();
@@ -169,12 +288,16 @@ impl Emitter<'_, '_> {
         if layout.per_lane > 1 || !self.always(mask) {
             return Ok(None);
         }
-        let mut first = Expr::atom("0");
+        Ok(Some((self.sum_of(terms)?, self.scalar(from)?)))
+    }
+
+    fn sum_of(&mut self, terms: Vec<ValueId>) -> Result<Expr, PrintError> {
+        let mut sum = Expr::atom("0");
         for (i, term) in terms.into_iter().enumerate() {
             let term = self.scalar(term)?;
-            first = if i == 0 { term } else { Expr::binary("+", Prec::Sum, &first, &term) };
+            sum = if i == 0 { term } else { Expr::binary("+", Prec::Sum, &sum, &term) };
         }
-        Ok(Some((first, self.scalar(from)?)))
+        Ok(sum)
     }
 
     /// The scalars whose sum is the first of consecutive numbers, if a tile is written out as such.

@@ -288,6 +288,8 @@ prims! {
     SendLl = own "send_ll", Nothing, [Bits];
     /// Read LL elements.
     ReadLl = own "read_ll", Nothing, [Bits, Poll];
+    /// Read LL elements of which a word has two.
+    ReadLlElements = common "read_ll_elements", Nothing, [Vec, ReadLl];
     /// Read consecutive LL elements.
     ReadLlRow = common "read_ll_row", Nothing, [ReadLl];
     /// Successor of an epoch.

@@ -5,6 +5,7 @@ use smallvec::{SmallVec, smallvec};
 use super::agent::{Agent, AgentId};
 use super::code::{AnyReg, EpochOf, TargetReg};
 use super::exec::{Flow, Stop};
+use super::exec_ll::Arriving;
 use super::exec_memory::Fault;
 use super::flags::{Flag, newer};
 use super::insns::{self, CommInsn};
@@ -257,7 +258,9 @@ impl World<'_> {
             Cargo::Packets { buffer, at, data } => {
                 self.packets_arrive(rank, buffer, at, data, p.by);
             }
-            Cargo::Ll { buffer, first, data, sent } => self.ll_arrive(rank, buffer, first, &data, sent),
+            Cargo::Ll { buffer, first, dtype, data, sent } => {
+                self.ll_arrive(rank, buffer, Arriving { first, dtype, data: &data }, sent);
+            }
             Cargo::Flag { buffer, index, signal } => self.set_flag(rank, buffer, index, p.by, &signal),
         }
     }

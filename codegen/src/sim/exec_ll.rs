@@ -1,5 +1,7 @@
 //! Sending and reading LL elements.
 
+use bytemuck::Pod;
+
 use super::agent::{Agent, AgentId};
 use super::exec_comm::Sender;
 use super::exec_memory::{Fault, place_name};
@@ -7,31 +9,78 @@ use super::finding::FindingKind;
 use super::flags::newer;
 use super::insns;
 use super::ll::Sent;
+use super::memory::Block;
 use super::sched::Task;
 use super::shadow::{Event, Who};
 use super::value::Tile;
 use super::wire::{Cargo, Pending, Spot};
 use super::world::World;
-use crate::ir::{ParamId, Place};
+use crate::ir::{Dtype, ParamId, Place};
 
-/// Bytes of an LL element, epoch included.
+/// Bytes of an LL word, epoch included.
 const BYTES: u64 = 8;
+
+/// How elements lie in an LL buffer.
+#[derive(Clone, Copy)]
+struct Words {
+    /// Elements of a word.
+    each: u64,
+    /// Bytes of an element.
+    size: usize,
+}
+
+impl Words {
+    fn of(dtype: Dtype) -> Words {
+        Words { each: dtype.per_ll_word().unwrap_or(1).into(), size: dtype.bytes() as usize }
+    }
+
+    /// The byte where an element begins.
+    fn at(self, index: u64) -> usize {
+        (index / self.each * BYTES + index % self.each * self.size as u64) as usize
+    }
+
+    /// Elements of a type of this size where the mask holds, else zeros.
+    fn read<T: Pod>(self, memory: &Block, index: &[u32], mask: &[u8], out: &mut Tile) {
+        let memory = memory.view::<T>();
+        for (i, element) in out.fresh::<T>(index.len()).iter_mut().enumerate() {
+            let at = || self.at(index[i].into()) / self.size;
+            *element = if mask[i] == 0 { T::zeroed() } else { memory[at()] };
+        }
+    }
+
+    /// The byte where the epoch of an element's word begins.
+    fn epoch(self, index: u64) -> usize {
+        (index / self.each * BYTES + BYTES / 2) as usize
+    }
+}
+
+/// Elements that arrive.
+pub(super) struct Arriving<'a> {
+    /// The first of them.
+    pub first: u64,
+    pub dtype: Dtype,
+    pub data: &'a Tile,
+}
 
 impl World<'_> {
     pub fn send_ll(&mut self, agent: &mut Agent, insn: &insns::SendLl) -> Result<(), Fault> {
         let insns::SendLl { target, ll, index, value, epoch, count } = *insn;
         let (mut data, first) = (agent.tile(value).clone(), agent.get(index));
-        let whole = data.view::<u32>().len();
-        let sent = count.map_or(whole, |n| agent.get(n).min(whole as u64) as usize);
+        let param = &agent.compiled.kernel().params[ll.index()];
+        let (len, dtype, words) = (param.len, param.dtype, Words::of(param.dtype));
+        let whole = data.bytes() / words.size;
+        // Words are whole: with a last element, its neighbour travels.
+        let some = |n: u64| n.min(whole as u64).next_multiple_of(words.each) as usize;
+        let sent = count.map_or(whole, |n| some(agent.get(n)));
         if sent == 0 {
             return Ok(());
         }
         if sent < whole {
             let tile = std::mem::take(&mut data);
-            data.fresh::<u32>(sent).copy_from_slice(&tile.view()[..sent]);
+            let bytes = sent * words.size;
+            data.fresh::<u8>(bytes).copy_from_slice(&tile.view()[..bytes]);
         }
         let end = first.saturating_add(sent as u64);
-        let len = agent.compiled.kernel().params[ll.index()].len;
         if end > len {
             return Err(self.out_of_bounds(agent, Place::Param(ll), (first, end), len));
         }
@@ -39,11 +88,12 @@ impl World<'_> {
         for rank in self.targets(agent, target)? {
             let counts = &mut self.counts[agent.kernel];
             counts.puts += 1;
-            counts.bytes[agent.rank as usize][rank] += (end - first) * BYTES;
+            counts.bytes[agent.rank as usize][rank] += (end - first) / words.each * BYTES;
             self.supersede(agent, ll, rank, (first, end), by);
             let sent = Sent { epoch: agent.get(epoch) as u32, by, readers: vec![], superseded: None };
-            let cargo = Cargo::Ll { buffer, first, data: data.clone(), sent };
-            let spot = Spot::Bytes { buffer, from: first * BYTES, to: end * BYTES };
+            let cargo = Cargo::Ll { buffer, first, dtype, data: data.clone(), sent };
+            let [from, to] = [first, end].map(|at| at * BYTES / words.each);
+            let spot = Spot::Bytes { buffer, from, to };
             self.send(agent, rank, Pending { by, spot, cargo });
         }
         Ok(())
@@ -82,16 +132,17 @@ impl World<'_> {
     }
 
     /// Elements arrive with their epochs.
-    pub fn ll_arrive(&mut self, rank: usize, buffer: usize, first: u64, data: &Tile, sent: Sent) {
-        let data = data.view::<u32>();
+    pub fn ll_arrive(&mut self, rank: usize, buffer: usize, arriving: Arriving<'_>, sent: Sent) {
+        let Arriving { first, dtype, data } = arriving;
+        let words = Words::of(dtype);
         let memory = &mut self.memory[rank][buffer];
-        for (i, &word) in (first..).zip(data) {
-            let at = (i * BYTES) as usize;
-            memory.bytes_mut()[at..at + 4].copy_from_slice(&word.to_le_bytes());
-            memory.bytes_mut()[at + 4..at + 8].copy_from_slice(&sent.epoch.to_le_bytes());
+        for (i, element) in (first..).zip(data.view::<u8>().chunks_exact(words.size)) {
+            let (at, epoch) = (words.at(i), words.epoch(i));
+            memory.bytes_mut()[at..at + words.size].copy_from_slice(element);
+            memory.bytes_mut()[epoch..epoch + 4].copy_from_slice(&sent.epoch.to_le_bytes());
         }
         let Some(array) = &mut memory.ll else { return };
-        for id in array.arrive(first..first + data.len() as u64, sent) {
+        for id in array.arrive(first..first + (data.bytes() / words.size) as u64, sent) {
             if let Some(agent) = &self.agents[id as usize] {
                 self.sched.ready(Task::Agent(id), agent.priority);
             }
@@ -102,7 +153,8 @@ impl World<'_> {
     pub fn read_ll(&mut self, id: AgentId, agent: &mut Agent, insn: &insns::ReadLl) -> Result<bool, Fault> {
         let insns::ReadLl { ll, out, index, from, mask, epoch } = *insn;
         let (rank, expected) = (agent.rank as usize, agent.get(epoch) as u32);
-        let len = agent.compiled.kernel().params[ll.index()].len;
+        let param = &agent.compiled.kernel().params[ll.index()];
+        let (len, words) = (param.len, Words::of(param.dtype));
         self.check_indices(agent, Place::Param(ll), agent.tile(index), Some(agent.tile(mask)))?;
         let [index, from, mask] = [index, from, mask].map(|tile| agent.tile(tile).clone());
         let (index, from, mask) = (index.view::<u32>(), from.view::<u32>(), mask.view::<u8>());
@@ -144,10 +196,10 @@ impl World<'_> {
         for (sent, at, from) in found {
             self.note_reading(agent, ll, sent, at, from);
         }
-        let memory = self.memory[rank][buffer].view::<u32>();
-        let out = agent.tiles[out as usize].fresh::<u32>(index.len());
-        for i in 0..index.len() {
-            out[i] = if mask[i] != 0 { memory[2 * index[i] as usize] } else { 0 };
+        let (memory, out) = (&self.memory[rank][buffer], &mut agent.tiles[out as usize]);
+        match words.size {
+            2 => words.read::<u16>(memory, index, mask, out),
+            _ => words.read::<u32>(memory, index, mask, out),
         }
         self.counts[agent.kernel].waits += 1;
         self.progress();

@@ -8,6 +8,7 @@ use super::clock::Clock;
 use super::ll::Sent;
 use super::shadow::Event;
 use super::value::{Tile, runs};
+use crate::ir::Dtype;
 
 /// Data of a put.
 #[derive(Clone, Debug)]
@@ -54,7 +55,7 @@ pub(super) enum Cargo {
     /// Packets, each of which arrives at once.
     Packets { buffer: usize, at: u64, data: Tile },
     /// LL elements.
-    Ll { buffer: usize, first: u64, data: Tile, sent: Sent },
+    Ll { buffer: usize, first: u64, dtype: Dtype, data: Tile, sent: Sent },
     /// A flag.
     Flag { buffer: usize, index: u64, signal: Signal },
 }

@@ -30,7 +30,8 @@ pub fn tails_of_vectors(warp_size: u32) -> Kernel {
     tails_of(Tails { n: 1000, dtype: Dtype::Fp16, on_device: false }, warp_size)
 }
 
-/// Each rank's `x + 1` to all of them, its `x` and, as packets, its `2 x` to the next one, and its sum by way of shared memory.
+/// Each rank's `x + 1` to all of them, its `x`, as packets its `2 x` and as LL elements its `x - 1` to the next one, and its sum by way
+/// of shared memory.
 pub fn tails_of(c: Tails, warp_size: u32) -> Kernel {
     let name = format!("tails_{}_{}{}", c.n, c.dtype, if c.on_device { "_device" } else { "" });
     let mut meta = TraceMeta::new(&name, TAIL_RANKS, warp_size, 2);
@@ -61,6 +62,11 @@ struct Buffers {
     copies: AnySym,
     copied_flag: Flags,
     packets: AnyPackets,
+    /// `x - 1` of the rank before.
+    less: AnyPtr,
+    /// The last ones of it backwards, as many as a tile has.
+    backwards: AnyPtr,
+    ll: AnyLl,
     sum: Ptr<f32>,
     next: Counters,
 }
@@ -80,6 +86,9 @@ impl Buffers {
             copies: p.erased("copies", n, c.dtype),
             copied_flag: p.arg("copied_flag", tiles),
             packets: p.erased("packets", n.next_multiple_of(8), c.dtype),
+            less: p.erased("less", n, c.dtype),
+            backwards: p.erased("backwards", TAIL_CHUNK.into(), c.dtype),
+            ll: p.erased("ll", n.next_multiple_of(2), c.dtype),
             sum: p.arg("sum", 1),
             next: p.arg("next", 1),
         }
@@ -108,6 +117,10 @@ fn send(b: Group, c: Tails, a: Buffers, epoch: Epoch) {
         to_next.signal(&a.copied_flag, t.number(), epoch);
         a.packets.send_f32(Peers::rank(next), t.at(), 2.0 * x.to_f32());
     }
+    for i in b.strided(tiles.count()) {
+        let t = tiles.tile(i);
+        a.ll.send_f32(Peers::rank(next), t.at(), a.x.load(t.at(), t.len()).to_f32() - 1.0, epoch);
+    }
 }
 
 #[kernel]
@@ -129,6 +142,14 @@ fn take(b: Group, c: Tails, a: Buffers, epoch: Epoch) {
         a.doubled.store(t.at(), a.packets.take(t.at(), t.len(), last));
         let got = a.copied_flag.from(last).wait(t.number(), epoch);
         a.copied.store_f32(t.at(), a.copies.load_f32(&got, t.at(), t.len()));
+    }
+    for t in b.tiles(n, TAIL_CHUNK) {
+        a.less.store(t.at(), a.ll.load(t.at(), t.len(), last, epoch));
+    }
+    if b.index() == 0 {
+        let i = arange(TAIL_CHUNK);
+        let there = i.lt(c.n.min(TAIL_CHUNK));
+        a.backwards.store(0, a.ll.gather(c.n - 1 - i, last, there, epoch));
     }
 }
 

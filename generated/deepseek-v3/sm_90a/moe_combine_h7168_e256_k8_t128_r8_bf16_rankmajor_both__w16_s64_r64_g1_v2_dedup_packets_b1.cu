@@ -343,9 +343,9 @@ __device__ __forceinline__ void recv_role(const Args& args, const u32 bank) {
 __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch, const u32 parity) {
     const Block block(128);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:140)
     if (!wait_flags(block, args, args.ready[args.rank], parity * 8, 8, 1, epoch,
-        {role_ready, flag_ready, 85})) return;
+        {role_ready, flag_ready, 140})) return;
 }
 
 // ---- The kernel: who is of which role

@@ -421,7 +421,7 @@ __device__ __forceinline__ void expert_role(const Args& args, const u32 epoch) {
             Vec<f32, 8> sum[2];
             Vec<f32, 8> y[2];
 #pragma unroll
-            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:456
+            for (u32 step = 0; step < 2; ++step) {  // dispatch.rs:437
 #pragma unroll
                 for (u32 j = 0; j < 8; ++j) {
                     const f32 x = to_f32(inbox_packets_taken[0][step][j]);
@@ -520,12 +520,12 @@ __device__ __forceinline__ void ready_role(const Args& args, const u32 epoch) {
     const Block block(131);
     const u32 ready_start = (epoch & 1) * 8;
 
-    // Signal ready: what earlier launches did comes before it (records.rs:77)
+    // Signal ready: what earlier launches did comes before it (records.rs:132)
     signal_released(args, args.ready, ready_start + args.rank, 255, epoch);
 
-    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:85)
+    // Wait for 8 of ready: what was put before setting them can be read from here on (records.rs:140)
     if (!wait_flags(block, args, args.ready[args.rank], ready_start, 8, 1, epoch,
-        {role_ready, flag_ready, 85})) return;
+        {role_ready, flag_ready, 140})) return;
 }
 
 // ---- The kernel: who is of which role

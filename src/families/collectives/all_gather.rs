@@ -71,8 +71,7 @@ impl AllGather {
     }
 
     fn pull(&self) -> Pull {
-        let (there, world) = (self.algorithm == Gathering::Pull, (self.ranks, self.blocks));
-        Pull::new(there, self.cut(), world, self.dtype)
+        Pull::new(self.cut(), (self.ranks, self.blocks), self.dtype)
     }
 
     fn channel(&self) -> ChannelShape {
@@ -94,16 +93,34 @@ pub struct AllGatherArgs {
     #[len(|c| u64::from(c.ranks) * u64::from(c.elements))]
     #[dtype(|c| c.dtype)]
     pub out: AnyPtr,
-    /// Everybody's vectors, a tile a message.
-    #[channel(|c| c.channel())]
-    #[len(|c| if c.algorithm == Gathering::Pull { 0 } else { c.cut().longest() })]
-    #[dtype(|c| c.dtype)]
-    pub tiles: Option<AnyChannel>,
-    /// What peers read where it is.
-    #[group(|c| c.pull())]
-    pub pull: PullArgs,
+    /// How vectors get to ranks.
+    #[group]
+    pub exchange: GatherArgs,
     /// Counts launches.
     pub epoch: EpochWord,
+}
+
+/// How vectors get to ranks.
+#[derive(KernelArgs)]
+#[args(config = AllGather)]
+pub enum GatherArgs {
+    /// They are sent.
+    #[when(|c| c.algorithm == Gathering::Push)]
+    Push(GatherPushArgs),
+    /// They are read where they are.
+    #[group(|c| c.pull())]
+    Pull(PullArgs),
+}
+
+/// Parameters where ranks send.
+#[derive(KernelArgs)]
+#[args(config = AllGather)]
+pub struct GatherPushArgs {
+    /// Everybody's vectors, a tile a message.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
 }
 
 /// Gives every rank everybody's vectors, in the order of ranks.
@@ -111,8 +128,10 @@ pub struct AllGatherArgs {
 pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
     let epoch = a.epoch.begin();
     let row = |r: Val<u32>| Part::from(r * c.elements);
-    let Some(tiles) = &a.tiles else { return role("exchange", c.blocks, |b| pull(c, a, b, epoch)) };
-    let tiles = tiles.open(epoch);
+    let tiles = match &a.exchange {
+        GatherArgs::Push(push) => push.tiles.open(epoch),
+        GatherArgs::Pull(args) => return role("exchange", c.blocks, |b| pull(c, a, b, args, epoch)),
+    };
     role("send", c.blocks, |b| match a.x {
         Some(x) => {
             send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |t, tile| {
@@ -129,8 +148,8 @@ pub fn all_gather(c: &AllGather, a: &AllGatherArgs) {
 
 /// Everybody publishes its vector, and reads the others' where they are. The next rank's is the first.
 #[kernel]
-fn pull(c: &AllGather, a: &AllGatherArgs, b: Group, epoch: Epoch) {
-    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
+fn pull(c: &AllGather, a: &AllGatherArgs, b: Group, args: &PullArgs, epoch: Epoch) {
+    let (cut, all) = (c.cut(), args.open(epoch, c.pull()));
     let row = |r: Val<u32>| Part::from(r * c.elements);
     cut.each(b, |t| match a.x {
         Some(x) => {

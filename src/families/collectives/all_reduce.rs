@@ -7,7 +7,7 @@ use super::cut::{Part, Piece};
 use super::exchange::{self, Tiles, send_to_all};
 use super::multimem::MultimemArgs;
 use super::norm::{NormArgs, NormLaunch};
-use super::pull::{PullArgs, PullSumsArgs};
+use super::pull::{Published, PullArgs, PullSumsArgs};
 
 /// Parameters of [`all_reduce`].
 #[derive(KernelArgs)]
@@ -27,22 +27,64 @@ pub struct AllReduceArgs {
     #[group]
     #[input]
     pub norm: NormArgs,
-    /// Everybody's tiles, and with two shots their reductions.
-    #[channel(|c| c.channel())]
-    #[len(|c| if c.algorithm.pulls() { 0 } else { c.cut().longest() })]
-    #[dtype(|c| c.dtype)]
-    pub tiles: Option<AnyChannel>,
-    /// What peers read where it is.
-    #[group(|c| c.pull())]
-    pub pull: PullArgs,
-    /// And of reductions.
-    #[group(|c| c.pull_sums())]
-    pub pull_sums: PullSumsArgs,
-    /// And what the switch stores to all.
-    #[group(|c| c.multimem())]
-    pub multimem: MultimemArgs,
+    /// How tiles get to ranks.
+    #[group]
+    pub exchange: ExchangeArgs,
     /// Counts launches.
     pub epoch: EpochWord,
+}
+
+/// How tiles get to ranks.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub enum ExchangeArgs {
+    /// They are sent.
+    #[when(|c| !c.algorithm.pulls())]
+    Push(PushArgs),
+    /// All ranks read them where they are.
+    #[when(|c| c.algorithm == Algorithm::Pull)]
+    #[group(|c| c.pull())]
+    Pull(PullArgs),
+    /// Their owners read them, and all ranks read what becomes of them.
+    #[when(|c| c.algorithm == Algorithm::PullTwoShot)]
+    PullTwoShot(PullTwoShotArgs),
+    /// The switch between the GPUs reads them, and stores what becomes of them to all.
+    Multimem(BySwitchArgs),
+}
+
+/// Parameters where ranks send.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub struct PushArgs {
+    /// Everybody's tiles, and with two shots their reductions.
+    #[channel(|c| c.channel())]
+    #[len(|c| c.cut().longest())]
+    #[dtype(|c| c.dtype)]
+    pub tiles: AnyChannel,
+}
+
+/// Parameters where ranks read of each other twice.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub struct PullTwoShotArgs {
+    /// What owners read where it is.
+    #[group(|c| c.pull())]
+    pub pull: PullArgs,
+    /// And all ranks.
+    #[group(|c| c.pull_sums())]
+    pub pull_sums: PullSumsArgs,
+}
+
+/// Parameters where the switch reads and stores.
+#[derive(KernelArgs)]
+#[args(config = AllReduce)]
+pub struct BySwitchArgs {
+    /// What it reads where it is.
+    #[group(|c| c.pull())]
+    pub pull: PullArgs,
+    /// What it stores to all.
+    #[group(|c| c.multimem())]
+    pub multimem: MultimemArgs,
 }
 
 /// Reduces a vector over all ranks, in the order of ranks unless the switch does it: all of them get the same bits.
@@ -50,32 +92,38 @@ pub struct AllReduceArgs {
 pub fn all_reduce(c: &AllReduce, a: &AllReduceArgs) {
     let epoch = a.epoch.begin();
     let x = a.x.unwrap_or(a.out);
-    let Some(tiles) = &a.tiles else {
-        return role("exchange", c.blocks, |b| match c.algorithm {
-            Algorithm::Multimem => by_switch(c, a, b, &x, epoch),
-            _ => pull(c, a, b, &x, epoch),
-        });
-    };
-    let tiles = tiles.open(epoch);
-    let send = |b| send_to_all(b, &tiles, c.cut(), (&x, Part::whole()), |_, _| {});
+    match &a.exchange {
+        ExchangeArgs::Push(push) => self::push(c, a, &push.tiles.open(epoch), &x),
+        ExchangeArgs::Pull(args) => role("exchange", c.blocks, |b| pull(c, a, b, args, &x, epoch)),
+        ExchangeArgs::PullTwoShot(args) => {
+            role("exchange", c.blocks, |b| pull_two_shot(c, a, b, args, &x, epoch));
+        }
+        ExchangeArgs::Multimem(args) => role("exchange", c.blocks, |b| by_switch(c, a, b, args, &x, epoch)),
+    }
+}
+
+/// Everybody sends.
+#[kernel]
+fn push(c: &AllReduce, a: &AllReduceArgs, tiles: &Tiles<'_>, x: &AnyPtr) {
+    let send = |b| send_to_all(b, tiles, c.cut(), (x, Part::whole()), |_, _| {});
     match c.algorithm {
-        Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, a, b, &tiles, &x)),
+        Algorithm::TwoShot => role("exchange", c.blocks, |b| two_shot(c, a, b, tiles, x)),
         Algorithm::OneShot if c.senders > 0 => {
             role("send", c.senders, send);
-            role("reduce", c.blocks, |b| reduce_all(c, a, b, &tiles, &x));
+            role("reduce", c.blocks, |b| reduce_all(c, a, b, tiles, x));
         }
         // A block has one tile at most, which stays in its registers.
         _ if c.cut().tiles() <= c.blocks => role("exchange", c.blocks, |b| {
             c.cut().each(b, |t| {
-                let own = Part::whole().load(&x, &t);
-                exchange::send(&tiles, Peers::others(), t.index, own);
-                let sum = c.reduce().tiles(&tiles, t.index, own, t.len);
+                let own = Part::whole().load(x, &t);
+                exchange::send(tiles, Peers::others(), t.index, own);
+                let sum = c.reduce().tiles(tiles, t.index, own, t.len);
                 a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
             });
         }),
         _ => role("exchange", c.blocks, |b| {
             send(b);
-            reduce_all(c, a, b, &tiles, &x);
+            reduce_all(c, a, b, tiles, x);
         }),
     }
     tiles.credits();
@@ -128,22 +176,40 @@ fn two_shot(c: &AllReduce, a: &AllReduceArgs, b: Group, tiles: &Tiles<'_>, x: &A
     });
 }
 
-/// Everybody publishes its vector, and reads the others' where they are: all of them, or with two shots those of the tiles that it
-/// owns, whose reductions it publishes in turn.
+/// Everybody publishes its vector: stores it where peers read it, and signals them.
 #[kernel]
-fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, x: &AnyPtr, epoch: Epoch) {
-    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
-    cut.each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
-    let got = all.exchange(b);
-    let reduced = |t: &Piece| AnyTile::rounded(c.reduce().published(&all, &got, t), c.dtype);
-    if c.algorithm == Algorithm::Pull {
-        return cut.each(b, |t| a.norm.store(&a.out, &t, reduced(&t)));
-    }
-    let sums = a.pull_sums.open(epoch, c.pull_sums());
+fn publish(c: &AllReduce, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) -> (Published, Arrived) {
+    let all = args.open(epoch, c.pull());
+    c.cut().each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
+    (all, all.exchange(b))
+}
+
+/// Everybody publishes its vector, and reads the others' where they are.
+#[kernel]
+fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &PullArgs, x: &AnyPtr, epoch: Epoch) {
+    let (all, got) = publish(c, b, args, x, epoch);
+    c.cut().each(b, |t| {
+        let sum = c.reduce().published(&all, &got, &t);
+        a.norm.store(&a.out, &t, AnyTile::rounded(sum, c.dtype));
+    });
+}
+
+/// The same of the tiles that a rank owns, whose reductions it publishes in turn.
+#[kernel]
+fn pull_two_shot(
+    c: &AllReduce,
+    a: &AllReduceArgs,
+    b: Group,
+    args: &PullTwoShotArgs,
+    x: &AnyPtr,
+    epoch: Epoch,
+) {
+    let (all, got) = publish(c, b, &args.pull, x, epoch);
+    let (cut, sums) = (c.cut(), args.pull_sums.open(epoch, c.pull_sums()));
     let slot = |t: &Piece| owned(c, b, t) * cut.longest();
     cut.each(b, |t| {
         if owner(c, b, &t) == rank() {
-            let sum = reduced(&t);
+            let sum = AnyTile::rounded(c.reduce().published(&all, &got, &t), c.dtype);
             sums.store(slot(&t), sum);
             a.norm.store(&a.out, &t, sum);
         }
@@ -159,11 +225,9 @@ fn pull(c: &AllReduce, a: &AllReduceArgs, b: Group, x: &AnyPtr, epoch: Epoch) {
 
 /// Everybody publishes its vector, and lets the switch reduce the tiles that it owns and store them to all.
 #[kernel]
-fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, x: &AnyPtr, epoch: Epoch) {
-    let (cut, all) = (c.cut(), a.pull.open(epoch, c.pull()));
-    cut.each(b, |t| all.store(t.at, Part::whole().load(x, &t)));
-    let got = all.exchange(b);
-    let sums = a.multimem.open(epoch, c.multimem());
+fn by_switch(c: &AllReduce, a: &AllReduceArgs, b: Group, args: &BySwitchArgs, x: &AnyPtr, epoch: Epoch) {
+    let (all, got) = publish(c, b, &args.pull, x, epoch);
+    let (cut, sums) = (c.cut(), args.multimem.open(epoch, c.multimem()));
     let mut parcel = multicast();
     cut.each(b, |t| {
         if owner(c, b, &t) == rank() {

@@ -199,22 +199,19 @@ impl AllReduce {
 
     /// What ranks read of each other's vectors.
     pub(super) fn pull(&self) -> Pull {
-        let world = (self.ranks, self.blocks);
-        let pull = Pull::new(self.algorithm.pulls(), self.cut(), world, self.dtype);
+        let pull = Pull::new(self.cut(), (self.ranks, self.blocks), self.dtype);
         // Who has the reductions of all knows that all have read, and who has published again that all have what was reduced.
         if self.algorithm.reduces_all() { pull } else { pull.once() }
     }
 
     /// What the switch stores to all ranks.
     pub(super) fn multimem(&self) -> Pull {
-        let (there, world) = (self.algorithm == Algorithm::Multimem, (self.ranks, self.blocks));
-        Pull::new(there, self.cut(), world, self.dtype).once()
+        Pull::new(self.cut(), (self.ranks, self.blocks), self.dtype).once()
     }
 
     /// What they read of each other's reductions.
     pub(super) fn pull_sums(&self) -> Pull {
-        let (there, world) = (self.algorithm == Algorithm::PullTwoShot, (self.ranks, self.blocks));
-        Pull::new(there, self.cut(), world, self.dtype).slots(self.owned(), self.cut()).once()
+        self.multimem().slots(self.owned(), self.cut())
     }
 
     pub(super) fn channel(&self) -> ChannelShape {

@@ -17,8 +17,13 @@ mod reduce_scatter;
 mod reference;
 mod workload;
 
-pub use all_gather::{AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, Gathering, all_gather};
-pub use all_reduce::{AllReduceArgs, AllReduceLaunch, all_reduce};
+pub use all_gather::{
+    AllGather, AllGatherArgs, AllGatherKey, AllGatherLaunch, GatherArgs, GatherPushArgs, Gathering,
+    all_gather,
+};
+pub use all_reduce::{
+    AllReduceArgs, AllReduceLaunch, BySwitchArgs, ExchangeArgs, PullTwoShotArgs, PushArgs, all_reduce,
+};
 pub use all_reduce_config::{Algorithm, AllReduce, AllReduceKey, Hook};
 pub use all_to_all::{AllToAll, AllToAllArgs, AllToAllKey, AllToAllLaunch, all_to_all};
 pub use broadcast::{Broadcast, BroadcastArgs, BroadcastKey, BroadcastLaunch, broadcast};

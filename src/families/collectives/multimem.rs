@@ -12,10 +12,10 @@ pub struct MultimemArgs {
     /// Everybody's reduced tiles.
     #[len(|c| c.len())]
     #[dtype(|c| c.dtype)]
-    pub reduced: Option<AnySym>,
+    pub reduced: AnySym,
     /// A rank's tiles of a block have arrived, `[block][rank]`.
     #[len(|c| c.flags())]
-    pub reduced_arrived: Option<Flags>,
+    pub reduced_arrived: Flags,
 }
 
 /// The same in a launch.
@@ -28,11 +28,8 @@ pub(super) struct Reduced {
 }
 
 impl MultimemArgs {
-    pub(super) fn open(&self, epoch: Epoch, c: Pull) -> Reduced {
-        let (Some(buffer), Some(flags)) = (self.reduced, self.reduced_arrived) else {
-            unreachable!("only what is there is opened")
-        };
-        Reduced { buffer, flags, epoch, pull: c }
+    pub(super) fn open(&self, epoch: Epoch, pull: Pull) -> Reduced {
+        Reduced { buffer: self.reduced, flags: self.reduced_arrived, epoch, pull }
     }
 }
 

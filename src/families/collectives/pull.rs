@@ -5,10 +5,10 @@ use peerwarp_codegen::ir::Dtype;
 
 use super::cut::{Cut, Piece};
 
-/// What is published: nothing, by a kernel that sends.
+/// What is published.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pull {
-    /// Ranks that read it; 0 if there is nothing.
+    /// Ranks that read it.
     pub readers: u32,
     /// Elements of a bank: whole packets.
     pub elements: u32,
@@ -21,10 +21,9 @@ pub struct Pull {
 }
 
 impl Pull {
-    /// A vector that is cut so, for so many ranks; nothing unless `there`.
-    pub(super) fn new(there: bool, cut: Cut, (ranks, blocks): (u32, u32), dtype: Dtype) -> Pull {
-        let elements = cut.elements.next_multiple_of(cut.packet);
-        Pull { readers: if there { ranks } else { 0 }, elements, banks: 2, blocks, dtype }
+    /// A vector that is cut so, for so many ranks.
+    pub(super) fn new(cut: Cut, (readers, blocks): (u32, u32), dtype: Dtype) -> Pull {
+        Pull { readers, elements: cut.elements.next_multiple_of(cut.packet), banks: 2, blocks, dtype }
     }
 
     /// The same in one bank.
@@ -34,7 +33,7 @@ impl Pull {
 
     /// Elements of all banks.
     pub(super) fn len(&self) -> u64 {
-        if self.readers > 0 { u64::from(self.banks) * u64::from(self.elements) } else { 0 }
+        u64::from(self.banks) * u64::from(self.elements)
     }
 
     /// The first element of a launch's bank.
@@ -65,10 +64,10 @@ pub struct PullArgs {
     /// This rank's vector, for peers to read; in two banks `[parity][element]`.
     #[len(|c| c.len())]
     #[dtype(|c| c.dtype)]
-    pub vector: Option<AnyWindow>,
+    pub vector: AnyWindow,
     /// A block's tiles of a rank's `vector` may be read, `[block][rank]`; in two banks `[parity][block][rank]`.
     #[len(|c| c.flags())]
-    pub vector_ready: Option<Flags>,
+    pub vector_ready: Flags,
 }
 
 /// The same for what is reduced.
@@ -78,10 +77,10 @@ pub struct PullSumsArgs {
     /// Reductions of the tiles that this rank owns, for peers to read, `[slot][element]`.
     #[len(|c| c.len())]
     #[dtype(|c| c.dtype)]
-    pub sums: Option<AnyWindow>,
+    pub sums: AnyWindow,
     /// A block's tiles of a rank's `sums` may be read, `[block][rank]`.
     #[len(|c| c.flags())]
-    pub sums_ready: Option<Flags>,
+    pub sums_ready: Flags,
 }
 
 /// A window in a launch.
@@ -98,10 +97,7 @@ pub(super) struct Published {
 impl Published {
     /// Of two banks the one whose turn it is. Every rank waits for all others in each launch, so that whoever is in this one
     /// is done with the last one that had the same bank.
-    fn open(window: Option<AnyWindow>, flags: Option<Flags>, epoch: Epoch, pull: Pull) -> Published {
-        let (Some(window), Some(flags)) = (window, flags) else {
-            unreachable!("only what is there is opened")
-        };
+    fn open(window: AnyWindow, flags: Flags, epoch: Epoch, pull: Pull) -> Published {
         Published { window, flags, epoch, bank: pull.bank(epoch), pull }
     }
 

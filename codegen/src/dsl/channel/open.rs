@@ -3,7 +3,7 @@
 use super::receive::{Inbound, InboundSome, IncomingEach};
 use super::send::Outbound;
 use super::shape::Slots;
-use super::{Channel, Hub, Payload, Store};
+use super::{Channel, Hub, Payload, Store, Transport};
 use crate::dsl::error::TraceError;
 use crate::dsl::group::rank_at;
 use crate::dsl::index::Index;
@@ -11,7 +11,7 @@ use crate::dsl::mem::Epoch;
 use crate::dsl::protocol::Peers;
 use crate::dsl::trace::{Nameable, attempt};
 use crate::dsl::val::{FromRaw, IntoVal, Raw, Val, binary, host};
-use crate::ir::{BinaryOp, Const, Dtype, Loc, PACKET_BYTES, ParamKind};
+use crate::ir::{BinaryOp, Const, Dtype, Loc, ParamKind};
 
 /// A channel in a launch; made by [`Channel::open`].
 pub struct OpenChannel<'a, T: Payload> {
@@ -197,12 +197,14 @@ pub(super) fn check_inside(hub: &Hub, store: &Store, offset: Index, len: u32, lo
         };
         let end = first.saturating_add(len.into());
         let of = field_name(hub, store);
-        let packet = PACKET_BYTES / store.buf.dtype.bytes();
-        if store.kind == ParamKind::Packets && !first.is_multiple_of(packet.into()) {
+        let transport = hub.declared.shape.transport;
+        let together = transport.together(store.buf.dtype);
+        if !first.is_multiple_of(together.into()) {
+            let what = if transport == Transport::Packets { "packets" } else { "LL words" };
             return Err(TraceError::new(
                 loc,
-                format!("element {first} of a message of {of}, which moves packets of {packet}"),
-                format!("begin at a multiple of {packet} elements"),
+                format!("element {first} of a message of {of}, which moves {what} of {together}"),
+                format!("begin at a multiple of {together} elements"),
             ));
         }
         if end <= u64::from(store.len) {

@@ -19,7 +19,8 @@ pub enum Transport {
     Bulk,
     /// [Packets](crate::dsl::Packets) of 16 bytes: one trip, and a message is taken once.
     Packets,
-    /// [LL elements](crate::dsl::Ll) of 8 bytes, half of which are data: one trip, and a message may be read any number of times.
+    /// [LL elements](crate::dsl::Ll) in words of 8 bytes, half of which are data: one trip, and a message may be read any number of
+    /// times.
     Ll,
 }
 
@@ -29,12 +30,22 @@ impl Transport {
         matches!(self, Transport::Flags | Transport::Bulk)
     }
 
-    /// Whether it carries `len` elements of a type: packets are whole and hold floats, LL elements are of 4 bytes.
+    /// Whether it carries `len` elements of a type: packets are whole and hold floats; LL words are whole and hold one element of 4 bytes
+    /// or two of 2.
     pub fn carries(self, len: u32, dtype: Dtype) -> bool {
         match self {
             Transport::Flags | Transport::Bulk => true,
             Transport::Packets => dtype.is_float() && len.is_multiple_of(PACKET_BYTES / dtype.bytes()),
-            Transport::Ll => dtype.bytes() == 4,
+            Transport::Ll => dtype.per_ll_word().is_some_and(|word| len.is_multiple_of(word)),
+        }
+    }
+
+    /// Elements of a type that travel together: what is put or loaded begins at a multiple of them and has a multiple of them.
+    pub(super) fn together(self, dtype: Dtype) -> u32 {
+        match self {
+            Transport::Flags | Transport::Bulk => 1,
+            Transport::Packets => PACKET_BYTES / dtype.bytes(),
+            Transport::Ll => dtype.per_ll_word().unwrap_or(1),
         }
     }
 
@@ -339,7 +350,14 @@ impl Declared {
                 }
                 Ok(())
             }
-            Transport::Ll if dtype.bytes() == 4 => {
+            Transport::Ll if dtype.per_ll_word().is_some() => {
+                let word = self.shape.transport.together(dtype);
+                if !len.is_multiple_of(word) {
+                    let message = format!("{of} has {len} elements a message, which are no whole LL words");
+                    let help =
+                        format!("an LL word has {word} of {dtype}: let messages have a multiple of that");
+                    return Err(TraceError::new(loc, message, help));
+                }
                 let elements = self.shape.all_slots().saturating_mul(len.into());
                 if elements <= u64::from(u32::MAX) {
                     return Ok(());
@@ -350,7 +368,7 @@ impl Declared {
             }
             Transport::Ll => {
                 let message = format!("{of} is of {dtype}, and travels as LL elements");
-                let help = "an LL element has 4 bytes of data: f32, i32 or u32";
+                let help = "an LL word has 4 bytes of data: f32, i32 or u32, or two of f16 or bf16";
                 Err(TraceError::new(loc, message, help))
             }
         }

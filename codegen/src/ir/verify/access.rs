@@ -108,6 +108,7 @@ impl Check<'_, '_, '_> {
             OpKind::Comm(CommOp::SendLl(SendLl { ll, target, index, value, count, .. })) => {
                 self.target(*target);
                 self.elements(Place::Param(*ll), *index, self.first(*value, *count));
+                self.whole_words(*ll, *index);
             }
             OpKind::Comm(CommOp::ReadLl(ReadLl { ll, index, .. })) => {
                 self.wide_enough(Place::Param(*ll), *index);
@@ -269,6 +270,17 @@ impl Check<'_, '_, '_> {
             let (op, buffer) = (self.name, param.name.clone());
             let value = self.report.names.value(index);
             self.report.add(self.loc, Problem::PacketIndex { op, buffer, value, packet });
+        }
+    }
+
+    /// What is sent to LL elements begins a word.
+    fn whole_words(&mut self, ll: ParamId, index: ValueId) {
+        let param = self.report.param(ll);
+        let word = param.dtype.per_ll_word().unwrap_or(1);
+        if self.facts.multiple_of(index) < word.into() {
+            let (op, buffer) = (self.name, param.name.clone());
+            let value = self.report.names.value(index);
+            self.report.add(self.loc, Problem::LlIndex { op, buffer, value, word });
         }
     }
 

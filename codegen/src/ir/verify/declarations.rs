@@ -123,7 +123,9 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
             p.dtype.is_float() || p.dtype == Dtype::U32,
             "packets are of floats, or of u32 words that hold floats: an integer of all ones would not arrive",
         ),
-        ParamKind::Ll => (p.dtype.is_arithmetic() && p.dtype.bytes() == 4, "elements are u32, i32 or f32"),
+        ParamKind::Ll => {
+            (p.dtype.per_ll_word().is_some(), "elements are u32, i32 or f32, or f16 or bf16 in pairs")
+        }
         ParamKind::Flags | ParamKind::BlockFlags | ParamKind::EpochWord | ParamKind::Counters => {
             (p.dtype == Dtype::U32, "it is always u32")
         }
@@ -141,6 +143,10 @@ fn parameter(report: &mut Report<'_>, p: &Param) {
     let a_packet = u64::from(PACKET_BYTES / p.dtype.bytes());
     if p.kind == ParamKind::Packets && !p.len.is_multiple_of(a_packet) {
         report.add(loc, Problem::PacketBufferLength { param: p.name.clone(), len: p.len });
+    }
+    let a_word = u64::from(p.dtype.per_ll_word().unwrap_or(1));
+    if p.kind == ParamKind::Ll && !p.len.is_multiple_of(a_word) {
+        report.add(loc, Problem::LlBufferLength { param: p.name.clone(), len: p.len, word: a_word });
     }
     if p.len.checked_mul(p.element_bytes().into()).is_none_or(|b| b > i64::MAX as u64) {
         report.add(loc, Problem::BufferTooLarge { param: p.name.clone(), len: p.len });

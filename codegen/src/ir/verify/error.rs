@@ -62,6 +62,8 @@ pub enum Problem {
     ParamLength { param: String, kind: &'static str, len: u64 },
     #[error("packet buffer `{param}` of {len} elements is no whole number of packets of 16 bytes")]
     PacketBufferLength { param: String, len: u64 },
+    #[error("LL buffer `{param}` of {len} elements is no whole number of LL words of {word}")]
+    LlBufferLength { param: String, len: u64, word: u64 },
     #[error("buffer `{param}` of {len} elements is larger than any address space")]
     BufferTooLarge { param: String, len: u64 },
     #[error("shared array `{shared}` of bool: truth values live in registers only; use u32")]
@@ -156,6 +158,8 @@ pub enum Problem {
     LlAccess { param: String },
     #[error("`{op}`: {value} has {bytes} bytes, which are no whole packets of 16")]
     BrokenPacket { op: &'static str, value: String, bytes: u64 },
+    #[error("`{op}`: {value} is no whole number of LL words of {word} elements")]
+    BrokenLl { op: &'static str, value: String, word: u32 },
     #[error(
         "`{op}` reduces {dtype} of all ranks by {how}, which no switch does: f32 are added; f16 and bf16 are added, or the smallest or \
          largest taken"
@@ -215,6 +219,10 @@ pub enum Problem {
          packet; compute it as a multiple of that"
     )]
     PacketIndex { op: &'static str, buffer: String, value: String, packet: u32 },
+    #[error(
+        "`{op}` of `{buffer}` at element {value}, which is not known to begin an LL word of {word} elements"
+    )]
+    LlIndex { op: &'static str, buffer: String, value: String, word: u32 },
     #[error("shift of {dtype} by {by}")]
     ShiftTooFar { dtype: Dtype, by: i128 },
     #[error("`{op}` by zero")]

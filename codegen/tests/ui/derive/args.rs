@@ -30,8 +30,26 @@ struct ConfigIsText {
 
 #[derive(KernelArgs)]
 #[args(config = Config)]
-enum Enum {
-    A,
+enum Variants {
+    NothingSaysWhen(Rows),
+    #[when(|c| c.tokens > 0)]
+    Empty,
+    #[when(true, false)]
+    Garbled(Rows),
+    #[when(|c| c.tokens > 1)]
+    Last(Rows),
+}
+
+#[derive(KernelArgs)]
+#[args(config = Config)]
+enum Single {
+    One(Rows),
+}
+
+#[derive(KernelArgs)]
+#[args(config = Config)]
+union Union {
+    rows: Ptr<u32>,
 }
 
 #[derive(KernelArgs)]

@@ -206,9 +206,9 @@ impl Dispatch {
         self.chunk * self.topk
     }
 
-    /// Records in both banks, if they travel as rows by this protocol do: none if not.
-    pub(super) fn record_words(&self, protocol: Protocol) -> u64 {
-        if self.protocol.arrival() == protocol { 2 * u64::from(self.records()) } else { 0 }
+    /// Records in both banks.
+    pub(super) fn record_words(&self) -> u64 {
+        2 * u64::from(self.records())
     }
 
     /// Whether the index counts entries, and records don't: where nobody else needs counts, a record leaves as soon as its ids

@@ -6,10 +6,10 @@ use super::config::Dispatch;
 use super::device::{at, local_experts};
 use super::hook::{Hook, RowHook, stand_in_expert};
 use super::inbox::{InboxArgs, Received};
-use super::index::{base_of_counts, index, note_entries};
+use super::index::{base, index, note_entries};
 use super::layout::{Begins, Layout, Places};
 use super::protocol::{Phase, Protocol};
-use super::records::{ReadyArgs, Record, Records, notify_ready};
+use super::records::{ReadyArgs, Record, RecordArgs, Records, notify_ready};
 use super::send::send;
 
 /// The word of an entry that goes nowhere: no expert has this number in its lower bank.
@@ -102,34 +102,9 @@ pub struct DispatchArgs {
     /// Where rows arrive.
     #[group]
     pub inbox: InboxArgs,
-    /// Tokens of the source, `[parity][source][chunk]`, with flags.
-    #[len(|c| c.record_words(Protocol::Flags))]
-    pub rec_n: Option<Sym<u32>>,
-    /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
-    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.experts))]
-    pub rec_count: Option<Sym<u32>>,
-    /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
-    /// `[parity][source][chunk][entry]`.
-    #[len(|c| c.record_words(Protocol::Flags) * u64::from(c.record_entries()))]
-    pub rec_route: Option<Sym<u32>>,
-    /// Weight of each entry, `[parity][source][chunk][entry]`.
-    #[len(|c| if c.dedup { c.record_words(Protocol::Flags) * u64::from(c.record_entries()) } else { 0 })]
-    pub rec_weight: Option<Sym<f32>>,
-    /// A record has arrived, `[parity][source][chunk]`.
-    #[len(|c| c.record_words(Protocol::Flags))]
-    pub rec_flag: Option<Flags>,
-    /// Tokens of the source, `[parity][source][chunk]`, with packets.
-    #[len(|c| c.record_words(Protocol::Packets))]
-    pub ll_n: Option<Ll<u32>>,
-    /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
-    #[len(|c| if c.index_counts() { 0 } else { c.record_words(Protocol::Packets) * u64::from(c.map().at_most()) })]
-    pub ll_count: Option<Ll<u32>>,
-    /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
-    #[len(|c| c.record_words(Protocol::Packets) * u64::from(c.record_entries()))]
-    pub ll_route: Option<Ll<u32>>,
-    /// Weight of each entry, `[parity][source][chunk][entry]`.
-    #[len(|c| if c.dedup { c.record_words(Protocol::Packets) * u64::from(c.record_entries()) } else { 0 })]
-    pub ll_weight: Option<Ll<f32>>,
+    /// Records, whichever way they come.
+    #[group]
+    pub records: RecordArgs,
     /// Which ranks are ready for the next packets.
     #[group]
     pub ready: ReadyArgs,
@@ -229,7 +204,7 @@ fn tell(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) 
         let number = bank + rank() * c.chunks() + i / c.ranks;
         Record { number, n: chunk.n, count: None, words, weights: chunk.weights }.send(
             c,
-            a,
+            &a.records,
             Peers::rank(to),
             epoch,
         );
@@ -280,20 +255,25 @@ fn route(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>)
         let words = chunk.valid.select((before << 16) | chunk.expert, NOWHERE);
         let number = bank + rank() * c.chunks() + i;
         let weights = chunk.weights;
-        Record { number, n: chunk.n, count: Some(count), words, weights }.send(c, a, Peers::all(), epoch);
+        Record { number, n: chunk.n, count: Some(count), words, weights }.send(
+            c,
+            &a.records,
+            Peers::all(),
+            epoch,
+        );
     }
 }
 
 /// Puts every row that arrives where it belongs, and writes down where that is.
 #[kernel]
 fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>, hook: RowHook<'_>) {
-    let records = Records::receive(c, a, epoch, bank);
+    let records = Records::receive(c, &a.records, epoch, bank);
     let n = shared::<u32>("n", c.records());
     n.store(0, records.n(arange(c.records())));
     if b.index() == 0 {
         a.n_from.store(0, n.gather(arange(c.ranks) * c.chunks(), true, 0));
     }
-    let base = base_of_counts(c, a, b, &records);
+    let base = base(c, a, b, &records);
     let pieces = c.pieces();
 
     b.split(c.group_warps, |g| {
@@ -322,8 +302,9 @@ fn receive(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32
                     if let Some(pos) = a.pos {
                         pos.store(from, row);
                     }
-                    if let Some(weight_from) = a.weight_from {
-                        weight_from.store(from, records.weights(record, in_record, c.slot_entries()));
+                    let weights = records.weights(record, in_record, c.slot_entries());
+                    if let (Some(weight_from), Some(weights)) = (a.weight_from, weights) {
+                        weight_from.store(from, weights);
                     }
                 });
                 if mine.any() {
@@ -358,7 +339,7 @@ fn receive_by_token(
     bank: Val<u32>,
     hook: RowHook<'_>,
 ) {
-    let records = Records::receive(c, a, epoch, bank);
+    let records = Records::receive(c, &a.records, epoch, bank);
     // Records that came with flags are all here.
     let most = match c.protocol {
         Protocol::Flags | Protocol::Bulk => records.n(arange(c.records())).max(),

@@ -7,7 +7,7 @@ use super::device::{first_expert, local_experts};
 use super::dispatch::DispatchArgs;
 use super::layout::Begins;
 use super::pieces::{Pieces, each_piece};
-use super::records::Records;
+use super::records::{Counts, Records};
 
 /// Entries that a lane of the index looks at together.
 const ENTRIES_A_LANE: u32 = 4;
@@ -15,13 +15,21 @@ const ENTRIES_A_LANE: u32 = 4;
 /// Entries of all ranks that one warp counts sooner than a block, whose warps would meet several times.
 const FEW_ENTRIES: u32 = 256;
 
-/// The first row of every (expert, source, chunk) of this rank, in that order: prefix sums of the records' counts.
+/// The first row of every (expert, source, chunk) of this rank, in that order.
+pub(super) fn base(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+    match records.counts() {
+        Some(counts) => base_of_counts(c, a, b, &counts),
+        None => base_of_words(c, a, b, records),
+    }
+}
+
+/// The same as prefix sums of the records' counts.
 #[kernel]
-pub(super) fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, records: &Records<'_>) -> Shared<u32> {
+fn base_of_counts(c: &Dispatch, a: &DispatchArgs, b: Group, counts: &Counts<'_>) -> Shared<u32> {
     let base = shared::<u32>("base", c.map().at_most() * c.records());
     lay_out(c, a, b, &base, &|start, len| {
         let i = arange(len) + start;
-        records.count(i / c.records(), i % c.records())
+        counts.of(i / c.records(), i % c.records())
     });
     base
 }
@@ -109,14 +117,25 @@ pub(super) fn entry_pieces(c: &Dispatch) -> Pieces {
 /// Nobody who moves rows waits for it.
 #[kernel]
 pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank: Val<u32>) {
-    let records = Records::receive(c, a, epoch, bank);
-    if c.index_counts() && c.records() * c.record_entries() <= FEW_ENTRIES {
+    let records = Records::receive(c, &a.records, epoch, bank);
+    if let Some(counts) = records.counts() {
+        let base = base_of_counts(c, a, b, &counts);
+        b.split(1, |g| {
+            each_part(c, a, g, &records, |record, start, len| {
+                let word = records.words(record, start, len);
+                let (expert, mine) = local_experts(c.map(), word & 0xffff);
+                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
+                gather_entries(c, a, record, start, row, mine);
+                note(c, a, &records, record, start, expert, mine);
+            });
+        });
+    } else if c.records() * c.record_entries() <= FEW_ENTRIES {
         b.split(1, |g| {
             if g.index() == 0 {
                 index_of_few(c, a, &records);
             }
         });
-    } else if c.index_counts() {
+    } else {
         let base = base_of_words(c, a, b, &records);
         b.split(1, |g| {
             for record in g.strided(c.records()) {
@@ -126,17 +145,6 @@ pub(super) fn index(c: &Dispatch, a: &DispatchArgs, b: Group, epoch: Epoch, bank
                     gather_entries(c, a, record, start, row, mine);
                 });
             }
-        });
-    } else {
-        let base = base_of_counts(c, a, b, &records);
-        b.split(1, |g| {
-            each_part(c, a, g, &records, |record, start, len| {
-                let word = records.words(record, start, len);
-                let (expert, mine) = local_experts(c.map(), word & 0xffff);
-                let row = base.gather(expert * c.records() + record, mine, 0) + (word >> 16);
-                gather_entries(c, a, record, start, row, mine);
-                note(c, a, &records, record, start, expert, mine);
-            });
         });
     }
 }
@@ -168,7 +176,7 @@ fn index_of_few(c: &Dispatch, a: &DispatchArgs, records: &Records<'_>) {
 /// Writes down which experts and weights the entries have of rows that stand by token, and how many tokens each rank has.
 #[kernel]
 pub(super) fn note_entries(c: &Dispatch, a: &DispatchArgs, g: Group, epoch: Epoch, bank: Val<u32>) {
-    let records = Records::receive(c, a, epoch, bank);
+    let records = Records::receive(c, &a.records, epoch, bank);
     each_part(c, a, g, &records, |record, start, len| {
         let (expert, mine) = records.local_experts(record, start, len);
         note(c, a, &records, record, start, expert, mine);
@@ -237,7 +245,7 @@ fn note(
     let expert = mine.select((expert + first_expert(c.map(), rank())).cast::<i32>(), a.nobody);
     let to = source * (c.tokens * c.topk) + first;
     let there = arange(len) + first < c.tokens * c.topk;
-    if let (Some(entry_expert), Some(weight_from)) = (a.entry_expert, a.weight_from) {
+    if let (Some(entry_expert), Some(weight_from), Some(weights)) = (a.entry_expert, a.weight_from, weights) {
         if c.tokens % c.chunk == 0 {
             entry_expert.store(to, expert);
             weight_from.store(to, weights);

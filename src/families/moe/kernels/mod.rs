@@ -101,5 +101,5 @@ pub use hook::{Hook, RowHook};
 pub use inbox::{InboxArgs, Row};
 pub use layout::{Begins, Layout};
 pub use protocol::{Phase, Protocol};
-pub use records::ReadyArgs;
+pub use records::{FlagRecordArgs, LlRecordArgs, ReadyArgs, RecordArgs};
 pub use round_trip::{RoundTrip, RoundTripArgs, RoundTripKey, RoundTripLaunch, round_trip, round_trip_with};

@@ -4,8 +4,58 @@ use peerwarp_codegen::dsl::prelude::*;
 
 use super::config::Dispatch;
 use super::device::{first_expert, local_experts, owned_experts};
-use super::dispatch::DispatchArgs;
 use super::protocol::Protocol;
+
+/// Parameters of records, by how they come.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub enum RecordArgs {
+    /// With flags.
+    #[when(|c| c.protocol.arrival() == Protocol::Flags)]
+    Flags(FlagRecordArgs),
+    /// As LL elements, where rows come as packets.
+    Ll(LlRecordArgs),
+}
+
+/// Parameters of records that come with flags.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct FlagRecordArgs {
+    /// Tokens of the source, `[parity][source][chunk]`, with flags.
+    #[len(|c| c.record_words())]
+    pub rec_n: Sym<u32>,
+    /// Entries of the chunk by expert, `[parity][source][chunk][expert]`.
+    #[len(|c| c.record_words() * u64::from(c.experts))]
+    pub rec_count: Sym<u32>,
+    /// Expert of each entry, and its rank among those of its chunk with the same expert in the upper half,
+    /// `[parity][source][chunk][entry]`.
+    #[len(|c| c.record_words() * u64::from(c.record_entries()))]
+    pub rec_route: Sym<u32>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { c.record_words() * u64::from(c.record_entries()) } else { 0 })]
+    pub rec_weight: Option<Sym<f32>>,
+    /// A record has arrived, `[parity][source][chunk]`.
+    #[len(|c| c.record_words())]
+    pub rec_flag: Flags,
+}
+
+/// Parameters of records that come as LL elements.
+#[derive(KernelArgs)]
+#[args(config = Dispatch)]
+pub struct LlRecordArgs {
+    /// Tokens of the source, `[parity][source][chunk]`, with packets.
+    #[len(|c| c.record_words())]
+    pub ll_n: Ll<u32>,
+    /// Entries of the chunk by expert of this rank, `[parity][source][chunk][expert]`.
+    #[len(|c| if c.index_counts() { 0 } else { c.record_words() * u64::from(c.map().at_most()) })]
+    pub ll_count: Option<Ll<u32>>,
+    /// Expert and rank of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| c.record_words() * u64::from(c.record_entries()))]
+    pub ll_route: Ll<u32>,
+    /// Weight of each entry, `[parity][source][chunk][entry]`.
+    #[len(|c| if c.dedup { c.record_words() * u64::from(c.record_entries()) } else { 0 })]
+    pub ll_weight: Option<Ll<f32>>,
+}
 
 /// The record of a chunk, as its sender has it.
 pub(super) struct Record {
@@ -23,40 +73,45 @@ pub(super) struct Record {
 
 impl Record {
     /// Sends it to ranks; to all of them at once, if it has counts.
+    pub fn send(self, c: &Dispatch, a: &RecordArgs, to: Peers, epoch: Epoch) {
+        match a {
+            RecordArgs::Flags(a) => self.send_with_flag(c, a, to, epoch),
+            RecordArgs::Ll(a) => self.send_as_ll(c, a, to, epoch),
+        }
+    }
+
     #[kernel]
-    pub fn send(self, c: &Dispatch, a: &DispatchArgs, to: Peers, epoch: Epoch) {
-        if let (Some(n), Some(route), Some(rec_count), Some(flag)) =
-            (a.rec_n, a.rec_route, a.rec_count, a.rec_flag)
-        {
-            let mut parcel = send_to(to);
-            parcel.put(&route, self.number * c.record_entries(), self.words);
-            if let Some(count) = self.count {
-                parcel.put(&rec_count, self.number * c.experts, count.load(0, c.experts));
-            }
-            if let (Some(weight), Some(weights)) = (a.rec_weight, self.weights) {
-                parcel.put(&weight, self.number * c.record_entries(), weights);
-            }
-            parcel.put_value(&n, self.number, self.n);
-            parcel.signal(&flag, self.number, epoch);
+    fn send_with_flag(self, c: &Dispatch, a: &FlagRecordArgs, to: Peers, epoch: Epoch) {
+        let mut parcel = send_to(to);
+        parcel.put(&a.rec_route, self.number * c.record_entries(), self.words);
+        if let Some(count) = self.count {
+            parcel.put(&a.rec_count, self.number * c.experts, count.load(0, c.experts));
         }
-        if let (Some(n), Some(route)) = (a.ll_n, a.ll_route) {
-            if let (Some(ll), Some(count)) = (a.ll_count, self.count) {
-                // To each rank the counts of its own experts.
-                let most = c.map().at_most();
-                for to in 0..c.ranks.val() {
-                    let expert = arange(most);
-                    let mine = expert < owned_experts(c.map(), to);
-                    let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
-                    ll.send(Peers::rank(to), self.number * most, of_rank, epoch);
-                }
-            }
-            route.send(to, self.number * c.record_entries(), self.words, epoch);
-            if let (Some(weight), Some(weights)) = (a.ll_weight, self.weights) {
-                weight.send(to, self.number * c.record_entries(), weights, epoch);
-            }
-            // What receivers poll first goes last: then they hardly poll for the rest.
-            n.send(to, self.number, splat(self.n, 1), epoch);
+        if let (Some(weight), Some(weights)) = (a.rec_weight, self.weights) {
+            parcel.put(&weight, self.number * c.record_entries(), weights);
         }
+        parcel.put_value(&a.rec_n, self.number, self.n);
+        parcel.signal(&a.rec_flag, self.number, epoch);
+    }
+
+    #[kernel]
+    fn send_as_ll(self, c: &Dispatch, a: &LlRecordArgs, to: Peers, epoch: Epoch) {
+        if let (Some(ll), Some(count)) = (a.ll_count, self.count) {
+            // To each rank the counts of its own experts.
+            let most = c.map().at_most();
+            for to in 0..c.ranks.val() {
+                let expert = arange(most);
+                let mine = expert < owned_experts(c.map(), to);
+                let of_rank = count.gather(expert + first_expert(c.map(), to), mine, 0);
+                ll.send(Peers::rank(to), self.number * most, of_rank, epoch);
+            }
+        }
+        a.ll_route.send(to, self.number * c.record_entries(), self.words, epoch);
+        if let (Some(weight), Some(weights)) = (a.ll_weight, self.weights) {
+            weight.send(to, self.number * c.record_entries(), weights, epoch);
+        }
+        // What receivers poll first goes last: then they hardly poll for the rest.
+        a.ll_n.send(to, self.number, splat(self.n, 1), epoch);
     }
 }
 
@@ -88,63 +143,70 @@ pub(super) fn await_ready(ready: &Flags, ranks: u32, epoch: Epoch) {
 /// The records of all ranks, as a rank receives them.
 pub(super) struct Records<'a> {
     c: &'a Dispatch,
-    a: &'a DispatchArgs,
     epoch: Epoch,
     /// The first one of this launch.
     bank: Val<u32>,
-    /// The receipt of their flags, where they have some.
-    arrived: Option<Arrived>,
+    come: Come<'a>,
+}
+
+/// How records come.
+enum Come<'a> {
+    /// With flags, of whose wait this is the receipt.
+    WithFlags(&'a FlagRecordArgs, Arrived),
+    AsLl(&'a LlRecordArgs),
 }
 
 impl<'a> Records<'a> {
     /// Waits for flags, where there are some.
-    pub fn receive(c: &'a Dispatch, a: &'a DispatchArgs, epoch: Epoch, bank: Val<u32>) -> Records<'a> {
-        let arrived = a.rec_flag.map(|flag| flag.wait_all(bank, c.records(), c.chunks(), epoch));
-        Records { c, a, epoch, bank, arrived }
+    pub fn receive(c: &'a Dispatch, a: &'a RecordArgs, epoch: Epoch, bank: Val<u32>) -> Records<'a> {
+        let come = match a {
+            RecordArgs::Flags(a) => {
+                Come::WithFlags(a, a.rec_flag.wait_all(bank, c.records(), c.chunks(), epoch))
+            }
+            RecordArgs::Ll(a) => Come::AsLl(a),
+        };
+        Records { c, epoch, bank, come }
     }
 
     /// Tokens of the source of each of these records.
     pub fn n(&self, record: Tile<u32>) -> Tile<u32> {
-        match (self.a.rec_n, &self.arrived, self.a.ll_n) {
-            (Some(n), Some(arrived), _) => n.gather(arrived, record + self.bank, true, 0),
-            (_, _, Some(n)) => n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
-            _ => unreachable!("records come with flags or as LL elements"),
+        match &self.come {
+            Come::WithFlags(a, arrived) => a.rec_n.gather(arrived, record + self.bank, true, 0),
+            Come::AsLl(a) => a.ll_n.gather(record + self.bank, record / self.c.chunks(), true, self.epoch),
         }
     }
 
-    /// Entries of records for experts of this rank, by their numbers among those.
-    #[kernel]
-    pub fn count(&self, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
-        let (c, number) = (self.c, record + self.bank);
-        let owned = expert < owned_experts(c.map(), rank());
-        match (self.a.rec_count, &self.arrived, self.a.ll_count) {
-            (Some(count), Some(arrived), _) => {
-                let first = first_expert(c.map(), rank());
-                count.gather(arrived, number * c.experts + first + expert, owned, 0)
-            }
-            (_, _, Some(count)) => {
-                count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, self.epoch)
-            }
-            _ => unreachable!("records come with flags or as LL elements"),
-        }
+    /// What says how many entries records have for each expert, where their senders have counted.
+    pub fn counts(&self) -> Option<Counts<'_>> {
+        let come = match &self.come {
+            Come::WithFlags(a, arrived) => CountsCome::WithFlags(&a.rec_count, arrived),
+            Come::AsLl(a) => CountsCome::AsLl(a.ll_count.as_ref()?, self.epoch),
+        };
+        Some(Counts { c: self.c, bank: self.bank, come })
     }
 
     /// The words of `len` entries: `entry` is the first of them in its record, whose number is `record`.
     pub fn words(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<u32> {
         let first = self.first(record, entry);
-        match (self.a.rec_route, &self.arrived, self.a.ll_route) {
-            (Some(route), Some(arrived), _) => route.load(arrived, first, len),
-            (_, _, Some(route)) => route.load(first, len, record / self.c.chunks(), self.epoch),
-            _ => unreachable!("records come with flags or as LL elements"),
+        match &self.come {
+            Come::WithFlags(a, arrived) => a.rec_route.load(arrived, first, len),
+            Come::AsLl(a) => a.ll_route.load(first, len, record / self.c.chunks(), self.epoch),
         }
     }
 
-    /// The words of all entries of all records, where these come without flags.
+    /// The words of all entries of all records.
     pub fn all_words(&self) -> Tile<u32> {
-        let (c, route) = (self.c, self.a.ll_route.expect("records come as LL elements"));
+        let c = self.c;
         let entry = arange(c.records() * c.record_entries());
-        let source = entry / (c.chunks() * c.record_entries());
-        route.gather(entry + self.bank * c.record_entries(), source, true, self.epoch)
+        match &self.come {
+            Come::WithFlags(a, arrived) => {
+                a.rec_route.gather(arrived, entry + self.bank * c.record_entries(), true, 0)
+            }
+            Come::AsLl(a) => {
+                let source = entry / (c.chunks() * c.record_entries());
+                a.ll_route.gather(entry + self.bank * c.record_entries(), source, true, self.epoch)
+            }
+        }
     }
 
     /// The experts of `len` entries among those of this rank, and which are this rank's, as [`Records::words`].
@@ -152,17 +214,49 @@ impl<'a> Records<'a> {
         local_experts(self.c.map(), self.words(record, entry, len) & 0xffff)
     }
 
-    /// The weights of `len` entries, as [`Records::words`].
-    pub fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Tile<f32> {
-        let first = self.first(record, entry);
-        match (self.a.rec_weight, &self.arrived, self.a.ll_weight) {
-            (Some(weight), Some(arrived), _) => weight.load(arrived, first, len),
-            (_, _, Some(weight)) => weight.load(first, len, record / self.c.chunks(), self.epoch),
-            _ => unreachable!("weights come as records do"),
+    /// The weights of `len` entries, as [`Records::words`], where they travel.
+    pub fn weights(&self, record: Val<u32>, entry: Val<u32>, len: u32) -> Option<Tile<f32>> {
+        let first = || self.first(record, entry);
+        match &self.come {
+            Come::WithFlags(a, arrived) => Some(a.rec_weight?.load(arrived, first(), len)),
+            Come::AsLl(a) => Some(a.ll_weight?.load(first(), len, record / self.c.chunks(), self.epoch)),
         }
     }
 
     fn first(&self, record: Val<u32>, entry: Val<u32>) -> Val<u32> {
         (self.bank + record) * self.c.record_entries() + entry
+    }
+}
+
+/// How many entries records have for each expert, as a rank receives it.
+pub(super) struct Counts<'a> {
+    c: &'a Dispatch,
+    bank: Val<u32>,
+    come: CountsCome<'a>,
+}
+
+/// How counts come.
+enum CountsCome<'a> {
+    /// Of all experts.
+    WithFlags(&'a Sym<u32>, &'a Arrived),
+    /// Of this rank's experts.
+    AsLl(&'a Ll<u32>, Epoch),
+}
+
+impl Counts<'_> {
+    /// Entries of records for experts of this rank, by their numbers among those.
+    #[kernel]
+    pub fn of(&self, expert: Tile<u32>, record: Tile<u32>) -> Tile<u32> {
+        let (c, number) = (self.c, record + self.bank);
+        let owned = expert < owned_experts(c.map(), rank());
+        match self.come {
+            CountsCome::WithFlags(count, arrived) => {
+                let first = first_expert(c.map(), rank());
+                count.gather(arrived, number * c.experts + first + expert, owned, 0)
+            }
+            CountsCome::AsLl(count, epoch) => {
+                count.gather(number * c.map().at_most() + expert, record / c.chunks(), owned, epoch)
+            }
+        }
     }
 }

@@ -122,6 +122,12 @@ impl Check<'_, '_> {
         self.element(Place::Param(ll), tile);
         self.tile("value", tile);
         self.operand("epoch", epoch, U32);
+        let ty = self.ty(tile);
+        let word = ty.dtype.per_ll_word().unwrap_or(1);
+        if !ty.len.unwrap_or(word).is_multiple_of(word) {
+            let value = self.report.typed(tile);
+            self.add(Problem::BrokenLl { op: self.name, value, word });
+        }
     }
 
     /// A tile of whole packets of a packet buffer.
